@@ -1,0 +1,1 @@
+"""Federated hyperparameter optimization as reinforcement-learning environments."""

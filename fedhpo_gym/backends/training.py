@@ -1,0 +1,34 @@
+"""From a task to the engine: the federation, model and algorithm it names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from fedhpo_gym.fl.algorithms import get_algorithm
+from fedhpo_gym.fl.datasets import load_table
+from fedhpo_gym.fl.engine import CourseBatch
+from fedhpo_gym.fl.federation import Federation, make_federation
+from fedhpo_gym.fl.models import make_model
+from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.tasks import Task
+
+
+@lru_cache(maxsize=64)
+def federation(
+    dataset: str, num_clients: int, alpha: float, preprocessing: str, seed: int
+) -> Federation:
+    """Return the federation of a data set under one seed."""
+    return make_federation(load_table(dataset), seed, num_clients, alpha, preprocessing)
+
+
+def task_federation(task: Task, seed: int) -> Federation:
+    """Return the federation of a task under one seed."""
+    return federation(task.dataset, task.num_clients, task.alpha, task.preprocessing, seed)
+
+
+def make_batch(task: Task, courses: Sequence[Course], device: str = "cpu") -> CourseBatch:
+    """Create the courses of a task at round 0."""
+    federations = {seed: task_federation(task, seed) for seed in {c.seed for c in courses}}
+    algorithm = get_algorithm(task.algorithm)
+    return CourseBatch(federations, make_model(task.model), algorithm, courses, device)

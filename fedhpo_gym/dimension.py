@@ -1,0 +1,260 @@
+"""One dimension of a search space: its legal values and its action coordinate."""
+
+import math
+import operator
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Final, Literal
+
+import numpy as np
+
+from fedhpo_gym.errors import InvalidArgumentError, OffGridError
+
+Value = int | float
+Kind = Literal["float", "int"]
+Scope = Literal["client", "server", "fidelity"]
+
+KINDS: Final[tuple[Kind, ...]] = ("float", "int")
+SCOPES: Final[tuple[Scope, ...]] = ("client", "server", "fidelity")
+
+MAX_INT_SPAN: Final = 2**20
+"""Widest integer interval whose every member a float32 coordinate can still tell apart."""
+
+_REL_TOL: Final = 1e-9
+ACTION_SLACK: Final = 1e-6
+"""How far outside [-1, 1] a coordinate may lie by rounding alone; it is clipped."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One hyperparameter or fidelity: a finite ordered grid, or an interval.
+
+    Attributes:
+        name: Key in a configuration.
+        low: Smallest legal value; with ``values``, their first.
+        high: Largest legal value; with ``values``, their last.
+        kind: ``"float"`` or ``"int"``, the type of a decoded value.
+        log: Whether the scale is logarithmic (needs ``low > 0``).
+        bins: Number of grid points an interval has once discretized.
+        values: The legal values in increasing order; None for an interval.
+        unit: Unit of the values, for people.
+        scope: Who uses it: every client, the server, or the evaluation itself.
+
+    Raises:
+        InvalidArgumentError: The fields contradict each other.
+    """
+
+    name: str
+    low: float
+    high: float
+    kind: Kind
+    log: bool = False
+    bins: int | None = None
+    values: tuple[Value, ...] | None = None
+    unit: str = ""
+    scope: Scope = "client"
+
+    def __post_init__(self) -> None:
+        """Check the fields and give every number the type named by ``kind``."""
+        if self.kind not in KINDS:
+            raise self._bad("kind", f"one of {KINDS}", self.kind)
+        if self.scope not in SCOPES:
+            raise self._bad("scope", f"one of {SCOPES}", self.scope)
+        for field in ("low", "high"):
+            object.__setattr__(self, field, self._cast(getattr(self, field), field))
+        if self.log and not self.low > 0:
+            raise self._bad("low", "positive on a logarithmic scale", self.low)
+        if self.values is None:
+            self._check_interval()
+        else:
+            self._check_values(self.values)
+
+    @cached_property
+    def grid(self) -> tuple[Value, ...]:
+        """The grid points in increasing order: ``values``, or ``bins`` evenly spaced points.
+
+        Raises:
+            InvalidArgumentError: The dimension is an interval without ``bins``.
+        """
+        if self.values is not None:
+            return self.values
+        if self.bins is None:
+            raise InvalidArgumentError(
+                f"Dimension {self.name!r} is an interval without a grid; give `bins` or `values`."
+            )
+        space = np.geomspace if self.log else np.linspace
+        points = space(self.low, self.high, self.bins).tolist()
+        if self.kind == "int":
+            return tuple(math.floor(point + 0.5) for point in points)
+        # Twelve digits remove the last-bit noise, so that 0.001 is 0.001; the ends stay exact.
+        inner = (float(f"{point:.12g}") for point in points[1:-1])
+        return (self.low, *inner, self.high)
+
+    def discretized(self) -> "Dimension":
+        """Return the same dimension with only its grid points legal.
+
+        Raises:
+            InvalidArgumentError: The dimension is an interval without ``bins``.
+        """
+        return replace(self, values=self.grid)
+
+    def contains(self, value: object) -> bool:
+        """Return whether ``value`` is legal."""
+        try:
+            self.validate(value)
+        except InvalidArgumentError:
+            return False
+        return True
+
+    def validate(self, value: object, what: str = "configuration") -> Value:
+        """Return ``value`` as the legal built-in number it equals.
+
+        Raises:
+            InvalidArgumentError: The value has the wrong type or is out of range.
+            OffGridError: The value is in range but not on the grid.
+        """
+        number = self._cast(value, f"{what}[{self.name!r}]")
+        if self.values is not None and (index := self._position(number)) is not None:
+            return self.values[index]
+        if not self.low <= number <= self.high:
+            raise InvalidArgumentError(
+                f"`{what}[{self.name!r}]` must be in [{self.low}, {self.high}], got {value!r}."
+            )
+        if self.values is not None:
+            raise self._off_grid(number, what)
+        return number
+
+    def index(self, value: object, what: str = "configuration") -> int:
+        """Return the position of ``value`` in ``grid``.
+
+        Raises:
+            InvalidArgumentError: The value has the wrong type or is out of range.
+            OffGridError: The value is in range but not on the grid.
+        """
+        number = self.validate(value, what)
+        index = self._position(number)
+        if index is None:
+            raise self._off_grid(number, what)
+        return index
+
+    def decode(self, u: float) -> Value:
+        """Return the value at coordinate ``u``.
+
+        Raises:
+            InvalidArgumentError: ``u`` is not in [-1, 1].
+        """
+        if not abs(u) <= 1.0 + ACTION_SLACK:
+            raise self._bad("u", "in [-1, 1]", u)
+        share = min(max((float(u) + 1.0) / 2.0, 0.0), 1.0)
+        if self.values is not None:
+            return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
+        if share in (0.0, 1.0):  # exp(log(10)) is not 10, but the ends must be
+            return self.high if share else self.low
+        start, stop = self._scale
+        raw = start + share * (stop - start)
+        raw = math.exp(raw) if self.log else raw
+        number = math.floor(raw + 0.5) if self.kind == "int" else raw
+        return min(max(number, self.low), self.high)
+
+    def encode(self, value: object) -> float:
+        """Return the coordinate of ``value``: the cell centre on a grid.
+
+        Raises:
+            InvalidArgumentError: The value has the wrong type or is out of range.
+            OffGridError: The value is in range but not on the grid.
+        """
+        if self.values is not None:
+            return (2 * self.index(value) + 1) / len(self.values) - 1.0
+        number = self.validate(value)
+        start, stop = self._scale
+        raw = math.log(number) if self.log else number
+        return min(max(2.0 * (raw - start) / (stop - start) - 1.0, -1.0), 1.0)
+
+    @cached_property
+    def _scale(self) -> tuple[float, float]:
+        """Ends of the interval on the scale on which a coordinate is uniform.
+
+        Integers own half a step on either side, or the two ends would be half as likely.
+        """
+        margin = 0.5 if self.kind == "int" else 0.0
+        low, high = self.low - margin, self.high + margin
+        return (math.log(low), math.log(high)) if self.log else (low, high)
+
+    def _position(self, number: Value) -> int | None:
+        """Return the index of the grid point that equals ``number``, or None."""
+        after = bisect_left(self.grid, number)
+        for index in (after, after - 1):
+            if 0 <= index < len(self.grid) and math.isclose(
+                self.grid[index], number, rel_tol=_REL_TOL
+            ):
+                return index
+        return None
+
+    def _off_grid(self, number: Value, what: str) -> OffGridError:
+        nearest = sorted(sorted(self.grid, key=lambda point: abs(point - number))[:2])
+        return OffGridError(
+            f"`{what}[{self.name!r}]` must be on the grid, got {number!r}; "
+            f"the nearest legal values are {', '.join(map(repr, nearest))}."
+        )
+
+    def _cast(self, value: object, argument: str) -> Value:
+        """Return ``value`` as the built-in number named by ``kind``; 3.0 passes for an int."""
+        number = _as_number(value)
+        if number is None or not math.isfinite(number):
+            raise self._bad(argument, "a finite number", value)
+        if self.kind == "float":
+            return float(number)
+        if number != int(number):
+            raise self._bad(argument, "a whole number", value)
+        return int(number)
+
+    def _check_interval(self) -> None:
+        if not self.low < self.high:
+            raise self._bad("high", f"above low={self.low}, or give `values`", self.high)
+        if self.kind == "int" and self.high - self.low > MAX_INT_SPAN:
+            raise self._bad(
+                "high", f"at most low + {MAX_INT_SPAN} for integers; use kind='float'", self.high
+            )
+        if self.bins is None:
+            return
+        if not isinstance(self.bins, int) or isinstance(self.bins, bool) or self.bins < 2:
+            raise self._bad("bins", "an integer of at least 2, or None", self.bins)
+        if any(a >= b for a, b in pairwise(self.grid)):
+            raise self._bad("bins", "small enough that no grid point repeats", self.bins)
+
+    def _check_values(self, given: tuple[Value, ...]) -> None:
+        values = tuple(self._cast(value, "values") for value in given)
+        if not values or any(a >= b for a, b in pairwise(values)):
+            raise self._bad("values", "a non-empty, strictly increasing sequence", self.values)
+        if (self.low, self.high) != (values[0], values[-1]):
+            raise self._bad(
+                "values",
+                f"a sequence from low={self.low} to high={self.high}; set both to its ends",
+                self.values,
+            )
+        object.__setattr__(self, "values", values)
+
+    def _bad(self, argument: str, rule: str, value: object) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"Dimension {self.name!r}: `{argument}` must be {rule}, got {value!r}."
+        )
+
+
+def _as_number(value: object) -> Value | None:
+    """Return a built-in number for a built-in or numpy one, None for anything else."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, np.floating):
+        # The shortest decimal is what was meant: float32's 0.001 is the grid's 0.001.
+        return float(str(value))
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return number if abs(number) < 2**63 else None

@@ -1,0 +1,61 @@
+"""Every exception the package raises on purpose, and the wording of unknown names."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedHPOError(Exception):
+    """Base of all errors raised by this package."""
+
+
+class InvalidArgumentError(FedHPOError, ValueError):
+    """An argument breaks a rule; the message names the argument, the rule, and the value."""
+
+
+class OffGridError(InvalidArgumentError):
+    """A value lies between the points of a grid that only knows its points."""
+
+
+class UnknownNameError(FedHPOError, LookupError):
+    """A name is in no catalogue; the message lists the nearest known names."""
+
+
+class MissingDataError(FedHPOError, FileNotFoundError):
+    """Data is not on this machine; the message ends with the command that gets it."""
+
+
+class DamagedDataError(FedHPOError, ValueError):
+    """Data does not match its hash or layout; the message names the file and the repair command."""
+
+
+class MissingDependencyError(FedHPOError, ImportError):
+    """An optional package is not installed; the message names the extra to install."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return a sentence, with a leading space, that helps after a mistyped name.
+
+    Args:
+        name: What was asked for.
+        known: The names that would have worked, in any order.
+
+    Returns:
+        ``" Did you mean 'x'?"`` when something is close, else ``" Known: a, b."``.
+    """
+    names = sorted(known)
+    by_lower = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    if close:
+        return f" Did you mean {' or '.join(repr(by_lower[match]) for match in close)}?"
+    return f" Known: {', '.join(names) or 'none'}."
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    """Build (not raise) the error for a name that no catalogue holds.
+
+    Args:
+        kind: What the name should have named, for example ``"objective"``.
+        name: What was asked for.
+        known: The names that would have worked.
+    """
+    return UnknownNameError(f"Unknown {kind} {name!r}.{suggest(name, known)}")

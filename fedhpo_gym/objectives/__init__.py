@@ -1,0 +1,65 @@
+"""What is good: objectives as data, and the registry of the named ones."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.objectives.base import Objective
+from fedhpo_gym.objectives.fairness import (
+    FAIRNESS,
+    FAIRNESS_NAMES,
+    client_fairness,
+    fairness_objective,
+    fairness_vector,
+)
+from fedhpo_gym.objectives.performance import MAX_LOSS, PERFORMANCE, performance_objective
+from fedhpo_gym.objectives.privacy import (
+    CAP,
+    NO_PRIVACY,
+    ORDERS,
+    PRIVACY_NAMES,
+    PrivacyLedger,
+    epsilon_from_renyi,
+    gaussian_ledger,
+    renyi_gaussian,
+)
+from fedhpo_gym.objectives.spending import PRIVACY, privacy_objective
+
+OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
+    {objective.name: objective for objective in (*PERFORMANCE, *FAIRNESS, *PRIVACY)}
+)
+"""Every named objective; read-only."""
+
+
+def get_objective(name: str) -> Objective:
+    """Return the objective of this name.
+
+    Raises:
+        UnknownNameError: There is none; the message lists the nearest names.
+    """
+    if name not in OBJECTIVES:
+        raise unknown_name("objective", name, OBJECTIVES)
+    return OBJECTIVES[name]
+
+
+__all__ = [
+    "CAP",
+    "FAIRNESS_NAMES",
+    "MAX_LOSS",
+    "NO_PRIVACY",
+    "OBJECTIVES",
+    "ORDERS",
+    "PRIVACY_NAMES",
+    "Objective",
+    "PrivacyLedger",
+    "client_fairness",
+    "epsilon_from_renyi",
+    "fairness_objective",
+    "fairness_vector",
+    "gaussian_ledger",
+    "get_objective",
+    "performance_objective",
+    "privacy_objective",
+    "renyi_gaussian",
+]

@@ -1,0 +1,62 @@
+"""What an objective is: a number with a direction, bounds, and a unit."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.objectives.privacy import PrivacyLedger
+from fedhpo_gym.schema import Evaluation
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One named quantity of an evaluation.
+
+    Whoever ranks configurations uses ``error`` or ``score``; nobody asks for the direction.
+
+    ==========  ==============================  =================================
+    ``value``   ``error`` (lower is better)     ``score`` (higher is better)
+    ==========  ==============================  =================================
+    minimized   value clipped to the bounds     its negative
+    maximized   negative of the clipped value   value clipped to the bounds
+    NaN         the error of the worst bound    the score of the worst bound
+    ==========  ==============================  =================================
+
+    Attributes:
+        name: Key in results, for example ``"val_loss"``.
+        unit: Unit of the value; ``"1"`` for a pure number.
+        minimize: Whether lower values are better.
+        bounds: Finite lowest and highest value that counts.
+        compute: Reads the value off an evaluation and the privacy spent on it.
+
+    Raises:
+        InvalidArgumentError: The bounds are not finite or not in order.
+    """
+
+    name: str
+    unit: str
+    minimize: bool
+    bounds: tuple[float, float]
+    compute: Callable[[Evaluation, PrivacyLedger], float]
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        low, high = self.bounds
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InvalidArgumentError(
+                f"Objective {self.name!r}: `bounds` must be finite and increasing, "
+                f"got {self.bounds!r}."
+            )
+
+    def error(self, value: float) -> float:
+        """Return ``value`` clipped to the bounds and signed so that lower is better."""
+        low, high = self.bounds
+        if math.isnan(value):
+            value = high if self.minimize else low
+        clipped = float(min(max(value, low), high))
+        return clipped if self.minimize else -clipped
+
+    def score(self, value: float) -> float:
+        """Return the negative of ``error``: higher is better."""
+        return -self.error(value)

@@ -1,0 +1,56 @@
+"""How well the federated model does: loss, error, and F1 over all clients."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.objectives.base import Objective
+from fedhpo_gym.objectives.privacy import PrivacyLedger
+from fedhpo_gym.schema import SPLITS, Evaluation, Metric, Split
+
+MAX_LOSS: Final = 10.0
+"""Upper bound of a loss, in nats: a model with a larger one is as useless as this one."""
+
+# Measure -> metric it reads, unit, direction, bounds.
+_Measure = tuple[Metric, str, bool, tuple[float, float]]
+_MEASURES: Final[Mapping[str, _Measure]] = MappingProxyType(
+    {
+        "loss": ("loss", "nats", True, (0.0, MAX_LOSS)),
+        "error": ("accuracy", "1", True, (0.0, 1.0)),
+        "f1": ("f1", "1", False, (0.0, 1.0)),
+    }
+)
+
+
+def performance_objective(split: Split, measure: str) -> Objective:
+    """Make the objective ``{split}_{measure}``, read at the best round by validation loss.
+
+    The value is the sample-weighted mean over clients, then the mean over seeds.
+
+    Args:
+        split: ``"train"``, ``"val"`` or ``"test"``.
+        measure: ``"loss"`` (natural logarithm, nats), ``"error"`` (1 - accuracy) or ``"f1"``.
+
+    Raises:
+        UnknownNameError: The split or the measure does not exist.
+    """
+    if split not in SPLITS:
+        raise unknown_name("split", split, SPLITS)
+    if measure not in _MEASURES:
+        raise unknown_name("measure", measure, _MEASURES)
+    metric, unit, minimize, bounds = _MEASURES[measure]
+    is_error = measure == "error"
+
+    def compute(evaluation: Evaluation, _privacy: PrivacyLedger) -> float:
+        value = evaluation.mean(split, metric)
+        return 1.0 - value if is_error else value
+
+    return Objective(f"{split}_{measure}", unit, minimize, bounds, compute)
+
+
+PERFORMANCE: Final[tuple[Objective, ...]] = tuple(
+    performance_objective(split, measure)
+    for split in ("val", "train", "test")
+    for measure in _MEASURES
+)

@@ -1,0 +1,175 @@
+"""Frozen records that cross the borders between layers."""
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+
+Split = Literal["train", "val", "test"]
+Metric = Literal["loss", "accuracy", "f1"]
+
+SPLITS: Final[tuple[Split, ...]] = ("train", "val", "test")
+METRICS: Final[tuple[Metric, ...]] = ("loss", "accuracy", "f1")
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How much one function evaluation may cost: the b of f(lambda, b) in FedHPO-Bench.
+
+    Attributes:
+        round: Number of communication rounds, 0 or more (0: the untrained model).
+        client_sample_rate: Share of the clients drawn in each round, in (0, 1].
+
+    Raises:
+        InvalidArgumentError: A field is of the wrong type or out of its range.
+    """
+
+    round: int
+    client_sample_rate: float
+
+    def __post_init__(self) -> None:
+        """Check both fields and turn numpy scalars into built-in ones."""
+        try:
+            rounds = -1 if isinstance(self.round, bool) else operator.index(self.round)
+        except TypeError:
+            rounds = -1
+        if rounds < 0:
+            raise InvalidArgumentError(
+                f"`round` must be a non-negative integer, got {self.round!r}."
+            )
+        rate = self.client_sample_rate
+        is_number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
+        if not is_number or not 0.0 < rate <= 1.0:
+            raise InvalidArgumentError(f"`client_sample_rate` must be in (0, 1], got {rate!r}.")
+        object.__setattr__(self, "round", rounds)
+        object.__setattr__(self, "client_sample_rate", float(rate))
+
+    def sampled_clients(self, num_clients: int) -> int:
+        """Return how many of ``num_clients`` take part in a round: at least one."""
+        # The slack keeps 0.29 * 100 = 28.999999999999996 at 29 clients.
+        return max(1, math.floor(self.client_sample_rate * num_clients + 1e-9))
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """f(lambda, b) with nothing aggregated: axes (seeds, clients, splits, metrics).
+
+    S seeds, N clients; the last two axes follow ``SPLITS`` and ``METRICS``.
+
+    Attributes:
+        best: (S, N, 3, 3) metrics at the round of the lowest validation loss so far, per seed.
+        current: (S, N, 3, 3) metrics at the requested round; None where the backend does not
+            know them.
+        num_samples: (S, N, 3) samples of each client in each split.
+        best_round: (S,) the round of ``best``.
+        diverged: (S,) whether training of that seed diverged.
+        seeds: The S seeds, in the order of the first axis.
+        fidelity: What was asked for.
+
+    Raises:
+        InvalidArgumentError: An array has the wrong shape.
+    """
+
+    best: NDArray[np.floating]
+    current: NDArray[np.floating] | None
+    num_samples: NDArray[np.integer]
+    best_round: NDArray[np.integer]
+    diverged: NDArray[np.bool_]
+    seeds: tuple[int, ...]
+    fidelity: Fidelity
+
+    def __post_init__(self) -> None:
+        """Check that every array agrees with the shape of ``best`` and the seeds."""
+        if self.best.ndim != 4 or self.best.shape[2:] != (len(SPLITS), len(METRICS)):
+            raise InvalidArgumentError(
+                f"`best` must have shape (seeds, clients, 3, 3), got {self.best.shape}."
+            )
+        num_seeds, num_clients = self.best.shape[:2]
+        _check_shape("num_samples", self.num_samples, (num_seeds, num_clients, len(SPLITS)))
+        _check_shape("best_round", self.best_round, (num_seeds,))
+        _check_shape("diverged", self.diverged, (num_seeds,))
+        if self.current is not None:
+            _check_shape("current", self.current, self.best.shape)
+        if len(self.seeds) != num_seeds:
+            raise InvalidArgumentError(
+                f"`seeds` must name the {num_seeds} seeds of `best`, got {self.seeds!r}."
+            )
+
+    def mean(
+        self, split: Split, metric: Metric, which: Literal["best", "current"] = "best"
+    ) -> float:
+        """Return one number: sample-weighted mean over clients, then plain mean over seeds.
+
+        The weighting is the ``weighted_avg`` of FederatedScope that FedHPO-Bench reports.
+        A client without samples in the split has no say, whatever its entry holds.
+
+        Raises:
+            UnknownNameError: ``split`` or ``metric`` does not exist.
+            InvalidArgumentError: ``which`` is unknown to this record, or a seed has no sample
+                in the split.
+        """
+        values = self.clients(split, metric, which)
+        weights = self.num_samples[:, :, _position("split", split, SPLITS)]
+        totals = weights.sum(axis=1)
+        if np.any(totals <= 0):
+            raise InvalidArgumentError(f"`split` must hold samples, but {split!r} is empty.")
+        weighted = weights * np.where(weights > 0, values, 0.0)
+        return float((weighted.sum(axis=1) / totals).mean())
+
+    def clients(
+        self, split: Split, metric: Metric, which: Literal["best", "current"] = "best"
+    ) -> NDArray[np.floating]:
+        """Return the (S, N) view of one metric in one split, client by client.
+
+        Raises:
+            UnknownNameError: ``split`` or ``metric`` does not exist.
+            InvalidArgumentError: ``which`` is unknown to this record.
+        """
+        if which not in ("best", "current"):
+            raise InvalidArgumentError(f"`which` must be 'best' or 'current', got {which!r}.")
+        source = self.best if which == "best" else self.current
+        if source is None:
+            raise InvalidArgumentError(
+                "`which`='current' is not known to this backend, which only records the best "
+                "round so far; use which='best'."
+            )
+        return source[:, :, _position("split", split, SPLITS), _position("metric", metric, METRICS)]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one evaluation costs on the simulated clock.
+
+    Attributes:
+        time_s: Simulated seconds, ``communication_s + computation_s``.
+        communication_s: Simulated seconds spent on messages.
+        computation_s: Simulated seconds spent by the slowest client and the server.
+        upload_bytes: Bytes from clients to the server.
+        download_bytes: Bytes from the server to clients.
+        rounds: Communication rounds paid for.
+    """
+
+    time_s: float
+    communication_s: float
+    computation_s: float
+    upload_bytes: float
+    download_bytes: float
+    rounds: int
+
+
+def _check_shape(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise InvalidArgumentError(
+            f"`{name}` must have shape {shape} to match `best`, got {array.shape}."
+        )
+
+
+def _position(kind: str, name: str, known: tuple[str, ...]) -> int:
+    if name not in known:
+        raise unknown_name(kind, name, known)
+    return known.index(name)

@@ -1,0 +1,70 @@
+"""Where tables are: embedded in the package, or built by the user."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.tables.store import Table
+
+ENV_VAR = "FEDHPO_GYM_TABLES"
+EMBEDDED = Path(__file__).parent / "data"
+
+
+def table_folder() -> Path:
+    """Return the folder of the user's own tables: `FEDHPO_GYM_TABLES`, else the user's cache."""
+    if ENV_VAR in os.environ:
+        return Path(os.environ[ENV_VAR]).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "fedhpo_gym" / "tables"
+
+
+def find(name: str, suffix: str) -> Path | None:
+    """Return `<name><suffix>` from the user's folder, else from the package, else None."""
+    for folder in (table_folder(), EMBEDDED):
+        path = folder / f"{name}{suffix}"
+        if path.exists():
+            return path
+    return None
+
+
+def list_tables() -> tuple[str, ...]:
+    """Return the names of all tables that can be opened."""
+    folders = (table_folder(), EMBEDDED)
+    found = {path.name.removesuffix(".table.json") for f in folders for path in f.glob("*.table.json")}
+    return tuple(sorted(found))
+
+
+def open_table(name: str) -> Table:
+    """Open a table by name.
+
+    Raises:
+        MissingDataError: nobody has built it; the message names the command that does.
+        DamagedDataError: its file does not have the checksum its card states.
+    """
+    path = find(name, ".table.json")
+    if path is None:
+        raise MissingDataError(
+            f"there is no table {name!r}; build it with `fedhpo-gym build {build_arguments(name)}`, "
+            'or use backend="raw"'
+        )
+    return _open(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _open(path: Path, _modified: int) -> Table:
+    return Table(path)
+
+
+def build_arguments(name: str) -> str:
+    """Return the arguments of `fedhpo-gym build` that make the table of this name."""
+    model, dataset, algorithm, *rest = name.split("-")
+    words = [f"FedHPO-{model}-{dataset}", f"--algorithm {algorithm}"]
+    for part in rest:
+        if part.startswith("alpha"):
+            words.append(f"--alpha {part.removeprefix('alpha')}")
+        else:
+            words.append(f"--preprocessing {part}")
+    return " ".join(words)

@@ -1,0 +1,192 @@
+"""One table: a card (JSON) and arrays of codes (npz), read lazily and checked before use.
+
+Arrays are named `<which>_<split>_<metric>` and have the axes (rounds, *configuration grid, client
+sample rates, seeds, clients); `best_round` and `diverged_at` lack the clients, the latter also the
+rounds. `numpy.load` opens them; the card states the axes and how codes are decoded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import zipfile
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.schema import METRICS, SPLITS, Evaluation, Fidelity
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.tables import codec
+
+WHICH = ("best", "current")
+FORMAT = 1
+
+
+class Table:
+    """Learning curves of every course of a grid.
+
+    Attributes:
+        card: everything about the table but its numbers.
+        name: name of the table.
+        space: the configuration grid.
+        fidelity_space: the grid of `round` and `client_sample_rate`.
+        rates: client sample rates.
+        rounds: rounds whose results are stored.
+        seeds: seeds of the repetitions.
+        num_samples: (seeds, clients, splits) samples.
+        sha256: checksum of the arrays.
+    """
+
+    def __init__(self, card: Path) -> None:
+        """Read a card; arrays are read when first asked for.
+
+        Raises:
+            DamagedDataError: the card is not a table card of this format.
+        """
+        self._path = card.with_name(card.name.removesuffix(".json") + ".npz")
+        try:
+            content: dict[str, Any] = json.loads(card.read_text(encoding="utf-8"))
+            if content["format"] != FORMAT:
+                raise KeyError("format")
+            self.name: str = content["name"]
+            self.space = SearchSpace.from_dict(content["space"])
+            self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
+            self.seeds: tuple[int, ...] = tuple(content["seeds"])
+            self.num_samples = np.array(content["num_samples"], dtype=np.int64)
+            self.sha256: str = content["sha256"]
+            self._repair: str = content["build_command"]
+        except (KeyError, ValueError, TypeError) as error:
+            raise DamagedDataError(
+                f"{card} is not a table card of format {FORMAT} ({error}); delete it and build the "
+                "table again with `fedhpo-gym build`"
+            ) from error
+        self.card: Mapping[str, Any] = MappingProxyType(content)
+        self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
+        self.rates = tuple(float(r) for r in self.fidelity_space["client_sample_rate"].grid)
+
+    @cached_property
+    def _codes(self) -> Mapping[str, NDArray[Any]]:
+        """All arrays, decompressed after the checksum of the file was verified."""
+        try:
+            found = hashlib.sha256(self._path.read_bytes()).hexdigest()
+            if found != self.sha256:
+                raise ValueError(f"sha256 {found}, expected {self.sha256}")
+            with np.load(self._path, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except (OSError, ValueError, zipfile.BadZipFile, lzma.LZMAError) as error:
+            raise DamagedDataError(
+                f"{self._path} is damaged ({error}); delete it and run `{self._repair}`"
+            ) from error
+
+    def codes(self, name: str) -> NDArray[Any]:
+        """Return a stored array as it is.
+
+        Raises:
+            DamagedDataError: the file does not have its checksum; names the repair command.
+            InvalidArgumentError: there is no such array.
+        """
+        if name not in self._codes:
+            raise InvalidArgumentError(f"no array {name!r}; there are {sorted(self._codes)}")
+        return self._codes[name]
+
+    def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
+        """Return one metric of all courses: (rounds, *grid, rates, seeds, clients) float32."""
+        samples = self.num_samples[:, :, SPLITS.index(split)]
+        return codec.decode(metric, self.codes(f"{which}_{split}_{metric}"), samples)
+
+    def objective(self, split: str = "val", metric: str = "loss") -> NDArray[np.float64]:
+        """Return f for the whole grid: (rounds, *grid, rates, seeds), weighted over clients."""
+        samples = self.num_samples[:, :, SPLITS.index(split)]
+        weights = samples / samples.sum(axis=1, keepdims=True)
+        return np.einsum("...sc,sc->...s", self.values("best", split, metric), weights)
+
+    def evaluate(
+        self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
+    ) -> Evaluation:
+        """Look one evaluation up.
+
+        Raises:
+            OffGridError: the configuration, the round or the rate is not on the grid.
+            InvalidArgumentError: a seed is not in the table.
+        """
+        cell = self.index(configuration, fidelity)
+        rows = self._seed_rows(seeds)
+        return Evaluation(
+            best=self._metrics("best", cell, rows),
+            current=self._metrics("current", cell, rows),
+            num_samples=self.num_samples[rows],
+            best_round=self.codes("best_round")[cell][rows].astype(np.int64),
+            diverged=self._diverged(cell, rows),
+            seeds=seeds,
+            fidelity=fidelity,
+        )
+
+    def index(
+        self, configuration: Mapping[str, object], fidelity: Fidelity
+    ) -> tuple[int, ...]:
+        """Return the position of an evaluation: round, configuration grid, rate.
+
+        Raises:
+            OffGridError: something is not on the grid.
+        """
+        request = {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}
+        round_index, rate_index = self.fidelity_space.index(request)
+        return (round_index, *self.space.index(configuration), rate_index)
+
+    def _metrics(
+        self, which: str, cell: tuple[int, ...], rows: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        out = np.empty((*self.num_samples[rows].shape[:2], 3, 3), dtype=np.float32)
+        for s, split in enumerate(SPLITS):
+            for m, metric in enumerate(METRICS):
+                codes = self.codes(f"{which}_{split}_{metric}")[cell][rows]
+                out[:, :, s, m] = codec.decode(metric, codes, self.num_samples[rows, :, s])
+        return out
+
+    def _diverged(self, cell: tuple[int, ...], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        at = self.codes("diverged_at")[cell[1:]][rows]
+        return (at > 0) & (at <= self.rounds[cell[0]])
+
+    def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
+        unknown = [seed for seed in seeds if seed not in self.seeds]
+        if unknown:
+            raise InvalidArgumentError(
+                f"`seeds` must be among {self.seeds}, the seeds of table {self.name}, "
+                f"got {unknown[0]!r}; use one of them or backend=\"raw\""
+            )
+        return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+
+
+def write_table(
+    folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> Path:
+    """Write a table's arrays, then its card; until the card is there, the table is not.
+
+    The same content gives the same bytes: members carry no time stamp.
+
+    Returns:
+        Path of the card.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{card['name']}.table.npz"
+    part = target.with_suffix(".part")
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_LZMA) as archive:
+        for name in sorted(arrays):
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.compress_type = zipfile.ZIP_LZMA
+            with archive.open(member, "w") as handle:
+                np.lib.format.write_array(handle, arrays[name], allow_pickle=False)
+    digest = hashlib.sha256(part.read_bytes()).hexdigest()
+    content = {"format": FORMAT, **card, "sha256": digest, "bytes": part.stat().st_size}
+    part.replace(target)
+    card_path = folder / f"{card['name']}.table.json"
+    card_part = card_path.with_suffix(".part")
+    card_part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return card_part.replace(card_path)

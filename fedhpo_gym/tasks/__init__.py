@@ -1,0 +1,30 @@
+"""The catalogue: what is asked. One module of literals per family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.tasks.base import Task
+from fedhpo_gym.tasks.logistic_regression import LR_TASKS
+
+TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in LR_TASKS})
+
+TESTING = ("LR-CreditG", "LR-BreastCancer")
+"""Representative tasks for fast tests."""
+
+
+def get_task(name: str) -> Task:
+    """Return a task by name, with or without the `FedHPO-` prefix and the version.
+
+    Raises:
+        UnknownNameError: no such task.
+    """
+    short = name.removeprefix("MO-").removeprefix("FedHPO-").removesuffix("-v0")
+    if short not in TASKS:
+        raise unknown_name("task", name, TASKS)
+    return TASKS[short]
+
+
+__all__ = ["TASKS", "TESTING", "Task", "get_task"]

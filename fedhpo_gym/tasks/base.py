@@ -1,0 +1,132 @@
+"""What a task is: one federated problem whose hyperparameters are to be optimised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.systems import CROSS_SILO, SystemModel
+
+ALGORITHMS = ("fedavg", "fedopt")
+PREPROCESSINGS = ("label_encoded", "standardized")
+
+STORED_ROUNDS = (
+    *(1, 2, 3, 4, 6, 9, 13, 19, 27, 38, 50, 56, 81, 100, 125, 167, 200, 243, 250, 300, 350, 400),
+    *(450, 500),
+)
+"""Rounds whose results tables hold: a growing step, with the rungs of the usual multi-fidelity
+ladders (81 and 500 divided by powers of 3, 500 by powers of 2)."""
+
+SERVER_DIMENSIONS = {
+    "fedavg": (),
+    "fedopt": (
+        Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
+        Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
+    ),
+}
+"""What an FL algorithm adds to the search space (paper Table 8)."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A federated problem: data, model, algorithm, search space, and the budget to solve it.
+
+    Attributes:
+        model: name of the model family.
+        dataset: name of the data set.
+        num_features: inputs per sample.
+        num_classes: number of classes.
+        num_parameters: size of the model that travels between clients and server.
+        client_space: client-side hyperparameters, as intervals.
+        fidelity_space: `round` and `client_sample_rate`, as intervals.
+        budget_s: simulated seconds of one HPO run.
+        citation: source of the problem.
+        num_clients: clients of the federation.
+        algorithm: FL algorithm.
+        alpha: concentration of the LDA partition.
+        preprocessing: "label_encoded" (the paper's) or "standardized".
+        seeds: seeds of the repetitions that tables hold.
+        system: where simulated time comes from.
+        tags: families the catalogue can be filtered by.
+    """
+
+    model: str
+    dataset: str
+    num_features: int
+    num_classes: int
+    num_parameters: int
+    client_space: SearchSpace
+    fidelity_space: SearchSpace
+    budget_s: float
+    citation: str
+    num_clients: int = 5
+    algorithm: str = "fedavg"
+    alpha: float = 0.5
+    preprocessing: str = "label_encoded"
+    seeds: tuple[int, ...] = (1, 2, 3)
+    system: SystemModel = CROSS_SILO
+    tags: frozenset[str] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        """Refuse what no backend could honour.
+
+        Raises:
+            UnknownNameError: the algorithm or preprocessing does not exist.
+            InvalidArgumentError: alpha is not positive, or a seed is negative.
+        """
+        if self.algorithm not in ALGORITHMS:
+            raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
+        if self.preprocessing not in PREPROCESSINGS:
+            raise unknown_name("preprocessing", self.preprocessing, PREPROCESSINGS)
+        if not self.alpha > 0:
+            raise InvalidArgumentError(f"`alpha` must be positive, got {self.alpha!r}.")
+        if not self.seeds or min(self.seeds) < 0:
+            raise InvalidArgumentError(f"`seeds` must be non-negative, got {self.seeds!r}.")
+
+    @property
+    def name(self) -> str:
+        """Model and data set, as in environment ids."""
+        return f"{self.model}-{self.dataset}"
+
+    @property
+    def id(self) -> str:
+        """Environment id."""
+        return f"FedHPO-{self.name}-v0"
+
+    @property
+    def space(self) -> SearchSpace:
+        """Search space of the configurations: client-side, then server-side dimensions."""
+        server = SERVER_DIMENSIONS[self.algorithm]
+        return SearchSpace((*self.client_space.dimensions, *server))
+
+    @property
+    def max_round(self) -> int:
+        """Rounds of a full-fidelity evaluation."""
+        return int(self.fidelity_space["round"].high)
+
+    def stored_fidelity_space(self) -> SearchSpace:
+        """Return the fidelities that tables hold: some rounds, all client sample rates."""
+        full = self.fidelity_space["round"]
+        kept = tuple(r for r in STORED_ROUNDS if r <= full.high)
+        stored = replace(full, low=kept[0], high=kept[-1], values=kept, bins=None)
+        return SearchSpace((stored, self.fidelity_space["client_sample_rate"].discretized()))
+
+    @property
+    def table_name(self) -> str:
+        """Name of the table that holds this variant; defaults are left out."""
+        parts = [self.name, self.algorithm]
+        if self.alpha != 0.5:
+            parts.append(f"alpha{self.alpha:g}")
+        if self.preprocessing != "label_encoded":
+            parts.append(self.preprocessing)
+        return "-".join(parts)
+
+    def variant(self, **changes: object) -> Task:
+        """Return the task with some fields replaced.
+
+        Raises:
+            UnknownNameError: see `__post_init__`.
+            InvalidArgumentError: see `__post_init__`.
+        """
+        return replace(self, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,105 @@
+"""What a test may ask for (real data, a fresh interpreter) and may not use (the network)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DATA_VARIABLE = "FEDHPO_GYM_DATA"
+LOCAL_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+
+RunPython = Callable[..., str]
+
+# The same examples on every machine and no time limit per example: a loaded machine is no bug.
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("suite")
+
+
+def find_datasets(environ: Mapping[str, str], repository: Path) -> tuple[Path | None, str]:
+    """Return the folder with real data, or None, and a sentence that says which and why."""
+    if environ.get(DATA_VARIABLE):
+        folder = Path(environ[DATA_VARIABLE]).expanduser()
+        if not folder.is_dir():
+            raise pytest.UsageError(f"{DATA_VARIABLE}={folder} is no folder; correct or unset it")
+        return folder, f"{folder} (from {DATA_VARIABLE})"
+    folder = repository.parent / "shared" / "datasets"
+    if folder.is_dir():
+        return folder, f"{folder} (found beside the repository)"
+    return None, f"none, tests marked 'data' are skipped; set {DATA_VARIABLE} to a folder with them"
+
+
+def pytest_report_header() -> str:
+    return f"real data: {find_datasets(os.environ, REPOSITORY)[1]}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "shared_datasets" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.data)
+
+
+@pytest.fixture(scope="session")
+def shared_datasets() -> Path:
+    """The folder with real data sets; the test is skipped where there is none."""
+    folder, reason = find_datasets(os.environ, REPOSITORY)
+    if folder is None:
+        pytest.skip(f"real data: {reason}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run_python() -> RunPython:
+    """Run code in a fresh interpreter: ``run_python(code, env=None) -> stdout``.
+
+    The hash seed of this process is not inherited: it is random unless `env` sets PYTHONHASHSEED,
+    so a result that depends on it shows. `env` is added to the environment and wins.
+    """
+
+    def run(code: str, env: Mapping[str, str] | None = None) -> str:
+        inherited = os.environ.get("PYTHONPATH", "")
+        environ = {
+            **os.environ,
+            "PYTHONHASHSEED": "random",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), inherited])),
+            **(env or {}),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environ,
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        if done.returncode:
+            pytest.fail(f"python -c ended with {done.returncode}:\n{code}\n--\n{done.stderr}")
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network() -> Any:
+    """Refuse connections that leave this machine: the suite must pass offline."""
+    with pytest.MonkeyPatch.context() as patch:
+        connect = socket.socket.connect
+
+        def guarded(self: socket.socket, address: Any) -> None:
+            if isinstance(address, tuple) and address[0] not in LOCAL_HOSTS:
+                raise RuntimeError(f"a test tried to connect to {address}; tests run offline")
+            connect(self, address)
+
+        patch.setattr(socket.socket, "connect", guarded)
+        yield

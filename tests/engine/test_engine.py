@@ -1,0 +1,111 @@
+"""Laws of the engine: parity with plain FedAvg, batch invariance, isolation, determinism."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from engine.plain_fedavg import plain_fedavg  # noqa: E402
+
+from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.datasets import DataTable  # noqa: E402
+from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
+from fedhpo_gym.fl.federation import make_federation  # noqa: E402
+from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
+from fedhpo_gym.fl.packing import Course  # noqa: E402
+
+
+def make_model(federation, device):
+    return LogisticRegression(federation.features.shape[1], federation.num_classes, device)
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["2-classes", "3-classes"])
+def federations(request):
+    classes = request.param
+    rng = np.random.default_rng(classes)
+    labels = rng.integers(classes, size=700)
+    features = rng.normal(size=(700, 7)) * 3 + labels[:, None]
+    table = DataTable("made", features, labels, classes, "")
+    return {seed: make_federation(table, seed) for seed in (1, 2)}
+
+
+def course(lr=0.1, wd=0.001, batch=16, epochs=2, rate=1.0, seed=1, **server):
+    config = {"learning_rate": lr, "weight_decay": wd, "batch_size": batch, "step_size": epochs}
+    return Course({**config, **server}, rate, seed)
+
+
+def run(federations, courses, rounds=6, algorithm="fedavg"):
+    batch = CourseBatch(federations, make_model, get_algorithm(algorithm), courses)
+    return batch.advance(rounds)
+
+
+MIXED = [
+    course(lr, wd, batch, epochs, rate, seed)
+    for (lr, wd), (batch, epochs), (rate, seed) in itertools.product(
+        [(0.01, 0.0), (0.3, 0.001)],
+        [(4, 1), (16, 3), (256, 2)],
+        [(0.2, 1), (0.6, 2), (1.0, 1)],
+    )
+]
+
+
+@pytest.mark.parametrize("index", range(0, len(MIXED), 4))
+def test_engine_equals_plain_fedavg(federations, index):
+    chosen = MIXED[index]
+    expected = plain_fedavg(federations[chosen.seed], chosen, 6)
+    found = run(federations, MIXED).metrics[index]
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(("momentum", "rate"), [(0.9, 0.5), (0.0, 1.0)])
+def test_fedopt_equals_plain_server_sgd(federations, momentum, rate):
+    chosen = course(server_momentum=momentum, server_learning_rate=rate)
+    expected = plain_fedavg(federations[1], chosen, 6, momentum, rate)
+    found = run(federations, [chosen], algorithm="fedopt").metrics[0]
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+
+
+def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federations):
+    together = run(federations, MIXED).metrics
+    shuffled = np.random.default_rng(0).permutation(len(MIXED))
+    reordered = run(federations, [MIXED[i] for i in shuffled]).metrics
+    np.testing.assert_array_equal(reordered, together[shuffled])
+    for index in range(0, len(MIXED), 5):
+        np.testing.assert_array_equal(run(federations, [MIXED[index]]).metrics[0], together[index])
+
+
+def test_slot_position_does_not_change_the_arithmetic(federations):
+    alone = run(federations, [course(lr=0.05)]).metrics[0]
+    crowd = [course(lr=lr) for lr in np.geomspace(1e-4, 1, 40)]
+    for position in (0, 7, 15, 16, 23, 39):
+        courses = [*crowd[:position], course(lr=0.05), *crowd[position:]]
+        np.testing.assert_array_equal(run(federations, courses).metrics[position], alone)
+
+
+def test_advancing_in_parts_equals_advancing_at_once(federations):
+    whole = run(federations, MIXED, 6).metrics
+    batch = CourseBatch(federations, make_model, get_algorithm("fedavg"), MIXED)
+    parts = [batch.advance(n).metrics for n in (1, 2, 3)]
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+
+
+def test_a_diverged_course_is_frozen_marked_and_touches_no_neighbour(federations):
+    wild = course(lr=1e30, wd=1e30)
+    calm = [course(lr=lr) for lr in (0.01, 0.1)]
+    curves = run(federations, [calm[0], wild, calm[1]])
+    np.testing.assert_array_equal(curves.metrics[[0, 2]], run(federations, calm).metrics)
+    assert curves.diverged_at[1] >= 1
+    assert (curves.diverged_at[[0, 2]] == 0).all()
+    assert np.isfinite(curves.metrics).all()
+    stopped = curves.metrics[1, curves.diverged_at[1] - 1 :]
+    assert (stopped == stopped[0]).all()
+
+
+def test_the_seed_matters(federations):
+    one, two = run(federations, [course(seed=1), course(seed=2)]).metrics
+    assert not np.array_equal(one, two)

@@ -1,0 +1,59 @@
+"""Exceptions keep both families and carry helpful messages."""
+
+import pickle
+
+import pytest
+
+from fedhpo_gym import errors
+
+FAMILIES = [
+    (errors.InvalidArgumentError, ValueError),
+    (errors.OffGridError, errors.InvalidArgumentError),
+    (errors.UnknownNameError, LookupError),
+    (errors.MissingDataError, FileNotFoundError),
+    (errors.DamagedDataError, ValueError),
+    (errors.MissingDependencyError, ImportError),
+]
+
+
+@pytest.mark.parametrize(("error", "builtin"), FAMILIES)
+def test_is_caught_as_ours_and_as_builtin(
+    error: type[errors.FedHPOError], builtin: type[Exception]
+) -> None:
+    assert issubclass(error, errors.FedHPOError)
+    assert issubclass(error, builtin)
+
+
+@pytest.mark.parametrize("error", [error for error, _ in FAMILIES])
+def test_message_survives_pickling(error: type[errors.FedHPOError]) -> None:
+    original = error("Table 'x' is absent; run `fedhpo-gym download x`")
+    copy = pickle.loads(pickle.dumps(original))
+    assert type(copy) is error
+    assert str(copy) == str(original) == "Table 'x' is absent; run `fedhpo-gym download x`"
+
+
+def test_unknown_name_is_no_key_error() -> None:
+    # str() of a KeyError quotes the message, which spoils its layout.
+    assert not issubclass(errors.UnknownNameError, KeyError)
+
+
+def test_suggests_the_nearest_name() -> None:
+    assert errors.suggest("val_los", ["val_loss", "epsilon"]) == " Did you mean 'val_loss'?"
+
+
+def test_suggestion_ignores_case() -> None:
+    assert errors.suggest("CNN-FEMNIS", ["cnn-Femnist", "LR"]) == " Did you mean 'cnn-Femnist'?"
+
+
+def test_lists_all_names_when_none_is_near() -> None:
+    assert errors.suggest("qqq", iter(["beta", "alpha"])) == " Known: alpha, beta."
+
+
+def test_says_so_when_nothing_is_known() -> None:
+    assert errors.suggest("x", []) == " Known: none."
+
+
+def test_unknown_name_builds_the_whole_message() -> None:
+    error = errors.unknown_name("objective", "epsilonn", ["epsilon", "delta"])
+    assert isinstance(error, errors.UnknownNameError)
+    assert str(error) == "Unknown objective 'epsilonn'. Did you mean 'epsilon'?"

@@ -1,0 +1,200 @@
+"""The accountant against closed forms, quadrature, and published numbers."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.objectives import (
+    CAP,
+    NO_PRIVACY,
+    ORDERS,
+    PRIVACY_NAMES,
+    PrivacyLedger,
+    epsilon_from_renyi,
+    gaussian_ledger,
+    renyi_gaussian,
+)
+
+
+def quadrature(order: int, z: float, q: float) -> float:
+    """Renyi divergence of (1-q) N(0,z^2) + q N(1,z^2) from N(0,z^2), by the trapezoid rule."""
+    x = np.linspace(-60 * z, 60 * z + 2 * order, 2_000_001)
+    log_ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * z * z))
+    log_density = -(x**2) / (2 * z * z) - math.log(z * math.sqrt(2 * math.pi))
+    # The integrand vanishes at both ends, where the trapezoid rule is a plain sum.
+    integral = np.sum(np.exp(log_density + order * log_ratio)) * (x[1] - x[0])
+    return float(np.log(integral)) / (order - 1)
+
+
+@pytest.mark.parametrize("order", [2, 3, 8])
+@pytest.mark.parametrize(("z", "q"), [(1.0, 0.01), (2.0, 0.2), (4.0, 0.9)])
+def test_one_round_equals_the_integral(order: int, z: float, q: float) -> None:
+    assert renyi_gaussian(order, z, 1, q) == pytest.approx(quadrature(order, z, q), rel=1e-6)
+
+
+def test_order_two_in_closed_form() -> None:
+    # Mironov et al., order 2: the log of one plus q^2 (exp(1/z^2) - 1).
+    expected = math.log(1 + 0.1**2 * math.expm1(1 / 1.5**2))
+    assert renyi_gaussian(2, 1.5, 1, 0.1) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_full_participation_is_the_plain_gaussian(order: int) -> None:
+    assert renyi_gaussian(order, 2.0, 7, 1.0) == pytest.approx(7 * order / 8)
+    assert renyi_gaussian(order, 2.0, 7, 1 - 1e-12) == pytest.approx(7 * order / 8, rel=1e-6)
+
+
+def test_composition_adds_up() -> None:
+    assert renyi_gaussian(8, 1.0, 30, 0.1) == pytest.approx(30 * renyi_gaussian(8, 1.0, 1, 0.1))
+
+
+def test_nothing_sent_spends_nothing() -> None:
+    assert renyi_gaussian(2, 1.0, 0, 0.5) == 0.0
+    assert renyi_gaussian(2, 0.0, 5, 0.0) == 0.0
+    assert gaussian_ledger(1.0, 0, 0.5, 1e-5) == PrivacyLedger(0.0, 1e-5, (0.0, 0.0, 0.0))
+
+
+def test_no_noise_is_no_privacy() -> None:
+    assert renyi_gaussian(2, 0.0, 1, 0.5) == math.inf
+    assert renyi_gaussian(2, 1e-200, 1, 0.5) == math.inf
+    assert renyi_gaussian(32, 1e-154, 1, 0.5) == math.inf
+    for noise in (0.0, 1e-200, 1e-3):
+        assert gaussian_ledger(noise, 10, 0.5, 1e-5) is NO_PRIVACY
+
+
+def test_large_orders_do_not_overflow() -> None:
+    assert math.isfinite(renyi_gaussian(255, 0.3, 1000, 0.5))
+
+
+@pytest.mark.parametrize("change", ["noise_multiplier", "rounds", "sample_rate"])
+def test_spending_is_monotone(change: str) -> None:
+    base: dict[str, Any] = {"noise_multiplier": 1.0, "rounds": 100, "sample_rate": 0.05}
+    more = {**base, change: {"noise_multiplier": 0.9, "rounds": 101, "sample_rate": 0.06}[change]}
+    less_spent = gaussian_ledger(**base, delta=1e-5).vector()
+    more_spent = gaussian_ledger(**more, delta=1e-5).vector()
+    assert np.all(more_spent[[0, 2, 3]] > less_spent[[0, 2, 3]])
+
+
+def test_ledger_searches_high_orders() -> None:
+    # With much noise the best order is near sqrt(2 z^2 log(1/delta)) = 96.
+    orders = range(2, 1000)
+    expected = epsilon_from_renyi(orders, [a / (2 * 20.0**2) for a in orders], 1e-5)
+    assert gaussian_ledger(20.0, 1, 1.0, 1e-5).epsilon == pytest.approx(expected)
+
+
+def test_epsilon_of_a_known_problem() -> None:
+    # Two established accountants report 2.1014 over real orders; integer ones lose 0.3 %.
+    epsilon = gaussian_ledger(1.0, 1000, 0.01, 1e-5).epsilon
+    assert epsilon == pytest.approx(2.1078, abs=1e-4)
+
+
+def test_oracle() -> None:
+    dp_accounting = pytest.importorskip("dp_accounting", reason="the oracle is not installed")
+    event = dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(1.3))
+    accountant = dp_accounting.rdp.RdpAccountant(list(range(2, 256)))
+    accountant.compose(dp_accounting.SelfComposedDpEvent(event, 200))
+    ours = gaussian_ledger(1.3, 200, 0.02, 1e-6).epsilon
+    assert ours == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-6)
+
+
+def test_conversion_by_hand() -> None:
+    # The summands of order 2 with r = 0.5 and delta = 0.01, before and after simplification.
+    at_two = 0.5 + math.log(0.5) - math.log(0.02)
+    assert at_two == pytest.approx(3.7188758)
+    assert epsilon_from_renyi([2], [0.5], 0.01) == pytest.approx(at_two)
+    at_eleven = 1.0 + math.log(10 / 11) - math.log(0.11) / 10
+    assert epsilon_from_renyi([2, 11], [0.5, 1.0], 0.01) == pytest.approx(at_eleven)
+
+
+def test_conversion_at_the_edges() -> None:
+    assert epsilon_from_renyi([2, 3], [0.0, math.inf], 1e-5) == 0.0
+    assert epsilon_from_renyi([2], [math.inf], 1e-5) == math.inf
+    # Total variation is at most delta when KL <= -log(1 - delta^2) = 0.2877 for delta = 1/2.
+    assert epsilon_from_renyi([2], [0.287], 0.5) == 0.0
+    assert epsilon_from_renyi([1000], [0.01], 0.9) == 0.0
+
+
+def test_conversion_covers_the_exact_gaussian() -> None:
+    # One Gaussian release: delta(eps) = Phi(1/2z - eps z) - e^eps Phi(-1/2z - eps z).
+    z, delta = 2.0, 1e-5
+
+    def phi(x: float) -> float:
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    epsilon = gaussian_ledger(z, 1, 1.0, delta).epsilon
+    exact = phi(1 / (2 * z) - epsilon * z) - math.exp(epsilon) * phi(-1 / (2 * z) - epsilon * z)
+    assert exact <= delta
+    smaller = 0.8 * epsilon
+    exact = phi(1 / (2 * z) - smaller * z) - math.exp(smaller) * phi(-1 / (2 * z) - smaller * z)
+    assert exact > delta
+
+
+def test_vector_follows_the_names() -> None:
+    assert PRIVACY_NAMES == ("epsilon", "delta", "renyi_2", "renyi_8", "renyi_32")
+    ledger = gaussian_ledger(2.0, 10, 0.1, 1e-5)
+    expected = [ledger.epsilon, 1e-5] + [renyi_gaussian(a, 2.0, 10, 0.1) for a in (2, 8, 32)]
+    assert ledger.vector() == pytest.approx(expected)
+    ledger.vector()[:] = 0
+    assert ledger.vector()[1] == 1e-5
+
+
+def test_no_privacy_is_finite() -> None:
+    assert NO_PRIVACY.vector().tolist() == [CAP, 1.0, CAP, CAP, CAP]
+    assert CAP == 1e4
+
+
+def test_high_orders_are_capped() -> None:
+    ledger = gaussian_ledger(1.0, 1000, 0.01, 1e-5)
+    assert renyi_gaussian(32, 1.0, 1000, 0.01) > CAP
+    assert ledger.renyi[2] == CAP
+    assert ledger.epsilon < 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ((-1.0, 0.1, (0.0, 0.0, 0.0)), r"`epsilon` must be in \[0, 10000\]"),
+        ((math.inf, 0.1, (0.0, 0.0, 0.0)), "`epsilon` must be"),
+        ((math.nan, 0.1, (0.0, 0.0, 0.0)), "`epsilon` must be"),
+        ((1.0, 1.5, (0.0, 0.0, 0.0)), r"`delta` must be in \[0, 1\]"),
+        ((1.0, 0.1, (0.0, 0.0, 2e4)), "`renyi` must be in"),
+        ((1.0, 0.1, (0.0, 0.0)), "`renyi` must have one entry per order"),
+    ],
+)
+def test_ledger_refuses_bad_fields(fields: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        PrivacyLedger(*fields)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1, 1.0, 1, 0.5), "`order` must be an integer of at least 2, got 1"),
+        ((2.5, 1.0, 1, 0.5), "`order` must be"),
+        ((2, -1.0, 1, 0.5), "`noise_multiplier` must be finite and non-negative"),
+        ((2, math.nan, 1, 0.5), "`noise_multiplier` must be"),
+        ((2, 1.0, -1, 0.5), "`rounds` must be non-negative"),
+        ((2, 1.0, 1, 1.5), r"`sample_rate` must be in \[0, 1\]"),
+    ],
+)
+def test_renyi_refuses_bad_arguments(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        renyi_gaussian(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([2], [0.1], 0.0), r"`delta` must be in \(0, 1\)"),
+        (([2], [0.1], 1.0), r"`delta` must be in \(0, 1\)"),
+        (([2, 3], [0.1], 0.1), "`orders` must match"),
+        (([], [], 0.1), "`orders` must match"),
+        (([1], [0.1], 0.1), "`orders` must match"),
+    ],
+)
+def test_conversion_refuses_bad_arguments(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        epsilon_from_renyi(*arguments)
