@@ -3,6 +3,7 @@
 import math
 import operator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
@@ -113,13 +114,26 @@ class Evaluation:
             InvalidArgumentError: ``which`` is unknown to this record, or a seed has no sample
                 in the split.
         """
-        values = self.clients(split, metric, which)
-        weights = self.num_samples[:, :, _position("split", split, SPLITS)]
-        totals = weights.sum(axis=1)
-        if np.any(totals <= 0):
+        row, column = _position("split", split, SPLITS), _position("metric", metric, METRICS)
+        if which not in self._means:
+            self.clients(split, metric, which)
+        value = self._means[which][row, column]
+        if np.isnan(value):
             raise InvalidArgumentError(f"`split` must hold samples, but {split!r} is empty.")
-        weighted = weights * np.where(weights > 0, values, 0.0)
-        return float((weighted.sum(axis=1) / totals).mean())
+        return float(value)
+
+    @cached_property
+    def _means(self) -> dict[str, NDArray[np.float64]]:
+        """(splits, metrics) means; NaN where a seed has no sample in the split."""
+        weights = self.num_samples[..., None].astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            shares = weights / weights.sum(axis=1, keepdims=True)
+        known = {"best": self.best, "current": self.current}
+        return {
+            name: (np.where(weights > 0, values, 0.0) * shares).sum(axis=1).mean(axis=0)
+            for name, values in known.items()
+            if values is not None
+        }
 
     def clients(
         self, split: Split, metric: Metric, which: Literal["best", "current"] = "best"

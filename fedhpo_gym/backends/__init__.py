@@ -1,1 +1,43 @@
-"""Where numbers come from."""
+"""Where numbers come from: one file per backend, opened by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.tasks import Task
+
+BACKENDS: Mapping[str, str] = MappingProxyType(
+    {
+        "tabular": "fedhpo_gym.backends.tabular:Tabular",
+        "surrogate": "fedhpo_gym.backends.surrogate:SurrogateModel",
+        "raw": "fedhpo_gym.backends.raw:Raw",
+    }
+)
+"""Backends by name; a module is imported when its backend is first asked for."""
+
+
+def make_backend(name: str, task: Task, **options: Any) -> Backend:
+    """Open a backend for a task.
+
+    Args:
+        name: "tabular", "surrogate" or "raw".
+        task: the task.
+        options: what the backend takes, for example `seed`.
+
+    Raises:
+        UnknownNameError: no such backend.
+        MissingDataError: it has nothing to answer from; the message says what to do.
+    """
+    if name not in BACKENDS:
+        raise unknown_name("backend", name, BACKENDS)
+    module, _, attribute = BACKENDS[name].partition(":")
+    backend: Backend = getattr(importlib.import_module(module), attribute)(task, **options)
+    return backend
+
+
+__all__ = ["BACKENDS", "Backend", "make_backend"]

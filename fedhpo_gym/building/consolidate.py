@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.backends.curves import best_rounds
 from fedhpo_gym.backends.training import task_federation
-from fedhpo_gym.building.units import best_rounds, list_units, place, unit_shape
+from fedhpo_gym.building.units import list_units, place, unit_shape
 from fedhpo_gym.building.workers import read_unit
 from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.datasets import TABLE_SOURCES, load_table

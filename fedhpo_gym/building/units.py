@@ -5,9 +5,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task
 
@@ -63,24 +60,3 @@ def place(task: Task, unit: Unit) -> tuple[int | slice, ...]:
     index[axis] = slice(position, position + 1)
     index[-1] = task.seeds.index(unit.seed)
     return tuple(index)
-
-
-def best_rounds(
-    metrics: NDArray[np.floating], num_samples: NDArray[np.integer]
-) -> NDArray[np.int64]:
-    """Return the index of the round with the lowest validation loss so far, for every round.
-
-    Args:
-        metrics: (courses, rounds, clients, splits, metrics).
-        num_samples: (clients, splits).
-
-    Returns:
-        (courses, rounds) indices into the rounds axis; the first of equal losses counts.
-    """
-    weights = num_samples[:, 1] / num_samples[:, 1].sum()
-    loss = metrics[..., 1, 0].astype(np.float64) @ weights
-    lowest = np.minimum.accumulate(loss, axis=1)
-    improved = np.ones(loss.shape, dtype=bool)
-    improved[:, 1:] = loss[:, 1:] < lowest[:, :-1]
-    rounds = np.arange(loss.shape[1])
-    return np.maximum.accumulate(np.where(improved, rounds, 0), axis=1)

@@ -37,11 +37,6 @@ def client_order(seed: int, round_index: int, num_clients: int) -> NDArray[np.in
     return stream(seed, "clients", round_index).permutation(num_clients)
 
 
-def num_sampled(client_sample_rate: float, num_clients: int) -> int:
-    """Return the number of clients sampled per round: floor(rate x clients), at least one."""
-    return max(1, math.floor(client_sample_rate * num_clients + 1e-9))
-
-
 def steps_per_epoch(num_samples: int, batch_size: int) -> int:
     """Return the number of minibatches of one local epoch; the last may be smaller."""
     return math.ceil(num_samples / batch_size)

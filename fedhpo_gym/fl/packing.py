@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.fl.minibatches import num_sampled
+from fedhpo_gym.schema import Fidelity
 
 SLOTS = 24
 """Courses per block. Fixed, and a multiple of every vector width, so that the arithmetic of a
@@ -65,7 +65,7 @@ def pack(courses: Sequence[Course], num_clients: int) -> list[Group]:
         group = (course.seed, int(course.configuration["batch_size"]))
         block = (
             int(course.configuration["step_size"]),
-            num_sampled(course.client_sample_rate, num_clients),
+            Fidelity(0, course.client_sample_rate).sampled_clients(num_clients),
         )
         members[group][block].append(position)
     return [

@@ -57,6 +57,12 @@ class Objective:
         clipped = float(min(max(value, low), high))
         return clipped if self.minimize else -clipped
 
+    def unclipped_error(self, value: float) -> float:
+        """Return ``value`` signed so that lower is better, NaN as infinity: for ranking."""
+        if math.isnan(value):
+            return math.inf
+        return value if self.minimize else -value
+
     def score(self, value: float) -> float:
         """Return the negative of ``error``: higher is better."""
         return -self.error(value)

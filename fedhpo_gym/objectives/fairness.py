@@ -34,10 +34,10 @@ def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 2 or 0 in array.shape:
         raise InvalidArgumentError(f"`values` must have shape (S, N), got {array.shape}.")
-    rows = [row[~np.isnan(row)] for row in array]
-    if any(row.size == 0 for row in rows):
+    present = ~np.isnan(array)
+    if not present.any(axis=1).all():
         raise InvalidArgumentError("`values` must have at least one client per seed, got only NaN.")
-    per_seed: NDArray[np.float64] = np.array([_one_seed(row) for row in rows])
+    per_seed = _measures(array) if present.all() else _ragged(array, present)
     return np.asarray(per_seed.mean(axis=0))
 
 
@@ -90,12 +90,30 @@ def fairness_objective(
     return Objective(f"{prefix}fairness_{measure}", "1", is_spread, bounds, compute)
 
 
-def _one_seed(clients: NDArray[np.float64]) -> list[float]:
-    """Return the six measures of (n,) clients."""
-    square_sum = float(np.sum(clients**2))
-    jain = float(np.sum(clients)) ** 2 / (clients.size * square_sum) if square_sum > 0 else 1.0
-    p10, p50, p90 = np.percentile(clients, [10, 50, 90])
-    return [float(np.std(clients)), float(p10), float(p50), float(p90), float(clients.min()), jain]
+def _ragged(array: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArray[np.float64]:
+    rows = zip(array, present, strict=True)
+    return np.concatenate([_measures(row[None, kept]) for row, kept in rows])
+
+
+def _measures(clients: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the (S, 6) measures of (S, n) clients."""
+    ordered = np.sort(clients, axis=1)
+    size = ordered.shape[1]
+    square_sum = np.sum(ordered**2, axis=1)
+    total = np.sum(ordered, axis=1)
+    jain = np.where(square_sum > 0, total**2 / np.where(square_sum > 0, size * square_sum, 1), 1)
+    out = np.empty((len(ordered), len(FAIRNESS_NAMES)))
+    out[:, 0] = np.std(ordered, axis=1)
+    for column, share in ((1, 0.1), (2, 0.5), (3, 0.9)):
+        position = share * (size - 1)
+        below = int(position)
+        above = min(below + 1, size - 1)
+        out[:, column] = ordered[:, below] + (position - below) * (
+            ordered[:, above] - ordered[:, below]
+        )
+    out[:, 4] = ordered[:, 0]
+    out[:, 5] = jain
+    return out
 
 
 FAIRNESS: Final[tuple[Objective, ...]] = tuple(fairness_objective(name) for name in FAIRNESS_NAMES)

@@ -143,24 +143,45 @@ class Table:
     def _metrics(
         self, which: str, cell: tuple[int, ...], rows: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        out = np.empty((*self.num_samples[rows].shape[:2], 3, 3), dtype=np.float32)
-        for s, split in enumerate(SPLITS):
-            for m, metric in enumerate(METRICS):
-                codes = self.codes(f"{which}_{split}_{metric}")[cell][rows]
-                out[:, :, s, m] = codec.decode(metric, codes, self.num_samples[rows, :, s])
+        codes = self._stacked[which][cell][rows]
+        out = np.empty(codes.shape, dtype=np.float32)
+        for m, metric in enumerate(METRICS):
+            out[..., m] = codec.decode(metric, codes[..., m], self.num_samples[rows])
         return out
+
+    @cached_property
+    def _stacked(self) -> dict[str, NDArray[np.uint16]]:
+        """The codes of all metrics side by side: (..., clients, splits, metrics)."""
+        return {
+            which: np.stack(
+                [
+                    np.stack([self.codes(f"{which}_{s}_{m}") for m in METRICS], -1, dtype=np.uint16)
+                    for s in SPLITS
+                ],
+                axis=-2,
+            )
+            for which in WHICH
+        }
 
     def _diverged(self, cell: tuple[int, ...], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         at = self.codes("diverged_at")[cell[1:]][rows]
         return (at > 0) & (at <= self.rounds[cell[0]])
 
-    def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
+    def require_seeds(self, seeds: tuple[int, ...]) -> None:
+        """Check that the table holds these seeds.
+
+        Raises:
+            InvalidArgumentError: it lacks one.
+        """
         unknown = [seed for seed in seeds if seed not in self.seeds]
         if unknown:
             raise InvalidArgumentError(
                 f"`seeds` must be among {self.seeds}, the seeds of table {self.name}, "
                 f"got {unknown[0]!r}; use one of them or backend=\"raw\""
             )
+
+    def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
+        self.require_seeds(seeds)
         return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
 
 

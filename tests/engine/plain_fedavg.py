@@ -13,7 +13,8 @@ import torch
 from sklearn.metrics import f1_score
 from torch.nn.functional import cross_entropy
 
-from fedhpo_gym.fl.minibatches import client_order, draw_round, num_sampled
+from fedhpo_gym.fl.minibatches import client_order, draw_round
+from fedhpo_gym.schema import Fidelity
 from fedhpo_gym.seeding import stream
 
 
@@ -23,7 +24,7 @@ def plain_fedavg(federation, course, rounds, server_momentum=0.0, server_learnin
     model = _initial_model(federation)
     x, y = torch.from_numpy(federation.features), torch.from_numpy(federation.labels)
     buffer, curves = None, []
-    sampled = num_sampled(course.client_sample_rate, federation.num_clients)
+    sampled = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
     for index in range(rounds):
         clients = np.sort(client_order(course.seed, index, federation.num_clients)[:sampled])
         locals_, sizes = [], []

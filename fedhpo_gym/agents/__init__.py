@@ -1,0 +1,59 @@
+"""Optimizers, one per file; they see what any user of an environment sees.
+
+To add one, write its file and add one line to `AGENTS`; the file is imported when the agent is
+first made, so that its libraries stay optional.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import gymnasium as gym
+
+from fedhpo_gym.agents.base import Agent
+from fedhpo_gym.agents.loop import Step, run_episode
+from fedhpo_gym.errors import unknown_name
+
+AGENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "random": "fedhpo_gym.agents.random_search:RandomSearch",
+        "optuna-tpe": "fedhpo_gym.agents.optuna_tpe:OptunaTPE",
+    }
+)
+"""Name of each agent -> where it is, as `module:Class`."""
+
+
+def agent_class(name: str) -> type[Agent]:
+    """Import the class of an agent.
+
+    Raises:
+        UnknownNameError: no such agent.
+        MissingDependencyError: the library it is made of is not installed.
+    """
+    if name not in AGENTS:
+        raise unknown_name("agent", name, AGENTS)
+    module, _, attribute = AGENTS[name].partition(":")
+    found: type[Agent] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def make_agent(name: str, action_space: gym.Space[Any], seed: int) -> Agent:
+    """Make an agent by name.
+
+    Args:
+        name: key of `AGENTS`.
+        action_space: the environment's.
+        seed: non-negative integer; equal seeds give equal agents.
+
+    Raises:
+        UnknownNameError: no such agent.
+        MissingDependencyError: the library it is made of is not installed.
+        InvalidArgumentError: the agent cannot act in this space, or the seed is negative.
+    """
+    return agent_class(name)(action_space, seed)
+
+
+__all__ = ["AGENTS", "Agent", "Step", "agent_class", "make_agent", "run_episode"]

@@ -1,0 +1,68 @@
+"""What an agent is: one optimizer that sees only the public interface of an environment."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import InvalidArgumentError
+
+Observation = Mapping[str, NDArray[Any]]
+
+
+class Agent(ABC):
+    """One optimizer. Sees only spaces, observations, rewards and infos.
+
+    An agent lives for one episode: every HPO run gets a new one.
+
+    Attributes:
+        action_space: what `ask` must answer with: a bounded box of n float32 coordinates.
+        seed: the only source of the agent's randomness.
+
+    Raises:
+        InvalidArgumentError: the action space is no bounded one-dimensional `Box`.
+    """
+
+    def __init__(self, action_space: gym.Space[Any], seed: int) -> None:
+        self.action_space = _as_vector(action_space)
+        self.seed = seed
+
+    @abstractmethod
+    def ask(self, observation: Observation) -> NDArray[np.float32]:
+        """Return the next action, a point of `action_space`: (n,) float32.
+
+        Args:
+            observation: what `reset` or the last `step` returned.
+        """
+
+    def tell(  # noqa: B027 - an agent that learns nothing, such as random search, is a whole agent
+        self,
+        action: NDArray[np.float32],
+        reward: float,
+        observation: Observation,
+        terminated: bool,
+        info: Mapping[str, Any],
+    ) -> None:
+        """Take in the outcome of the action that `ask` returned; by default, forget it.
+
+        Args:
+            action: (n,) what was done.
+            reward: what it brought; higher is better.
+            observation: what the environment shows now.
+            terminated: whether the budget is spent.
+            info: what the environment reports about this step.
+        """
+
+
+def _as_vector(space: gym.Space[Any]) -> gym.spaces.Box:
+    if isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and space.is_bounded():
+        return space
+    raise InvalidArgumentError(
+        f"`action_space` must be a bounded Box of shape (n,), got {space}; use the environment "
+        "without wrappers that replace its actions."
+    )

@@ -1,0 +1,28 @@
+"""Random search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import Agent, Observation
+from fedhpo_gym.seeding import stream
+
+
+class RandomSearch(Agent):
+    """Independent uniform actions (Bergstra and Bengio, 2012).
+
+    The action codec holds the prior, log scales and grids included, so uniform actions are draws
+    from the prior of the search space.
+    """
+
+    def __init__(self, action_space: gym.Space[Any], seed: int) -> None:
+        super().__init__(action_space, seed)
+        self._rng = stream(seed, "random_search")
+
+    def ask(self, observation: Observation) -> NDArray[np.float32]:
+        box = self.action_space
+        return self._rng.uniform(box.low, box.high).astype(np.float32)

@@ -1,0 +1,103 @@
+"""Run records on disk: where they lie, and reading and writing them whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord, first_fault, to_dict
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+
+SUFFIX = ".jsonl"
+
+_Line = TypeVar("_Line", Header, StepRecord)
+
+
+def record_path(folder: Path, header: Header) -> Path:
+    """Return where the record of a run belongs.
+
+    The name holds a digest of the environment's spec and fingerprint: runs under other settings, or
+    on other data, never take each other's place.
+    """
+    content = json.dumps([header.spec, header.fingerprint], sort_keys=True)
+    digest = hashlib.sha256(content.encode("utf-8")).hexdigest()[:10]
+    return folder / header.id / f"{header.agent}-seed{header.seed}-{digest}{SUFFIX}"
+
+
+def write_record(path: Path, record: RunRecord) -> None:
+    """Write a record; a crash leaves the old file, if any, and no half of the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".part")
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as handle:
+            for content in (to_dict(record.header), *map(to_dict, record.steps)):
+                handle.write(json.dumps(content, allow_nan=False) + "\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+        part.chmod(0o644)  # mkstemp hides it from everybody else
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read a record and check every line of it.
+
+    Raises:
+        MissingDataError: there is no such file.
+        DamagedDataError: a line is damaged or foreign; the message names file and line number.
+    """
+    if not path.is_file():
+        raise MissingDataError(f"there is no run record {path}; make it with `fedhpo-gym run`")
+    lines = path.read_bytes().split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    header = _parsed(path, 1, lines[0] if lines else b"", Header.from_dict)
+    steps = [
+        _parsed(path, number, line, StepRecord.from_dict)
+        for number, line in enumerate(lines[1:], start=2)
+    ]
+    if fault := first_fault(steps):
+        raise _damaged(path, fault[0] + 1, f"step {fault[0]} {fault[1]}")
+    return RunRecord(header, tuple(steps))
+
+
+def read_folder(paths: Iterable[Path]) -> Iterator[tuple[Path, RunRecord]]:
+    """Read every record in some files and folders, in the order of their names.
+
+    Raises:
+        MissingDataError: there is no record in one of them.
+        DamagedDataError: see `read_record`.
+    """
+    for path in paths:
+        found = sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        if not found:
+            raise MissingDataError(
+                f"there is no run record in {path}; make some with `fedhpo-gym run ID --out {path}`"
+            )
+        for file in found:
+            yield file, read_record(file)
+
+
+def _parsed(path: Path, number: int, line: bytes, build: Callable[[object], _Line]) -> _Line:
+    try:
+        return build(json.loads(line.decode("utf-8"), parse_constant=_refuse))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, number, str(error)) from error
+
+
+def _refuse(constant: str) -> Any:
+    raise InvalidArgumentError(f"{constant} is no finite number")
+
+
+def _damaged(path: Path, line: int, reason: str) -> DamagedDataError:
+    return DamagedDataError(
+        f"{path}, line {line}: not a run record: {reason}; delete the file and run its "
+        "`fedhpo-gym run` again"
+    )

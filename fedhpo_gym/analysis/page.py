@@ -1,0 +1,74 @@
+"""The frame of the report: one HTML page that needs no other file."""
+
+from __future__ import annotations
+
+from string import Template
+
+STYLE = """
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 58rem; padding: 1rem; background: #fff; color: #1a1a1a;
+  font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: 0.5rem 0; }
+h2 { font-size: 1.25rem; line-height: 1.25; margin: 0 0 0.25rem; overflow-wrap: anywhere; }
+h3 { font-size: 1rem; margin: 1.25rem 0 0.25rem; }
+p { margin: 0.4rem 0; max-width: 44rem; }
+a { color: #0b4f8a; }
+section { border-top: 2px solid #1a1a1a; margin-top: 2rem; padding-top: 1rem; }
+.meta, figcaption, caption { color: #4a4a4a; font-size: 0.9rem; overflow-wrap: anywhere; }
+figure { margin: 1rem 0; max-width: 40rem; }
+figure svg { display: block; width: 100%; height: auto; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; margin: 0.25rem 0; font-variant-numeric: tabular-nums; }
+caption { text-align: left; padding-bottom: 0.25rem; }
+th, td { border-bottom: 1px solid #c8c8c8; padding: 0.3rem 0.9rem 0.3rem 0; text-align: left;
+  white-space: nowrap; }
+td.number, th.number { text-align: right; padding-right: 1.2rem; }
+td.best { font-weight: 700; }
+code { font: 0.9em ui-monospace, "Liberation Mono", Menlo, Consolas, monospace; }
+@media print { body { max-width: none; } section { break-inside: avoid; } }
+"""
+
+PAGE = Template("""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>$style</style>
+</head>
+<body>
+<header>
+<h1>$title</h1>
+<p class="meta">$meta</p>
+<p>The agents of one problem solve it under the same settings and the same budget, each once per
+seed. The incumbent is the trial with the lowest validation loss so far; test results are those of
+the incumbent at the end of the run.</p>
+$contents
+</header>
+<main>
+$sections
+</main>
+</body>
+</html>
+""")
+
+SECTION = Template("""<section id="$anchor">
+<h2>$heading</h2>
+<p class="meta">$settings</p>
+<figure>
+$figure
+<figcaption>Validation loss of the incumbent over simulated time: median over seeds, and a band
+from the first to the third quartile. Lower is better.</figcaption>
+</figure>
+<h3>Final results</h3>
+<div class="scroll">
+$results
+</div>
+<h3>Best configuration</h3>
+<p>$winner</p>
+<div class="scroll">
+$configuration
+</div>
+</section>
+""")

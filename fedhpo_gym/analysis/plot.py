@@ -1,0 +1,94 @@
+"""Curves over simulated time, as SVG text to put into a page."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from fedhpo_gym.analysis.aggregate import Curve
+from fedhpo_gym.errors import MissingDependencyError
+
+# Okabe and Ito (2008): distinct under every common colour blindness; the pale ones are left out.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
+STYLES = ("-", "--", "-.", ":")
+INK = "#1a1a1a"
+SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: it can be searched, selected and read aloud
+    "font.size": 11,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+def draw_curves(curves: Mapping[str, Curve], name: str) -> str:
+    """Draw the incumbent validation loss of every agent: median, and a band between quartiles.
+
+    Args:
+        curves: curve of each agent, on one time grid.
+        name: tells the figures of one page apart.
+
+    Returns:
+        One `<svg>` element that scales with the page.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            "reports need matplotlib; install it with `pip install 'fedhpo-gym[plot]'`"
+        ) from error
+    with mpl.rc_context({**SETTINGS, "svg.hashsalt": name}):
+        figure = Figure(figsize=(5.6, 3.6), layout="constrained")
+        axes = figure.add_subplot()
+        _fill(axes, curves)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return _element(buffer.getvalue(), name)
+
+
+def _fill(axes: Any, curves: Mapping[str, Curve]) -> None:
+    unit, seconds = _unit(max((float(c.time_s[-1]) for c in curves.values()), default=1.0))
+    looks = zip(cycle(COLOURS), cycle(STYLES), strict=False)
+    for (agent, curve), (colour, style) in zip(curves.items(), looks, strict=False):
+        time = curve.time_s / seconds
+        band = {"step": "post", "color": colour, "alpha": 0.18, "lw": 0}
+        axes.fill_between(time, curve.lower, curve.upper, **band)
+        label = agent.replace("$", r"\$")  # a dollar sign would begin a formula
+        axes.step(time, curve.median, where="post", color=colour, ls=style, lw=2, label=label)
+    everything = np.concatenate([curve.upper for curve in curves.values()])
+    lowest = min(float(curve.lower.min()) for curve in curves.values())
+    if lowest > 0 and everything.max() > 5 * lowest:
+        axes.set_yscale("log")
+    axes.set(xlabel=f"simulated time ({unit})", ylabel="validation loss of the incumbent")
+    axes.grid(visible=True, color="#d9d9d9", lw=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+
+
+def _unit(longest_s: float) -> tuple[str, float]:
+    if longest_s >= 7200:
+        return "hours", 3600.0
+    return ("minutes", 60.0) if longest_s >= 120 else ("seconds", 1.0)
+
+
+def _element(svg: str, name: str) -> str:
+    """Cut a file down to its element, and drop what ties it to a size or needs another file."""
+    element = svg[svg.index("<svg") :]
+    opening, rest = element.split(">", maxsplit=1)
+    opening = re.sub(r' (width|height)="[^"]*"', "", opening)
+    rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL)
+    # Ids are global to the page; matplotlib numbers them from 1 in every figure.
+    for pattern in (r'(id=")', r'(href="#)', r"(url\(#)"):
+        rest = re.sub(pattern, rf"\g<1>{name}-", rest)
+    return f"{opening}>{rest}".strip()

@@ -1,0 +1,260 @@
+"""Run records: everything one episode returned, enough to replay it.
+
+A record is a JSONL file: a header line, then one line per step. Floats are written so that reading
+them back gives the same bits; NaN and infinity are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, TypeVar
+
+from fedhpo_gym.errors import InvalidArgumentError
+
+KIND: Final = "fedhpo_gym.run"
+FORMAT: Final = 1
+
+_Record = TypeVar("_Record", "Header", "StepRecord")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What was run.
+
+    Attributes:
+        kind: tells a run record from any other JSONL file.
+        format: version of the layout of these files.
+        package_version: version of the package that wrote the record.
+        id: environment id.
+        spec: the whole `EnvSpec`, as plain JSON.
+        agent: name of the agent.
+        seed: seed of the agent and of `reset`.
+        fingerprint: identifies the table, surrogate or data that answered.
+
+    Raises:
+        InvalidArgumentError: a field is of the wrong type, or this is no header of this format.
+    """
+
+    package_version: str
+    id: str
+    spec: Mapping[str, Any]
+    agent: str
+    seed: int
+    fingerprint: str
+    kind: str = KIND
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        if self.kind != KIND:
+            raise InvalidArgumentError(f"`kind` must be {KIND!r}, got {self.kind!r}")
+        if self.format != FORMAT:
+            raise InvalidArgumentError(
+                f"`format` must be {FORMAT}, got {self.format!r}; read the file with the package "
+                f"version that wrote it ({self.package_version})"
+            )
+        for name in ("package_version", "id", "agent", "fingerprint"):
+            _require(name, "a string", isinstance(getattr(self, name), str), getattr(self, name))
+        _require("seed", "a non-negative integer", _is_int(self.seed) and self.seed >= 0, self.seed)
+        _require("spec", "an object with `kwargs`", _is_spec(self.spec), self.spec)
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """The arguments that the environment was made with."""
+        kwargs: Mapping[str, Any] = self.spec["kwargs"]
+        return kwargs
+
+    @classmethod
+    def from_dict(cls, content: object) -> Header:
+        """Build a header from a parsed JSON line.
+
+        Raises:
+            InvalidArgumentError: a field is missing, unknown, or of the wrong type.
+        """
+        return _from_dict(cls, content)
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step, in plain Python values.
+
+    Attributes:
+        action: (n,) what the agent did.
+        reward: a number, or one per objective.
+        terminated: whether the budget is spent.
+        truncated: whether the episode was cut off from outside.
+        configuration: hyperparameters of the trial, in natural units.
+        fidelity: rounds and client sample rate of the trial.
+        objectives: value of every objective.
+        cost: simulated seconds, bytes and rounds of the trial.
+        elapsed_s: simulated seconds since `reset`.
+        incumbent: the best trial so far: its number from 1, configuration, and validation loss.
+        test: the trial's metrics on the test split.
+
+    Raises:
+        InvalidArgumentError: a field is of the wrong type, or a number is not finite.
+    """
+
+    action: Sequence[float]
+    reward: float | Sequence[float]
+    terminated: bool
+    truncated: bool
+    configuration: Mapping[str, Any]
+    fidelity: Mapping[str, Any]
+    objectives: Mapping[str, float]
+    cost: Mapping[str, float]
+    elapsed_s: float
+    incumbent: Mapping[str, Any]
+    test: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        reward_is_legal = _is_number(self.reward) or _is_numbers(self.reward)
+        _require("action", "a list of numbers", _is_numbers(self.action), self.action)
+        _require("reward", "a finite number or a list of them", reward_is_legal, self.reward)
+        _require("elapsed_s", "a finite number", _is_number(self.elapsed_s), self.elapsed_s)
+        for name in ("terminated", "truncated"):
+            value = getattr(self, name)
+            _require(name, "true or false", isinstance(value, bool), value)
+        for name in ("configuration", "fidelity"):
+            value = getattr(self, name)
+            _require(name, "an object of numbers or strings", _is_object(value, _is_value), value)
+        for name in ("objectives", "cost", "test"):
+            value = getattr(self, name)
+            _require(name, "an object of finite numbers", _is_object(value, _is_number), value)
+        for name in ("loss", "accuracy"):
+            _require("test", f"an object with {name!r}", name in self.test, self.test)
+        rule = "an object with 'configuration', 'val_loss' (add it to the objectives) and 'trial'"
+        _require("incumbent", rule, _is_incumbent(self.incumbent), self.incumbent)
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode ended here."""
+        return self.terminated or self.truncated
+
+    @classmethod
+    def from_dict(cls, content: object) -> StepRecord:
+        """Build a step from a parsed JSON line.
+
+        Raises:
+            InvalidArgumentError: a field is missing, unknown, or of the wrong type.
+        """
+        return _from_dict(cls, content)
+
+    @classmethod
+    def from_step(
+        cls, action: Any, reward: Any, terminated: bool, truncated: bool, info: Mapping[str, Any]
+    ) -> StepRecord:
+        """Build a record of what `env.step(action)` returned.
+
+        Raises:
+            InvalidArgumentError: `info` lacks a field, or a value cannot be recorded.
+        """
+        reported = [field.name for field in fields(cls)][4:]
+        if lacking := [name for name in reported if name not in info]:
+            raise InvalidArgumentError(f"`info` must hold {lacking}, got {sorted(info)}")
+        values = {name: info[name] for name in reported}
+        numbers = reward.tolist() if hasattr(reward, "tolist") else reward
+        return cls(action.tolist(), numbers, terminated, truncated, **values)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One whole episode of one agent.
+
+    Raises:
+        InvalidArgumentError: there is no step, the last one does not end the episode or another
+            one does, time runs backwards, or an incumbent is a trial that has not been.
+    """
+
+    header: Header
+    steps: tuple[StepRecord, ...]
+
+    def __post_init__(self) -> None:
+        """Check what no single line shows."""
+        if fault := first_fault(self.steps):
+            raise InvalidArgumentError(f"`steps`: step {fault[0]} {fault[1]}")
+
+    @property
+    def final(self) -> StepRecord:
+        """The last step; its incumbent is the result of the run."""
+        return self.steps[-1]
+
+    @property
+    def final_test(self) -> Mapping[str, float]:
+        """Metrics of the final incumbent on the test split."""
+        trial: int = self.final.incumbent["trial"]
+        return self.steps[trial - 1].test
+
+
+def first_fault(steps: Sequence[StepRecord]) -> tuple[int, str] | None:
+    """Return the number (from 1) of the first step that does not fit the others, and why."""
+    if not steps:
+        return 1, "is missing: there is no step at all"
+    elapsed = 0.0
+    for number, step in enumerate(steps, start=1):
+        if step.elapsed_s < elapsed:
+            return number, f"has `elapsed_s` {step.elapsed_s!r}, less than {elapsed!r} before it"
+        if not 1 <= step.incumbent["trial"] <= number:
+            return number, f"has incumbent trial {step.incumbent['trial']!r}, not in 1..{number}"
+        if step.over and number < len(steps):
+            return number, "ends the episode, but more steps follow"
+        elapsed = step.elapsed_s
+    return None if steps[-1].over else (len(steps), "is the last but does not end the episode")
+
+
+def to_dict(record: Header | StepRecord) -> dict[str, Any]:
+    """Return a record as plain values, in the order in which they are written."""
+    content = asdict(record)
+    if isinstance(record, StepRecord):
+        return content
+    return {name: content.pop(name) for name in ("kind", "format")} | content
+
+
+def _from_dict(cls: type[_Record], content: object) -> _Record:
+    names = {field.name for field in fields(cls)}
+    if not isinstance(content, dict) or set(content) != names:
+        found = sorted(content) if isinstance(content, dict) else type(content).__name__
+        raise InvalidArgumentError(f"it must have the fields {sorted(names)}, got {found}")
+    return cls(**content)
+
+
+def _require(name: str, rule: str, holds: bool, value: object) -> None:
+    if not holds:
+        raise InvalidArgumentError(f"`{name}` must be {rule}, got {value!r}")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    # Exact types: a numpy scalar is a float too, but what it writes is not what was computed.
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _is_value(value: object) -> bool:
+    return _is_number(value) or isinstance(value, str)
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(_is_number(item) for item in value)
+
+
+def _is_object(value: object, is_legal: Callable[[object], bool]) -> bool:
+    return isinstance(value, dict) and all(is_legal(item) for item in value.values())
+
+
+def _is_incumbent(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and _is_number(value.get("val_loss"))
+        and _is_int(value.get("trial"))
+        and _is_object(value.get("configuration"), _is_value)
+    )
+
+
+def _is_spec(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("kwargs"), dict)

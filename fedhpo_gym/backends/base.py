@@ -1,0 +1,74 @@
+"""What a backend is: something that answers f(configuration, fidelity)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from fedhpo_gym.schema import Evaluation, Fidelity
+from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.tasks import Task
+
+
+class Backend(ABC):
+    """A source of numbers for one task. Public methods check; subclasses compute.
+
+    Attributes:
+        name: name in `gym.make(..., backend=name)`.
+        task: the task.
+        seeds: the seeds an answer holds, in order.
+        space: configurations it answers: a grid, or intervals.
+        fidelity_space: fidelities it answers.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self, task: Task, seed: int | None, space: SearchSpace, fidelity_space: SearchSpace
+    ) -> None:
+        """Create the backend.
+
+        Args:
+            task: the task.
+            seed: the only seed to answer for; None answers for all seeds of the task.
+            space: configurations it answers.
+            fidelity_space: fidelities it answers.
+        """
+        self.task = task
+        self.seeds = task.seeds if seed is None else (int(seed),)
+        self.space = space
+        self.fidelity_space = fidelity_space
+
+    @property
+    def seed(self) -> int | None:
+        """The only seed it answers for, or None if it answers for all seeds of the task."""
+        return None if self.seeds == self.task.seeds else self.seeds[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the question how to open it again, not as its data."""
+        return type(self), (self.task, self.seed)
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Digest of everything its numbers depend on, for run records."""
+
+    def evaluate(self, configuration: Mapping[str, object], fidelity: Fidelity) -> Evaluation:
+        """Return f(configuration, fidelity) for every seed, client, split and metric.
+
+        The same question always gets the same answer.
+
+        Raises:
+            InvalidArgumentError: a value is missing, unknown or out of range.
+            OffGridError: the backend answers a grid only, and this is not on it.
+        """
+        checked = self.space.validate(configuration)
+        request = {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}
+        valid = self.fidelity_space.validate(request, "fidelity")
+        exact = Fidelity(int(valid["round"]), float(valid["client_sample_rate"]))
+        return self._evaluate(checked, exact)
+
+    @abstractmethod
+    def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
+        """Compute the answer to a checked question."""

@@ -1,0 +1,31 @@
+"""From learning curves to f: the best round so far, and the metrics there."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def best_rounds(
+    metrics: NDArray[np.floating], num_samples: NDArray[np.integer]
+) -> NDArray[np.int64]:
+    """Return the index of the round with the lowest validation loss so far, for every round.
+
+    The validation loss of a round is the sample-weighted mean over clients; the first of equal
+    losses counts.
+
+    Args:
+        metrics: (courses, rounds, clients, splits, metrics).
+        num_samples: (clients, splits).
+
+    Returns:
+        (courses, rounds) indices into the rounds axis.
+    """
+    weights = num_samples[:, 1] / num_samples[:, 1].sum()
+    # A sum in a fixed order: a matrix product may round differently for another number of courses.
+    loss = sum(metrics[:, :, i, 1, 0].astype(np.float64) * w for i, w in enumerate(weights))
+    lowest = np.minimum.accumulate(loss, axis=1)
+    improved = np.ones(loss.shape, dtype=bool)
+    improved[:, 1:] = loss[:, 1:] < lowest[:, :-1]
+    rounds = np.arange(loss.shape[1])
+    return np.maximum.accumulate(np.where(improved, rounds, 0), axis=1)

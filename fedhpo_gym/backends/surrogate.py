@@ -1,0 +1,37 @@
+"""Prediction by a model fitted on a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.schema import Evaluation, Fidelity
+from fedhpo_gym.space import Value
+from fedhpo_gym.surrogates import open_surrogate
+from fedhpo_gym.tasks import Task
+
+
+class SurrogateModel(Backend):
+    """Answers any point of the search space, with the held-out error its card states."""
+
+    name = "surrogate"
+
+    def __init__(self, task: Task, seed: int | None = None) -> None:
+        """Open the task's surrogate.
+
+        Raises:
+            MissingDataError: the surrogate does not exist; names the command that fits it.
+            DamagedDataError: it is damaged; names the repair command.
+            InvalidArgumentError: it was not fitted on this seed.
+        """
+        super().__init__(task, seed, task.space, task.fidelity_space)
+        self._surrogate = open_surrogate(task.table_name)
+        self._surrogate.require_seeds(self.seeds)
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Backend.fingerprint`."""
+        return f"surrogate-sha256:{self._surrogate.sha256}"
+
+    def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
+        return self._surrogate.evaluate(configuration, fidelity, self.seeds)

@@ -1,0 +1,38 @@
+"""Exact look-up in a stored table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.schema import Evaluation, Fidelity
+from fedhpo_gym.space import Value
+from fedhpo_gym.tables import open_table
+from fedhpo_gym.tasks import Task
+
+
+class Tabular(Backend):
+    """Answers the grid points of a table, and nothing else."""
+
+    name = "tabular"
+
+    def __init__(self, task: Task, seed: int | None = None) -> None:
+        """Open the task's table.
+
+        Raises:
+            MissingDataError: the table does not exist; names the build command.
+            DamagedDataError: its card is damaged; names the repair command.
+            InvalidArgumentError: the table has no such seed.
+        """
+        table = open_table(task.table_name)
+        super().__init__(task, seed, table.space, table.fidelity_space)
+        table.require_seeds(self.seeds)
+        self._table = table
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Backend.fingerprint`."""
+        return f"table-sha256:{self._table.sha256}"
+
+    def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
+        return self._table.evaluate(configuration, fidelity, self.seeds)

@@ -1,0 +1,125 @@
+"""The command line: `fedhpo-gym list | run | report | replay | build | download | surrogate`.
+
+Subcommands are imported when they are called: `fedhpo-gym list` needs neither torch nor matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from tqdm import tqdm
+
+from fedhpo_gym.cli.console import package_version
+from fedhpo_gym.errors import FedHPOError
+
+DESCRIPTION = "Benchmark agents on federated hyperparameter optimization."
+ERROR, INTERRUPTED = 2, 130
+"""Exit codes. A subcommand that did its work, with a bad outcome, ends with 1."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand.
+
+    Args:
+        arguments: words of the command line; by default those of this process.
+
+    Returns:
+        The exit code: 0 when all went well.
+    """
+    options = make_parser().parse_args(arguments)
+    if options.command == "run":
+        options.progress = tqdm
+    try:
+        code: int = importlib.import_module(f"fedhpo_gym.cli.{options.module}").main(options)
+    except FedHPOError as error:
+        sys.stderr.write(f"fedhpo-gym {options.command}: {error}\n")
+        return ERROR
+    except KeyboardInterrupt:
+        sys.stderr.write("\nInterrupted; the same command goes on from here.\n")
+        return INTERRUPTED
+    return code
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all subcommands."""
+    parser = argparse.ArgumentParser(prog="fedhpo-gym", description=DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {package_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add(commands, "list", "listing", "list the environments and what can answer them")
+    _add_run(commands)
+    _add_report(commands)
+    _add_replay(commands)
+    _add_build(commands)
+    _add_download(commands)
+    _add_surrogate(commands)
+    return parser
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def _add(commands: Commands, name: str, module: str, text: str) -> argparse.ArgumentParser:
+    sub: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text}.")
+    sub.set_defaults(module=module)
+    return sub
+
+
+def _add_run(commands: Commands) -> None:
+    sub = _add(commands, "run", "run", "run agents, and write one record per run")
+    sub.add_argument("ids", nargs="+", metavar="ID", help="environment ids, version optional")
+    sub.add_argument(
+        "--agent", action="append", required=True, dest="agents", metavar="NAME",
+        help="an agent, for example `random` or `optuna-tpe`; may be given several times",
+    )  # fmt: skip
+    sub.add_argument("--seeds", type=int, default=5, metavar="N", help="runs per agent (5)")
+    sub.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="(runs)")
+    sub.add_argument("--backend", default="tabular", help="tabular (default), surrogate or raw")
+    sub.add_argument(
+        "--fidelity", nargs="+", default=[], metavar="NAME=VALUE",
+        help="fidelity of every trial; full by default, `NAME=free` leaves it to the agent",
+    )  # fmt: skip
+    sub.add_argument("--budget-s", type=float, metavar="X", help="simulated seconds of a run")
+    sub.add_argument(
+        "--set", action="append", default=[], dest="settings", metavar="KEY=VALUE",
+        help="any other argument of the environment, for example `algorithm=fedopt`",
+    )  # fmt: skip
+
+
+def _add_report(commands: Commands) -> None:
+    sub = _add(commands, "report", "report", "make one HTML page of run records")
+    sub.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folders or records")
+    sub.add_argument("--out", type=Path, metavar="FILE", help="(report.html in the folder)")
+
+
+def _add_replay(commands: Commands) -> None:
+    sub = _add(commands, "replay", "replay", "run records again and demand equal numbers")
+    sub.add_argument("paths", nargs="+", type=Path, metavar="FILE", help="records or folders")
+
+
+def _add_build(commands: Commands) -> None:
+    sub = _add_variant(commands, "build", "compute the table of a problem")
+    sub.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
+    sub.add_argument("--out", type=Path, metavar="DIR", help="folder (that of your own tables)")
+
+
+def _add_download(commands: Commands) -> None:
+    sub = _add(commands, "download", "data", "fetch training data into the cache")
+    sub.add_argument("names", nargs="+", metavar="DATASET", help="names of data sets, or `all`")
+
+
+def _add_surrogate(commands: Commands) -> None:
+    _add_variant(commands, "surrogate", "fit a surrogate on the table of a problem")
+
+
+def _add_variant(commands: Commands, name: str, text: str) -> argparse.ArgumentParser:
+    sub = _add(commands, name, "data", text)
+    sub.add_argument("id", metavar="ID", help="an environment id, version optional")
+    sub.add_argument("--algorithm", default="fedavg", help="fedavg (default) or fedopt")
+    sub.add_argument("--alpha", type=float, help="concentration of the partition (0.5)")
+    sub.add_argument("--preprocessing", help="label_encoded (default) or standardized")
+    return sub

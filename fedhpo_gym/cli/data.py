@@ -1,0 +1,62 @@
+"""`fedhpo-gym build | download | surrogate`: getting and making what backends answer from."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from fedhpo_gym.cli.console import say
+from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.tasks import Task, get_task
+
+
+def main(options: argparse.Namespace) -> int:
+    """Do one of the three."""
+    return {"build": build, "download": download, "surrogate": surrogate}[options.command](options)
+
+
+def build(options: argparse.Namespace) -> int:
+    """Compute the table of a problem."""
+    from fedhpo_gym.building import build_table
+
+    card = build_table(asked_task(options), folder=options.out, workers=options.workers)
+    say(str(card))
+    return 0
+
+
+def download(options: argparse.Namespace) -> int:
+    """Fetch data sets; those that cannot be had do not keep the others from coming."""
+    from fedhpo_gym.fl.datasets import TABLE_SOURCES, load_table
+
+    names = list(TABLE_SOURCES) if "all" in options.names else options.names
+    failed = 0
+    for name in names:
+        try:
+            table = load_table(name)
+        except FedHPOError as error:
+            sys.stderr.write(f"fedhpo-gym download: {error}\n")
+            failed += 1
+            continue
+        rows, columns = table.features.shape
+        say(f"{name}: {rows} rows, {columns} features, {table.num_classes} classes")
+    return 1 if failed else 0
+
+
+def surrogate(options: argparse.Namespace) -> int:
+    """Fit a surrogate on the table of a problem."""
+    from fedhpo_gym.surrogates import fit_surrogate
+
+    say(str(fit_surrogate(asked_task(options).table_name)))
+    return 0
+
+
+def asked_task(options: argparse.Namespace) -> Task:
+    """Return the variant of a task that the command line names.
+
+    Raises:
+        UnknownNameError: no such task, algorithm or preprocessing.
+        InvalidArgumentError: alpha is not positive.
+    """
+    wanted = {name: getattr(options, name) for name in ("algorithm", "alpha", "preprocessing")}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return get_task(options.id).variant(**given)

@@ -1,0 +1,21 @@
+"""`fedhpo-gym replay`: the same actions must bring the same numbers."""
+
+from __future__ import annotations
+
+import argparse
+
+from fedhpo_gym.analysis import read_folder, replay
+from fedhpo_gym.cli.console import say
+
+
+def main(options: argparse.Namespace) -> int:
+    """Replay every record; 1 if one of them differs."""
+    different = 0
+    for path, record in read_folder(options.paths):
+        difference = replay(record)
+        if difference is None:
+            say(f"equal      {path} ({len(record.steps)} steps)")
+        else:
+            different += 1
+            say(f"DIFFERENT  {path}: {difference}")
+    return 1 if different else 0

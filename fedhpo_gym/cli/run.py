@@ -1,0 +1,165 @@
+"""`fedhpo-gym run`: every agent on every problem with every seed, one record each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedhpo_gym.agents import agent_class, make_agent, run_episode
+from fedhpo_gym.analysis.environments import make_environment, resolve_id
+from fedhpo_gym.analysis.files import read_record, record_path, write_record
+from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
+from fedhpo_gym.cli.console import package_version, say
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.tasks import get_task
+
+FREE = "free"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run to do: what to make, and who acts in it."""
+
+    id: str
+    kwargs: Mapping[str, Any]
+    agent: str
+    seed: int
+
+
+def main(options: argparse.Namespace) -> int:
+    """Do every run whose complete record is not there yet."""
+    plans = make_plans(options)
+    done = 0
+    with options.progress(total=len(plans), unit="run", desc="runs") as bar:
+        for plan in plans:
+            bar.set_postfix_str(f"{plan.id} {plan.agent} seed {plan.seed}")
+            done += do_run(plan, options.out, bar.set_postfix_str)
+            bar.update()
+    kept = len(plans) - done
+    say(f"{done} runs done, {kept} already there, records in {options.out}")
+    return 0
+
+
+def make_plans(options: argparse.Namespace) -> list[Plan]:
+    """Check all arguments before the first run, and return the runs in order.
+
+    Raises:
+        InvalidArgumentError: an argument is malformed, or given twice.
+        UnknownNameError: no such environment, agent or fidelity.
+        MissingDependencyError: an agent's library is not installed.
+    """
+    if options.seeds < 1:
+        raise InvalidArgumentError(f"`--seeds` must be at least 1, got {options.seeds}")
+    for agent in options.agents:
+        agent_class(agent)
+    return [
+        Plan(env_id, kwargs, agent, seed)
+        for env_id in dict.fromkeys(map(resolve_id, options.ids))
+        for kwargs in [environment_arguments(env_id, options)]
+        for agent in dict.fromkeys(options.agents)
+        for seed in range(options.seeds)
+    ]
+
+
+def do_run(plan: Plan, folder: Path, show: Callable[[str], None]) -> bool:
+    """Do one run and write its record, unless a complete one is there.
+
+    Args:
+        plan: the run.
+        folder: where records go.
+        show: shows how far the run is.
+
+    Returns:
+        Whether the run was done now.
+
+    Raises:
+        DamagedDataError: the record is there, but damaged.
+    """
+    with closing(make_environment(plan.id, plan.kwargs)) as env:
+        _, info = env.reset(seed=plan.seed)
+        header = Header(
+            package_version=package_version(),
+            id=plan.id,
+            spec=json.loads(env.spec.to_json()) if env.spec else {},
+            agent=plan.agent,
+            seed=plan.seed,
+            fingerprint=info["fingerprint"],
+        )
+        path = record_path(folder, header)
+        if path.exists():
+            read_record(path)
+            return False
+        agent = make_agent(plan.agent, env.action_space, plan.seed)
+        steps = []
+        for step in run_episode(env, agent, plan.seed):
+            steps.append(
+                StepRecord.from_step(
+                    step.action, step.reward, step.terminated, step.truncated, step.info
+                )
+            )
+            trials, elapsed = len(steps), steps[-1].elapsed_s
+            show(f"{plan.id} {plan.agent} seed {plan.seed}: {trials} trials, {elapsed:.0f} s")
+        write_record(path, RunRecord(header, tuple(steps)))
+    return True
+
+
+def environment_arguments(env_id: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `gymnasium.make` that the command line asks for.
+
+    Raises:
+        InvalidArgumentError: an argument is malformed, or given twice.
+        UnknownNameError: no such fidelity.
+    """
+    kwargs: dict[str, Any] = {"backend": options.backend}
+    if fidelity := pinned_fidelity(env_id, options.fidelity):
+        kwargs["fidelity"] = fidelity
+    if options.budget_s is not None:
+        kwargs["budget_s"] = options.budget_s
+    for name, value in _pairs("--set", options.settings):
+        if name in kwargs:
+            raise InvalidArgumentError(f"`{name}` is given twice, the second time by `--set`")
+        kwargs[name] = value
+    return kwargs
+
+
+def pinned_fidelity(env_id: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return the fidelity that every trial of a run has: full, unless asked otherwise.
+
+    The black-box protocol of FedHPO-Bench (Wang et al., 2022) evaluates at full fidelity only.
+
+    Raises:
+        InvalidArgumentError: a word is not of the form `name=value`.
+        UnknownNameError: no such fidelity.
+    """
+    space = get_task(env_id).fidelity_space
+    pinned: dict[str, Any] = {d.name: d.high for d in space.dimensions}
+    for name, value in _pairs("--fidelity", words):
+        if name not in space.names:
+            raise unknown_name("fidelity", name, space.names)
+        pinned[name] = value
+    return {name: value for name, value in pinned.items() if value != FREE}
+
+
+def _pairs(option: str, words: Sequence[str]) -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            raise InvalidArgumentError(f"`{option}` must be of the form name=value, got {word!r}")
+        if name in dict(pairs):
+            raise InvalidArgumentError(f"`{option}` names {name!r} twice")
+        pairs.append((name, _value(value)))
+    return pairs
+
+
+def _value(text: str) -> Any:
+    """Read a value as JSON where it is JSON (numbers, true, lists), else as plain text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,88 @@
+"""What an agent sees: flat dictionaries of finite float32 arrays."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.envs.history import History
+from fedhpo_gym.objectives import (
+    CAP,
+    FAIRNESS_NAMES,
+    MAX_LOSS,
+    PRIVACY_NAMES,
+    Objective,
+    PrivacyLedger,
+    client_fairness,
+)
+from fedhpo_gym.schema import Evaluation, Split
+
+SEEN_SPLITS: tuple[Split, ...] = ("train", "val")
+MAX_TIME_S = 1e30
+MAX_TRIALS = 1e9
+
+
+def space(action_size: int, objective: Objective) -> gym.spaces.Dict:
+    """Return the observation space for actions of a size and a first objective."""
+
+    def box(low: float, high: float, size: int) -> gym.spaces.Box:
+        return gym.spaces.Box(low, high, (size,), np.float32)
+
+    ends = [objective.error(bound) for bound in objective.bounds]
+    splits = len(SEEN_SPLITS)
+    return gym.spaces.Dict(
+        {
+            "loss": box(0.0, MAX_LOSS, splits),
+            "accuracy": box(0.0, 1.0, splits),
+            "f1": box(0.0, 1.0, splits),
+            "fairness": box(0.0, 1.0, len(FAIRNESS_NAMES)),
+            "privacy": box(0.0, CAP, len(PRIVACY_NAMES)),
+            "elapsed_time": box(0.0, MAX_TIME_S, 1),
+            "trials": box(0.0, MAX_TRIALS, 1),
+            "incumbent": box(-1.0, 1.0, action_size),
+            "incumbent_value": box(min(ends), max(ends), 1),
+        }
+    )
+
+
+def empty(spaces: gym.spaces.Dict) -> dict[str, NDArray[np.float32]]:
+    """Return the observation before the first trial: zeros, and the worst losses."""
+    seen = {
+        name: np.zeros(box.shape, np.float32)  # type: ignore[arg-type]
+        for name, box in spaces.spaces.items()
+    }
+    for name in ("loss", "incumbent_value"):
+        seen[name] = _inside(spaces, name, np.full(spaces[name].shape, np.inf))  # type: ignore[arg-type]
+    return seen
+
+
+def observe(
+    spaces: gym.spaces.Dict,
+    evaluation: Evaluation,
+    privacy: PrivacyLedger,
+    history: History,
+    objective: Objective,
+) -> dict[str, NDArray[np.float32]]:
+    """Return the observation after the last trial of a history."""
+    incumbent = history.incumbent
+    raw: dict[str, ArrayLike] = {
+        "loss": [evaluation.mean(split, "loss") for split in SEEN_SPLITS],
+        "accuracy": [evaluation.mean(split, "accuracy") for split in SEEN_SPLITS],
+        "f1": [evaluation.mean(split, "f1") for split in SEEN_SPLITS],
+        "fairness": client_fairness(evaluation),
+        "privacy": privacy.vector(),
+        "elapsed_time": [history.trials[-1].elapsed_s],
+        "trials": [len(history.trials)],
+        "incumbent": incumbent.action,
+        "incumbent_value": [objective.error(incumbent.values[objective.name])],
+    }
+    return {name: _inside(spaces, name, value) for name, value in raw.items()}
+
+
+def _inside(spaces: gym.spaces.Dict, name: str, value: ArrayLike) -> NDArray[np.float32]:
+    """Clip to the space: rounding to float32 may step over a bound, losses have none."""
+    box = spaces[name]
+    assert isinstance(box, gym.spaces.Box)  # noqa: S101 - our own invariant
+    clipped: NDArray[np.float32] = np.clip(value, box.low, box.high).astype(np.float32)
+    return clipped

@@ -1,0 +1,70 @@
+"""Drawing an episode; the only file of this folder that knows matplotlib."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.envs.history import History
+from fedhpo_gym.errors import MissingDependencyError
+
+
+def draw(history: History, title: str, objective: str) -> NDArray[np.uint8]:
+    """Return (height, width, 3) pixels: all trials, and the incumbent over simulated time.
+
+    Raises:
+        MissingDependencyError: the extra `plot` is not installed.
+    """
+    _require()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(6.4, 4.0), dpi=100)
+    canvas = FigureCanvasAgg(figure)
+    _plot(figure.add_subplot(), history, title, objective)
+    figure.tight_layout()
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def show(history: History, title: str, objective: str) -> None:
+    """Draw into a window that stays open between calls.
+
+    Raises:
+        MissingDependencyError: the extra `plot` is not installed.
+    """
+    _require()
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    plt.ion()
+    figure = plt.figure(f"fedhpo_gym {title}", clear=True)
+    _plot(figure.add_subplot(), history, title, objective)
+    figure.canvas.draw_idle()
+    figure.canvas.flush_events()
+
+
+def _plot(axes: Any, history: History, title: str, objective: str) -> None:
+    times = [trial.elapsed_s for trial in history.trials]
+    values = [trial.values[objective] for trial in history.trials]
+    errors = np.minimum.accumulate([trial.error for trial in history.trials] or [np.inf])
+    best = [values[int(np.argmin([t.error for t in history.trials[: i + 1]]))] for i in range(len(values))]
+    axes.scatter(times, values, s=14, color="#8a8f98", label="trials")
+    axes.step(times, best, where="post", color="#0b5394", linewidth=2, label="incumbent")
+    if len(values) > 0 and min(values) > 0 and max(values) > 20 * min(values):
+        axes.set_yscale("log")
+    axes.set_xlabel("simulated time (s)")
+    axes.set_ylabel(objective)
+    axes.set_title(f"{title}: {len(errors) if values else 0} trials")
+    if values:
+        axes.legend(loc="upper right")
+
+
+def _require() -> None:
+    try:
+        import matplotlib  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise MissingDependencyError(
+            "rendering needs matplotlib; install it with `pip install 'fedhpo_gym[plot]'`"
+        ) from error

@@ -1,0 +1,245 @@
+"""The trial environment: a step is one function evaluation f(configuration, fidelity)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends import Backend, make_backend
+from fedhpo_gym.envs import observation
+from fedhpo_gym.envs.history import History, Trial
+from fedhpo_gym.envs.ledger import CostLedger
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.objectives import NO_PRIVACY, Objective, get_objective
+from fedhpo_gym.schema import METRICS, Evaluation, Fidelity
+from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.tasks import Task
+
+DEFAULT_OBJECTIVES = ("val_loss", "fairness_std", "epsilon")
+
+Observation = dict[str, NDArray[np.float32]]
+Info = dict[str, Any]
+
+
+class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
+    """Federated hyperparameter optimisation, one evaluation per step.
+
+    **Action**: Box [-1, 1]^n, float32. One coordinate per dimension of the search space, then one
+    per fidelity dimension (`round`, `client_sample_rate`) that is not pinned. A coordinate is
+    decoded by `SearchSpace.decode`: log scales, integers and grids are handled there, so that a
+    uniform action is a uniform configuration. On a grid, the coordinate selects the nearest cell.
+
+    **Observation**: a dictionary of float32 arrays; of the last trial unless said otherwise:
+
+    ==================  =====  =================================================================
+    key                 shape  meaning
+    ==================  =====  =================================================================
+    `loss`              (2,)   mean cross-entropy on train and validation data, nats, clipped at
+                               `MAX_LOSS`
+    `accuracy`          (2,)   accuracy on train and validation data, in [0, 1]
+    `f1`                (2,)   macro-F1 on train and validation data, in [0, 1]
+    `fairness`          (6,)   `FAIRNESS_NAMES` of the clients' validation accuracy
+    `privacy`           (5,)   `PRIVACY_NAMES` spent
+    `elapsed_time`      (1,)   simulated seconds since reset
+    `trials`            (1,)   trials since reset
+    `incumbent`         (n,)   action coordinates of the best trial so far; zeros before the first
+    `incumbent_value`   (1,)   error of its first objective, lower is better
+    ==================  =====  =================================================================
+
+    `BudgetTermination` adds `remaining_budget` (1,). Test data never enter an observation; they
+    are in `info["test"]`.
+
+    **Reward**: the vector of scores (higher is better, clipped to `reward_space`) of the
+    objectives. `ScalarizePenalty` makes it one number.
+
+    **Episode**: starts with an empty history; never ends by itself, `BudgetTermination` ends it.
+
+    Attributes:
+        task: the task.
+        backend: where numbers come from.
+        objectives: what the entries of the reward are.
+        reward_space: bounds of the reward vector.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["human", "rgb_array"], "render_fps": 4}
+
+    def __init__(
+        self,
+        task: Task,
+        backend: Backend,
+        *,
+        objectives: Sequence[str] = DEFAULT_OBJECTIVES,
+        fidelity: Mapping[str, Value] | None = None,
+        grid: bool = False,
+        freeze_thaw: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        """Create the environment.
+
+        Args:
+            task: the task.
+            backend: where numbers come from.
+            objectives: names of the objectives; the first ranks trials.
+            fidelity: fidelity dimensions held still; they leave the action.
+            grid: offer only the grid of the task's tables, whatever the backend could answer.
+            freeze_thaw: more rounds of a configuration already tried cost only the difference.
+            render_mode: "human", "rgb_array" or None.
+
+        Raises:
+            UnknownNameError: an objective or a fidelity dimension does not exist.
+            InvalidArgumentError: an argument is out of its range.
+            OffGridError: a pinned fidelity is not on the grid.
+        """
+        if not objectives:
+            raise InvalidArgumentError("`objectives` must name at least one objective, got none")
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise InvalidArgumentError(
+                f"`render_mode` must be one of {self.metadata['render_modes']}, got {render_mode!r}"
+            )
+        self.task = task
+        self.render_mode = render_mode
+        self._objective_names = tuple(objectives)
+        self._pinned = dict(fidelity or {})
+        self._grid = grid
+        self._costs = CostLedger(task, freeze_thaw)
+        self._history = History()
+        self._set_backend(backend)
+        scores = [sorted((o.score(o.bounds[0]), o.score(o.bounds[1]))) for o in self.objectives]
+        low, high = np.array(scores, dtype=np.float32).T
+        self.reward_space = gym.spaces.Box(low, high, dtype=np.float32)
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The objectives, in the order of the reward vector."""
+        return tuple(get_objective(name) for name in self._objective_names)
+
+    @property
+    def search_space(self) -> SearchSpace:
+        """What an action is decoded to: configuration, then free fidelity dimensions."""
+        return self._space
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials since reset."""
+        return tuple(self._history.trials)
+
+    def use_backend(self, name: str, **options: Any) -> None:
+        """Exchange the backend; the next `reset` starts on it.
+
+        Raises:
+            UnknownNameError: no such backend.
+            MissingDataError: it has nothing to answer from.
+        """
+        options.setdefault("seed", self.backend.seed)
+        self._set_backend(make_backend(name, self.task, **options))
+
+    def _set_backend(self, backend: Backend) -> None:
+        space, fidelities = backend.space, backend.fidelity_space
+        if self._grid:
+            space, fidelities = self.task.space.discretized(), self.task.stored_fidelity_space()
+        free = fidelities.fix(self._pinned)
+        self.backend = backend
+        self._num_hyperparameters = len(space)
+        self._space = SearchSpace((*space.dimensions, *free.dimensions))
+        size = len(self._space)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (size,), np.float32)
+        self.observation_space = observation.space(size, self.objectives[0])
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Forget all trials and set the simulated clock to zero."""
+        super().reset(seed=seed, options=options)
+        self._history = History()
+        self._costs.reset()
+        info = {
+            "task": self.task.name,
+            "backend": self.backend.name,
+            "fingerprint": self.backend.fingerprint,
+            "seeds": list(self.backend.seeds),
+            "objectives": list(self._objective_names),
+        }
+        return observation.empty(self.observation_space), info
+
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[Observation, NDArray[np.float32], bool, bool, Info]:
+        """Evaluate one configuration at one fidelity.
+
+        Raises:
+            InvalidArgumentError: the action is not in the action space.
+        """
+        configuration, fidelity = self._decode(action)
+        evaluation = self.backend.evaluate(configuration, fidelity)
+        cost = self._costs.pay(configuration, fidelity)
+        objectives = self.objectives
+        values = {o.name: o.compute(evaluation, NO_PRIVACY) for o in objectives}
+        trial = Trial(
+            number=len(self._history.trials) + 1,
+            configuration=configuration,
+            fidelity=fidelity,
+            action=np.array(action, dtype=np.float32),
+            values=values,
+            error=objectives[0].unclipped_error(values[objectives[0].name]),
+            elapsed_s=self._costs.elapsed_s,
+        )
+        self._history.add(trial)
+        reward = np.array([o.score(values[o.name]) for o in objectives], dtype=np.float32)
+        seen = observation.observe(
+            self.observation_space, evaluation, NO_PRIVACY, self._history, objectives[0]
+        )
+        info = self._info(trial, evaluation, asdict(cost))
+        if self.render_mode == "human":
+            self.render()
+        return seen, reward, False, False, info
+
+    def _decode(self, action: NDArray[np.float32]) -> tuple[dict[str, Value], Fidelity]:
+        values = self._space.decode(action)
+        names = self._space.names
+        configuration = {name: values[name] for name in names[: self._num_hyperparameters]}
+        chosen = {**self._pinned, **{n: values[n] for n in names[self._num_hyperparameters :]}}
+        return configuration, Fidelity(int(chosen["round"]), float(chosen["client_sample_rate"]))
+
+    def _info(self, trial: Trial, evaluation: Evaluation, cost: dict[str, Any]) -> Info:
+        incumbent = self._history.incumbent
+        return {
+            "trial": trial.number,
+            "configuration": trial.configuration,
+            "fidelity": asdict(trial.fidelity),
+            "objectives": trial.values,
+            "cost": cost,
+            "elapsed_s": trial.elapsed_s,
+            "incumbent": {
+                "trial": incumbent.number,
+                "configuration": dict(incumbent.configuration),
+                "fidelity": asdict(incumbent.fidelity),
+                **incumbent.values,
+            },
+            "test": {metric: evaluation.mean("test", metric) for metric in METRICS},
+            "best_round": evaluation.best_round.tolist(),
+            "diverged": bool(evaluation.diverged.any()),
+        }
+
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """Draw the incumbent against simulated time.
+
+        Returns:
+            (height, width, 3) uint8 pixels in mode "rgb_array", else None.
+
+        Raises:
+            MissingDependencyError: the extra `plot` is not installed.
+        """
+        if self.render_mode is None:
+            return None
+        from fedhpo_gym.envs import rendering  # noqa: PLC0415 - matplotlib is optional
+
+        name = self._objective_names[0]
+        if self.render_mode == "human":
+            rendering.show(self._history, self.task.name, name)
+            return None
+        return rendering.draw(self._history, self.task.name, name)

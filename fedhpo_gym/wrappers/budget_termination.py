@@ -1,0 +1,83 @@
+"""Ending an episode when its budget is spent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fedhpo_gym.errors import InvalidArgumentError
+
+
+class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Terminates with the step whose cost crosses a budget; that step counts in full.
+
+    Adds `remaining_budget` (1,) to the observation: the fraction left, in [0, 1], of the budget
+    that is closest to its end.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        budget_s: float | None = None,
+        budget_rounds: int | None = None,
+        budget_trials: int | None = None,
+    ) -> None:
+        """Limit an environment; whichever budget is spent first ends the episode.
+
+        Args:
+            env: a trial environment.
+            budget_s: simulated seconds.
+            budget_rounds: communication rounds.
+            budget_trials: number of trials.
+
+        Raises:
+            InvalidArgumentError: no budget is given, or one is not positive.
+        """
+        gym.utils.RecordConstructorArgs.__init__(
+            self, budget_s=budget_s, budget_rounds=budget_rounds, budget_trials=budget_trials
+        )
+        gym.Wrapper.__init__(self, env)
+        given = {"budget_s": budget_s, "budget_rounds": budget_rounds}
+        given["budget_trials"] = budget_trials
+        self._budgets = {name: value for name, value in given.items() if value is not None}
+        if not self._budgets:
+            raise InvalidArgumentError(f"one of {sorted(given)} must be given, got none")
+        for name, value in self._budgets.items():
+            if isinstance(value, bool) or not (np.isfinite(value) and value > 0):
+                raise InvalidArgumentError(f"`{name}` must be positive and finite, got {value!r}")
+        inner = env.observation_space
+        if not isinstance(inner, gym.spaces.Dict):
+            raise InvalidArgumentError(
+                f"`env` must have dictionary observations, got {type(inner).__name__}; wrap the "
+                "environment before flattening its observations"
+            )
+        fraction = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.observation_space = gym.spaces.Dict({**inner.spaces, "remaining_budget": fraction})
+        self._rounds = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset; the whole budget is left."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._rounds = 0
+        return self._with_remaining(observation, 1.0), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step; terminates when a budget is spent."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._rounds += info["cost"]["rounds"]
+        spent = {
+            "budget_s": info["elapsed_s"],
+            "budget_rounds": self._rounds,
+            "budget_trials": info["trial"],
+        }
+        left = min(1.0 - spent[name] / value for name, value in self._budgets.items())
+        observation = self._with_remaining(observation, max(0.0, left))
+        return observation, reward, terminated or left <= 0.0, truncated, info
+
+    def _with_remaining(self, observation: Any, left: float) -> Any:
+        return {**observation, "remaining_budget": np.array([left], dtype=np.float32)}

@@ -1,0 +1,26 @@
+"""Answers by real training with the suite's engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+
+class RawBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Exchanges the backend of a trial environment: real training with the suite's engine."""
+
+    def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None, device: str = "cpu") -> None:
+        """Exchange the backend; call `reset` before the next step.
+
+        Args:
+            env: a trial environment.
+            seed: answer for one seed; None averages over the task's seeds.
+            device: torch device.
+
+        Raises:
+            MissingDataError: the backend has nothing to answer from; says what to do.
+        """
+        gym.utils.RecordConstructorArgs.__init__(self, seed=seed, device=device)
+        gym.Wrapper.__init__(self, env)
+        env.get_wrapper_attr("use_backend")("raw", seed=seed, device=device)

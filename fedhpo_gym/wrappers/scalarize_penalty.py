@@ -1,0 +1,79 @@
+"""One reward from many objectives: the paper's soft constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+
+
+class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Reward = score of the first objective minus a penalty for each violated soft constraint.
+
+    FedHPO-Bench (Section 3.2) turns the vector into a scalar by "treating privacy and
+    fairness-related values as soft constraints to penalize". A constraint is a limit in the
+    objective's own unit; what exceeds it costs `weight` per unit:
+    r = score_0 - sum_j weight_j max(0, error_j - limit_j). A limit nobody states is never violated.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        constraints: Mapping[str, float | Mapping[str, float]] | None = None,
+    ) -> None:
+        """Make the reward one built-in float.
+
+        Args:
+            env: an environment whose reward is the vector of scores of
+                `env.unwrapped.objectives`.
+            constraints: by objective, a limit, or `{"limit": limit, "weight": weight}`; the
+                weight is 1 if not given.
+
+        Raises:
+            UnknownNameError: a constraint names no objective of the environment.
+            InvalidArgumentError: a limit is not finite or a weight is negative.
+        """
+        gym.utils.RecordConstructorArgs.__init__(self, constraints=constraints)
+        gym.Wrapper.__init__(self, env)
+        objectives = env.get_wrapper_attr("objectives")
+        names = [objective.name for objective in objectives]
+        self._limits = np.full(len(names), np.inf)
+        self._weights = np.zeros(len(names))
+        for name, constraint in (constraints or {}).items():
+            if name not in names:
+                raise unknown_name("constraint", name, names)
+            index = names.index(name)
+            limit, weight = _limit_and_weight(name, constraint)
+            self._limits[index] = limit if objectives[index].minimize else -limit
+            self._weights[index] = weight
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step with a scalar reward; `info["penalty"]` says how much was subtracted."""
+        observation, scores, terminated, truncated, info = self.env.step(action)
+        excess = np.maximum(-np.asarray(scores, dtype=np.float64) - self._limits, 0.0)
+        penalty = float(self._weights @ excess)
+        info = {**info, "penalty": penalty}
+        return observation, float(scores[0]) - penalty, terminated, truncated, info
+
+
+def _limit_and_weight(
+    name: str, constraint: float | Mapping[str, float]
+) -> tuple[float, float]:
+    record = constraint if isinstance(constraint, Mapping) else {"limit": constraint}
+    if "limit" not in record or set(record) - {"limit", "weight"}:
+        raise InvalidArgumentError(
+            f"constraint {name!r} must be a limit or {{'limit': .., 'weight': ..}}, got {record!r}"
+        )
+    limit, weight = float(record["limit"]), float(record.get("weight", 1.0))
+    if not np.isfinite(limit):
+        raise InvalidArgumentError(f"limit of constraint {name!r} must be finite, got {limit!r}")
+    if not (np.isfinite(weight) and weight >= 0):
+        raise InvalidArgumentError(
+            f"weight of constraint {name!r} must be finite and not negative, got {weight!r}"
+        )
+    return limit, weight

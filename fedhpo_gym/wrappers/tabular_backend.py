@@ -1,0 +1,25 @@
+"""Answers by exact look-up in the task's table; off the grid is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+
+class TabularBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Exchanges the backend of a trial environment: exact look-up in the task's table; off the grid is an error."""
+
+    def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None) -> None:
+        """Exchange the backend; call `reset` before the next step.
+
+        Args:
+            env: a trial environment.
+            seed: answer for one seed; None averages over the task's seeds.
+
+        Raises:
+            MissingDataError: the backend has nothing to answer from; says what to do.
+        """
+        gym.utils.RecordConstructorArgs.__init__(self, seed=seed)
+        gym.Wrapper.__init__(self, env)
+        env.get_wrapper_attr("use_backend")("tabular", seed=seed)

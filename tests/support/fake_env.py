@@ -1,0 +1,95 @@
+"""A tiny environment with the public interface of the real ones: a bowl, and a simulated clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from numpy.typing import NDArray
+
+ID = "FedHPO-LR-CreditG-v0"
+BEST = {"learning_rate": 0.25, "weight_decay": -0.5}
+
+
+class FakeEnv(gym.Env[Any, Any]):
+    """Loss = squared distance to `BEST` + 0.1; a trial costs its rounds, in seconds."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium's own form
+    bias = 0.0  # tests plant faults here
+    fingerprint = "f" * 64
+
+    def __init__(
+        self,
+        backend: str = "tabular",
+        fidelity: Mapping[str, float] | None = None,
+        budget_s: float = 4000.0,
+        vector: bool = False,
+    ) -> None:
+        self.backend, self.budget_s, self.vector = backend, budget_s, vector
+        self.fidelity = {"round": 500, "client_sample_rate": 1.0, **(fidelity or {})}
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (len(BEST),), np.float32)
+        self.observation_space = gym.spaces.Dict(
+            {"left": gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)}
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.elapsed_s, self.trial = 0.0, 0
+        self.incumbent: dict[str, Any] = {"val_loss": np.inf}
+        info = {"task": "LR-CreditG", "backend": self.backend, "fingerprint": self.fingerprint}
+        return self._observation(), info
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action!r} is not in {self.action_space}")
+        configuration = dict(zip(BEST, map(float, action), strict=True))
+        squares = [(configuration[name] - best) ** 2 for name, best in BEST.items()]
+        loss = 0.1 + sum(squares) + self.bias
+        noise = float(self.np_random.uniform(0.0, 0.01))
+        rounds = int(self.fidelity["round"])
+        self.trial += 1
+        self.elapsed_s += rounds * 1.1
+        if loss < self.incumbent["val_loss"]:
+            self.incumbent = {
+                "configuration": configuration,
+                "fidelity": dict(self.fidelity),
+                "val_loss": loss,
+                "trial": self.trial,
+            }
+        info = {
+            "configuration": configuration,
+            "fidelity": dict(self.fidelity),
+            "objectives": {"val_loss": loss, "accuracy_std": 0.1},
+            "cost": {"time_s": rounds * 1.1, "rounds": rounds},
+            "elapsed_s": self.elapsed_s,
+            "trial": self.trial,
+            "incumbent": dict(self.incumbent),
+            "test": {"loss": loss + noise, "accuracy": 1.0 / (1.0 + loss), "f1": 0.5},
+        }
+        reward = np.array([-loss, -0.1], dtype=np.float32) if self.vector else -loss
+        return self._observation(), reward, self.elapsed_s >= self.budget_s, False, info
+
+    def _observation(self) -> dict[str, NDArray[np.float32]]:
+        left = 1.0 - self.elapsed_s / self.budget_s
+        return {"left": np.array([left], dtype=np.float32)}
+
+
+@pytest.fixture
+def fake_id(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Put the fake in the place of one real id, for one test."""
+    register(monkeypatch, ID)
+    register(monkeypatch, f"MO-{ID}", {"vector": True})
+    return ID
+
+
+def register(
+    monkeypatch: pytest.MonkeyPatch, env_id: str, kwargs: dict[str, Any] | None = None
+) -> None:
+    spec = EnvSpec(id=env_id, entry_point="fake_env:FakeEnv", kwargs=kwargs or {})
+    monkeypatch.setitem(gym.registry, env_id, spec)
