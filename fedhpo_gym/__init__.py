@@ -3,10 +3,28 @@
 Importing the package registers its ids with Gymnasium; `gym.make("fedhpo_gym:<id>")` imports it.
 """
 
-from fedhpo_gym.registry import register_all
+from __future__ import annotations
+
+import gymnasium as gym
+
+from fedhpo_gym.tasks import TASKS
 
 __version__ = "0.1.0"
 
+ENTRY_POINT = "fedhpo_gym.envs.registration:make_trial_env"
+
+
+def register_all() -> None:
+    """Register `FedHPO-*` ids and their `MO-FedHPO-*` twins with vector rewards, once.
+
+    Only strings are registered; what an id needs is imported when it is made.
+    """
+    for name, task in TASKS.items():
+        for prefix, extra in (("", {}), ("MO-", {"vector_reward": True})):
+            if prefix + task.id not in gym.registry:
+                gym.register(prefix + task.id, ENTRY_POINT, kwargs={"task": name, **extra})
+
+
 register_all()
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "register_all"]

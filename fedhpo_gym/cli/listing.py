@@ -11,7 +11,7 @@ from fedhpo_gym.tables import list_tables
 from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import TASKS, Task
 
-HEADS = ("id", "data set", "clients", "configurations", "budget", "backends")
+HEADS = ("id", "data set", "clients", "configurations", "simulated budget", "backends")
 
 
 def main(_options: argparse.Namespace) -> int:
@@ -26,8 +26,8 @@ def main(_options: argparse.Namespace) -> int:
 
 def _row(task: Task, tables: set[str]) -> tuple[str, ...]:
     dimensions = len(task.space)
-    size = f"{task.space.grid_size} (of {dimensions} hyperparameters)"
-    budget = f"{task.budget_s / 3600:g} simulated hours"
+    size = f"{task.space.grid_size} ({dimensions} dims)"
+    budget = f"{task.budget_s / 3600:g} h"
     answers = ", ".join(backends(task, tables)) or "none yet"
     return task.id, task.dataset, str(task.num_clients), size, budget, answers
 

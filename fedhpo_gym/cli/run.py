@@ -35,7 +35,7 @@ def main(options: argparse.Namespace) -> int:
     """Do every run whose complete record is not there yet."""
     plans = make_plans(options)
     done = 0
-    with options.progress(total=len(plans), unit="run", desc="runs") as bar:
+    with options.progress(total=len(plans), unit="run", disable=None) as bar:
         for plan in plans:
             bar.set_postfix_str(f"{plan.id} {plan.agent} seed {plan.seed}")
             done += do_run(plan, options.out, bar.set_postfix_str)

@@ -7,10 +7,7 @@ rounds. `numpy.load` opens them; the card states the axes and how codes are deco
 
 from __future__ import annotations
 
-import hashlib
 import json
-import lzma
-import zipfile
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +21,7 @@ from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.schema import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import codec
+from fedhpo_gym.tables.archive import read_arrays, write_archive
 
 WHICH = ("best", "current")
 FORMAT = 1
@@ -74,16 +72,7 @@ class Table:
     @cached_property
     def _codes(self) -> Mapping[str, NDArray[Any]]:
         """All arrays, decompressed after the checksum of the file was verified."""
-        try:
-            found = hashlib.sha256(self._path.read_bytes()).hexdigest()
-            if found != self.sha256:
-                raise ValueError(f"sha256 {found}, expected {self.sha256}")
-            with np.load(self._path, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        except (OSError, ValueError, zipfile.BadZipFile, lzma.LZMAError) as error:
-            raise DamagedDataError(
-                f"{self._path} is damaged ({error}); delete it and run `{self._repair}`"
-            ) from error
+        return read_arrays(self._path, self.sha256, self._repair)
 
     def codes(self, name: str) -> NDArray[Any]:
         """Return a stored array as it is.
@@ -195,19 +184,4 @@ def write_table(
     Returns:
         Path of the card.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{card['name']}.table.npz"
-    part = target.with_suffix(".part")
-    with zipfile.ZipFile(part, "w", zipfile.ZIP_LZMA) as archive:
-        for name in sorted(arrays):
-            member = zipfile.ZipInfo(f"{name}.npy")
-            member.compress_type = zipfile.ZIP_LZMA
-            with archive.open(member, "w") as handle:
-                np.lib.format.write_array(handle, arrays[name], allow_pickle=False)
-    digest = hashlib.sha256(part.read_bytes()).hexdigest()
-    content = {"format": FORMAT, **card, "sha256": digest, "bytes": part.stat().st_size}
-    part.replace(target)
-    card_path = folder / f"{card['name']}.table.json"
-    card_part = card_path.with_suffix(".part")
-    card_part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return card_part.replace(card_path)
+    return write_archive(folder, f"{card['name']}.table", {"format": FORMAT, **card}, arrays)

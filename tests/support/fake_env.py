@@ -80,12 +80,11 @@ class FakeEnv(gym.Env[Any, Any]):
         return {"left": np.array([left], dtype=np.float32)}
 
 
-@pytest.fixture
-def fake_id(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Put the fake in the place of one real id, for one test."""
+@pytest.fixture(autouse=True)
+def fake_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the fake in the place of one problem, for every test of a module that imports this."""
     register(monkeypatch, ID)
     register(monkeypatch, f"MO-{ID}", {"vector": True})
-    return ID
 
 
 def register(

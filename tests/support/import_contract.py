@@ -31,7 +31,9 @@ LAYERS: dict[str, frozenset[str]] = {
     # The entry points compose the default wrappers, see DESIGN "The observation, the reward".
     "envs": frozenset({"backends", "tasks", "objectives", "systems", "wrappers"}),
     "agents": frozenset(),
-    "root": frozenset({"envs"}),
+    # Building runs the engine over a grid and writes a table.
+    "building": frozenset({"backends", "tasks", "tables", "fl"}),
+    "root": frozenset({"envs", "tasks"}),
     "cli": EVERYTHING,
     "testing": EVERYTHING,
     "tools": EVERYTHING,
@@ -47,7 +49,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "gymnasium": (
         "root", "envs*", "wrappers*", "agents*", "analysis*", "testing*", "cli", "tools*",
     ),
-    "tqdm": ("fl*", "backends*", "cli", "tools*"),
+    "tqdm": ("fl*", "backends*", "building*", "cli*", "tools*"),
     "torch": ("fl", "fl.*"),
     "arff": ("fl.datasets", "fl.datasets.*"),
     "openml": ("fl.datasets", "fl.datasets.*"),

@@ -1,0 +1,258 @@
+"""The command line: every subcommand, from the words typed to the files and exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from fake_env import ID, FakeEnv, fake_environments
+from fedhpo_gym.analysis import read_record
+from fedhpo_gym.cli import ERROR, INTERRUPTED, main
+from fedhpo_gym.tasks import Task
+
+__all__ = ["fake_environments"]
+
+SHORT = "FedHPO-LR-CreditG"
+
+
+def run(out: Path, *words: str, seeds: int = 2) -> int:
+    return main(
+        ["run", SHORT, "--agent", "random", "--seeds", str(seeds), "--out", str(out), *words]
+    )
+
+
+def records(out: Path) -> list[Path]:
+    return sorted(out.rglob("*.jsonl"))
+
+
+def test_run_writes_one_record_per_id_agent_and_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", SHORT, f"MO-{SHORT}", "--agent", "random", "--out", str(tmp_path)]) == 0
+    assert run(tmp_path, "--agent", "optuna-tpe") == 0
+    headers = [read_record(path).header for path in records(tmp_path)]
+    done = sorted((header.id, header.agent, header.seed) for header in headers)
+    wanted = [(i, "random", s) for i in (ID, f"MO-{ID}") for s in range(5)]
+    assert done == sorted(wanted + [(ID, "optuna-tpe", s) for s in range(2)])
+    assert "10 runs done, 0 already there" in capsys.readouterr().out
+
+
+def test_fidelity_is_full_unless_asked_otherwise(tmp_path: Path) -> None:
+    def kwargs(name: str, *words: str) -> Any:
+        assert run(tmp_path / name, *words, seeds=1) == 0
+        return read_record(records(tmp_path / name)[0]).header.kwargs
+
+    full = {"round": 500, "client_sample_rate": 1.0}
+    assert kwargs("a") == {"backend": "tabular", "fidelity": full}
+    some = kwargs("b", "--fidelity", "round=50", "--backend", "raw")
+    assert some == {"backend": "raw", "fidelity": {**full, "round": 50}}
+    free = kwargs("c", "--fidelity", "round=free", "client_sample_rate=free")
+    assert free == {"backend": "tabular"}
+    other = kwargs("d", "--budget-s", "900", "--set", "vector=true")
+    assert other == {"backend": "tabular", "fidelity": full, "budget_s": 900.0, "vector": True}
+
+
+def test_a_run_that_is_there_is_not_done_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in records(tmp_path)}
+    run(tmp_path, seeds=3)
+    assert "1 runs done, 2 already there" in capsys.readouterr().out
+    after = {path: path.stat().st_mtime_ns for path in records(tmp_path)}
+    assert before.items() < after.items()
+    run(tmp_path, "--budget-s", "900")
+    assert len(records(tmp_path)) == 5, "other settings are other runs"
+
+
+def test_an_interrupted_call_leaves_whole_records_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step, calls = FakeEnv.step, []
+
+    def interrupted(self: FakeEnv, action: Any) -> Any:
+        calls.append(action)
+        if len(calls) == 12:  # in the middle of the second run of eight steps
+            raise KeyboardInterrupt
+        return step(self, action)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeEnv, "step", interrupted)
+        assert run(tmp_path) == INTERRUPTED
+    assert len(records(tmp_path)) == 1
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == records(tmp_path)
+    assert run(tmp_path) == 0
+    assert "1 runs done, 1 already there" in capsys.readouterr().out
+    run(tmp_path / "whole")
+    resumed = [path.read_text(encoding="utf-8") for path in tmp_path.glob(f"{ID}/*")]
+    whole = [path.read_text(encoding="utf-8") for path in records(tmp_path / "whole")]
+    assert sorted(resumed) == sorted(whole)
+
+
+def test_a_damaged_record_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, seeds=1)
+    records(tmp_path)[0].write_text("{}\n", encoding="utf-8")
+    assert run(tmp_path, seeds=1) == ERROR
+    assert ", line 1: not a run record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seeds", "0"], "`--seeds` must be at least 1"),
+        (["--agent", "randon"], "Unknown agent 'randon'. Did you mean 'random'?"),
+        (["--fidelity", "rounds=5"], "Unknown fidelity 'rounds'. Did you mean 'round'?"),
+        (["--fidelity", "round"], "`--fidelity` must be of the form name=value, got 'round'"),
+        (["--set", "vector=true", "--set", "vector=false"], "`--set` names 'vector' twice"),
+        (["--set", "backend=raw"], "`backend` is given twice"),
+        (["--set", "colour=red"], "cannot be made with the arguments"),
+        (["FedHPO-LR-CreditH-v0"], "Unknown environment id 'FedHPO-LR-CreditH-v0'. Did you mean"),
+    ],
+)
+def test_a_wrong_word_stops_before_the_first_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    ids = [SHORT, *(word for word in words if word.startswith("FedHPO"))]
+    rest = [word for word in words if not word.startswith("FedHPO")]
+    assert main(["run", *ids, "--agent", "random", "--out", str(tmp_path), *rest]) == ERROR
+    assert message in capsys.readouterr().err
+    assert not records(tmp_path)
+
+
+def test_report_writes_the_page_beside_the_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path)
+    assert main(["report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert ID in page
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "new" / "a.html")]) == 0
+    assert (tmp_path / "new" / "a.html").exists()
+    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "new" / "a.html")
+
+
+def test_report_refuses_a_folder_with_a_foreign_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path)
+    (tmp_path / "z.jsonl").write_text('{"loss": 1}\n', encoding="utf-8")
+    assert main(["report", str(tmp_path)]) == ERROR
+    assert f"{tmp_path / 'z.jsonl'}, line 1: not a run record" in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()
+    assert main(["report", str(tmp_path / "nowhere")]) == ERROR
+
+
+def test_replay_ends_with_1_when_a_number_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path)
+    files = [str(path) for path in records(tmp_path)]
+    assert main(["replay", *files]) == 0
+    assert capsys.readouterr().out.count("equal  ") == 2
+    lines = Path(files[1]).read_text(encoding="utf-8").splitlines()
+    step = json.loads(lines[2])
+    step["test"]["accuracy"] += 1e-12
+    lines[2] = json.dumps(step)
+    Path(files[1]).write_text("\n".join(lines), encoding="utf-8")
+    assert main(["replay", *files]) == 1
+    out = capsys.readouterr().out
+    assert f"DIFFERENT  {files[1]}: step 2: test.accuracy: recorded" in out
+    assert "equal" in out
+
+
+def test_list_names_ids_sizes_and_backends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedhpo_gym.cli import listing
+
+    monkeypatch.setattr(listing, "list_tables", lambda: ("LR-CreditG-fedavg",))
+    monkeypatch.setattr(listing, "find", lambda _name, _suffix: None)
+    monkeypatch.setattr(listing, "find_spec", lambda _name: None)
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line for line in lines if line.startswith(f"{ID} "))
+    assert row.split() == [ID, "CreditG", "5", "672", "(4", "dims)", "6", "h", "tabular"]
+    monkeypatch.setattr(listing, "list_tables", tuple)
+    monkeypatch.setattr(listing, "find", lambda name, _suffix: tmp_path / name)
+    monkeypatch.setattr(listing, "find_spec", lambda _name: object())
+    main(["list"])
+    assert "surrogate, raw" in capsys.readouterr().out
+
+
+def _module(monkeypatch: pytest.MonkeyPatch, name: str, **attributes: Any) -> None:
+    fake = ModuleType(name)
+    fake.__dict__.update(attributes)
+    monkeypatch.setitem(__import__("sys").modules, name, fake)
+
+
+def test_build_passes_its_arguments_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[str, Path | None, int | None]] = []
+
+    def build_table(task: Task, folder: Path | None = None, workers: int | None = None) -> str:
+        calls.append((task.table_name, folder, workers))
+        return "card.json"
+
+    _module(monkeypatch, "fedhpo_gym.building", build_table=build_table)
+    assert main(["build", SHORT]) == 0
+    words = ["--algorithm", "fedopt", "--alpha", "5", "--preprocessing", "standardized", "--workers", "3", "--out"]
+    assert main(["build", SHORT, *words, str(tmp_path)]) == 0
+    variant = "LR-CreditG-fedopt-alpha5-standardized"
+    assert calls == [("LR-CreditG-fedavg", None, None), (variant, tmp_path, 3)]
+    assert capsys.readouterr().out == "card.json\n" * 2
+    assert main(["build", SHORT, "--algorithm", "fedprox"]) == ERROR
+    assert "Unknown algorithm 'fedprox'" in capsys.readouterr().err
+
+
+def test_surrogate_names_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _module(monkeypatch, "fedhpo_gym.surrogates", fit_surrogate=lambda name: f"{name}!")
+    assert main(["surrogate", SHORT, "--algorithm", "fedopt"]) == 0
+    assert capsys.readouterr().out == "LR-CreditG-fedopt!\n"
+
+
+def test_download_goes_on_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numpy as np
+
+    from fedhpo_gym.errors import MissingDataError
+
+    def load_table(name: str) -> Any:
+        if name == "A":
+            raise MissingDataError("A is gone")
+        return type("Table", (), {"features": np.zeros((7, 3)), "num_classes": 2})
+
+    sources = dict.fromkeys("AB")
+    _module(monkeypatch, "fedhpo_gym.fl.datasets", TABLE_SOURCES=sources, load_table=load_table)
+    assert main(["download", "all"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "B: 7 rows, 3 features, 2 classes\n"
+    assert "A is gone" in captured.err
+    assert main(["download", "B"]) == 0
+
+
+def test_unknown_words_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["compute"])
+    assert exit_info.value.code == 2
+    assert "invalid choice: 'compute'" in capsys.readouterr().err
+
+
+def test_help_and_list_need_nothing_heavy(run_python: Callable[..., str]) -> None:
+    code = """
+import sys
+from fedhpo_gym.cli import main
+assert main(["list"]) == 0
+heavy = {"torch", "sklearn", "pandas", "matplotlib", "optuna", "openml"}
+print("heavy:", sorted(heavy & set(sys.modules)))
+"""
+    assert run_python(code).splitlines()[-1] == "heavy: []"

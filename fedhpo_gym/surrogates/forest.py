@@ -1,0 +1,131 @@
+"""A forest of regression trees in five arrays, evaluated with numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import InvalidArgumentError
+
+ARRAYS = ("roots", "feature", "threshold", "children", "leaf", "values")
+
+
+class Forest:
+    """The mean over trees of the value of the leaf that a row falls into.
+
+    A row goes left where its feature is at most the threshold. A leaf is its own child on both
+    sides, so all rows take the same number of steps down all trees.
+    """
+
+    kind = "forest"
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take a forest's arrays.
+
+        Args:
+            arrays: `roots` (trees,), `feature` and `threshold` (nodes,), `children` (nodes, 2)
+                with node numbers over all trees, `leaf` (nodes,) row in `values` or -1,
+                `values` (leaves, outputs).
+
+        Raises:
+            InvalidArgumentError: an array is missing, or the arrays do not fit together.
+        """
+        missing = [name for name in ARRAYS if name not in arrays]
+        if missing:
+            raise InvalidArgumentError(f"a forest needs the arrays {ARRAYS}, {missing} are missing")
+        self._stored = {name: arrays[name] for name in ARRAYS}
+        self._roots = arrays["roots"].astype(np.int64)
+        self._feature = arrays["feature"].astype(np.int64)
+        self._threshold = arrays["threshold"].astype(np.float32)
+        self._children = arrays["children"].astype(np.int64)
+        self._leaf = arrays["leaf"].astype(np.int64)
+        self._values = arrays["values"].astype(np.float32)
+        self._check()
+        self._steps = self._depth()
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is stored."""
+        return self._stored
+
+    def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return (n, outputs) for (n, features)."""
+        index = np.arange(len(rows))[:, None]
+        node = np.broadcast_to(self._roots, (len(rows), len(self._roots)))
+        for _ in range(self._steps):
+            right = rows[index, self._feature[node]] > self._threshold[node]
+            node = self._children[node, right.astype(np.int64)]
+        leaf = self._leaf[node]
+        total = np.zeros((len(rows), self._values.shape[1]), dtype=np.float64)
+        for tree in range(len(self._roots)):  # one tree at a time: memory stays (n, outputs)
+            total += self._values[leaf[:, tree]]
+        return (total / len(self._roots)).astype(np.float32)
+
+    def _depth(self) -> int:
+        level, steps = self._roots, 0
+        while len(inner := level[self._leaf[level] < 0]):
+            if steps > len(self._leaf):
+                raise InvalidArgumentError("`children` must form trees, but they form a loop")
+            level, steps = self._children[inner].ravel(), steps + 1
+        return steps
+
+    def _check(self) -> None:
+        nodes, leaves = len(self._feature), len(self._values)
+        children_fit = self._children.shape == (nodes, 2) and _within(self._children, 0, nodes)
+        if not (
+            children_fit
+            and self._threshold.shape == self._leaf.shape == (nodes,)
+            and _within(self._roots, 0, nodes)
+            and _within(self._leaf, -1, leaves)
+        ):
+            raise InvalidArgumentError("the arrays of a forest do not fit together")
+
+    @classmethod
+    def from_nodes(
+        cls,
+        trees: list[Mapping[str, NDArray[Any]]],
+        dtype: type[np.floating] = np.float32,
+    ) -> Self:
+        """Build a forest from trees as scikit-learn lays them out.
+
+        Args:
+            trees: per tree `feature`, `threshold`, `left`, `right` (nodes,), a leaf where `left`
+                is negative, and `value` (nodes, outputs).
+            dtype: how values of leaves are stored.
+        """
+        starts = np.cumsum([0, *(len(tree["feature"]) for tree in trees)])
+        small = np.int16 if starts[-1] < 2**15 else np.int32
+        is_leaf = np.concatenate([tree["left"] < 0 for tree in trees])
+        own = np.arange(starts[-1])
+        sides = [
+            np.concatenate([tree[side] + start for tree, start in zip(trees, starts, strict=False)])
+            for side in ("left", "right")
+        ]
+        feature = np.concatenate([tree["feature"] for tree in trees])
+        threshold = np.concatenate([tree["threshold"] for tree in trees])
+        children = np.where(is_leaf[:, None], own[:, None], np.stack(sides, axis=1))
+        values = np.concatenate([tree["value"][tree["left"] < 0] for tree in trees])
+        return cls(
+            {
+                "roots": starts[:-1].astype(small),
+                "feature": np.where(is_leaf, 0, feature).astype(np.int16),
+                "threshold": _round_down(np.where(is_leaf, 0.0, threshold)),
+                "children": children.astype(small),
+                "leaf": np.where(is_leaf, np.cumsum(is_leaf) - 1, -1).astype(small),
+                "values": values.astype(dtype),
+            }
+        )
+
+
+def _round_down(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the largest float32 not above: every float32 row then turns the same way."""
+    rounded = threshold.astype(np.float32)
+    below = np.nextafter(rounded, np.float32(-np.inf))
+    return np.where(rounded > threshold, below, rounded)
+
+
+def _within(array: NDArray[np.int64], low: int, end: int) -> bool:
+    return bool(array.size and array.min() >= low and array.max() < end)

@@ -1,0 +1,151 @@
+"""One surrogate: a card (JSON) and the arrays of a model (npz), checked before use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, UnknownNameError
+from fedhpo_gym.schema import Evaluation, Fidelity
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.surrogates.inputs import Inputs
+from fedhpo_gym.surrogates.model import Model
+from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics, weights_of
+from fedhpo_gym.tables.archive import read_arrays, write_archive
+
+FORMAT = 1
+SUFFIX = ".surrogate"
+
+
+class Surrogate:
+    """A model of a table that answers any configuration, round, client sample rate, and seed.
+
+    Attributes:
+        card: everything about the surrogate but its numbers, with its held-out errors.
+        name: name of the table it was fitted on.
+        space: the configurations, as intervals.
+        fidelity_space: `round` and `client_sample_rate`, as intervals.
+        seeds: seeds of the repetitions.
+        num_samples: (seeds, clients, splits) samples.
+        inputs: encoding of the model's rows.
+        sha256: checksum of the arrays.
+    """
+
+    def __init__(self, card: Path) -> None:
+        """Read a card; the model is read when first asked for.
+
+        Raises:
+            DamagedDataError: the card is not a surrogate card of this format.
+        """
+        self._path = card.with_name(card.name.removesuffix(".json") + ".npz")
+        try:
+            content: dict[str, Any] = json.loads(card.read_text(encoding="utf-8"))
+            if content["format"] != FORMAT:
+                raise KeyError("format")
+            self.name: str = content["name"]
+            self.space = SearchSpace.from_dict(content["space"])
+            self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
+            self.seeds: tuple[int, ...] = tuple(content["seeds"])
+            self.num_samples = np.array(content["num_samples"], dtype=np.int64)
+            self.sha256: str = content["sha256"]
+            self._repair: str = content["fit_command"]
+            self._kind: str = content["model"]["kind"]
+            max_round = int(self.fidelity_space["round"].high)
+        except (KeyError, ValueError, TypeError, UnknownNameError) as error:
+            raise DamagedDataError(
+                f"{card} is not a surrogate card of format {FORMAT} ({error}); delete it and fit "
+                "the surrogate again with `fedhpo-gym surrogate`"
+            ) from error
+        self.card: Mapping[str, Any] = MappingProxyType(content)
+        self._weights = weights_of(self.num_samples)
+        self.inputs = Inputs(self.space, max_round, self.num_samples.shape[1], self.seeds)
+
+    @cached_property
+    def _model(self) -> Model:
+        arrays = read_arrays(self._path, self.sha256, self._repair)
+        try:
+            model = Model.from_arrays(self._kind, arrays)
+            found = model.predict(np.zeros((1, len(self.inputs.names)), np.float32)).shape[1]
+            if found != num_outputs(self.num_samples.shape[1]):
+                raise ValueError(f"{found} outputs")
+        except (KeyError, ValueError, IndexError, UnknownNameError) as error:
+            raise DamagedDataError(
+                f"{self._path} does not hold the model its card describes ({error}); delete it and "
+                f"run `{self._repair}`"
+            ) from error
+        return model
+
+    def evaluate(
+        self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
+    ) -> Evaluation:
+        """Predict one evaluation.
+
+        `current` is None and `diverged` False: the model knows the best round so far only, and
+        losses of diverged courses like any other.
+
+        Raises:
+            InvalidArgumentError: the configuration, the round or the rate is out of its range, or
+                the surrogate does not know a seed.
+            DamagedDataError: the file of the model is damaged; names the repair command.
+        """
+        self.fidelity_space.validate(
+            {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}, "fidelity"
+        )
+        where = self._seed_rows(seeds)
+        outputs = self.predict(self.inputs.one(configuration, fidelity, where))
+        rounds = np.full(len(where), fidelity.round)
+        metrics, best_round = to_metrics(outputs, self._weights[where], rounds)
+        return Evaluation(
+            best=metrics,
+            current=None,
+            num_samples=self.num_samples[where],
+            best_round=best_round,
+            diverged=np.zeros(len(where), dtype=np.bool_),
+            seeds=seeds,
+            fidelity=fidelity,
+        )
+
+    def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return (n, outputs) of (n, columns) rows of `inputs`; see `outputs` for their meaning."""
+        return self._model.predict(rows)
+
+    def evaluate_many(
+        self, coordinates: ArrayLike, rounds: ArrayLike, rates: ArrayLike, seed_rows: ArrayLike
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Predict many evaluations of one seed each; equals `evaluate` up to float32 rounding.
+
+        Arguments are not checked: they come from a codec. See `Inputs.many`.
+
+        Returns:
+            (n, clients, splits, metrics) metrics and (n,) best rounds.
+        """
+        where = np.asarray(seed_rows, dtype=np.int64)
+        outputs = self.predict(self.inputs.many(coordinates, rounds, rates, where))
+        return to_metrics(outputs, self._weights[where], np.asarray(rounds, dtype=np.int64))
+
+    def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
+        unknown = [seed for seed in seeds if seed not in self.seeds]
+        if unknown or not seeds:
+            raise InvalidArgumentError(
+                f"`seeds` must be among {self.seeds}, the seeds of surrogate {self.name}, "
+                f'got {seeds!r}; use one of them or backend="raw"'
+            )
+        return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+
+
+def write_surrogate(folder: Path, card: Mapping[str, Any], model: Model) -> Path:
+    """Write a surrogate's arrays, then its card.
+
+    Returns:
+        Path of the card.
+    """
+    return write_archive(
+        folder, f"{card['name']}{SUFFIX}", {"format": FORMAT, **card}, model.arrays
+    )

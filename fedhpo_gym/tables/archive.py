@@ -1,0 +1,74 @@
+"""Arrays and the card that vouches for them: one npz and one JSON file, written and checked.
+
+Shared by everything the package stores. `numpy.load` opens the arrays without running code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import DamagedDataError
+
+
+def read_arrays(path: Path, sha256: str, repair: str) -> dict[str, NDArray[Any]]:
+    """Return all arrays of a file whose checksum is as its card states.
+
+    Args:
+        path: the npz file.
+        sha256: checksum from the card.
+        repair: command that makes the file again.
+
+    Raises:
+        DamagedDataError: the file is missing or not the one the card describes.
+    """
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        if found != sha256:
+            raise ValueError(f"sha256 {found}, expected {sha256}")
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile, lzma.LZMAError) as error:
+        raise DamagedDataError(
+            f"{path} is damaged ({error}); delete it and run `{repair}`"
+        ) from error
+
+
+def write_archive(
+    folder: Path, stem: str, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> Path:
+    """Write `<stem>.npz`, then `<stem>.json`; until the card is there, nothing is.
+
+    The same content gives the same bytes: members carry no time stamp.
+
+    Args:
+        folder: where both files go; made when missing.
+        stem: name of both files without their ending.
+        card: what the card says, besides the checksum and the size of the arrays.
+        arrays: the arrays by name.
+
+    Returns:
+        Path of the card.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{stem}.npz.part"
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_LZMA) as archive:
+        for name in sorted(arrays):
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.compress_type = zipfile.ZIP_LZMA
+            with archive.open(member, "w") as handle:
+                np.lib.format.write_array(handle, arrays[name], allow_pickle=False)
+    digest = hashlib.sha256(part.read_bytes()).hexdigest()
+    content = {**card, "sha256": digest, "bytes": part.stat().st_size}
+    part.replace(folder / f"{stem}.npz")
+    card_part = folder / f"{stem}.json.part"
+    card_part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return card_part.replace(folder / f"{stem}.json")
