@@ -15,12 +15,11 @@ h3 { font-size: 1rem; margin: 1.25rem 0 0.25rem; }
 p { margin: 0.4rem 0; max-width: 44rem; }
 a { color: #0b4f8a; }
 section { border-top: 2px solid #1a1a1a; margin-top: 2rem; padding-top: 1rem; }
-.meta, figcaption, caption { color: #4a4a4a; font-size: 0.9rem; overflow-wrap: anywhere; }
-figure { margin: 1rem 0; max-width: 40rem; }
+.meta, figcaption { color: #4a4a4a; font-size: 0.9rem; overflow-wrap: anywhere; }
+figure { margin: 1rem 0; max-width: 34rem; }
 figure svg { display: block; width: 100%; height: auto; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin: 0.25rem 0; font-variant-numeric: tabular-nums; }
-caption { text-align: left; padding-bottom: 0.25rem; }
 th, td { border-bottom: 1px solid #c8c8c8; padding: 0.3rem 0.9rem 0.3rem 0; text-align: left;
   white-space: nowrap; }
 td.number, th.number { text-align: right; padding-right: 1.2rem; }
@@ -59,9 +58,11 @@ SECTION = Template("""<section id="$anchor">
 <figure>
 $figure
 <figcaption>Validation loss of the incumbent over simulated time: median over seeds, and a band
-from the first to the third quartile. Lower is better.</figcaption>
+from the first to the third quartile. Lower is better; the first and worst incumbents may lie above
+the end of the axis.</figcaption>
 </figure>
 <h3>Final results</h3>
+<p class="meta">Mean ± standard deviation over runs; the best mean of each column is bold.</p>
 <div class="scroll">
 $results
 </div>

@@ -19,7 +19,7 @@ STYLES = ("-", "--", "-.", ":")
 INK = "#1a1a1a"
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be searched, selected and read aloud
-    "font.size": 11,
+    "font.size": 12,
     "text.color": INK,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -49,7 +49,7 @@ def draw_curves(curves: Mapping[str, Curve], name: str) -> str:
             "reports need matplotlib; install it with `pip install 'fedhpo-gym[plot]'`"
         ) from error
     with mpl.rc_context({**SETTINGS, "svg.hashsalt": name}):
-        figure = Figure(figsize=(5.6, 3.6), layout="constrained")
+        figure = Figure(figsize=(4.9, 3.5), layout="constrained")
         axes = figure.add_subplot()
         _fill(axes, curves)
         buffer = io.StringIO()
@@ -66,14 +66,29 @@ def _fill(axes: Any, curves: Mapping[str, Curve]) -> None:
         axes.fill_between(time, curve.lower, curve.upper, **band)
         label = agent.replace("$", r"\$")  # a dollar sign would begin a formula
         axes.step(time, curve.median, where="post", color=colour, ls=style, lw=2, label=label)
-    everything = np.concatenate([curve.upper for curve in curves.values()])
-    lowest = min(float(curve.lower.min()) for curve in curves.values())
-    if lowest > 0 and everything.max() > 5 * lowest:
-        axes.set_yscale("log")
+    low, high = _window(curves)
+    margin = 0.06 * (high - low)
+    axes.set_ylim(low - margin, high + margin)
     axes.set(xlabel=f"simulated time ({unit})", ylabel="validation loss of the incumbent")
     axes.grid(visible=True, color="#d9d9d9", lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
+
+
+def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:
+    """Return the losses that the figure shows.
+
+    The first random trials can be thousands of times worse than the last ones; an axis with room
+    for them would hide every difference between agents. It therefore ends above the worst median
+    at a quarter of the time.
+    """
+    low = min(float(curve.lower.min()) for curve in curves.values())
+    high = max(float(curve.upper.max()) for curve in curves.values())
+    end = max(float(curve.time_s[-1]) for curve in curves.values())
+    medians = [curve.median[np.searchsorted(curve.time_s, end / 4)] for curve in curves.values()]
+    wanted = low + 1.5 * (float(max(medians)) - low)
+    high = min(high, wanted) if wanted > low else high
+    return (low, high) if high > low else (low - 0.05, low + 0.05)
 
 
 def _unit(longest_s: float) -> tuple[str, float]:

@@ -87,7 +87,8 @@ def _section(problem: Problem, anchor: str) -> str:
 
 
 def _settings(problem: Problem) -> str:
-    pairs = _flat(problem.kwargs)
+    # The id says what the task is.
+    pairs = [(name, value) for name, value in _flat(problem.kwargs) if name != "task"]
     return ", ".join(f"{escape(name)} = {escape(value)}" for name, value in pairs) or "defaults"
 
 
@@ -118,8 +119,7 @@ def _results_table(results: Sequence[AgentResult]) -> str:
             looks.append(f'class="number{" best" * (len(results) > 1 and summary.mean == value)}"')
         cells.append(_summary(result.trials, 1))
         rows.append(_row("td", [*looks, 'class="number"'], cells))
-    caption = "Mean ± standard deviation over runs; the best mean of each column is bold."
-    return f"<table>\n<caption>{caption}</caption>\n" + "\n".join(rows) + "\n</table>"
+    return "<table>\n" + "\n".join(rows) + "\n</table>"
 
 
 def _pairs_table(pairs: Mapping[str, Any]) -> str:

@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.schema import Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
@@ -34,9 +37,12 @@ class Backend(ABC):
             seed: the only seed to answer for; None answers for all seeds of the task.
             space: configurations it answers.
             fidelity_space: fidelities it answers.
+
+        Raises:
+            InvalidArgumentError: the seed is not a non-negative integer.
         """
         self.task = task
-        self.seeds = task.seeds if seed is None else (int(seed),)
+        self.seeds = task.seeds if seed is None else (_checked(seed),)
         self.space = space
         self.fidelity_space = fidelity_space
 
@@ -72,3 +78,9 @@ class Backend(ABC):
     @abstractmethod
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         """Compute the answer to a checked question."""
+
+
+def _checked(seed: object) -> int:
+    if isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0:
+        return int(seed)
+    raise InvalidArgumentError(f"`seed` must be a non-negative integer or None, got {seed!r}")

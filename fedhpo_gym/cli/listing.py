@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 from fedhpo_gym.analysis.environments import known_ids
 from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.surrogates import list_surrogates
 from fedhpo_gym.tables import list_tables
-from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import TASKS, Task
 
 HEADS = ("id", "data set", "clients", "configurations", "simulated budget", "backends")
@@ -16,26 +17,30 @@ HEADS = ("id", "data set", "clients", "configurations", "simulated budget", "bac
 
 def main(_options: argparse.Namespace) -> int:
     """Print one line per environment."""
-    registered, tables = set(known_ids()), set(list_tables())
-    rows = [_row(task, tables) for task in TASKS.values() if task.id in registered]
+    registered, tables, surrogates = set(known_ids()), list_tables(), list_surrogates()
+    rows = [
+        _row(task, backends(task, tables, surrogates))
+        for task in TASKS.values()
+        if task.id in registered
+    ]
     say_table(HEADS, rows)
     if any(f"MO-{task.id}" in registered for task in TASKS.values()):
         say("\nEvery id is also there as MO-..., with one reward per objective.")
     return 0
 
 
-def _row(task: Task, tables: set[str]) -> tuple[str, ...]:
+def _row(task: Task, answers: Sequence[str]) -> tuple[str, ...]:
     dimensions = len(task.space)
     size = f"{task.space.grid_size} ({dimensions} dims)"
     budget = f"{task.budget_s / 3600:g} h"
-    answers = ", ".join(backends(task, tables)) or "none yet"
-    return task.id, task.dataset, str(task.num_clients), size, budget, answers
+    names = ", ".join(answers) or "none yet"
+    return task.id, task.dataset, str(task.num_clients), size, budget, names
 
 
-def backends(task: Task, tables: set[str]) -> list[str]:
+def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> list[str]:
     """Return the backends that can answer a task on this machine."""
     found = ["tabular"] if task.table_name in tables else []
-    if find(task.table_name, ".surrogate.json") is not None:
+    if task.table_name in surrogates:
         found.append("surrogate")
     if find_spec("torch") is not None:
         found.append("raw")

@@ -142,6 +142,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         space, fidelities = backend.space, backend.fidelity_space
         if self._grid:
             space, fidelities = self.task.space.discretized(), self.task.stored_fidelity_space()
+        for name, value in self._pinned.items():
+            fidelities[name].validate(value, "fidelity")
         free = fidelities.fix(self._pinned)
         self.backend = backend
         self._num_hyperparameters = len(space)
@@ -209,9 +211,9 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         incumbent = self._history.incumbent
         return {
             "trial": trial.number,
-            "configuration": trial.configuration,
+            "configuration": dict(trial.configuration),
             "fidelity": asdict(trial.fidelity),
-            "objectives": trial.values,
+            "objectives": dict(trial.values),
             "cost": cost,
             "elapsed_s": trial.elapsed_s,
             "incumbent": {

@@ -48,6 +48,8 @@ def to_outputs(
         weights: (n, clients, splits), see `weights_of`.
     """
     n = len(metrics)
+    # What a client without samples in a split reports there means nothing and may be NaN.
+    metrics = np.where(weights[..., None] > 0, metrics, 0.0)
     losses = metrics[..., _LOSS] * weights
     total = losses.sum(axis=1)
     share = losses / np.maximum(total, SMALLEST_LOSS)[:, None]
@@ -90,9 +92,7 @@ def to_metrics(
     return metrics, np.clip(best, 1, rounds)
 
 
-def objectives(
-    outputs: NDArray[np.floating], weights: NDArray[np.floating]
-) -> NDArray[np.float64]:
+def objectives(outputs: NDArray[np.floating], weights: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return (n, 2): validation accuracy and log validation loss of the federation.
 
     Args:

@@ -46,9 +46,7 @@ class Surrogate:
         """
         self._path = card.with_name(card.name.removesuffix(".json") + ".npz")
         try:
-            content: dict[str, Any] = json.loads(card.read_text(encoding="utf-8"))
-            if content["format"] != FORMAT:
-                raise KeyError("format")
+            content = _read_card(card)
             self.name: str = content["name"]
             self.space = SearchSpace.from_dict(content["space"])
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
@@ -72,9 +70,7 @@ class Surrogate:
         arrays = read_arrays(self._path, self.sha256, self._repair)
         try:
             model = Model.from_arrays(self._kind, arrays)
-            found = model.predict(np.zeros((1, len(self.inputs.names)), np.float32)).shape[1]
-            if found != num_outputs(self.num_samples.shape[1]):
-                raise ValueError(f"{found} outputs")
+            _check_shape(model, len(self.inputs.names), num_outputs(self.num_samples.shape[1]))
         except (KeyError, ValueError, IndexError, UnknownNameError) as error:
             raise DamagedDataError(
                 f"{self._path} does not hold the model its card describes ({error}); delete it and "
@@ -130,14 +126,35 @@ class Surrogate:
         outputs = self.predict(self.inputs.many(coordinates, rounds, rates, where))
         return to_metrics(outputs, self._weights[where], np.asarray(rounds, dtype=np.int64))
 
-    def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
+    def require_seeds(self, seeds: tuple[int, ...]) -> None:
+        """Check that the surrogate knows these seeds.
+
+        Raises:
+            InvalidArgumentError: it does not know one, or there is none.
+        """
         unknown = [seed for seed in seeds if seed not in self.seeds]
         if unknown or not seeds:
             raise InvalidArgumentError(
                 f"`seeds` must be among {self.seeds}, the seeds of surrogate {self.name}, "
                 f'got {seeds!r}; use one of them or backend="raw"'
             )
+
+    def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
+        self.require_seeds(seeds)
         return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+
+
+def _read_card(card: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(card.read_text(encoding="utf-8"))
+    if content["format"] != FORMAT:
+        raise ValueError(f"format {content['format']!r}")
+    return content
+
+
+def _check_shape(model: Model, inputs: int, outputs: int) -> None:
+    found = model.predict(np.zeros((1, inputs), np.float32)).shape[1]
+    if found != outputs:
+        raise ValueError(f"{found} outputs, expected {outputs}")
 
 
 def write_surrogate(folder: Path, card: Mapping[str, Any], model: Model) -> Path:

@@ -31,15 +31,19 @@ def read_arrays(path: Path, sha256: str, repair: str) -> dict[str, NDArray[Any]]
         DamagedDataError: the file is missing or not the one the card describes.
     """
     try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-        if found != sha256:
-            raise ValueError(f"sha256 {found}, expected {sha256}")
+        _check_sum(path, sha256)
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, zipfile.BadZipFile, lzma.LZMAError) as error:
         raise DamagedDataError(
             f"{path} is damaged ({error}); delete it and run `{repair}`"
         ) from error
+
+
+def _check_sum(path: Path, sha256: str) -> None:
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != sha256:
+        raise ValueError(f"sha256 {found}, expected {sha256}")
 
 
 def write_archive(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -73,14 +76,17 @@ class Task:
 
         Raises:
             UnknownNameError: the algorithm or preprocessing does not exist.
-            InvalidArgumentError: alpha is not positive, or a seed is negative.
+            InvalidArgumentError: alpha is not a positive, finite number, or a seed is negative.
         """
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
         if self.preprocessing not in PREPROCESSINGS:
             raise unknown_name("preprocessing", self.preprocessing, PREPROCESSINGS)
-        if not self.alpha > 0:
-            raise InvalidArgumentError(f"`alpha` must be positive, got {self.alpha!r}.")
+        is_number = isinstance(self.alpha, int | float) and not isinstance(self.alpha, bool)
+        if not is_number or not 0 < self.alpha < math.inf:
+            raise InvalidArgumentError(
+                f"`alpha` must be a positive, finite number, got {self.alpha!r}."
+            )
         if not self.seeds or min(self.seeds) < 0:
             raise InvalidArgumentError(f"`seeds` must be non-negative, got {self.seeds!r}.")
 
@@ -117,7 +123,8 @@ class Task:
         """Name of the table that holds this variant; defaults are left out."""
         parts = [self.name, self.algorithm]
         if self.alpha != 0.5:
-            parts.append(f"alpha{self.alpha:g}")
+            # All digits and no exponent: names differ when values do, and "-" only separates parts.
+            parts.append(f"alpha{np.format_float_positional(self.alpha, trim='-')}")
         if self.preprocessing != "label_encoded":
             parts.append(self.preprocessing)
         return "-".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -46,7 +47,8 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         if not self._budgets:
             raise InvalidArgumentError(f"one of {sorted(given)} must be given, got none")
         for name, value in self._budgets.items():
-            if isinstance(value, bool) or not (np.isfinite(value) and value > 0):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 < value < math.inf:
                 raise InvalidArgumentError(f"`{name}` must be positive and finite, got {value!r}")
         inner = env.observation_space
         if not isinstance(inner, gym.spaces.Dict):

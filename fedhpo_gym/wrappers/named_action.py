@@ -59,8 +59,15 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
         """Wrap an environment whose action is a vector of coordinates."""
         gym.utils.RecordConstructorArgs.__init__(self)
         gym.ActionWrapper.__init__(self, env)
-        self._space = env.get_wrapper_attr("search_space")
-        self.action_space = gym.spaces.Dict({d.name: _space(d) for d in self._space.dimensions})
+        self._follow_search_space()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset; a backend exchanged outside this wrapper may have brought another space."""
+        if self.env.get_wrapper_attr("search_space") != self._space:
+            self._follow_search_space()
+        return self.env.reset(seed=seed, options=options)
 
     def action(self, action: Mapping[str, Any]) -> Any:
         """Encode a dictionary as coordinates.
@@ -71,6 +78,10 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
         """
         plain = {name: np.asarray(value).item() for name, value in action.items()}
         return self._space.encode(plain)
+
+    def _follow_search_space(self) -> None:
+        self._space = self.env.get_wrapper_attr("search_space")
+        self.action_space = gym.spaces.Dict({d.name: _space(d) for d in self._space.dimensions})
 
 
 def _space(dimension: Dimension) -> gym.spaces.Space[Any]:

@@ -69,11 +69,16 @@ def _limit_and_weight(
         raise InvalidArgumentError(
             f"constraint {name!r} must be a limit or {{'limit': .., 'weight': ..}}, got {record!r}"
         )
-    limit, weight = float(record["limit"]), float(record.get("weight", 1.0))
-    if not np.isfinite(limit):
+    limit, weight = record["limit"], record.get("weight", 1.0)
+    if not _is_finite(limit):
         raise InvalidArgumentError(f"limit of constraint {name!r} must be finite, got {limit!r}")
-    if not (np.isfinite(weight) and weight >= 0):
+    if not (_is_finite(weight) and weight >= 0):
         raise InvalidArgumentError(
             f"weight of constraint {name!r} must be finite and not negative, got {weight!r}"
         )
-    return limit, weight
+    return float(limit), float(weight)
+
+
+def _is_finite(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and bool(np.isfinite(value))

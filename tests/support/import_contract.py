@@ -23,6 +23,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "objectives": frozenset(),
     "systems": frozenset(),
     "tables": frozenset(),
+    "surrogates": frozenset({"tables"}),
     "fl": frozenset(),
     "analysis": frozenset(),
     "tasks": frozenset({"objectives", "systems"}),

@@ -167,19 +167,19 @@ def test_replay_ends_with_1_when_a_number_differs(
 
 
 def test_list_names_ids_sizes_and_backends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from fedhpo_gym.cli import listing
 
     monkeypatch.setattr(listing, "list_tables", lambda: ("LR-CreditG-fedavg",))
-    monkeypatch.setattr(listing, "find", lambda _name, _suffix: None)
+    monkeypatch.setattr(listing, "list_surrogates", tuple)
     monkeypatch.setattr(listing, "find_spec", lambda _name: None)
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     row = next(line for line in lines if line.startswith(f"{ID} "))
     assert row.split() == [ID, "CreditG", "5", "672", "(4", "dims)", "6", "h", "tabular"]
     monkeypatch.setattr(listing, "list_tables", tuple)
-    monkeypatch.setattr(listing, "find", lambda name, _suffix: tmp_path / name)
+    monkeypatch.setattr(listing, "list_surrogates", lambda: ("LR-CreditG-fedavg",))
     monkeypatch.setattr(listing, "find_spec", lambda _name: object())
     main(["list"])
     assert "surrogate, raw" in capsys.readouterr().out
@@ -202,8 +202,9 @@ def test_build_passes_its_arguments_on(
 
     _module(monkeypatch, "fedhpo_gym.building", build_table=build_table)
     assert main(["build", SHORT]) == 0
-    words = ["--algorithm", "fedopt", "--alpha", "5", "--preprocessing", "standardized", "--workers", "3", "--out"]
-    assert main(["build", SHORT, *words, str(tmp_path)]) == 0
+    words = ["--algorithm", "fedopt", "--alpha", "5", "--preprocessing", "standardized"]
+    rest = ["--workers", "3", "--out", str(tmp_path)]
+    assert main(["build", SHORT, *words, *rest]) == 0
     variant = "LR-CreditG-fedopt-alpha5-standardized"
     assert calls == [("LR-CreditG-fedavg", None, None), (variant, tmp_path, 3)]
     assert capsys.readouterr().out == "card.json\n" * 2

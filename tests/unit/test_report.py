@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord, group, make_report
-from fedhpo_gym.analysis.aggregate import step_function
+from fedhpo_gym.analysis.aggregate import Problem, step_function
+from fedhpo_gym.analysis.plot import draw_curves
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
@@ -223,3 +224,22 @@ def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingDependencyError, match=r"fedhpo-gym\[plot\]"):
         make_report([run()], "0.1.0", NOW)
+
+
+def _limits(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
+    from matplotlib.axes import Axes
+
+    limits: list[tuple[float, float]] = []
+    monkeypatch.setattr(Axes, "set_ylim", lambda _self, low, high: limits.append((low, high)))
+    draw_curves(problem.curves(), "x")
+    return limits[0]
+
+
+def test_a_terrible_first_trial_does_not_hide_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = (10.0, 20.0, 60.0, 100.0)
+    (problem,) = group([run(losses=(4000.0, 2.0, 1.0, 0.9), times=times)])
+    low, high = _limits(problem, monkeypatch)
+    assert 0.7 < low < 0.9
+    assert 2.0 < high < 3.0
+    (flat,) = group([run(losses=(0.5,), times=(10.0,))])
+    assert _limits(flat, monkeypatch)[0] < 0.5 < _limits(flat, monkeypatch)[1]

@@ -24,7 +24,7 @@ class DataTable:
 
     Attributes:
         name: name of the table.
-        features: (n, d) float64; nominal columns are label-encoded in sorted order of their values.
+        features: (n, d) float64; nominal columns are label-encoded, see `encode_columns`.
         labels: (n,) int64 in 0..num_classes-1.
         num_classes: number of classes.
         fingerprint: sha256 of features and labels; two tables with one fingerprint are equal.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.fl.datasets import cache
 from fedhpo_gym.fl.datasets.catalogue import TableSource
-from fedhpo_gym.fl.datasets.parsing import Column, encode_columns
+from fedhpo_gym.fl.datasets.parsing import Column, Nominal, encode_columns
 
 
 def download(source: TableSource) -> dict[str, NDArray[Any]]:
@@ -40,7 +40,7 @@ def download(source: TableSource) -> dict[str, NDArray[Any]]:
 
 
 def _column(series: Any) -> Column:
-    values = np.asarray(series)
-    if np.issubdtype(values.dtype, np.number):
-        return values.astype(np.float64)
-    return [str(value) for value in values]
+    if hasattr(series, "cat"):
+        order = tuple(str(category) for category in series.cat.categories)
+        return Nominal([str(value) for value in series], order)
+    return np.asarray(series, dtype=np.float64)

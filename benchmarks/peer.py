@@ -1,0 +1,116 @@
+"""Asking FederatedScope: the same samples, in an interpreter of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.schema import SPLITS
+
+SCRIPT = Path(__file__).with_name("federatedscope_course.py")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the two options that say where FederatedScope is."""
+    parser.add_argument(
+        "--federatedscope", type=Path, help="FederatedScope's source tree; without it, no peer"
+    )
+    parser.add_argument(
+        "--federatedscope-python",
+        type=Path,
+        default=Path(sys.executable),
+        help="interpreter that has FederatedScope's dependencies",
+    )
+
+
+def run_courses(
+    source: Path, python: Path, federation: Federation, courses: Sequence[Course], rounds: int
+) -> dict[str, Any]:
+    """Run courses one after the other in one FederatedScope process.
+
+    Args:
+        source: FederatedScope's source tree.
+        python: interpreter.
+        federation: the samples of every client; all courses use it, whatever their seed.
+        courses: what to run; a course's seed is FederatedScope's.
+        rounds: rounds of each.
+
+    Returns:
+        The answer of `federatedscope_course.py`.
+
+    Raises:
+        RuntimeError: FederatedScope failed; holds the end of what it printed.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write_data(folder / "data.npz", federation)
+        request = {
+            "data": str(folder / "data.npz"),
+            "courses": [
+                {
+                    "configuration": dict(course.configuration),
+                    "client_sample_rate": course.client_sample_rate,
+                    "seed": course.seed,
+                    "rounds": rounds,
+                }
+                for course in courses
+            ],
+        }
+        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        _run(source, python, folder)
+        answer: dict[str, Any] = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
+        return answer
+
+
+def describe(answer: dict[str, Any]) -> str:
+    """Return the versions an answer was made with."""
+    return ", ".join(f"{name} {version}" for name, version in answer["versions"].items())
+
+
+def _write_data(path: Path, federation: Federation) -> None:
+    arrays: dict[str, Any] = {
+        "num_clients": federation.num_clients,
+        "num_classes": federation.num_classes,
+    }
+    for index, client in enumerate(federation.clients, start=1):
+        for split, rows in zip(SPLITS, client, strict=True):
+            arrays[f"x_{index}_{split}"] = federation.features[rows]
+            arrays[f"y_{index}_{split}"] = federation.labels[rows]
+    np.savez(path, **arrays)
+
+
+def _run(source: Path, python: Path, folder: Path) -> None:
+    if not (source / "federatedscope").is_dir():
+        raise RuntimeError(f"--federatedscope must name FederatedScope's source tree, got {source}")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(source.resolve()),
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
+    }
+    # The log goes to a file: what FederatedScope prints costs it what it costs its users.
+    with (folder / "log.txt").open("w", encoding="utf-8") as log:
+        command = [
+            str(python),
+            str(SCRIPT),
+            str(folder / "request.json"),
+            str(folder / "answer.json"),
+        ]
+        done = subprocess.run(
+            command, env=environment, cwd=folder, stdout=log, stderr=log, check=False
+        )
+    if done.returncode:
+        end = (folder / "log.txt").read_text(encoding="utf-8")[-2000:]
+        raise RuntimeError(f"FederatedScope ended with {done.returncode}:\n{end}")

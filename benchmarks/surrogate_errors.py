@@ -1,0 +1,89 @@
+"""Prints the errors of all surrogates on this machine as a table, beside those of the paper.
+
+Every number comes from a surrogate's card; nothing is fitted here. Run it from the repository:
+`python benchmarks/surrogate_errors.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedhpo_gym.surrogates import list_surrogates, open_surrogate
+
+# FedHPO-Bench, Table 12: model and data set, algorithm, train MAE, test MAE of a random forest.
+PAPER = (
+    ("CNN-FEMNIST", "fedavg", 0.00609, 0.00777),
+    ("BERT-CoLA", "fedavg", 0.04724, 0.05454),
+    ("BERT-CoLA", "fedopt", 0.02426, 0.02959),
+    ("BERT-SST2", "fedavg", 0.02597, 0.03227),
+    ("BERT-SST2", "fedopt", 0.02802, 0.03166),
+    ("GNN-Cora", "fedavg", 0.04702, 0.04839),
+    ("GNN-Cora", "fedopt", 0.05703, 0.05893),
+    ("GNN-CiteSeer", "fedavg", 0.01334, 0.01381),
+    ("GNN-CiteSeer", "fedopt", 0.01652, 0.01717),
+    ("GNN-PubMed", "fedavg", 0.04042, 0.04148),
+    ("GNN-PubMed", "fedopt", 0.04816, 0.05699),
+)
+HEADER = (
+    "table", "model", "folds by", "rows",
+    "accuracy train", "accuracy test", "/ seed spread",
+    "log loss train", "log loss test", "/ seed spread",
+)  # fmt: skip
+
+
+def candidate_rows(card: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
+    """Yield a row per candidate and way of cutting folds, then one for the stored model."""
+    comparison = card["comparison"]
+    for name, result in comparison["candidates"].items():
+        for folds in ("row", "configuration"):
+            parts = result[f"by_{folds}"]
+            yield _row(card, name, folds, comparison["rows"], parts["train"], parts["test"])
+    stored = card["errors_of_the_stored_model"]
+    name = f"**{card['model']['candidate']}, stored**"
+    yield _row(card, name, "configuration", stored["rows"], stored["train"], stored["held_out"])
+
+
+def _row(
+    card: Mapping[str, Any],
+    model: str,
+    folds: str,
+    rows: int,
+    train: Mapping[str, Any],
+    test: Mapping[str, Any],
+) -> tuple[str, ...]:
+    numbers: list[str] = []
+    for measure in ("val_accuracy", "log_val_loss"):
+        ratio = test[measure].get("mae_per_seed_spread")
+        numbers += [
+            f"{train[measure]['mae']:.4f}",
+            f"{test[measure]['mae']:.4f}",
+            "" if ratio is None else f"{ratio:.2f}",
+        ]
+    return (card["name"], model, folds, str(rows), *numbers)
+
+
+def paper_rows() -> Iterable[tuple[str, ...]]:
+    """Yield the rows of the paper; it reports accuracies only."""
+    for name, algorithm, train, test in PAPER:
+        shown = (f"{train:.5f}", f"{test:.5f}", "", "", "", "")
+        yield (f"paper: {name}-{algorithm}", "random_forest", "row", "all", *shown)
+
+
+def markdown(rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a markdown table under `HEADER`."""
+    lines = [HEADER, ("---",) * len(HEADER), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    """Print the table."""
+    names = list_surrogates()
+    if not names:
+        print("no surrogate on this machine; fit one with `fedhpo-gym surrogate`")
+    rows = [row for name in names for row in candidate_rows(open_surrogate(name).card)]
+    print(markdown([*rows, *paper_rows()]))
+
+
+if __name__ == "__main__":
+    main()

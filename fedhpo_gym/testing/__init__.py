@@ -1,0 +1,43 @@
+"""The conformance kit: the laws of each kind of thing, joined by a new one in three lines.
+
+A law is a pytest test method of a mixin class::
+
+    class TestMyTask(TaskConformance):
+        task_id = "FedHPO-LR-MyData"
+
+`pytest` runs every law of the kind; a test of your own is needed only for what is special. The kit
+needs `pytest`; laws that need an extra which is not installed are skipped, and say so.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(
+    *(
+        f"fedhpo_gym.testing.{name}"
+        for name in ("agent", "algorithm", "backend", "dataset", "objective", "task", "wrapper")
+    )
+)
+
+from fedhpo_gym.testing.agent import AgentConformance  # noqa: E402 - rewritten from here on
+from fedhpo_gym.testing.algorithm import AlgorithmConformance  # noqa: E402
+from fedhpo_gym.testing.analytic import Analytic, make_env  # noqa: E402
+from fedhpo_gym.testing.backend import BackendConformance  # noqa: E402
+from fedhpo_gym.testing.dataset import DatasetConformance  # noqa: E402
+from fedhpo_gym.testing.objective import ObjectiveConformance  # noqa: E402
+from fedhpo_gym.testing.rollout import plain, rollout  # noqa: E402
+from fedhpo_gym.testing.task import TaskConformance  # noqa: E402
+from fedhpo_gym.testing.wrapper import WrapperConformance  # noqa: E402
+
+__all__ = [
+    "AgentConformance",
+    "AlgorithmConformance",
+    "Analytic",
+    "BackendConformance",
+    "DatasetConformance",
+    "ObjectiveConformance",
+    "TaskConformance",
+    "WrapperConformance",
+    "make_env",
+    "plain",
+    "rollout",
+]

@@ -1,0 +1,87 @@
+"""The laws of an objective."""
+# ruff: noqa: S101 - asserting is what a law does
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from fedhpo_gym.objectives import NO_PRIVACY, Objective, PrivacyLedger, get_objective
+from fedhpo_gym.schema import Evaluation, Fidelity
+from fedhpo_gym.testing.rollout import plain
+
+LEDGERS = (NO_PRIVACY, PrivacyLedger(1.5, 1e-5, (0.1, 0.4, 1.6)))
+NUM_CLIENTS = 5
+
+
+class ObjectiveConformance:
+    """Laws of a registered objective.
+
+    Attributes:
+        name: key in `OBJECTIVES`.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def objective(self) -> Objective:
+        """The objective in the registry."""
+        return get_objective(self.name)
+
+    def test_it_is_registered_under_its_own_name(self) -> None:
+        assert self.objective.name == self.name
+        assert self.objective.unit
+
+    def test_values_of_ordinary_models_are_within_its_bounds(self) -> None:
+        low, high = self.objective.bounds
+        for value in self._values():
+            assert type(value) is float
+            assert low <= value <= high
+
+    def test_it_is_a_pure_function(self) -> None:
+        for seed in range(3):
+            evaluation = some_evaluation(seed)
+            before = plain([evaluation.best, evaluation.current, evaluation.num_samples])
+            first = self.objective.compute(evaluation, NO_PRIVACY)
+            assert self.objective.compute(evaluation, NO_PRIVACY) == first
+            assert plain([evaluation.best, evaluation.current, evaluation.num_samples]) == before
+
+    def test_the_order_of_clients_does_not_matter(self) -> None:
+        evaluation = some_evaluation(0)
+        order = np.random.default_rng(1).permutation(NUM_CLIENTS)
+        current = evaluation.current
+        other = replace(
+            evaluation,
+            best=evaluation.best[:, order],
+            current=None if current is None else current[:, order],
+            num_samples=evaluation.num_samples[:, order],
+        )
+        values = [self.objective.compute(e, NO_PRIVACY) for e in (evaluation, other)]
+        assert math.isclose(*values, rel_tol=1e-12)
+
+    def test_it_says_something(self) -> None:
+        assert len(set(self._values())) > 1, "the same value for every model and ledger"
+
+    def _values(self) -> list[float]:
+        evaluations = [some_evaluation(seed) for seed in range(5)]
+        return [self.objective.compute(e, ledger) for e in evaluations for ledger in LEDGERS]
+
+
+def some_evaluation(seed: int) -> Evaluation:
+    """Return a random evaluation of two seeds and five clients; losses are below 3 nats."""
+    rng = np.random.default_rng(seed)
+    shape = (2, NUM_CLIENTS, 3, 3)
+    best = rng.uniform(0.0, 1.0, shape)
+    best[..., 0] *= 3.0
+    return Evaluation(
+        best=best,
+        current=rng.permutation(best, axis=1),
+        num_samples=rng.integers(10, 200, shape[:3]),
+        best_round=np.array([3, 9]),
+        diverged=np.zeros(2, dtype=bool),
+        seeds=(1, 2),
+        fidelity=Fidelity(9, 1.0),
+    )

@@ -1,0 +1,48 @@
+"""Rollouts in a form that can be compared, printed, and hashed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+def rollout(env: gym.Env[Any, Any], seed: int = 0, steps: int = 4) -> list[Any]:
+    """Return everything an environment says under random actions, as plain data.
+
+    Args:
+        env: the environment; it is reset first, and again when an episode ends.
+        seed: seed of `reset` and of the actions.
+        steps: number of steps.
+    """
+    trace = [plain(env.reset(seed=seed))]
+    env.action_space.seed(seed)
+    return trace + go_on(env, steps)
+
+
+def go_on(env: gym.Env[Any, Any], steps: int) -> list[Any]:
+    """Return what further random actions bring."""
+    trace = []
+    for _ in range(steps):
+        outcome = env.step(env.action_space.sample())
+        trace.append(plain(outcome))
+        if outcome[2] or outcome[3]:
+            trace.append(plain(env.reset()))
+    return trace
+
+
+def plain(value: Any) -> Any:
+    """Return nested built-in data that is equal if, and only if, the values are.
+
+    Arrays keep their type and shape; the order of a dictionary counts, because it is where a hash
+    seed shows.
+    """
+    if isinstance(value, Mapping):
+        return [[str(key), plain(item)] for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return [str(value.dtype), list(value.shape), value.tolist()]
+    return value

@@ -1,0 +1,159 @@
+"""The laws of a task: its environments behave, whatever answers for them."""
+# ruff: noqa: S101 - asserting is what a law does
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils.env_checker import check_env
+
+from fedhpo_gym.errors import MissingDataError, MissingDependencyError
+from fedhpo_gym.objectives import get_objective
+from fedhpo_gym.tasks import Task, get_task
+from fedhpo_gym.testing.rollout import go_on, plain, rollout
+
+# What check_env says about every wrapped environment, and about every vector of rewards.
+HARMLESS = (r".*different from the unwrapped version", r".*must be a float, int, np.integer")
+
+OTHER_PROCESS = """
+import json, sys
+import gymnasium as gym
+import fedhpo_gym
+from fedhpo_gym.testing.rollout import rollout
+id, arguments = json.loads(sys.argv[1])
+json.dump(rollout(gym.make(id, **arguments)), sys.stdout)
+"""
+
+
+class TaskConformance:
+    """Laws of both environments of a task, `FedHPO-*` and `MO-FedHPO-*`.
+
+    Attributes:
+        task_id: environment id of the task; the version may be left out.
+        backend: what answers. The laws are skipped where it has nothing to answer from.
+    """
+
+    task_id: ClassVar[str]
+    backend: ClassVar[str] = "tabular"
+
+    @property
+    def task(self) -> Task:
+        """The task in the catalogue."""
+        return get_task(self.task_id)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what every environment of the laws is made with; training is kept short."""
+        if self.backend != "raw":
+            return {"backend": self.backend}
+        return {
+            "backend": "raw",
+            "seed": self.task.seeds[0],
+            "fidelity": {"round": 1, "client_sample_rate": 0.2},
+        }
+
+    def make(self, prefix: str = "", **arguments: Any) -> gym.Env[Any, Any]:
+        """Make an environment of the task, or skip the law."""
+        try:
+            return gym.make(
+                prefix + self.task.id,
+                disable_env_checker=bool(prefix),  # it warns of vectors, as for mo_gymnasium
+                **{**self.arguments(), **arguments},
+            )
+        except (MissingDataError, MissingDependencyError) as error:
+            pytest.skip(f"backend {self.backend}: {error}")
+
+    def test_it_is_in_the_catalogue_with_its_source(self) -> None:
+        task = self.task
+        assert task.citation
+        assert task.budget_s > 0
+        assert task.num_parameters > 0
+        assert {"round", "client_sample_rate"} == set(task.fidelity_space.names)
+        assert {task.id, f"MO-{task.id}"} <= set(gym.registry)
+
+    @pytest.mark.parametrize("prefix", ["", "MO-"])
+    def test_gymnasium_accepts_it(self, prefix: str) -> None:
+        env = self.make(prefix)
+        with warnings.catch_warnings():
+            for message in HARMLESS:
+                warnings.filterwarnings("ignore", message)
+            check_env(env, skip_render_check=True)
+
+    @pytest.mark.parametrize("prefix", ["", "MO-"])
+    def test_twins_agree(self, prefix: str) -> None:
+        assert rollout(self.make(prefix)) == rollout(self.make(prefix))
+
+    def test_actions_matter(self) -> None:
+        assert rollout(self.make(), seed=0) != rollout(self.make(), seed=1)
+
+    def test_everything_it_says_is_plain_and_finite(self) -> None:
+        for observation, *_, info in self._steps(self.make()):
+            json.dumps(info, allow_nan=False)
+            assert all(np.isfinite(value).all() for value in observation.values())
+
+    def test_its_spec_survives_json(self) -> None:
+        env = self.make()
+        assert env.spec is not None
+        again = gym.make(EnvSpec.from_json(env.spec.to_json()))
+        assert rollout(again) == rollout(env)
+
+    def test_a_copy_made_in_mid_episode_goes_on_alike(self) -> None:
+        env = self.make()
+        rollout(env, steps=2)
+        twin = copy.deepcopy(env)
+        assert go_on(twin, 3) == go_on(env, 3)
+
+    def test_another_process_with_another_hash_seed_agrees(self) -> None:
+        expected = rollout(self.make())
+        done = subprocess.run(  # noqa: S603 - this interpreter, our own code
+            [sys.executable, "-c", OTHER_PROCESS, json.dumps([self.task.id, self.arguments()])],
+            env={**os.environ, "PYTHONHASHSEED": "271828", "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == json.loads(json.dumps(expected))
+
+    def test_both_rewards_are_the_scores_of_the_objectives(self) -> None:
+        vector, scalar = self.make("MO-"), self.make()
+        space: gym.spaces.Box = vector.get_wrapper_attr("reward_space")
+        pairs = zip(self._steps(vector), self._steps(scalar), strict=True)
+        for (_, scores, _, _, info), (_, reward, _, _, same) in pairs:
+            assert plain(info["objectives"]) == plain(same["objectives"])
+            assert scores in space
+            expected = [_score(name, value) for name, value in info["objectives"].items()]
+            np.testing.assert_array_equal(scores, np.array(expected, dtype=np.float32))
+            assert type(reward) is float
+            assert reward == scores[0]
+
+    def test_it_draws_its_episodes(self) -> None:
+        env = self.make(render_mode="rgb_array")
+        rollout(env, steps=2)
+        try:
+            frame = env.render()
+        except MissingDependencyError as error:
+            pytest.skip(str(error))
+        assert isinstance(frame, np.ndarray)
+        assert frame.ndim == 3
+        assert (frame.shape[2], str(frame.dtype)) == (3, "uint8")
+        assert len(np.unique(frame)) > 1, "the frame is blank"
+
+    def _steps(self, env: gym.Env[Any, Any]) -> list[tuple[Mapping[str, Any], Any, Any, Any, Any]]:
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        return [env.step(env.action_space.sample()) for _ in range(4)]
+
+
+def _score(name: str, value: float) -> float:
+    return get_objective(name).score(value)

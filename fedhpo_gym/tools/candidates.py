@@ -1,0 +1,170 @@
+"""The models a surrogate is chosen from."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.surrogates.forest import Forest
+from fedhpo_gym.surrogates.model import Model, Regressor
+from fedhpo_gym.tools.surrogate_data import Rows, scales_of
+from fedhpo_gym.tools.train_network import WIDTHS, train_network
+
+FOREST_TREES = (10, 20)
+FOREST_DEPTHS = (10, 15, 20)
+"""What FedHPO-Bench chooses its random forests from (paper, appendix H.2)."""
+FEWEST_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to fit a surrogate.
+
+    Attributes:
+        name: how the card calls it.
+        kind: kind of its regressors, see `surrogates.model.KINDS`.
+        settings: what decides the fit, for the card.
+        fit: returns one regressor per variant, from (n, features) rows, standardised (n, outputs)
+            targets, and whether this is the final fit on many rows.
+    """
+
+    name: str
+    kind: str
+    settings: Mapping[str, Any]
+    fit: Callable[[NDArray[np.float32], NDArray[np.float32], bool], dict[str, Regressor]]
+
+    def models(self, rows: Rows, *, final: bool = False) -> dict[str, Model]:
+        """Return the fitted model of every variant."""
+        scales = scales_of(rows.outputs)
+        targets = (rows.outputs - scales["mean"]) / scales["scale"]
+        fitted = self.fit(rows.inputs, targets, final)
+        return {variant: Model(regressor, scales) for variant, regressor in fitted.items()}
+
+
+def _random_forests(
+    rows: NDArray[np.float32], targets: NDArray[np.float32], _final: bool
+) -> dict[str, Regressor]:
+    """Fit once, read off all variants.
+
+    A tree cut at a depth is the tree grown to that depth, and ten of twenty trees are a forest of
+    ten: the trees are independent and a split does not depend on what is below it.
+    """
+    ensemble = _ensemble(
+        "RandomForestRegressor", n_estimators=max(FOREST_TREES), max_depth=max(FOREST_DEPTHS)
+    ).fit(rows, targets)
+    return {
+        forest_variant(count, depth): forest_of(ensemble, count, depth)
+        for count in FOREST_TREES
+        for depth in FOREST_DEPTHS
+    }
+
+
+def _extra_trees(
+    rows: NDArray[np.float32], targets: NDArray[np.float32], _final: bool
+) -> dict[str, Regressor]:
+    ensemble = _ensemble("ExtraTreesRegressor", n_estimators=10, max_depth=20).fit(rows, targets)
+    return {"": forest_of(ensemble)}
+
+
+def _compact_trees(
+    rows: NDArray[np.float32], targets: NDArray[np.float32], _final: bool
+) -> dict[str, Regressor]:
+    ensemble = _ensemble("ExtraTreesRegressor", n_estimators=5, max_leaf_nodes=1000)
+    return {"": forest_of(ensemble.fit(rows, targets), dtype=np.float16)}
+
+
+def _network(
+    rows: NDArray[np.float32], targets: NDArray[np.float32], final: bool
+) -> dict[str, Regressor]:
+    batch, epochs = (512, 12) if final else (256, 25)
+    batch = min(batch, len(rows))
+    steps = max(epochs * (len(rows) // batch), FEWEST_STEPS)
+    return {"": train_network(rows, targets, steps=steps, batch=batch)}
+
+
+CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
+    {
+        candidate.name: candidate
+        for candidate in (
+            Candidate(
+                "random_forest",
+                "forest",
+                {"n_estimators": list(FOREST_TREES), "max_depth": list(FOREST_DEPTHS)},
+                _random_forests,
+            ),
+            Candidate("extra_trees", "forest", {"n_estimators": 10, "max_depth": 20}, _extra_trees),
+            Candidate(
+                "compact_extra_trees",
+                "forest",
+                {"n_estimators": 5, "max_leaf_nodes": 1000, "stored": "float16"},
+                _compact_trees,
+            ),
+            Candidate(
+                "network",
+                "network",
+                {
+                    "widths": list(WIDTHS),
+                    "optimizer": "Adam, cosine schedule, Huber loss",
+                    "epochs": "25 of batch 256 to compare, 12 of batch 512 in the end",
+                    "stored": "float16",
+                },
+                _network,
+            ),
+        )
+    }
+)
+
+
+def forest_variant(count: int, depth: int) -> str:
+    """Return how the card calls one setting of the random forest."""
+    return f"n_estimators={count}, max_depth={depth}"
+
+
+def forest_of(
+    ensemble: Any,
+    count: int | None = None,
+    depth: int | None = None,
+    dtype: type[np.floating] = np.float32,
+) -> Forest:
+    """Return the first trees of a fitted scikit-learn ensemble, cut at a depth."""
+    trees = [fitted.tree_ for fitted in ensemble.estimators_[:count]]
+    return Forest.from_nodes([_nodes(tree, depth) for tree in trees], dtype)
+
+
+def _nodes(tree: Any, depth: int | None) -> dict[str, NDArray[Any]]:
+    left, right = tree.children_left.astype(np.int64), tree.children_right.astype(np.int64)
+    kept, level = [], np.zeros(1, dtype=np.int64)
+    while len(level):
+        kept.append(level)
+        if len(kept) - 1 == depth:
+            left[level] = right[level] = -1
+        inner = level[left[level] >= 0]
+        level = np.stack([left[inner], right[inner]], axis=1).ravel()
+    order = np.sort(np.concatenate(kept))
+    number = np.full(tree.node_count + 1, -1)  # the last entry keeps -1, "no child", as it is
+    number[order] = np.arange(len(order))
+    return {
+        "feature": tree.feature[order],
+        "threshold": tree.threshold[order],
+        "left": number[left[order]],
+        "right": number[right[order]],
+        "value": tree.value[order, :, 0],
+    }
+
+
+def _ensemble(name: str, **settings: Any) -> Any:
+    try:
+        module = importlib.import_module("sklearn.ensemble")
+    except ImportError as error:
+        raise MissingDependencyError(
+            "fitting a surrogate needs scikit-learn; install it with "
+            "`pip install 'fedhpo-gym[surrogate]'`"
+        ) from error
+    return getattr(module, name)(random_state=0, n_jobs=1, **settings)

@@ -1,0 +1,129 @@
+"""The catalogue: names, spaces of the paper, variants, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+from fedhpo_gym.cli import make_parser
+from fedhpo_gym.cli.data import asked_task
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, UnknownNameError
+from fedhpo_gym.fl.datasets import TABLE_SOURCES
+from fedhpo_gym.tables.locate import build_arguments
+from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task
+from fedhpo_gym.tasks.base import ALGORITHMS, SERVER_DIMENSIONS, STORED_ROUNDS
+
+ALPHAS = (0.1, 0.5, 0.7, 1.0, 2, 1e-5, 0.1234567, 12345678.0, 1e20)
+VARIANTS = [
+    {"algorithm": algorithm, "alpha": alpha, "preprocessing": preprocessing}
+    for algorithm in ALGORITHMS
+    for alpha in ALPHAS
+    for preprocessing in ("label_encoded", "standardized")
+]
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_every_task_agrees_with_its_data_and_its_model(task: Task) -> None:
+    source = TABLE_SOURCES[task.dataset]
+    assert task.num_classes == source.num_classes
+    assert task.num_parameters == (task.num_features + 1) * task.num_classes
+    assert task.citation
+    assert task.seeds == (1, 2, 3)
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_spaces_are_those_of_the_papers_table_8(task: Task) -> None:
+    grid = {d.name: d.grid for d in task.space.dimensions}
+    assert grid == {
+        "learning_rate": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        "weight_decay": (0.0, 0.000333333333333, 0.000666666666667, 0.001),
+        "batch_size": (4, 8, 16, 32, 64, 128, 256),
+        "step_size": (1, 2, 3, 4),
+    }
+    fedopt = task.variant(algorithm="fedopt").space
+    assert fedopt["server_momentum"].grid == (0.0, 0.9)
+    assert fedopt["server_learning_rate"].grid == (0.1, 0.55, 1.0)
+    assert task.fidelity_space["client_sample_rate"].grid == (0.2, 0.4, 0.6, 0.8, 1.0)
+    assert task.max_round == 500
+
+
+def test_stored_rounds_hold_the_rungs_of_multi_fidelity_ladders() -> None:
+    assert list(STORED_ROUNDS) == sorted(set(STORED_ROUNDS))
+    assert {1, 3, 9, 27, 81, 243} <= set(STORED_ROUNDS)
+    assert {500, 250, 125} <= set(STORED_ROUNDS)
+    stored = get_task("LR-CreditG").stored_fidelity_space()
+    assert stored["round"].values == STORED_ROUNDS
+
+
+def test_representative_tasks_exist() -> None:
+    assert set(TESTING) <= set(TASKS)
+
+
+@pytest.mark.parametrize(
+    "name", ["LR-Car", "FedHPO-LR-Car", "FedHPO-LR-Car-v0", "MO-FedHPO-LR-Car-v0"]
+)
+def test_a_task_answers_to_all_its_names(name: str) -> None:
+    assert get_task(name) is TASKS["LR-Car"]
+
+
+def test_the_catalogue_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        TASKS["LR-Car"] = TASKS["LR-KC1"]  # type: ignore[index]
+    with pytest.raises(FrozenInstanceError):
+        TASKS["LR-Car"].alpha = 1.0  # type: ignore[misc]
+
+
+def test_no_two_variants_share_a_table() -> None:
+    names = [get_task("LR-Car").variant(**changes).table_name for changes in VARIANTS]
+    assert len(set(names)) == len(VARIANTS)
+    assert get_task("LR-Car").table_name == "LR-Car-fedavg"
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_the_command_that_builds_a_table_names_its_variant(changes: dict[str, Any]) -> None:
+    task = get_task("LR-Car").variant(**changes)
+    words = f"build {build_arguments(task.table_name)}".split()
+    assert asked_task(make_parser().parse_args(words)) == task
+
+
+@pytest.mark.parametrize("name", ["nonsense", "LR", "LR-Nope-fedavg", ""])
+def test_a_name_no_table_has_still_makes_a_command(name: str) -> None:
+    assert isinstance(build_arguments(name), str)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"algorithm": "fedavgg"}, UnknownNameError, ["algorithm", "fedavgg", "'fedavg'"]),
+        ({"preprocessing": "scaled"}, UnknownNameError, ["preprocessing", "scaled", "standard"]),
+        ({"alpha": 0.0}, InvalidArgumentError, ["`alpha`", "positive", "0.0"]),
+        ({"alpha": -1}, InvalidArgumentError, ["`alpha`", "positive", "-1"]),
+        ({"alpha": float("nan")}, InvalidArgumentError, ["`alpha`", "positive", "nan"]),
+        ({"alpha": float("inf")}, InvalidArgumentError, ["`alpha`", "finite", "inf"]),
+        ({"alpha": "0.5"}, InvalidArgumentError, ["`alpha`", "number", "'0.5'"]),
+        ({"alpha": True}, InvalidArgumentError, ["`alpha`", "number", "True"]),
+        ({"seeds": ()}, InvalidArgumentError, ["`seeds`", "()"]),
+        ({"seeds": (1, -2)}, InvalidArgumentError, ["`seeds`", "non-negative", "-2"]),
+    ],
+)
+def test_errors_name_the_argument_the_rule_and_the_value(
+    changes: dict[str, Any], error: type[FedHPOError], words: list[str]
+) -> None:
+    with pytest.raises(error) as caught:
+        get_task("LR-CreditG").variant(**changes)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_an_unknown_task_suggests_a_known_one() -> None:
+    with pytest.raises(UnknownNameError, match="'LR-CreditG'"):
+        get_task("LR-CreditX")
+
+
+def test_tasks_and_engine_offer_the_same_algorithms() -> None:
+    pytest.importorskip("torch")
+    from fedhpo_gym.fl.algorithms import ALGORITHMS as IMPLEMENTED
+
+    assert set(IMPLEMENTED) == set(ALGORITHMS) == set(SERVER_DIMENSIONS)
