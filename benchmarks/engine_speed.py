@@ -131,7 +131,7 @@ def time_federatedscope(task: Task, rounds: int, source: Path, python: Path) -> 
     """Time every corner with FederatedScope; setting a course up is not counted."""
     federation = task_federation(task, task.seeds[0])
     answer = peer.run_courses(source, python, federation, corners(task), WARM_UP + rounds)
-    # The first interval holds what is done once per course; a warm-up of 2 rounds has 2 of them.
+    # Intervals go from one round's evaluation to the next one's: there is one less than rounds.
     rows = {
         clock: [float(np.mean(course[clock][WARM_UP - 1 :])) for course in answer["courses"]]
         for clock in ("cpu_s", "wall_s")
@@ -160,9 +160,9 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser = measuring.parser(__file__, __doc__)
     parser.add_argument("--task", default="LR-CreditG")
     parser.add_argument("--rounds", type=int, default=500, help="rounds of a course")
-    parser.add_argument("--grid-rounds", type=int, default=30, help="measured rounds of a unit")
+    parser.add_argument("--grid-rounds", type=int, default=50, help="measured rounds of a unit")
     parser.add_argument("--single-rounds", type=int, default=30, help="... of a single course")
-    parser.add_argument("--federatedscope-rounds", type=int, default=8, help="... of the peer's")
+    parser.add_argument("--federatedscope-rounds", type=int, default=10, help="... of the peer's")
     peer.add_arguments(parser)
     arguments = parser.parse_args(argv)
     load = measuring.load_average()
@@ -196,8 +196,9 @@ def _method(task: Task, arguments: argparse.Namespace) -> str:
         f"to {arguments.rounds} rounds plus the set-up of the batch, and to the "
         f"{len(task.seeds)} seeds. "
         f"One course at a time: {len(corners(task))} courses, every batch size with fewest and "
-        "most local epochs and fewest and most clients; the time of a round is affine in both, so "
-        f"the mean of the corners is the mean of the grid. {WARM_UP} rounds to warm up, "
+        "most local epochs and fewest and most clients; the number of SGD steps is affine in both, "
+        "so the mean of the corners stands for the mean of the grid (a little low for our engine "
+        f"alone, whose clients train in lockstep). {WARM_UP} rounds to warm up, "
         f"{arguments.single_rounds} measured ({arguments.federatedscope_rounds} for "
         f"FederatedScope), extrapolated linearly; set-up is not counted. FederatedScope runs "
         "with the settings of FedHPO-Bench's scripts/lr (evaluation of all clients and splits in "

@@ -87,7 +87,7 @@ class PlainCourse:
         drawn = stream(federation.seed, "init").uniform(-bound, bound, (classes, features + 1))
         ones = np.ones((len(federation.features), 1), dtype=np.float32)
         x = torch.from_numpy(np.hstack([federation.features, ones]))
-        y = torch.from_numpy(federation.labels)
+        y = torch.tensor(federation.labels)
         self._weight = torch.from_numpy(drawn.astype(np.float32))
         self._train = [(x[rows[0]], y[rows[0]]) for rows in federation.clients]
         self._evaluate = _Evaluator(federation, x, y)

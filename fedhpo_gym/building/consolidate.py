@@ -23,7 +23,7 @@ from fedhpo_gym.fl.datasets import TABLE_SOURCES, load_table
 from fedhpo_gym.schema import METRICS, SPLITS
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.locate import build_arguments
+from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.store import WHICH, write_table
 from fedhpo_gym.tasks import Task
 

@@ -18,6 +18,7 @@ from fedhpo_gym.building.units import Unit, unit_courses
 from fedhpo_gym.tasks import Task
 
 _finished_rounds: Synchronized[int] | None = None
+_parent: int | None = None
 
 
 def compute_units(task: Task, units: Sequence[Unit], folder: Path, workers: int) -> None:
@@ -64,11 +65,16 @@ def missing(units: Sequence[Unit], folder: Path) -> Iterator[Unit]:
 
 
 def _share(counter: Synchronized[int]) -> None:
-    global _finished_rounds  # noqa: PLW0603 - the pool hands its shared counter over this way
+    global _finished_rounds, _parent  # noqa: PLW0603 - how a pool hands its workers shared state
     _finished_rounds = counter
+    _parent = os.getppid()
 
 
 def _count_round() -> None:
-    if _finished_rounds is not None:
-        with _finished_rounds.get_lock():
-            _finished_rounds.value += 1
+    """Report a round; a worker whose builder was killed stops instead of working on unseen."""
+    if _finished_rounds is None:
+        return
+    if os.getppid() != _parent:
+        os._exit(1)
+    with _finished_rounds.get_lock():
+        _finished_rounds.value += 1

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.tables.naming import build_arguments as build_arguments
 from fedhpo_gym.tables.store import Table
 
 ENV_VAR = "FEDHPO_GYM_TABLES"
@@ -56,15 +57,3 @@ def open_table(name: str) -> Table:
 @lru_cache(maxsize=16)
 def _open(path: Path, _modified: int) -> Table:
     return Table(path)
-
-
-def build_arguments(name: str) -> str:
-    """Return the arguments of `fedhpo-gym build` that make the table of this name."""
-    model, dataset, algorithm, *rest = name.split("-")
-    words = [f"FedHPO-{model}-{dataset}", f"--algorithm {algorithm}"]
-    for part in rest:
-        if part.startswith("alpha"):
-            words.append(f"--alpha {part.removeprefix('alpha')}")
-        else:
-            words.append(f"--preprocessing {part}")
-    return " ".join(words)

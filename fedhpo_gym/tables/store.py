@@ -22,6 +22,7 @@ from fedhpo_gym.schema import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.archive import read_arrays, write_archive
+from fedhpo_gym.tables.naming import build_arguments
 
 WHICH = ("best", "current")
 FORMAT = 1
@@ -60,14 +61,16 @@ class Table:
             self.num_samples = np.array(content["num_samples"], dtype=np.int64)
             self.sha256: str = content["sha256"]
             self._repair: str = content["build_command"]
-        except (KeyError, ValueError, TypeError) as error:
+            self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
+            rates = self.fidelity_space["client_sample_rate"].grid
+            self.rates = tuple(float(r) for r in rates)
+        except (LookupError, ValueError, TypeError) as error:
+            words = build_arguments(card.name.removesuffix(".table.json"))
             raise DamagedDataError(
-                f"{card} is not a table card of format {FORMAT} ({error}); delete it and build the "
-                "table again with `fedhpo-gym build`"
+                f"{card} is not a table card of format {FORMAT} ({error}); delete it and run "
+                f"`fedhpo-gym build {words}`"
             ) from error
         self.card: Mapping[str, Any] = MappingProxyType(content)
-        self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
-        self.rates = tuple(float(r) for r in self.fidelity_space["client_sample_rate"].grid)
 
     @cached_property
     def _codes(self) -> Mapping[str, NDArray[Any]]:

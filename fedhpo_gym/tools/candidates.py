@@ -20,7 +20,7 @@ from fedhpo_gym.tools.train_network import WIDTHS, train_network
 FOREST_TREES = (10, 20)
 FOREST_DEPTHS = (10, 15, 20)
 """What FedHPO-Bench chooses its random forests from (paper, appendix H.2)."""
-FEWEST_STEPS = 100
+FEWEST_STEPS = 30
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _extra_trees(
 def _compact_trees(
     rows: NDArray[np.float32], targets: NDArray[np.float32], _final: bool
 ) -> dict[str, Regressor]:
-    ensemble = _ensemble("ExtraTreesRegressor", n_estimators=5, max_leaf_nodes=1000)
+    ensemble = _ensemble("ExtraTreesRegressor", n_estimators=5, max_leaf_nodes=900)
     return {"": forest_of(ensemble.fit(rows, targets), dtype=np.float16)}
 
 
@@ -103,7 +103,7 @@ CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
             Candidate(
                 "compact_extra_trees",
                 "forest",
-                {"n_estimators": 5, "max_leaf_nodes": 1000, "stored": "float16"},
+                {"n_estimators": 5, "max_leaf_nodes": 900, "stored": "float16"},
                 _compact_trees,
             ),
             Candidate(

@@ -29,6 +29,6 @@ def golden_cases() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("index", range(CASES))
 def test_equals_the_original_code(index: int) -> None:
     case = golden_cases()[index]
-    labels, rng = np.array(case["labels"]), np.random.RandomState(case["seed"])  # noqa: NPY002
+    labels, rng = np.array(case["labels"]), np.random.RandomState(case["seed"])
     clients = lda_partition(labels, case["clients"], case["alpha"], rng)
     assert [client.tolist() for client in clients] == case[KEY]

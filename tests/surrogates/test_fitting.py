@@ -114,8 +114,8 @@ def test_an_unknown_candidate_is_named(tmp_path: Path) -> None:
 def test_when_nothing_is_small_enough_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = fitting.CANDIDATES["network"]
-    monkeypatch.setattr(fitting, "CANDIDATES", {"network": network})
+    forest = fitting.CANDIDATES["compact_extra_trees"]
+    monkeypatch.setattr(fitting, "CANDIDATES", {"compact_extra_trees": forest})
     monkeypatch.setattr(fitting, "MAX_BYTES", 10)
     with pytest.raises(InvalidArgumentError, match="10 bytes"):
         fitting.fit_surrogate(NAME, tmp_path)

@@ -270,7 +270,7 @@ def test_metrics_come_back_from_outputs() -> None:
     values = metrics()
     values[2, :, 1, 0] = [4.0, 0.0, 0.0]  # a split in which one client has all of the loss
     weights = np.repeat(weights_of(SAMPLES)[None], len(values), axis=0)
-    values[..., 0] *= weights > 0  # no samples, no loss
+    values *= weights[..., None] > 0  # no samples, no metrics
     best_round = np.array([1, 2, 30, 5, 9, 400, 77])
     outputs = to_outputs(values, best_round, weights)
     assert outputs.shape == (7, num_outputs(3))

@@ -11,7 +11,7 @@ from fedhpo_gym.cli import make_parser
 from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, UnknownNameError
 from fedhpo_gym.fl.datasets import TABLE_SOURCES
-from fedhpo_gym.tables.locate import build_arguments
+from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task
 from fedhpo_gym.tasks.base import ALGORITHMS, SERVER_DIMENSIONS, STORED_ROUNDS
 

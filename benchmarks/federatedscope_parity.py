@@ -1,0 +1,162 @@
+"""Does our engine learn what FederatedScope learns? Their curves on the same clients' samples.
+
+Both train LR by FedAvg on one federation; only initial weights and minibatches differ, drawn anew
+for every seed. Reported per learning rate: how many of FederatedScope's values (rounds x seeds) of
+the validation loss, weighted over clients, lie between the smallest and the largest of our engine's
+seeds in the same round. If the two were one distribution, a share of (S - 1) / (S + 1) would, S
+being the number of our seeds. Initial values differ from seed to seed and fade, so that the band is
+wide in the first rounds and narrow in the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+
+import measuring
+import numpy as np
+import peer
+from measuring import number
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends.training import task_federation
+from fedhpo_gym.fl.algorithms import get_algorithm
+from fedhpo_gym.fl.engine import CourseBatch
+from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.fl.models import make_model
+from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.tasks import Task, get_task
+
+RATES = (0.1, 0.01)
+FIRST_SEED = 100
+
+
+def courses(rate: float, count: int) -> list[Course]:
+    """Return one course per seed: batch size 64, one local epoch, all clients."""
+    configuration = {
+        "learning_rate": rate,
+        "weight_decay": 0.0,
+        "batch_size": 64,
+        "step_size": 1,
+    }
+    return [Course(configuration, 1.0, FIRST_SEED + index) for index in range(count)]
+
+
+def engine_curves(
+    task: Task, federation: Federation, chosen: Sequence[Course], rounds: int
+) -> NDArray[np.float64]:
+    """Return our engine's (courses, rounds) weighted validation losses."""
+    federations = {course.seed: replace(federation, seed=course.seed) for course in chosen}
+    algorithm = get_algorithm(task.algorithm)
+    batch = CourseBatch(federations, make_model(task.model), algorithm, chosen)
+    losses = batch.advance(rounds).metrics[:, :, :, 1, 0].astype(np.float64)
+    samples = federation.num_samples[:, 1]
+    return losses @ (samples / samples.sum())
+
+
+def compare(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> dict[str, float]:
+    """Compare (seeds, rounds) curves of two programs.
+
+    Returns:
+        `inside`: share of their values inside the band of ours; `expected`: what it would be if
+        both were one distribution; `largest`: the largest difference of the mean curves in nats;
+        `standard_errors`: the same difference in standard errors of the difference.
+    """
+    low, high = ours.min(axis=0), ours.max(axis=0)
+    difference = np.abs(ours.mean(axis=0) - theirs.mean(axis=0))
+    spread = ours.std(axis=0, ddof=1) * np.sqrt(1 / len(ours) + 1 / len(theirs))
+    worst = int(difference.argmax())
+    return {
+        "inside": float(((low <= theirs) & (theirs <= high)).mean()),
+        "expected": (len(ours) - 1) / (len(ours) + 1),
+        "largest": float(difference[worst]),
+        "standard_errors": float(difference[worst] / spread[worst]),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> str:
+    """Run both, print the table and write it to a file; without FederatedScope, say so."""
+    parser = measuring.parser(__file__, __doc__)
+    parser.add_argument("--task", default="LR-CreditG")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seeds", type=int, default=40, help="seeds of our engine")
+    parser.add_argument("--federatedscope-seeds", type=int, default=5)
+    peer.add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    if not arguments.federatedscope:
+        print("skipped: needs --federatedscope PATH, FederatedScope's source tree")
+        return ""
+    load = measuring.load_average()
+    task = get_task(arguments.task).variant(preprocessing="standardized")
+    federation = task_federation(task, task.seeds[0])
+    theirs, versions = _federatedscope_curves(federation, arguments)
+    rows, curves = [], []
+    for rate in RATES:
+        chosen = courses(rate, arguments.seeds)
+        ours = engine_curves(task, federation, chosen, arguments.rounds)
+        rows.append(_row(rate, compare(ours, theirs[rate])))
+        curves.extend(_curve_rows(rate, ours, theirs[rate]))
+    count = arguments.federatedscope_seeds
+    sections = [
+        f"Table {task.table_name}, the samples of seed {task.seeds[0]} for both; FedAvg, all "
+        f"{federation.num_clients} clients, batch size 64, one local epoch, {arguments.rounds} "
+        f"rounds; {arguments.seeds} seeds of our engine, {count} of FederatedScope ({versions}).",
+        measuring.table(
+            (
+                "learning rate",
+                "theirs inside our band",
+                "expected",
+                "largest difference of means, nats",
+                "... in standard errors",
+            ),
+            rows,
+        ),
+        "## Validation loss",
+        measuring.table(("learning rate, round", "ours: min", "mean", "max", "theirs: mean"), curves),
+    ]
+    shown = f"--task {arguments.task} --rounds {arguments.rounds} --seeds {arguments.seeds}"
+    shown += f" --federatedscope PATH --federatedscope-seeds {count}"
+    command = ["python", "benchmarks/federatedscope_parity.py", shown]
+    return measuring.write_report(
+        arguments.out, "Parity with FederatedScope", command, load, sections
+    )
+
+
+def _federatedscope_curves(
+    federation: Federation, arguments: argparse.Namespace
+) -> tuple[dict[float, NDArray[np.float64]], str]:
+    source, python = arguments.federatedscope, arguments.federatedscope_python
+    count = arguments.federatedscope_seeds
+    chosen = [course for rate in RATES for course in courses(rate, count)]
+    answer = peer.run_courses(source, python, federation, chosen, arguments.rounds)
+    losses = np.array([course["val_loss"] for course in answer["courses"]])
+    parts = np.split(losses, len(RATES))
+    return dict(zip(RATES, parts, strict=True)), peer.describe(answer)
+
+
+def _row(rate: float, found: dict[str, float]) -> list[str]:
+    return [
+        f"{rate:g}",
+        f"{found['inside']:.1%}",
+        f"{found['expected']:.1%}",
+        number(found["largest"], 2),
+        number(found["standard_errors"], 2),
+    ]
+
+
+def _curve_rows(
+    rate: float, ours: NDArray[np.float64], theirs: NDArray[np.float64]
+) -> list[list[str]]:
+    rounds = ours.shape[1]
+    shown = sorted({1, max(1, rounds // 10), max(1, rounds // 2), rounds})
+    rows = []
+    for at in shown:
+        column = ours[:, at - 1]
+        values = (column.min(), column.mean(), column.max(), theirs[:, at - 1].mean())
+        rows.append([f"{rate:g}, {at}", *(f"{value:.4f}" for value in values)])
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Every id joins the conformance kit, once for every backend."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import fedhpo_gym
+from fedhpo_gym.backends import BACKENDS
+from fedhpo_gym.errors import FedHPOError, UnknownNameError
+from fedhpo_gym.fl.datasets import TABLE_SOURCES
+from fedhpo_gym.tasks import TASKS, Task
+from fedhpo_gym.testing import TaskConformance, rollout
+from fedhpo_gym.testing.rollout import go_on
+
+MODULE_ID = "fedhpo_gym:FedHPO-LR-CreditG-v0"
+
+
+class CatalogueConformance(TaskConformance):
+    """What the kit demands, and what needs pickles or other libraries."""
+
+    def test_a_pickle_made_in_mid_episode_goes_on_alike(self) -> None:
+        env = self.make()
+        rollout(env, steps=2)
+        twin = pickle.loads(pickle.dumps(env))
+        assert go_on(twin, 3) == go_on(env, 3)
+
+    def test_stable_baselines_accepts_it(self) -> None:
+        checker = pytest.importorskip("stable_baselines3.common.env_checker")
+        env = self.make()
+        with warnings.catch_warnings():
+            # It flattens what MultiInputPolicy flattens anyway, and says so.
+            checker.check_env(env, skip_render_check=True)
+
+    def test_the_vector_twin_follows_mo_gymnasium(self) -> None:
+        wrappers = pytest.importorskip("mo_gymnasium.wrappers")
+        env = self.make("MO-")
+        space = env.unwrapped.reward_space  # type: ignore[attr-defined]
+        assert isinstance(space, gym.spaces.Box)
+        assert space.is_bounded()
+        weights = [0.5, 0.25, 0.25]
+        linear = wrappers.LinearReward(self.make("MO-"), weight=weights)
+        for made in (env, linear):
+            made.reset(seed=0)
+            made.action_space.seed(0)
+        action = env.action_space.sample()
+        scores, reward = env.step(action)[1], linear.step(action)[1]
+        assert scores.shape == space.shape == (len(weights),)
+        assert reward == pytest.approx(float(scores @ weights))
+
+    def test_many_of_them_step_together(self) -> None:
+        self.make()
+        envs = gym.make_vec(self.task.id, num_envs=2, vectorization_mode="sync", **self.arguments())
+        observations, _ = envs.reset(seed=0)
+        envs.action_space.seed(0)
+        _, rewards, *_ = envs.step(envs.action_space.sample())
+        assert rewards.shape == (2,)
+        assert observations["incumbent"].shape[0] == 2
+        envs.close()
+
+
+@pytest.fixture
+def real_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load training data from the folder with the real data sets."""
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
+
+
+def conformance(task: Task, backend: str) -> type[CatalogueConformance]:
+    """Return the conformance class of a task on a backend: three lines, like anybody's."""
+    name = f"Test{task.name.replace('-', '')}{backend.title()}"
+    marks = []
+    if backend == "raw":
+        marks.append(pytest.mark.raw)
+        if TABLE_SOURCES[task.dataset].sklearn is None:
+            marks.append(pytest.mark.usefixtures("real_data"))
+    body: dict[str, Any] = {"task_id": task.id, "backend": backend, "pytestmark": marks}
+    return type(name, (CatalogueConformance,), {**body, "__module__": __name__})
+
+
+for _task in TASKS.values():
+    for _backend in BACKENDS:
+        _class = conformance(_task, _backend)
+        globals()[_class.__name__] = _class
+del _class, _task, _backend
+
+
+def test_every_task_has_both_ids() -> None:
+    ids = {task.id for task in TASKS.values()}
+    registered = {name for name in gym.registry if "FedHPO-LR-" in name}
+    assert registered == ids | {f"MO-{name}" for name in ids}
+
+
+def test_registering_twice_changes_nothing() -> None:
+    before = dict(gym.registry)
+    fedhpo_gym.register_all()
+    assert dict(gym.registry) == before
+
+
+def test_the_module_form_of_an_id_imports_the_package(run_python: Callable[..., str]) -> None:
+    code = (
+        "import sys, json, gymnasium as gym\n"
+        f"try:\n    gym.make({MODULE_ID!r}, backend='nothing')\n"
+        "except Exception as error:\n    print(json.dumps([type(error).__name__, str(error)]))"
+    )
+    name, message = json.loads(run_python(code))
+    assert name == "UnknownNameError"
+    assert "nothing" in message
+
+
+def test_a_tabular_environment_needs_no_torch(
+    run_python: Callable[..., str],
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    from tiny_table import ENV_ID, tiny_folder
+
+    code = (
+        "import sys, gymnasium as gym, fedhpo_gym\n"
+        f"env = gym.make({ENV_ID!r}); env.reset(seed=0); env.step(env.action_space.sample())\n"
+        "print(*{'torch', 'sklearn', 'pandas', 'matplotlib'} & set(sys.modules))"
+    )
+    assert run_python(code, env={"FEDHPO_GYM_TABLES": str(tiny_folder())}).split() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"backends": "raw"}, ValueError, ["argument", "'backends'", "'backend'"]),
+        ({"backend": "tabularr"}, UnknownNameError, ["backend", "tabularr", "'tabular'"]),
+        ({"task": "LR-Nope"}, UnknownNameError, ["task", "LR-Nope", "LR-"]),
+        ({"algorithm": "fedprox"}, UnknownNameError, ["algorithm", "fedprox", "fedavg"]),
+        ({"preprocessing": "x"}, UnknownNameError, ["preprocessing", "'x'", "standardized"]),
+        ({"alpha": -0.5}, ValueError, ["`alpha`", "positive", "-0.5"]),
+        ({"alpha": "0.5"}, ValueError, ["`alpha`", "number", "'0.5'"]),
+        ({"system": {"mode": "wifi"}}, ValueError, ["`mode`", "cross_silo", "'wifi'"]),
+        ({"system": {"client_upload": 1}}, ValueError, ["system", "client_upload", "bytes_per_s"]),
+        ({"system": {"server_compute_s": -1}}, ValueError, ["`server_compute_s`", "-1"]),
+        ({"device": "cuda"}, ValueError, ["`device`", 'backend="raw"', "'tabular'"]),
+        ({"device": "cpu", "backend": "surrogate"}, ValueError, ["`device`", "'surrogate'"]),
+    ],
+)
+def test_what_cannot_be_made_is_refused_before_anything_is_opened(
+    arguments: dict[str, Any],
+    error: type[Exception],
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path))
+    with pytest.raises(error) as caught:
+        gym.make("FedHPO-LR-CreditG-v0", **arguments)
+    assert isinstance(caught.value, FedHPOError)
+    for word in words:
+        assert word in str(caught.value)
