@@ -7,7 +7,8 @@ are known: 0.1 (commit a653102, which made the tables of FedHPO-Bench) and 0.3 (
 
     python federatedscope_course.py REQUEST.json ANSWER.json
 
-The request names an .npz file with the samples of every client and a list of courses.
+The request names a list of courses and an .npz file with the samples of every client and, if both
+programs shall start alike, the initial weights of the courses.
 """
 
 from __future__ import annotations
@@ -137,6 +138,11 @@ def run_course(course: dict[str, Any], name: str, folder: Path, data: Any) -> di
             super().eval()
 
     runner = _make_runner(clients, Timed, workers.get_client_cls(config), config)
+    if f"initial_{name}" in data:
+        initial = torch.from_numpy(data[f"initial_{name}"])
+        runner.server.model.load_state_dict(
+            {"fc.weight": initial[:, :-1].contiguous(), "fc.bias": initial[:, -1].contiguous()}
+        )
     begun = time.process_time()
     runner.run()
     history = runner.server.history_results["Results_weighted_avg"]

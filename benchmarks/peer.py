@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.packing import Course
@@ -35,7 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_courses(
-    source: Path, python: Path, federation: Federation, courses: Sequence[Course], rounds: int
+    source: Path,
+    python: Path,
+    federation: Federation,
+    courses: Sequence[Course],
+    rounds: int,
+    initial: Sequence[NDArray[np.float32]] = (),
 ) -> dict[str, Any]:
     """Run courses one after the other in one FederatedScope process.
 
@@ -45,6 +51,8 @@ def run_courses(
         federation: the samples of every client; all courses use it, whatever their seed.
         courses: what to run; a course's seed is FederatedScope's.
         rounds: rounds of each.
+        initial: (classes, features + 1) initial weights of each course, bias last; by default
+            FederatedScope draws its own.
 
     Returns:
         The answer of `federatedscope_course.py`.
@@ -54,7 +62,7 @@ def run_courses(
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_data(folder / "data.npz", federation)
+        _write_data(folder / "data.npz", federation, initial)
         request = {
             "data": str(folder / "data.npz"),
             "courses": [
@@ -78,10 +86,13 @@ def describe(answer: dict[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in answer["versions"].items())
 
 
-def _write_data(path: Path, federation: Federation) -> None:
+def _write_data(
+    path: Path, federation: Federation, initial: Sequence[NDArray[np.float32]]
+) -> None:
     arrays: dict[str, Any] = {
         "num_clients": federation.num_clients,
         "num_classes": federation.num_classes,
+        **{f"initial_course{index}": weights for index, weights in enumerate(initial)},
     }
     for index, client in enumerate(federation.clients, start=1):
         for split, rows in zip(SPLITS, client, strict=True):

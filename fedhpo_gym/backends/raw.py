@@ -37,12 +37,14 @@ class Raw(Backend):
         Raises:
             MissingDataError: the data cannot be had; names the download command.
             MissingDependencyError: an extra is not installed.
+            InvalidArgumentError: the seed is no seed, or torch cannot use the device.
         """
         super().__init__(task, seed, task.space, task.fidelity_space)
         self._device = device
         self._samples = np.stack(
             [training.task_federation(task, s).num_samples for s in self.seeds]
         )
+        training.require_device(task, self.seeds[0], device)
         self._kept: OrderedDict[tuple[object, ...], tuple[CourseBatch, Curves]] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.datasets import load_table
 from fedhpo_gym.fl.engine import CourseBatch
@@ -25,6 +26,22 @@ def federation(
 def task_federation(task: Task, seed: int) -> Federation:
     """Return the federation of a task under one seed."""
     return federation(task.dataset, task.num_clients, task.alpha, task.preprocessing, seed)
+
+
+def require_device(task: Task, seed: int, device: str) -> None:
+    """Check, by putting one course there, that torch can use a device.
+
+    Raises:
+        InvalidArgumentError: it cannot.
+    """
+    configuration = {d.name: d.high for d in task.space.dimensions}
+    try:
+        make_batch(task, [Course(configuration, 1.0, seed)], device)
+    except (RuntimeError, AssertionError) as error:  # torch raises either
+        reason = str(error).splitlines()[0]
+        raise InvalidArgumentError(
+            f"`device` must be one that torch can use here, got {device!r} ({reason})"
+        ) from error
 
 
 def make_batch(task: Task, courses: Sequence[Course], device: str = "cpu") -> CourseBatch:

@@ -106,12 +106,13 @@ def _fill(
 def _card(
     task: Task, samples: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]
 ) -> dict[str, Any]:
-    source = TABLE_SOURCES[task.dataset]
+    source, data = TABLE_SOURCES[task.dataset], load_table(task.dataset)
     fidelity: SearchSpace = task.stored_fidelity_space()
     return {
         **plan(task),
         "fidelity_space": fidelity.to_dict(),
         "num_samples": samples.tolist(),
+        "class_shares": (np.bincount(data.labels) / len(data.labels)).tolist(),
         "axes": ["round", *task.space.names, "client_sample_rate", "seed", "client"],
         "codes": codec.DESCRIPTION,
         "diverged_courses": int((arrays["diverged_at"] > 0).sum()),

@@ -137,7 +137,7 @@ def pinned_fidelity(env_id: str, words: Sequence[str]) -> dict[str, Any]:
         UnknownNameError: no such fidelity.
     """
     space = get_task(env_id).fidelity_space
-    pinned: dict[str, Any] = {d.name: d.low for d in space.dimensions}
+    pinned: dict[str, Any] = {d.name: d.high for d in space.dimensions}
     for name, value in _pairs("--fidelity", words):
         if name not in space.names:
             raise unknown_name("fidelity", name, space.names)

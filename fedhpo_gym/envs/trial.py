@@ -95,8 +95,10 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             InvalidArgumentError: an argument is out of its range.
             OffGridError: a pinned fidelity is not on the grid.
         """
-        if not objectives:
-            raise InvalidArgumentError("`objectives` must name at least one objective, got none")
+        if not objectives or isinstance(objectives, str):
+            raise InvalidArgumentError(
+                f"`objectives` must be a list with at least one name, got {objectives!r}"
+            )
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InvalidArgumentError(
                 f"`render_mode` must be one of {self.metadata['render_modes']}, got {render_mode!r}"

@@ -1,4 +1,4 @@
-"""A tiny real table: scikit-learn's breast cancer data, a cut-down space, built by `build_table`."""
+"""A tiny real table, built by `build_table`: breast cancer data and a cut-down space."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fedhpo_gym.tables import open_table
 from fedhpo_gym.tables.locate import ENV_VAR
 from fedhpo_gym.tasks import Task, get_task
 
-ROUNDS = 13
+ROUNDS = 9
 ENV_ID = "FedHPO-LR-BreastCancer-v0"
 
 
-def tiny_task(rounds: int = ROUNDS, seeds: tuple[int, ...] = (1, 2)) -> Task:
+def tiny_task(rounds: int = ROUNDS, seeds: tuple[int, ...] = (1, 2, 3)) -> Task:
     """Return the breast cancer task with two points per hyperparameter and a few rounds."""
     task = get_task("LR-BreastCancer")
-    high = {"batch_size": 64, "step_size": 2}
-    low = {"batch_size": 16}
+    high = {"step_size": 2}
+    low = {"batch_size": 32}
     client = [
         replace(d, low=low.get(d.name, d.low), high=high.get(d.name, d.high), bins=2)
         for d in task.client_space.dimensions

@@ -226,6 +226,7 @@ def test_an_untouched_record_replays(path: Path) -> None:
         (lambda content: content["test"].__setitem__("loss", 0.0), "test.loss"),
         (lambda content: content["cost"].__setitem__("rounds", 500.0), "cost.rounds"),
         (lambda content: content["cost"].__setitem__("more", 1.0), "cost.more"),
+        (lambda content: content["test"].pop("f1"), "test.f1"),
         (
             lambda content: content["incumbent"]["configuration"].__setitem__("weight_decay", 0.0),
             "incumbent.configuration.weight_decay",

@@ -1,0 +1,166 @@
+"""What an agent waits for: import, `gym.make`, the first step, and steps per second.
+
+Every backend that can answer without training is measured in a fresh process. The limit is what
+any Python program could reach at best: the same blocks of numbers taken from one numpy array at
+positions that are already known, weighted over clients and averaged over seeds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import measuring
+import numpy as np
+from measuring import Spent, number
+
+import fedhpo_gym  # noqa: F401 - registers the environments
+from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.schema import METRICS, SPLITS, Fidelity
+from fedhpo_gym.tables import open_table
+from fedhpo_gym.tasks import get_task
+
+IMPORTS = {
+    "`import gymnasium, numpy`": "import gymnasium, numpy",
+    "`import fedhpo_gym`": "import fedhpo_gym",
+    "... when gymnasium and numpy are there": "import fedhpo_gym",
+}
+BACKENDS = ("tabular", "surrogate")
+
+
+def import_seconds(statement: str, before: str = "") -> float:
+    """Return the processor seconds a statement takes in a new interpreter."""
+    code = (
+        f"import time\n{before}\nstart = time.process_time()\n{statement}\n"
+        "print(time.process_time() - start)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def time_environment(task: str, backend: str, steps: int) -> dict[str, Spent] | None:
+    """Time an environment from `gym.make` on; None where the backend has nothing to answer from.
+
+    Returns:
+        `make`, `reset`, `first step` and `step`: one of `steps` steps with random actions, resets
+        at the end of an episode included.
+    """
+    with measuring.stopwatch() as make:
+        try:
+            env = gym.make(task, backend=backend)
+        except MissingDataError:
+            return None
+    with measuring.stopwatch() as reset:
+        env.reset(seed=0)
+    env.action_space.seed(0)
+    with measuring.stopwatch() as first:
+        env.step(env.action_space.sample())
+    actions = [env.action_space.sample() for _ in range(steps)]
+    with measuring.stopwatch() as many:
+        for action in actions:
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+    step = Spent(many.cpu_s / steps, many.wall_s / steps)
+    return {"make": make, "reset": reset, "first step": first, "step": step}
+
+
+def time_limit(task: str, steps: int) -> Spent:
+    """Time one look-up in a plain array of the same table, at a position that is known."""
+    table = open_table(get_task(task).table_name)
+    values = np.stack(
+        [
+            np.stack([table.values("best", split, metric) for metric in METRICS], axis=-1)
+            for split in SPLITS
+        ],
+        axis=-2,
+    )  # (rounds, *grid, rates, seeds, clients, splits, metrics)
+    samples = table.num_samples[:, :, 1]
+    weights = samples / samples.sum() / 1.0
+    rng = np.random.default_rng(0)
+    fidelities, space = table.fidelity_space, table.space
+    cells = [
+        table.index(
+            space.sample(rng), Fidelity(**_integers(fidelities.sample(rng)))
+        )
+        for _ in range(steps)
+    ]
+    total = 0.0
+    with measuring.stopwatch() as spent:
+        for cell in cells:
+            block = values[cell]
+            total += float((block[..., 1, 0] * weights).sum())
+    if not np.isfinite(total):
+        raise RuntimeError(f"table {table.name} holds a loss that is not finite")
+    return Spent(spent.cpu_s / steps, spent.wall_s / steps)
+
+
+def _integers(fidelity: dict[str, Any]) -> dict[str, Any]:
+    return {**fidelity, "round": int(fidelity["round"])}
+
+
+def main(argv: Sequence[str] | None = None) -> str:
+    """Measure, print the tables and write them to a file; without a table, say so."""
+    parser = measuring.parser(__file__, __doc__)
+    parser.add_argument("--task", default="FedHPO-LR-CreditG-v0", help="environment id")
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--repeats", type=int, default=5, help="of the import; the median counts")
+    arguments = parser.parse_args(argv)
+    load = measuring.load_average()
+    try:
+        open_table(get_task(arguments.task).table_name)
+    except MissingDataError as error:
+        print(f"skipped: {error}")
+        return ""
+    limit, _ = measuring.in_fresh_process(time_limit, arguments.task, arguments.steps)
+    sections = [
+        f"{arguments.task}, {arguments.steps} random steps, processor time, each backend in a "
+        "fresh process. A step answers for all three seeds and five clients and computes "
+        "objectives, cost, observation and info.",
+        _environment_table(arguments.task, arguments.steps, limit),
+        _import_table(arguments.repeats),
+    ]
+    command = ["python", "benchmarks/env_speed.py"]
+    command += [f"--task {arguments.task} --steps {arguments.steps}"]
+    return measuring.write_report(arguments.out, "Environment speed", command, load, sections)
+
+
+def _environment_table(task: str, steps: int, limit: Spent) -> str:
+    rows = []
+    for backend in BACKENDS:
+        spent, peak = measuring.in_fresh_process(time_environment, task, backend, steps)
+        if spent is None:
+            rows.append([backend, *["none yet"] * 6])
+            continue
+        once = [number(1e3 * spent[name].cpu_s) for name in ("make", "reset", "first step")]
+        ratio = number(spent["step"].cpu_s / limit.cpu_s)
+        rows.append([backend, *once, f"{1 / spent['step'].cpu_s:,.0f}", ratio, f"{peak:.0f}"])
+    rows.append(["limit: numpy look-up", "", "", "", f"{1 / limit.cpu_s:,.0f}", "1", ""])
+    header = (
+        "backend",
+        "`gym.make` ms",
+        "reset ms",
+        "first step ms",
+        "steps per second",
+        "times slower than the limit",
+        "peak RSS MB",
+    )
+    return measuring.table(header, rows)
+
+
+def _import_table(repeats: int) -> str:
+    rows = []
+    for name, statement in IMPORTS.items():
+        before = "import gymnasium, numpy" if name.startswith("...") else ""
+        times = [import_seconds(statement, before) for _ in range(repeats)]
+        rows.append([name, number(1e3 * statistics.median(times))])
+    return measuring.table(("import", "CPU ms"), rows)
+
+
+if __name__ == "__main__":
+    main()
