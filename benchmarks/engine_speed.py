@@ -180,7 +180,10 @@ def main(argv: Sequence[str] | None = None) -> str:
 
 def _shown(arguments: argparse.Namespace) -> list[str]:
     shown = [f"--task {arguments.task}", f"--rounds {arguments.rounds}"]
-    shown += [f"--grid-rounds {arguments.grid_rounds}", f"--single-rounds {arguments.single_rounds}"]
+    shown += [
+        f"--grid-rounds {arguments.grid_rounds}",
+        f"--single-rounds {arguments.single_rounds}",
+    ]
     if arguments.federatedscope:
         shown += ["--federatedscope PATH", "--federatedscope-python PATH"]
         shown += [f"--federatedscope-rounds {arguments.federatedscope_rounds}"]

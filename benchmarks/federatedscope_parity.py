@@ -125,7 +125,9 @@ def main(argv: Sequence[str] | None = None) -> str:
             rows,
         ),
         "## Validation loss",
-        measuring.table(("learning rate, round", "ours: min", "mean", "max", "theirs: mean"), curves),
+        measuring.table(
+            ("learning rate, round", "ours: min", "mean", "max", "theirs: mean"), curves
+        ),
     ]
     shown = f"--task {arguments.task} --rounds {arguments.rounds} --seeds {arguments.seeds}"
     shown += f" --federatedscope PATH --federatedscope-seeds {count}"

@@ -86,9 +86,7 @@ def describe(answer: dict[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in answer["versions"].items())
 
 
-def _write_data(
-    path: Path, federation: Federation, initial: Sequence[NDArray[np.float32]]
-) -> None:
+def _write_data(path: Path, federation: Federation, initial: Sequence[NDArray[np.float32]]) -> None:
     arrays: dict[str, Any] = {
         "num_clients": federation.num_clients,
         "num_classes": federation.num_classes,

@@ -1,6 +1,6 @@
 """Our table optima beside the best values of paper Table 13 (tabular mode, FedAvg, LR rows).
 
-    python benchmarks/table13.py --out benchmarks/results/table13.md
+python benchmarks/table13.py --out benchmarks/results/table13.md
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Raw(Backend):
         at = curves.diverged_at
         return Evaluation(
             best=metrics[np.arange(len(best)), best],
-            current=metrics[:, -1],
+            current=metrics[:, -1].copy(),  # the curve is kept: nobody may write into it
             num_samples=self._samples,
             best_round=best + 1,
             diverged=(at > 0) & (at <= fidelity.round),

@@ -57,3 +57,10 @@ class History:
     def incumbent(self) -> Trial:
         """The best trial so far."""
         return self.trials[self.best]
+
+    def incumbents(self) -> list[Trial]:
+        """The incumbent after each trial."""
+        best: list[Trial] = []
+        for trial in self.trials:
+            best.append(trial if not best or trial.error < best[-1].error else best[-1])
+        return best

@@ -48,15 +48,14 @@ def show(history: History, title: str, objective: str) -> None:
 def _plot(axes: Any, history: History, title: str, objective: str) -> None:
     times = [trial.elapsed_s for trial in history.trials]
     values = [trial.values[objective] for trial in history.trials]
-    errors = np.minimum.accumulate([trial.error for trial in history.trials] or [np.inf])
-    best = [values[int(np.argmin([t.error for t in history.trials[: i + 1]]))] for i in range(len(values))]
+    best = [trial.values[objective] for trial in history.incumbents()]
     axes.scatter(times, values, s=14, color="#8a8f98", label="trials")
     axes.step(times, best, where="post", color="#0b5394", linewidth=2, label="incumbent")
-    if len(values) > 0 and min(values) > 0 and max(values) > 20 * min(values):
+    if values and 0 < 20 * min(values) < max(values):
         axes.set_yscale("log")
     axes.set_xlabel("simulated time (s)")
     axes.set_ylabel(objective)
-    axes.set_title(f"{title}: {len(errors) if values else 0} trials")
+    axes.set_title(f"{title}: {len(values)} trials")
     if values:
         axes.legend(loc="upper right")
 

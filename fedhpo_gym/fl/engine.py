@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.fl.algorithms import Algorithm
 from fedhpo_gym.fl.evaluation import Evaluator
 from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.lockstep import Lockstep
+from fedhpo_gym.fl.lockstep import Lockstep, Snapshot
 from fedhpo_gym.fl.models import MakeModel
 from fedhpo_gym.fl.packing import Course, Group, pack
 from fedhpo_gym.schema import METRICS, SPLITS
@@ -31,6 +31,14 @@ class Curves:
 
     metrics: NDArray[np.float32]
     diverged_at: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class BatchSnapshot:
+    """The state of a batch of courses between two rounds."""
+
+    parts: tuple[Snapshot, ...]
+    last: tuple[NDArray[np.float32] | None, ...]
 
 
 class CourseBatch:
@@ -89,6 +97,17 @@ class CourseBatch:
                         progress()
                 _scatter(lockstep.group, lockstep.diverged_at, diverged_at)
         return Curves(metrics, diverged_at)
+
+    def snapshot(self) -> BatchSnapshot:
+        """Return the state of every course; `restore` goes back to it any number of times."""
+        parts = tuple(lockstep.snapshot() for lockstep, _ in self._parts)
+        return BatchSnapshot(parts, tuple(self._last))
+
+    def restore(self, snapshot: BatchSnapshot) -> None:
+        """Go back to a snapshot of this batch."""
+        for (lockstep, _), part in zip(self._parts, snapshot.parts, strict=True):
+            lockstep.restore(part)
+        self._last = list(snapshot.last)
 
     @property
     def num_groups(self) -> int:

@@ -36,6 +36,18 @@ class Items:
     weight: NDArray[np.float32]
 
 
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Everything a round changes: parameters, server state, round, divergence, step sizes."""
+
+    parameters: Parameters
+    state: Parameters
+    round: int
+    diverged_at: NDArray[np.int64]
+    rate: Tensor
+    decay: Tensor
+
+
 class Lockstep:
     """Trains all courses of a group, round by round.
 
@@ -76,6 +88,24 @@ class Lockstep:
         self.round = 0
         self.diverged_at = np.zeros((len(group.blocks), SLOTS), dtype=np.int64)
 
+    def snapshot(self) -> Snapshot:
+        """Return a copy of everything a round changes."""
+        return Snapshot(
+            _copy(self.parameters),
+            _copy(self.state),
+            self.round,
+            self.diverged_at.copy(),
+            self._rate.clone(),
+            self._decay.clone(),
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot, which can be used again."""
+        self.parameters, self.state = _copy(snapshot.parameters), _copy(snapshot.state)
+        self.round = snapshot.round
+        self.diverged_at = snapshot.diverged_at.copy()
+        self._rate, self._decay = snapshot.rate.clone(), snapshot.decay.clone()
+
     def step(self) -> None:
         """Run one communication round of every course."""
         items = self._sample()
@@ -114,19 +144,20 @@ class Lockstep:
         self, local: Parameters, items: Items, column: Tensor, batches: RoundBatches
     ) -> None:
         rows = self._index(batches.rows)
-        x, targets = self._features[rows], self._targets[rows].permute(0, 3, 1, 2).contiguous()
-        weights = self._tensor(batches.weights)
         block = self._index(items.block)
-        rate, decay = self._rate[block], self._decay[block]
+        # Everything a step reads is laid out by item before the first step: a step of small
+        # courses costs as much as its number of tensor operations.
+        x = self._features[rows].index_select(1, column)
+        targets = self._targets[rows].permute(0, 3, 1, 2).index_select(2, column).unsqueeze(-1)
+        weights = self._tensor(batches.weights).index_select(1, column).unsqueeze(-1)
+        rates, decay = weights * self._rate[block], self._decay[block]
         # Items are sorted by their number of steps: the ones still training are a prefix.
-        active = np.searchsorted(-items.steps, -np.arange(items.steps[0]), side="left")
+        active = np.searchsorted(-items.steps, -np.arange(items.steps[0]), side="left").tolist()
         for step, count in enumerate(active):
-            use = column[:count]
             batch = Minibatch(
-                x=x[step].index_select(0, use),
-                targets=targets[step].index_select(1, use).unsqueeze(-1),
-                weights=weights[step].index_select(0, use).unsqueeze(-1),
-                learning_rate=rate[:count],
+                x=x[step, :count],
+                targets=targets[step, :, :count],
+                rates=rates[step, :count],
                 decay=decay[:count],
             )
             self._model.sgd_step({name: p[:, :count] for name, p in local.items()}, batch)
@@ -198,3 +229,7 @@ def _finite(value: Tensor) -> Tensor:
 
 def _where(keep: Tensor, new: Parameters, old: Parameters) -> Parameters:
     return {name: torch.where(keep, value, old[name]) for name, value in new.items()}
+
+
+def _copy(values: Parameters) -> Parameters:
+    return {name: value.clone() for name, value in values.items()}

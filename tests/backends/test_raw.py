@@ -119,16 +119,16 @@ def test_seeds_are_kept_apart_and_do_not_touch() -> None:
 
 
 def test_a_seed_beyond_the_tables_is_answered() -> None:
-    answer = Raw(TASK, seed=12345).evaluate(SMALL, Fidelity(1, 0.2))
-    assert answer.seeds == (12345,)
+    answer = Raw(TASK, seed=7).evaluate(SMALL, Fidelity(1, 0.2))
+    assert answer.seeds == (7,)
 
 
 def test_its_fingerprint_tells_variants_apart() -> None:
-    variants = [{}, {"alpha": 0.1}, {"algorithm": "fedopt"}, {"preprocessing": "standardized"}]
+    variants = [{}, {"alpha": 1.0}, {"algorithm": "fedopt"}, {"preprocessing": "standardized"}]
     prints = {Raw(TASK.variant(**changes), seed=1).fingerprint for changes in variants}
     assert len(prints) == len(variants)
 
 
 def test_a_device_that_is_not_there_is_refused_when_it_is_made() -> None:
-    with pytest.raises(InvalidArgumentError, match="`device`.*'abacus'"):
+    with pytest.raises(InvalidArgumentError, match=r"`device`.*'abacus'"):
         Raw(TASK, seed=1, device="abacus")

@@ -94,6 +94,18 @@ def test_advancing_in_parts_equals_advancing_at_once(federations):
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
 
 
+def test_a_snapshot_can_be_continued_again_and_again(federations):
+    courses = [*MIXED, course(lr=1e30, wd=1e30)]
+    batch = CourseBatch(federations, make_model, get_algorithm("fedavg"), courses)
+    batch.advance(2)
+    snapshot = batch.snapshot()
+    first = batch.advance(3)
+    batch.restore(snapshot)
+    again = batch.advance(3)
+    np.testing.assert_array_equal(again.metrics, first.metrics)
+    np.testing.assert_array_equal(again.diverged_at, first.diverged_at)
+
+
 def test_a_diverged_course_is_frozen_marked_and_touches_no_neighbour(federations):
     wild = course(lr=1e30, wd=1e30)
     calm = [course(lr=lr) for lr in (0.01, 0.1)]

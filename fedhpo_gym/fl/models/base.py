@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -40,37 +41,30 @@ class Model(ABC):
         """Return (classes, items, n, slots) logits of rows x (n, ...), the same for every item."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class Minibatch:
     """One minibatch per item.
 
     Attributes:
         x: (items, rows, ...) inputs.
         targets: (classes, items, rows, 1) one-hot labels.
-        weights: (items, rows, 1) 1 / minibatch size; 0 for padded rows.
-        learning_rate: (items, 1, slots).
+        rates: (items, rows, slots) learning rate / minibatch size; 0 for padded rows.
         decay: (items, 1, slots) factor 1 - learning rate x weight decay.
     """
 
-    __slots__ = ("decay", "learning_rate", "targets", "weights", "x")
-
-    def __init__(
-        self, x: Tensor, targets: Tensor, weights: Tensor, learning_rate: Tensor, decay: Tensor
-    ) -> None:
-        """Bundle the tensors of one step."""
-        self.x = x
-        self.targets = targets
-        self.weights = weights
-        self.learning_rate = learning_rate
-        self.decay = decay
+    x: Tensor
+    targets: Tensor
+    rates: Tensor
+    decay: Tensor
 
 
 def softmax_residual_(logits: Tensor, batch: Minibatch) -> Tensor:
     """Turn (classes, items, rows, slots) logits into learning rate x d(mean loss)/d(logits).
 
     In place. The gradient of the mean cross-entropy is (softmax - one-hot) / minibatch size; the
-    learning rate and the row weight are folded into the softmax's own division.
+    step sizes are folded into the softmax's own division. Logits far below the largest are
+    clamped: their exponentials are denormal, ten times as slow, and vanish in the sum anyway.
     """
-    step = batch.weights * batch.learning_rate
     logits.sub_(torch.amax(logits, 0)).clamp_(min=-60.0).exp_()
-    logits.mul_(step / logits.sum(0))
-    return logits.addcmul_(batch.targets, step, value=-1.0)
+    logits.mul_(batch.rates / logits.sum(0))
+    return logits.addcmul_(batch.targets, batch.rates, value=-1.0)

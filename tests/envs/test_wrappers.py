@@ -1,0 +1,250 @@
+"""One behaviour per wrapper, and the laws all of them keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.errors import InvalidArgumentError, OffGridError
+from fedhpo_gym.objectives import get_objective
+from fedhpo_gym.testing import WrapperConformance, make_env
+from fedhpo_gym.wrappers import (
+    BudgetTermination,
+    NamedAction,
+    RawBackend,
+    ScalarizePenalty,
+    SurrogateBackend,
+    TabularBackend,
+)
+from tiny_table import ENV_ID, tiny  # noqa: F401 - a fixture
+
+SHORT = {"round": 1, "client_sample_rate": 0.2}
+CONFIGURATION = {
+    "learning_rate": 0.01,
+    "weight_decay": 0.001,
+    "batch_size": 64,
+    "step_size": 2,
+}
+
+
+class TestBudgetTermination(WrapperConformance):
+    def wrap(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        return BudgetTermination(env, budget_trials=3)
+
+
+class TestScalarizePenalty(WrapperConformance):
+    def make(self) -> gym.Env[Any, Any]:
+        spec = gym.envs.registration.EnvSpec(
+            "FedHPO-Analytic-v0",
+            "fedhpo_gym.testing.analytic:make_env",
+            kwargs={"vector_reward": True},
+        )
+        return gym.make(spec, disable_env_checker=True)
+
+    def wrap(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        return ScalarizePenalty(env, constraints={"val_loss": {"limit": 0.5, "weight": 2.0}})
+
+
+class TestNamedAction(WrapperConformance):
+    def wrap(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        return NamedAction(env)
+
+
+class BackendWrapperConformance(WrapperConformance):
+    """Wrappers that exchange the backend are put around a registered environment."""
+
+    def make(self) -> gym.Env[Any, Any]:
+        env = gym.make(ENV_ID, fidelity=SHORT, seed=1)
+        assert env.reset(seed=0)[1]["backend"] == "tabular"
+        return env
+
+
+@pytest.mark.usefixtures("tiny")
+class TestTabularBackend(BackendWrapperConformance):
+    def wrap(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        return TabularBackend(env, seed=2)
+
+
+@pytest.mark.raw
+@pytest.mark.usefixtures("tiny")
+class TestRawBackend(BackendWrapperConformance):
+    def wrap(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        return RawBackend(env, seed=1)
+
+
+# ----------------------------------------------------------------------------------- budget
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps"),
+    [
+        ({"budget_trials": 3}, 3),
+        ({"budget_rounds": 200}, 3),  # 81 + 81 < 200 <= 81 + 81 + 81
+        ({"budget_rounds": 162}, 2),
+        ({"budget_trials": 3, "budget_rounds": 100}, 2),
+        ({"budget_s": 1e-9}, 1),
+    ],
+)
+def test_the_step_that_crosses_the_budget_ends_the_episode_and_counts(
+    budget: dict[str, Any], steps: int
+) -> None:
+    env = make_env(fidelity={"round": 81, "client_sample_rate": 1.0}, **budget)
+    for _ in range(2):  # the second episode has the whole budget again
+        observation, _ = env.reset(seed=0)
+        left = [float(observation["remaining_budget"][0])]
+        terminated, count = False, 0
+        while not terminated:
+            observation, _, terminated, truncated, info = env.step(env.action_space.sample())
+            left.append(float(observation["remaining_budget"][0]))
+            count += 1
+            assert truncated is False
+            assert type(terminated) is bool
+        assert count == steps == info["trial"]
+        assert info["cost"]["rounds"] == 81
+        assert left[0] == 1.0
+        assert left[-1] == 0.0
+        assert (np.diff(left) < 0).all()
+
+
+def test_simulated_seconds_end_an_episode() -> None:
+    env = make_env(fidelity={"round": 81, "client_sample_rate": 1.0}, budget_trials=1)
+    env.reset(seed=0)
+    second = env.step(env.action_space.sample())[-1]["elapsed_s"]
+    env = make_env(fidelity={"round": 81, "client_sample_rate": 1.0}, budget_s=2.5 * second)
+    env.reset(seed=0)
+    ends = [env.step(env.action_space.sample()) for _ in range(3)]
+    assert [step[2] for step in ends] == [False, False, True]
+    assert ends[-1][-1]["elapsed_s"] == pytest.approx(3 * second)
+    left = [float(step[0]["remaining_budget"][0]) for step in ends]
+    np.testing.assert_allclose(left, [0.6, 0.2, 0.0], atol=1e-6)
+
+
+def test_a_budget_is_needed() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"budget_rounds.*budget_s.*got none"):
+        BudgetTermination(make_env(vector_reward=True))
+
+
+def test_flat_observations_are_refused_with_advice() -> None:
+    flat = gym.wrappers.FlattenObservation(make_env())
+    with pytest.raises(InvalidArgumentError, match=r"`env`.*dictionary.*Box.*before flattening"):
+        BudgetTermination(flat, budget_trials=1)
+
+
+# ---------------------------------------------------------------------------------- penalty
+
+
+def test_the_penalty_by_hand() -> None:
+    constraints = {
+        "val_loss": 0.3,
+        "val_f1": {"limit": 0.99, "weight": 3.0},
+        "fairness_std": {"limit": 5.0, "weight": 1e6},
+    }
+    objectives = ["val_loss", "val_f1", "fairness_std"]
+    env = make_env(objectives=objectives, constraints=constraints)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(5):
+        _, reward, *_, info = env.step(env.action_space.sample())
+        values = info["objectives"]
+        expected = max(0.0, values["val_loss"] - 0.3) + 3.0 * max(0.0, 0.99 - values["val_f1"])
+        assert expected > 0
+        assert info["penalty"] == pytest.approx(expected, rel=1e-5)
+        assert reward == pytest.approx(-values["val_loss"] - expected, rel=1e-5)
+        assert type(reward) is float
+
+
+def test_without_constraints_the_reward_is_the_first_score() -> None:
+    env = make_env(objectives=["val_f1", "val_loss"])
+    env.reset(seed=0)
+    _, reward, *_, info = env.step(env.action_space.sample())
+    score = get_objective("val_f1").score(info["objectives"]["val_f1"])
+    assert reward == pytest.approx(score, rel=1e-6)
+    assert info["penalty"] == 0.0
+
+
+# -------------------------------------------------------------------------------- names
+
+
+def test_named_actions_are_what_is_evaluated() -> None:
+    env = NamedAction(make_env(grid=True, budget_trials=100))
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(50):
+        action = env.action_space.sample()
+        assert action in env.action_space
+        *_, info = env.step(action)
+        assert {**info["configuration"], **info["fidelity"]} == action
+
+
+def test_named_actions_of_an_interval_are_evaluated_up_to_float32() -> None:
+    env = NamedAction(make_env())
+    env.reset(seed=0)
+    action = {**CONFIGURATION, "learning_rate": 0.0123, "round": 77, "client_sample_rate": 0.55}
+    *_, info = env.step(action)
+    assert info["configuration"]["learning_rate"] == pytest.approx(0.0123, rel=1e-5)
+    assert info["fidelity"]["round"] == 77
+    assert info["configuration"]["batch_size"] == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"round": 80}, OffGridError, r"\['round'\].*on the grid.*80.*56, 81"),
+        ({"batch_size": 65}, OffGridError, r"\['batch_size'\].*65.*64, 128|32, 64"),
+        ({"learning_rate": 0.02}, OffGridError, r"\['learning_rate'\].*0\.02.*0\.01"),
+        ({"learning_rate": 2.0}, InvalidArgumentError, r"\['learning_rate'\].*1\.0.*2\.0"),
+        ({"momentum": 0.9}, InvalidArgumentError, r"unknown.*momentum"),
+    ],
+)
+def test_nothing_is_rounded(
+    changes: dict[str, float], error: type[Exception], message: str
+) -> None:
+    env = NamedAction(make_env(grid=True))
+    env.reset(seed=0)
+    with pytest.raises(error, match=message):
+        env.step({**CONFIGURATION, "round": 81, "client_sample_rate": 1.0, **changes})
+
+
+def test_a_missing_name_is_an_error() -> None:
+    env = NamedAction(make_env())
+    env.reset(seed=0)
+    with pytest.raises(InvalidArgumentError, match=r"round.*missing"):
+        env.step({**CONFIGURATION, "client_sample_rate": 1.0})
+
+
+# -------------------------------------------------------------------------------- backends
+
+
+@pytest.mark.raw
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("names_inside", [False, True])
+def test_names_mean_the_same_on_either_side_of_another_backend(names_inside: bool) -> None:
+    env = gym.make(ENV_ID, seed=1)
+    env = RawBackend(NamedAction(env), seed=1) if names_inside else NamedAction(RawBackend(env))
+    _, info = env.reset(seed=0)
+    assert info["backend"] == "raw"
+    asked = {**CONFIGURATION, "batch_size": 100, "learning_rate": 0.003, "step_size": 1}
+    *_, info = env.step({**asked, "round": 2, "client_sample_rate": 0.2})
+    assert info["configuration"] == pytest.approx(asked, rel=1e-4)
+    assert info["fidelity"] == {"round": 2, "client_sample_rate": pytest.approx(0.2)}
+
+
+@pytest.mark.raw
+@pytest.mark.usefixtures("tiny")
+def test_exchanging_the_backend_equals_asking_for_it() -> None:
+    wrapped = RawBackend(gym.make(ENV_ID, fidelity=SHORT, seed=1), seed=1)
+    asked = gym.make(ENV_ID, backend="raw", fidelity=SHORT, seed=1)
+    one, two = (env.reset(seed=0)[1] for env in (wrapped, asked))
+    assert one == two
+    action = np.full(4, 0.25, np.float32)
+    assert wrapped.step(action)[-1] == asked.step(action)[-1]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_backend_with_nothing_to_answer_from_is_refused() -> None:
+    with pytest.raises(FileNotFoundError, match="fedhpo-gym surrogate"):
+        SurrogateBackend(gym.make(ENV_ID))
