@@ -89,18 +89,18 @@ def register(data: Any) -> None:
         x, y = data[f"x_{client}_{split}"], data[f"y_{client}_{split}"]
         return list(zip(x, y))  # noqa: B905 - `strict` needs Python 3.10
 
-    def load(config: Any, client_configs: Any = None) -> tuple[dict[int, Any], Any]:
+    def load(config: Any, _client_configs: Any = None) -> tuple[dict[int, Any], Any]:
         clients = range(1, int(data["num_clients"]) + 1)
         if hasattr(config, "train"):
             module = importlib.import_module("federatedscope.core.data")
             made = {i: {split: samples(i, split) for split in SPLITS} for i in clients}
             kind = module.ClientData
             return {i: kind(config, **splits) for i, splits in made.items()}, config
-        loaders = torch.utils.data.DataLoader
+        loader: Any = torch.utils.data.DataLoader
         size = config.data.batch_size
         return {
             i: {
-                split: loaders(samples(i, split), batch_size=size, shuffle=split == "train")
+                split: loader(samples(i, split), batch_size=size, shuffle=split == "train")
                 for split in SPLITS
             }
             for i in clients

@@ -57,7 +57,8 @@ def engine_curves(
     batch = CourseBatch(federations, make_model(task.model), algorithm, chosen)
     losses = batch.advance(rounds).metrics[:, :, :, 1, 0].astype(np.float64)
     samples = federation.num_samples[:, 1]
-    return losses @ (samples / samples.sum())
+    weighted: NDArray[np.float64] = losses @ (samples / samples.sum())
+    return weighted
 
 
 def initial_weights(federation: Federation, course: Course) -> NDArray[np.float32]:

@@ -120,7 +120,10 @@ class PlainCourse:
         x, y = self._train[client]
         weight = self._weight.clone()
         for order in self._draws.orders(self._round, client, len(y), self._epochs):
-            xs, ys = x[order].split(self._batch_size), y[order].split(self._batch_size)
+            xs, ys = (
+                torch.split(x[order], self._batch_size),
+                torch.split(y[order], self._batch_size),
+            )
             for x_batch, y_batch in zip(xs, ys, strict=True):
                 self._step(weight, x_batch, y_batch, self._rate, self._decay)
         return weight

@@ -44,7 +44,7 @@ def download(options: argparse.Namespace) -> int:
 
 def surrogate(options: argparse.Namespace) -> int:
     """Fit a surrogate on the table of a problem."""
-    from fedhpo_gym.surrogates import fit_surrogate
+    from fedhpo_gym.tools.fit_surrogate import fit_surrogate
 
     say(str(fit_surrogate(asked_task(options).table_name)))
     return 0

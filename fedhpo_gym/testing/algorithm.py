@@ -97,8 +97,8 @@ class AlgorithmConformance:
 
 
 def made_table() -> DataTable:
-    """Return 400 samples of two classes that are easy to tell apart."""
+    """Return 900 samples of two classes that are easy to tell apart."""
     rng = np.random.default_rng(0)
-    labels = rng.integers(2, size=400)
-    features = rng.normal(size=(400, 5)) + labels[:, None]
+    labels = rng.integers(2, size=900)
+    features = rng.normal(size=(900, 5)) + labels[:, None]
     return DataTable("made", features, labels, 2, "made")

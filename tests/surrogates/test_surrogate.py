@@ -145,15 +145,19 @@ def test_a_missing_one_names_the_command() -> None:
         open_surrogate("nonsense")
 
 
-@pytest.mark.parametrize("damage", ["flip", "delete"])
+@pytest.mark.parametrize("damage", ["flip", "swap", "delete"])
 def test_a_damaged_file_names_the_command(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     arrays = copy_of(tables, tmp_path, monkeypatch)
-    content = bytearray(arrays.read_bytes())
-    content[len(content) // 2] ^= 1
-    arrays.write_bytes(bytes(content))
-    if damage == "delete":
+    if damage == "flip":
+        content = bytearray(arrays.read_bytes())
+        content[len(content) // 2] ^= 1
+        arrays.write_bytes(bytes(content))
+    elif damage == "swap":  # well formed, only not the file the card describes
+        with np.load(arrays) as archive:
+            np.savez(arrays, **archive)
+    else:
         arrays.unlink()
     with pytest.raises(DamagedDataError, match=COMMAND) as caught:
         open_surrogate(NAME).evaluate(BETWEEN, Fidelity(5, 1.0), (1,))

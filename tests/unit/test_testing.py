@@ -78,6 +78,10 @@ class Faulty(Analytic):
     def fingerprint(self) -> str:
         return "analytic-1"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        forgets = self.fault == "copy of another seed"
+        return type(self), (self.task, 3 if forgets else self.seed)
+
     def evaluate(self, configuration: Mapping[str, object], fidelity: Fidelity) -> Evaluation:
         if self.fault == "accepts anything" and (
             "nonsense" in configuration or fidelity.round == 0 or len(configuration) == 0
@@ -119,9 +123,8 @@ FAULTS = {
     "not finite": "test_an_answer_has_every_seed_client_split_and_metric",
     "ignores the configuration": "test_configurations_matter",
     "accepts anything": "test_what_it_cannot_answer_it_refuses",
-    # A backend that counts its questions answers a copy, and another order, differently.
-    "drift ": "test_a_copy_answers_alike",
-    "drift  ": "test_the_order_of_questions_does_not_matter",
+    "copy of another seed": "test_a_copy_answers_alike",
+    "drift ": "test_the_order_of_questions_does_not_matter",
 }
 
 
@@ -143,12 +146,12 @@ def test_a_faulty_backend_breaks_its_law(planted: str, law: str) -> None:
 
 OBJECTIVE_FAULTS = {
     "test_it_is_registered_under_its_own_name": {"name": "other"},
-    "test_values_of_ordinary_models_are_within_its_bounds": {"compute": lambda e, p: 11.0},
-    "test_it_is_a_pure_function": {"compute": lambda e, p: float(e.best.sort(axis=1) is None)},
+    "test_values_of_ordinary_models_are_within_its_bounds": {"compute": lambda *_: 11.0},
+    "test_it_is_a_pure_function": {"compute": lambda e, _: float(e.best.sort(axis=1) is None)},
     "test_the_order_of_clients_does_not_matter": {
-        "compute": lambda e, p: float(e.best[0, 0, 1, 0])
+        "compute": lambda e, _: float(e.best[0, 0, 1, 0])
     },
-    "test_it_says_something": {"compute": lambda e, p: 1.0},
+    "test_it_says_something": {"compute": lambda *_: 1.0},
 }
 
 
@@ -224,6 +227,48 @@ def test_a_faulty_agent_breaks_its_law(
             return made
 
     with pytest.raises((AssertionError, pytest.fail.Exception)):
+        getattr(Laws(), law)()
+
+
+# ---------------------------------------------------------------------------- algorithm faults
+
+
+@pytest.mark.raw
+@pytest.mark.parametrize(
+    ("planted", "law"),
+    [
+        ("order", "test_a_course_is_bitwise_the_same_alone_and_in_any_batch"),
+        ("own state", "test_two_trainings_at_once_do_not_share_state"),
+        ("own state", "test_advancing_in_parts_equals_advancing_at_once"),
+        ("stands still", "test_it_learns"),
+        ("unknown", "test_tasks_know_it_and_what_it_reads"),
+    ],
+)
+def test_a_faulty_algorithm_breaks_its_law(planted: str, law: str) -> None:
+    pytest.importorskip("torch")
+    from fedhpo_gym.fl.algorithms import FedAvg
+
+    class Planted(FedAvg):
+        calls = 0
+
+        def server_update(self, parameters: Any, average: Any, state: Any, _: Any) -> Any:
+            self.calls += 1
+            if planted == "order":  # courses of a block leak into each other
+                average = {k: v + 1e-3 * v.sum(-1, keepdim=True) for k, v in average.items()}
+            if planted == "own state":
+                average = {k: v + 1e-3 * self.calls for k, v in average.items()}
+            return (parameters if planted == "stands still" else average), state
+
+    algorithm = Planted()
+
+    class Laws(AlgorithmConformance):
+        name = "fedopt" if planted == "unknown" else "fedavg"
+
+        @property
+        def algorithm(self) -> Any:
+            return algorithm
+
+    with pytest.raises(AssertionError):
         getattr(Laws(), law)()
 
 

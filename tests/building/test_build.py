@@ -1,0 +1,257 @@
+"""Building a table: killed at any moment, with any number of workers, it comes out the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedhpo_gym.building import build_table, workers
+from fedhpo_gym.building.consolidate import plan_digest
+from fedhpo_gym.building.units import list_units, place, unit_courses, unit_shape
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.tables import Table
+from tiny_table import tiny_folder, tiny_task
+
+pytestmark = pytest.mark.raw
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TASK = tiny_task()
+NAME = TASK.table_name
+BUILD = """
+import sys
+from pathlib import Path
+from tiny_table import tiny_task
+from fedhpo_gym.building import build_table
+
+if __name__ == "__main__":
+    build_table(tiny_task(), Path(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = (REPOSITORY, REPOSITORY / "tests" / "support", os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
+
+
+def start(folder: Path, number_of_workers: int = 1) -> subprocess.Popen[bytes]:
+    script = folder / "build.py"
+    folder.mkdir(exist_ok=True)
+    script.write_text(BUILD, encoding="utf-8")
+    return subprocess.Popen(
+        [sys.executable, str(script), str(folder), str(number_of_workers)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def parts_of(folder: Path) -> Path:
+    return folder / "parts" / f"{NAME}-{plan_digest(TASK)}"
+
+
+def finished(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in parts_of(folder).glob("*.npz")}
+
+
+def wait_for_units(folder: Path, process: subprocess.Popen[bytes], count: int) -> None:
+    deadline = time.monotonic() + 200
+    while len(finished(folder)) < count and process.poll() is None:
+        assert time.monotonic() < deadline, "the build does not get on"
+        time.sleep(0.002)
+
+
+def children_of(pid: int) -> set[int]:
+    found = set()
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        if int(fields[1]) == pid:
+            found.add(int(status.parent.name))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def assert_same_table(one: Path, two: Path) -> None:
+    first, second = (Table(folder / f"{NAME}.table.json") for folder in (one, two))
+    assert first.sha256 == second.sha256
+    arrays = [folder / f"{NAME}.table.npz" for folder in (one, two)]
+    assert arrays[0].read_bytes() == arrays[1].read_bytes()
+    dated = {"created", "hardware", "software"}
+    cards = [{k: v for k, v in table.card.items() if k not in dated} for table in (first, second)]
+    assert cards[0] == cards[1]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, set[int]]]:
+    """Return a folder in which a build was killed several times, and its orphans."""
+    folder = tmp_path_factory.mktemp("killed")
+    orphans: set[int] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        paths = (REPOSITORY, REPOSITORY / "tests" / "support")
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
+        for moment in (1, 3):  # when so many units are done
+            process = start(folder)
+            wait_for_units(folder, process, moment)
+            orphans |= children_of(process.pid)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    yield folder, orphans
+    for pid in orphans:
+        if is_running(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
+def test_a_killed_build_leaves_no_worker_behind(killed: tuple[Path, set[int]]) -> None:
+    _, orphans = killed
+    assert orphans
+    deadline = time.monotonic() + 60
+    while any(map(is_running, orphans)):
+        assert time.monotonic() < deadline, "workers outlive the build they worked for"
+        time.sleep(0.05)
+
+
+def test_a_killed_build_goes_on_and_ends_the_same(killed: tuple[Path, set[int]]) -> None:
+    folder, _ = killed
+    before = finished(folder)
+    assert 0 < len(before) < len(list_units(TASK))
+    assert not (folder / f"{NAME}.table.json").exists(), "a table that is not finished is none"
+    torn = parts_of(folder) / "seed3-batch32.part1"
+    torn.write_bytes(b"killed while writing")
+    process = start(folder, number_of_workers=2)
+    assert process.wait(timeout=280) == 0
+    after = finished(folder)
+    assert {name: after[name] for name in before} == before, "a finished unit was computed again"
+    assert len(after) == len(list_units(TASK))
+    assert_same_table(folder, tiny_folder())
+
+
+def copy_of_parts(target: Path, *leave_out: str) -> Path:
+    """Return a folder with the finished units of the tiny table, but for some."""
+    parts = parts_of(target)
+    parts.mkdir(parents=True)
+    for path in parts_of(tiny_folder()).glob("*.npz"):
+        if path.stem not in leave_out:
+            (parts / path.name).write_bytes(path.read_bytes())
+    return target
+
+
+def test_a_build_killed_while_writing_the_table_writes_it_anew(tmp_path: Path) -> None:
+    folder = copy_of_parts(tmp_path)
+    (folder / f"{NAME}.table.npz.part").write_bytes(b"half")
+    (folder / f"{NAME}.table.npz").write_bytes(b"of a card that never came")
+    build_table(TASK, folder, workers=1)
+    assert_same_table(folder, tiny_folder())
+
+
+def test_only_what_is_missing_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = copy_of_parts(tmp_path, "seed2-batch256")
+    asked: list[str] = []
+
+    def compute(task: object, units: object, parts: Path, _: int) -> None:
+        for unit in units:  # type: ignore[attr-defined]
+            asked.append(unit.name)
+            workers.compute_unit(task, unit, parts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("fedhpo_gym.building.build.compute_units", compute)
+    build_table(TASK, folder, workers=1)
+    assert asked == ["seed2-batch256"]
+    assert_same_table(folder, tiny_folder())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda patch: patch.setattr(consolidate_module(), "ENGINE_VERSION", 99),
+        lambda patch: patch.setattr(
+            consolidate_module(), "load_table", lambda _: type("T", (), {"fingerprint": "other"})
+        ),
+    ],
+    ids=["engine", "data"],
+)
+def test_parts_of_another_engine_or_other_data_are_not_used(
+    change: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copy_of_parts(tmp_path)
+    change(monkeypatch)  # type: ignore[operator]
+    asked: list[int] = []
+
+    def stop(_task: object, units: list[object], *_: object) -> None:
+        asked.append(len(units))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedhpo_gym.building.build.compute_units", stop)
+    with pytest.raises(KeyboardInterrupt):
+        build_table(TASK, folder, workers=1)
+    assert asked == [len(list_units(TASK))]
+
+
+def consolidate_module() -> object:
+    return sys.modules["fedhpo_gym.building.consolidate"]
+
+
+def test_every_variant_has_parts_of_its_own() -> None:
+    variants = [
+        TASK,
+        TASK.variant(alpha=1.0),
+        TASK.variant(algorithm="fedopt"),
+        TASK.variant(preprocessing="standardized"),
+        TASK.variant(seeds=(1, 2)),
+        tiny_task(rounds=4),
+    ]
+    assert len({plan_digest(task) for task in variants}) == len(variants)
+
+
+def test_units_cover_the_grid_once() -> None:
+    space = TASK.space.discretized()
+    rates = TASK.fidelity_space["client_sample_rate"].grid
+    seen = np.zeros((*space.grid_shape, len(rates), len(TASK.seeds)), dtype=int)
+    for unit in list_units(TASK):
+        courses = unit_courses(TASK, unit)
+        index = np.arange(len(courses)).reshape(unit_shape(TASK))
+        seen[place(TASK, unit)] += 1
+        for position in np.ndindex(*index.shape):
+            course = courses[index[position]]
+            assert course.seed == unit.seed
+            assert course.configuration["batch_size"] == unit.batch_size
+            assert course.client_sample_rate == rates[position[-1]]
+            for name, i in zip(space.names, position, strict=False):
+                if name != "batch_size":
+                    assert course.configuration[name] == space[name].grid[i]
+    assert (seen == 1).all()
+
+
+def test_the_card_says_where_its_numbers_come_from() -> None:
+    card = json.loads((tiny_folder() / f"{NAME}.table.json").read_text())
+    wanted = {"engine_version", "data_fingerprint", "seeds", "hardware", "created", "software"}
+    wanted |= {"data_licence", "data_citation", "problem_citation", "build_command", "missing"}
+    assert wanted <= set(card)
+    assert "rounds" in card["missing"]
+    assert card["rounds_trained"] == TASK.max_round
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_build_needs_a_worker(number: int, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"`workers`.*at least 1.*{number}"):
+        build_table(TASK, tmp_path, workers=number)
