@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
             for kind, decays in CASES.values()
         ]
         lines.append(f"| {name} | {paper:.4f} | " + " | ".join(f"{v:.4f}" for v in values) + " |")
-        print(lines[-1], flush=True)  # noqa: T201 - a command's output
+        print(lines[-1], flush=True)
     if options.out is not None:
         options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -116,9 +116,9 @@ def _card(
         "axes": ["round", *task.space.names, "client_sample_rate", "seed", "client"],
         "codes": codec.DESCRIPTION,
         "diverged_courses": int((arrays["diverged_at"] > 0).sum()),
-        "missing": "nothing" if len(fidelity["round"].grid) == task.max_round else (
-            "rounds that are not in the fidelity grid; best rounds were chosen among all rounds"
-        ),
+        "missing": "nothing"
+        if len(fidelity["round"].grid) == task.max_round
+        else ("rounds that are not in the fidelity grid; best rounds were chosen among all rounds"),
         "data_licence": source.licence,
         "data_citation": source.citation,
         "problem_citation": task.citation,

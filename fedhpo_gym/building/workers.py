@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from fedhpo_gym.building.units import Unit, unit_courses
 from fedhpo_gym.tasks import Task
 
 _finished_rounds: Synchronized[int] | None = None
-_parent: int | None = None
 
 
 def compute_units(task: Task, units: Sequence[Unit], folder: Path, workers: int) -> None:
@@ -65,16 +65,20 @@ def missing(units: Sequence[Unit], folder: Path) -> Iterator[Unit]:
 
 
 def _share(counter: Synchronized[int]) -> None:
-    global _finished_rounds, _parent  # noqa: PLW0603 - how a pool hands its workers shared state
+    global _finished_rounds
     _finished_rounds = counter
-    _parent = os.getppid()
+    threading.Thread(target=_end_with_builder, daemon=True).start()
+
+
+def _end_with_builder() -> None:
+    """End a worker whose builder was killed, whether it works or waits for work."""
+    builder = parent_process()
+    if builder is not None:
+        builder.join()
+        os._exit(1)
 
 
 def _count_round() -> None:
-    """Report a round; a worker whose builder was killed stops instead of working on unseen."""
-    if _finished_rounds is None:
-        return
-    if os.getppid() != _parent:
-        os._exit(1)
-    with _finished_rounds.get_lock():
-        _finished_rounds.value += 1
+    if _finished_rounds is not None:
+        with _finished_rounds.get_lock():
+            _finished_rounds.value += 1

@@ -48,13 +48,11 @@ def space(action_size: int, objective: Objective) -> gym.spaces.Dict:
 
 def empty(spaces: gym.spaces.Dict) -> dict[str, NDArray[np.float32]]:
     """Return the observation before the first trial: zeros, and the worst losses."""
-    seen = {
-        name: np.zeros(box.shape, np.float32)  # type: ignore[arg-type]
-        for name, box in spaces.spaces.items()
+    worst = {"loss", "incumbent_value"}
+    return {
+        name: _inside(spaces, name, np.full(box.shape or (), np.inf if name in worst else 0.0))
+        for name, box in spaces.items()
     }
-    for name in ("loss", "incumbent_value"):
-        seen[name] = _inside(spaces, name, np.full(spaces[name].shape, np.inf))  # type: ignore[arg-type]
-    return seen
 
 
 def observe(

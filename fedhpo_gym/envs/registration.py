@@ -78,9 +78,7 @@ def build_trial_env(
         vector_reward: leave the reward a vector.
         render_mode: "human", "rgb_array" or None.
     """
-    variant = get_task(task).variant(
-        algorithm=algorithm, alpha=alpha, preprocessing=preprocessing
-    )
+    variant = get_task(task).variant(algorithm=algorithm, alpha=alpha, preprocessing=preprocessing)
     if system:
         variant = variant.variant(system=_system(variant.system, system))
     if device is not None and backend != "raw":

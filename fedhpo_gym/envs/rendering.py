@@ -18,11 +18,11 @@ def draw(history: History, title: str, objective: str) -> NDArray[np.uint8]:
         MissingDependencyError: the extra `plot` is not installed.
     """
     _require()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 4.0), dpi=100)
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = FigureCanvasAgg(figure)
     _plot(figure.add_subplot(), history, title, objective)
     figure.tight_layout()
     canvas.draw()
@@ -36,7 +36,7 @@ def show(history: History, title: str, objective: str) -> None:
         MissingDependencyError: the extra `plot` is not installed.
     """
     _require()
-    import matplotlib.pyplot as plt  # noqa: PLC0415
+    import matplotlib.pyplot as plt
 
     plt.ion()
     figure = plt.figure(f"fedhpo_gym {title}", clear=True)
@@ -62,7 +62,7 @@ def _plot(axes: Any, history: History, title: str, objective: str) -> None:
 
 def _require() -> None:
     try:
-        import matplotlib  # noqa: F401, PLC0415
+        import matplotlib  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError(
             "rendering needs matplotlib; install it with `pip install 'fedhpo_gym[plot]'`"

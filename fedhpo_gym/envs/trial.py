@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -66,7 +66,11 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         reward_space: bounds of the reward vector.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["human", "rgb_array"], "render_fps": 4}
+    # Gymnasium declares it on instances, so it cannot be a ClassVar here.
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "render_modes": ["human", "rgb_array"],
+        "render_fps": 4,
+    }
 
     def __init__(
         self,
@@ -152,7 +156,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._space = SearchSpace((*space.dimensions, *free.dimensions))
         size = len(self._space)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (size,), np.float32)
-        self.observation_space = observation.space(size, self.objectives[0])
+        self._seen = observation.space(size, self.objectives[0])
+        self.observation_space = self._seen  # type: ignore[assignment]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -168,7 +173,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             "seeds": list(self.backend.seeds),
             "objectives": list(self._objective_names),
         }
-        return observation.empty(self.observation_space), info
+        return observation.empty(self._seen), info
 
     def step(
         self, action: NDArray[np.float32]
@@ -194,9 +199,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         )
         self._history.add(trial)
         reward = np.array([o.score(values[o.name]) for o in objectives], dtype=np.float32)
-        seen = observation.observe(
-            self.observation_space, evaluation, NO_PRIVACY, self._history, objectives[0]
-        )
+        seen = observation.observe(self._seen, evaluation, NO_PRIVACY, self._history, objectives[0])
         info = self._info(trial, evaluation, asdict(cost))
         if self.render_mode == "human":
             self.render()
@@ -229,7 +232,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             "diverged": bool(evaluation.diverged.any()),
         }
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8] | None:
         """Draw the incumbent against simulated time.
 
         Returns:
@@ -240,7 +243,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """
         if self.render_mode is None:
             return None
-        from fedhpo_gym.envs import rendering  # noqa: PLC0415 - matplotlib is optional
+        from fedhpo_gym.envs import rendering
 
         name = self._objective_names[0]
         if self.render_mode == "human":

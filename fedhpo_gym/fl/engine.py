@@ -120,7 +120,7 @@ def _evaluate(
 ) -> NDArray[np.float32]:
     """Evaluate; courses whose metrics are not finite diverge and keep their last ones."""
     metrics = evaluator(lockstep.parameters)
-    finite = np.isfinite(metrics).all(axis=(2, 3, 4))
+    finite: NDArray[np.bool_] = np.asarray(np.isfinite(metrics).all(axis=(2, 3, 4)))
     if not finite.all():
         lockstep.freeze(~finite)
         fallback = np.full_like(metrics, np.finfo(np.float32).max) if last is None else last

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -34,7 +36,7 @@ class Evaluator:
         true = np.stack([member[:, labels == j].sum(1) for j in range(federation.num_classes)])
         self._model = model
         self._federation = federation
-        self._spans = [slice(int(a), int(b)) for a, b in zip(bounds, bounds[1:], strict=False)]
+        self._spans = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
         self._x = model.inputs(federation.features[rows])
         self._member = torch.from_numpy(member).to(device)
         self._true = torch.from_numpy(true).to(device)[:, None, :, None]
@@ -83,7 +85,7 @@ class Evaluator:
 
     def _sum(self, values: Tensor) -> Tensor:
         sums = _sum_rows(self._member, values.flatten(0, 1))
-        return sums.unflatten(0, values.shape[:2])
+        return sums.view(*values.shape[:2], *sums.shape[1:])
 
 
 def _sum_rows(member: Tensor, values: Tensor) -> Tensor:

@@ -111,9 +111,7 @@ class Lockstep:
         items = self._sample()
         clients, column = np.unique(items.client, return_inverse=True)
         epochs = max(block.num_epochs for block in self.group.blocks)
-        batches = draw_round(
-            self._federation, self.round, clients, self.group.batch_size, epochs
-        )
+        batches = draw_round(self._federation, self.round, clients, self.group.batch_size, epochs)
         local = self._gather(items)
         self._train(local, items, self._index(column), batches)
         average = self._average(local, items)

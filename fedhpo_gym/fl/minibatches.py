@@ -73,9 +73,8 @@ def draw_round(
         rng = stream(federation.seed, "minibatches", round_index, int(client))
         per_epoch = steps_per_epoch(len(own), batch_size)
         full = np.zeros((per_epoch, width), dtype=np.int64)
-        mask = np.arange(per_epoch * width).reshape(per_epoch, width)
         # Every minibatch but the last is full, and then batch_size == width.
-        mask = mask < len(own)
+        mask = np.arange(per_epoch * width).reshape(per_epoch, width) < len(own)
         weight = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
         for epoch in range(num_epochs):
             full[mask] = own[rng.permutation(len(own))]

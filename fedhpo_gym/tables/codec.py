@@ -30,9 +30,7 @@ def dtype(metric: str, num_samples: NDArray[np.integer]) -> np.dtype[np.unsigned
     return np.dtype(np.uint8)
 
 
-def encode(
-    metric: str, values: NDArray[np.floating], num_samples: NDArray[np.integer]
-) -> Codes:
+def encode(metric: str, values: NDArray[np.floating], num_samples: NDArray[np.integer]) -> Codes:
     """Return the codes of metric values.
 
     Args:
@@ -43,10 +41,11 @@ def encode(
     if metric == "loss":
         bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32).astype(np.uint64)
         top = np.uint64(np.float32(np.inf).view(np.uint32) >> 15) - np.uint64(1)
-        return np.minimum((bits + np.uint64(1 << 14)) >> np.uint64(15), top).astype(np.uint16)
+        rounded = (bits + np.uint64(1 << 14)) >> np.uint64(15)
+        return np.asarray(np.minimum(rounded, top), dtype=np.uint16)
     if metric == "accuracy":
-        return np.rint(values * num_samples).astype(dtype(metric, num_samples))
-    return np.rint(values * F1_STEPS).astype(np.uint8)
+        return np.asarray(np.rint(values * num_samples)).astype(dtype(metric, num_samples))
+    return np.asarray(np.rint(values * F1_STEPS)).astype(np.uint8)
 
 
 def decode(metric: str, codes: Codes, num_samples: NDArray[np.integer]) -> NDArray[np.float32]:

@@ -34,7 +34,9 @@ def find(name: str, suffix: str) -> Path | None:
 def list_tables() -> tuple[str, ...]:
     """Return the names of all tables that can be opened."""
     folders = (table_folder(), EMBEDDED)
-    found = {path.name.removesuffix(".table.json") for f in folders for path in f.glob("*.table.json")}
+    found = {
+        path.name.removesuffix(".table.json") for f in folders for path in f.glob("*.table.json")
+    }
     return tuple(sorted(found))
 
 
@@ -48,8 +50,8 @@ def open_table(name: str) -> Table:
     path = find(name, ".table.json")
     if path is None:
         raise MissingDataError(
-            f"there is no table {name!r}; build it with `fedhpo-gym build {build_arguments(name)}`, "
-            'or use backend="raw"'
+            f"there is no table {name!r}; build it with "
+            f'`fedhpo-gym build {build_arguments(name)}`, or use backend="raw"'
         )
     return _open(path, path.stat().st_mtime_ns)
 

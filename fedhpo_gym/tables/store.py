@@ -97,7 +97,8 @@ class Table:
         """Return f for the whole grid: (rounds, *grid, rates, seeds), weighted over clients."""
         samples = self.num_samples[:, :, SPLITS.index(split)]
         weights = samples / samples.sum(axis=1, keepdims=True)
-        return np.einsum("...sc,sc->...s", self.values("best", split, metric), weights)
+        values = self.values("best", split, metric)
+        return np.asarray(np.einsum("...sc,sc->...s", values, weights), dtype=np.float64)
 
     def evaluate(
         self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
@@ -120,9 +121,7 @@ class Table:
             fidelity=fidelity,
         )
 
-    def index(
-        self, configuration: Mapping[str, object], fidelity: Fidelity
-    ) -> tuple[int, ...]:
+    def index(self, configuration: Mapping[str, object], fidelity: Fidelity) -> tuple[int, ...]:
         """Return the position of an evaluation: round, configuration grid, rate.
 
         Raises:
@@ -157,7 +156,7 @@ class Table:
 
     def _diverged(self, cell: tuple[int, ...], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         at = self.codes("diverged_at")[cell[1:]][rows]
-        return (at > 0) & (at <= self.rounds[cell[0]])
+        return np.asarray((at > 0) & (at <= self.rounds[cell[0]]), dtype=np.bool_)
 
     def require_seeds(self, seeds: tuple[int, ...]) -> None:
         """Check that the table holds these seeds.
@@ -169,7 +168,7 @@ class Table:
         if unknown:
             raise InvalidArgumentError(
                 f"`seeds` must be among {self.seeds}, the seeds of table {self.name}, "
-                f"got {unknown[0]!r}; use one of them or backend=\"raw\""
+                f'got {unknown[0]!r}; use one of them or backend="raw"'
             )
 
     def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
@@ -177,9 +176,7 @@ class Table:
         return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
 
 
-def write_table(
-    folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
-) -> Path:
+def write_table(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:
     """Write a table's arrays, then its card; until the card is there, the table is not.
 
     The same content gives the same bytes: members carry no time stamp.

@@ -8,9 +8,14 @@ import gymnasium as gym
 
 
 class RawBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Exchanges the backend of a trial environment: real training with the suite's engine."""
+    """Exchanges the backend of a trial environment.
 
-    def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None, device: str = "cpu") -> None:
+    Real training with the suite's engine.
+    """
+
+    def __init__(
+        self, env: gym.Env[Any, Any], *, seed: int | None = None, device: str = "cpu"
+    ) -> None:
         """Exchange the backend; call `reset` before the next step.
 
         Args:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 
@@ -42,8 +44,8 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         gym.Wrapper.__init__(self, env)
         objectives = env.get_wrapper_attr("objectives")
         names = [objective.name for objective in objectives]
-        self._limits = np.full(len(names), np.inf)
-        self._weights = np.zeros(len(names))
+        self._limits: NDArray[np.float64] = np.full(len(names), np.inf)
+        self._weights: NDArray[np.float64] = np.zeros(len(names))
         for name, constraint in (constraints or {}).items():
             if name not in names:
                 raise unknown_name("constraint", name, names)
@@ -54,16 +56,15 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step with a scalar reward; `info["penalty"]` says how much was subtracted."""
-        observation, scores, terminated, truncated, info = self.env.step(action)
-        excess = np.maximum(-np.asarray(scores, dtype=np.float64) - self._limits, 0.0)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        scores = np.asarray(reward, dtype=np.float64)
+        excess = np.maximum(-scores - self._limits, 0.0)
         penalty = float(self._weights @ excess)
         info = {**info, "penalty": penalty}
         return observation, float(scores[0]) - penalty, terminated, truncated, info
 
 
-def _limit_and_weight(
-    name: str, constraint: float | Mapping[str, float]
-) -> tuple[float, float]:
+def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tuple[float, float]:
     record = constraint if isinstance(constraint, Mapping) else {"limit": constraint}
     if "limit" not in record or set(record) - {"limit", "weight"}:
         raise InvalidArgumentError(
@@ -80,5 +81,6 @@ def _limit_and_weight(
 
 
 def _is_finite(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and bool(np.isfinite(value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)

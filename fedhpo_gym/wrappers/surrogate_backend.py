@@ -8,7 +8,10 @@ import gymnasium as gym
 
 
 class SurrogateBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Exchanges the backend of a trial environment: a model fitted on the task's table; answers any point."""
+    """Exchanges the backend of a trial environment.
+
+    A model fitted on the task's table; answers any point.
+    """
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None) -> None:
         """Exchange the backend; call `reset` before the next step.

@@ -8,7 +8,10 @@ import gymnasium as gym
 
 
 class TabularBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Exchanges the backend of a trial environment: exact look-up in the task's table; off the grid is an error."""
+    """Exchanges the backend of a trial environment.
+
+    Exact look-up in the task's table; off the grid is an error.
+    """
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None) -> None:
         """Exchange the backend; call `reset` before the next step.

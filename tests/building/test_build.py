@@ -132,6 +132,31 @@ def test_a_killed_build_leaves_no_worker_behind(killed: tuple[Path, set[int]]) -
         time.sleep(0.05)
 
 
+IDLE = """
+import os, signal
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from fedhpo_gym.building import workers
+
+if __name__ == "__main__":
+    context = get_context("spawn")
+    pool = ProcessPoolExecutor(1, context, workers._share, (context.Value("q", 0),))
+    print(pool.submit(os.getpid).result(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_that_waits_for_work_ends_with_its_builder(tmp_path: Path) -> None:
+    script = tmp_path / "idle.py"
+    script.write_text(IDLE, encoding="utf-8")
+    # A worker that goes on would keep the pipe open, and this call waiting.
+    done = subprocess.run(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, timeout=100, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert not is_running(int(done.stdout))
+
+
 def test_a_killed_build_goes_on_and_ends_the_same(killed: tuple[Path, set[int]]) -> None:
     folder, _ = killed
     before = finished(folder)

@@ -10,15 +10,24 @@ import copy
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 from torch.nn.functional import cross_entropy
 
+from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.minibatches import client_order, draw_round
+from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.schema import Fidelity
 from fedhpo_gym.seeding import stream
 
 
-def plain_fedavg(federation, course, rounds, server_momentum=0.0, server_learning_rate=1.0):
+def plain_fedavg(
+    federation: Federation,
+    course: Course,
+    rounds: int,
+    server_momentum: float = 0.0,
+    server_learning_rate: float = 1.0,
+) -> NDArray[np.float64]:
     """Return (rounds, clients, splits, metrics) learning curves of one course."""
     config = course.configuration
     model = _initial_model(federation)
@@ -52,7 +61,7 @@ def plain_fedavg(federation, course, rounds, server_momentum=0.0, server_learnin
     return np.array(curves)
 
 
-def _initial_model(federation):
+def _initial_model(federation: Federation) -> torch.nn.Linear:
     features, classes = federation.features.shape[1], federation.num_classes
     bound = 1 / np.sqrt(features)
     drawn = stream(federation.seed, "init").uniform(-bound, bound, (classes, features + 1))
@@ -64,8 +73,10 @@ def _initial_model(federation):
 
 
 @torch.no_grad()
-def _evaluate(model, federation, x, y):
-    table = []
+def _evaluate(
+    model: torch.nn.Linear, federation: Federation, x: torch.Tensor, y: torch.Tensor
+) -> list[list[list[float]]]:
+    table: list[list[list[float]]] = []
     for client in federation.clients:
         table.append([])
         for rows in client:

@@ -11,21 +11,22 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from engine.plain_fedavg import plain_fedavg  # noqa: E402
-
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.datasets import DataTable  # noqa: E402
-from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
-from fedhpo_gym.fl.federation import make_federation  # noqa: E402
+from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
+from fedhpo_gym.fl.federation import Federation, make_federation  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 
+Federations = dict[int, Federation]
 
-def make_model(federation, device):
+
+def make_model(federation: Federation, device: torch.device) -> LogisticRegression:
     return LogisticRegression(federation.features.shape[1], federation.num_classes, device)
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["2-classes", "3-classes"])
-def federations(request):
+def federations(request: pytest.FixtureRequest) -> Federations:
     classes = request.param
     rng = np.random.default_rng(classes)
     labels = rng.integers(classes, size=700)
@@ -34,12 +35,22 @@ def federations(request):
     return {seed: make_federation(table, seed) for seed in (1, 2)}
 
 
-def course(lr=0.1, wd=0.001, batch=16, epochs=2, rate=1.0, seed=1, **server):
+def course(
+    lr: float = 0.1,
+    wd: float = 0.001,
+    batch: int = 16,
+    epochs: int = 2,
+    rate: float = 1.0,
+    seed: int = 1,
+    **server: float,
+) -> Course:
     config = {"learning_rate": lr, "weight_decay": wd, "batch_size": batch, "step_size": epochs}
     return Course({**config, **server}, rate, seed)
 
 
-def run(federations, courses, rounds=6, algorithm="fedavg"):
+def run(
+    federations: Federations, courses: list[Course], rounds: int = 6, algorithm: str = "fedavg"
+) -> Curves:
     batch = CourseBatch(federations, make_model, get_algorithm(algorithm), courses)
     return batch.advance(rounds)
 
@@ -55,7 +66,7 @@ MIXED = [
 
 
 @pytest.mark.parametrize("index", range(0, len(MIXED), 4))
-def test_engine_equals_plain_fedavg(federations, index):
+def test_engine_equals_plain_fedavg(federations: Federations, index: int) -> None:
     chosen = MIXED[index]
     expected = plain_fedavg(federations[chosen.seed], chosen, 6)
     found = run(federations, MIXED).metrics[index]
@@ -63,14 +74,16 @@ def test_engine_equals_plain_fedavg(federations, index):
 
 
 @pytest.mark.parametrize(("momentum", "rate"), [(0.9, 0.5), (0.0, 1.0)])
-def test_fedopt_equals_plain_server_sgd(federations, momentum, rate):
+def test_fedopt_equals_plain_server_sgd(
+    federations: Federations, momentum: float, rate: float
+) -> None:
     chosen = course(server_momentum=momentum, server_learning_rate=rate)
     expected = plain_fedavg(federations[1], chosen, 6, momentum, rate)
     found = run(federations, [chosen], algorithm="fedopt").metrics[0]
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
 
 
-def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federations):
+def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federations: Federations) -> None:
     together = run(federations, MIXED).metrics
     shuffled = np.random.default_rng(0).permutation(len(MIXED))
     reordered = run(federations, [MIXED[i] for i in shuffled]).metrics
@@ -79,7 +92,7 @@ def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federations):
         np.testing.assert_array_equal(run(federations, [MIXED[index]]).metrics[0], together[index])
 
 
-def test_slot_position_does_not_change_the_arithmetic(federations):
+def test_slot_position_does_not_change_the_arithmetic(federations: Federations) -> None:
     alone = run(federations, [course(lr=0.05)]).metrics[0]
     crowd = [course(lr=lr) for lr in np.geomspace(1e-4, 1, 40)]
     for position in (0, 7, 15, 16, 23, 39):
@@ -87,14 +100,14 @@ def test_slot_position_does_not_change_the_arithmetic(federations):
         np.testing.assert_array_equal(run(federations, courses).metrics[position], alone)
 
 
-def test_advancing_in_parts_equals_advancing_at_once(federations):
+def test_advancing_in_parts_equals_advancing_at_once(federations: Federations) -> None:
     whole = run(federations, MIXED, 6).metrics
     batch = CourseBatch(federations, make_model, get_algorithm("fedavg"), MIXED)
     parts = [batch.advance(n).metrics for n in (1, 2, 3)]
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
 
 
-def test_a_snapshot_can_be_continued_again_and_again(federations):
+def test_a_snapshot_can_be_continued_again_and_again(federations: Federations) -> None:
     courses = [*MIXED, course(lr=1e30, wd=1e30)]
     batch = CourseBatch(federations, make_model, get_algorithm("fedavg"), courses)
     batch.advance(2)
@@ -106,7 +119,9 @@ def test_a_snapshot_can_be_continued_again_and_again(federations):
     np.testing.assert_array_equal(again.diverged_at, first.diverged_at)
 
 
-def test_a_diverged_course_is_frozen_marked_and_touches_no_neighbour(federations):
+def test_a_diverged_course_is_frozen_and_touches_no_neighbour(
+    federations: Federations,
+) -> None:
     wild = course(lr=1e30, wd=1e30)
     calm = [course(lr=lr) for lr in (0.01, 0.1)]
     curves = run(federations, [calm[0], wild, calm[1]])
@@ -118,6 +133,6 @@ def test_a_diverged_course_is_frozen_marked_and_touches_no_neighbour(federations
     assert (stopped == stopped[0]).all()
 
 
-def test_the_seed_matters(federations):
+def test_the_seed_matters(federations: Federations) -> None:
     one, two = run(federations, [course(seed=1), course(seed=2)]).metrics
     assert not np.array_equal(one, two)

@@ -1,8 +1,8 @@
 """Our learning curves beside those of real FederatedScope runs, recorded with the same settings.
 
 The recorded runs trained on a draw of `make_classification(1000, 20)` whose seed and difficulty
-are not recorded, partitioned by a generator we do not share. So the runs cannot agree point by point; they must lie
-where our runs over many draws lie, at every round, in level and in shape.
+are not recorded, partitioned by a generator we do not share. So the runs cannot agree point by
+point; they must lie where our runs over many draws lie, at every round, in level and in shape.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def ours() -> NDArray[np.float64]:
     runs = []
     for draw in range(36):
         informative = (2, 5, 10)[draw % 3]
-        x, y = datasets.make_classification(
-            1000, 20, n_informative=informative, random_state=draw
-        )
+        x, y = datasets.make_classification(1000, 20, n_informative=informative, random_state=draw)
         table = DataTable("made", x, y.astype(np.int64), 2, "")
         federations = {seed: make_federation(table, seed) for seed in (1,)}
         config = {"learning_rate": 0.1, "weight_decay": 0.0, "batch_size": 64, "step_size": 1}

@@ -156,7 +156,7 @@ def test_a_tabular_environment_needs_no_torch(
         ({"backends": "raw"}, ValueError, ["argument", "'backends'", "'backend'"]),
         ({"backend": "tabularr"}, UnknownNameError, ["backend", "tabularr", "'tabular'"]),
         ({"task": "LR-Nope"}, UnknownNameError, ["task", "LR-Nope", "LR-"]),
-        ({"algorithm": "fedprox"}, UnknownNameError, ["algorithm", "fedprox", "fedavg"]),
+        ({"algorithm": "fedprox"}, UnknownNameError, ["algorithm", "fedprox", "'fedopt'"]),
         ({"preprocessing": "x"}, UnknownNameError, ["preprocessing", "'x'", "standardized"]),
         ({"alpha": -0.5}, ValueError, ["`alpha`", "positive", "-0.5"]),
         ({"alpha": "0.5"}, ValueError, ["`alpha`", "number", "'0.5'"]),

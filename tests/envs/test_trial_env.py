@@ -207,9 +207,9 @@ def test_an_action_outside_the_space_is_refused(action: NDArray[np.float64]) -> 
 
 def test_more_rounds_cost_more() -> None:
     env = named(budget_trials=99)
-    times = [ask(env, rounds)[-1]["cost"]["time_s"] for rounds in (1, 3, 9, 27, 81, 243)]
+    times = [ask(env, rounds)[-1]["cost"]["time_s"] for rounds in (1, 3, 9, 81, 500)]
     assert (np.diff(times) > 0).all()
-    np.testing.assert_allclose(np.array(times) / times[0], [1, 3, 9, 27, 81, 243])
+    np.testing.assert_allclose(np.array(times) / times[0], [1, 3, 9, 81, 500])
 
 
 @pytest.mark.parametrize("freeze_thaw", [False, True])

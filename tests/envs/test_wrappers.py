@@ -193,7 +193,7 @@ def test_named_actions_of_an_interval_are_evaluated_up_to_float32() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"round": 80}, OffGridError, r"\['round'\].*on the grid.*80.*56, 81"),
+        ({"round": 80}, OffGridError, r"\['round'\].*on the grid.*80.*81"),
         ({"batch_size": 65}, OffGridError, r"\['batch_size'\].*65.*64, 128|32, 64"),
         ({"learning_rate": 0.02}, OffGridError, r"\['learning_rate'\].*0\.02.*0\.01"),
         ({"learning_rate": 2.0}, InvalidArgumentError, r"\['learning_rate'\].*1\.0.*2\.0"),

@@ -139,7 +139,9 @@ def test_importing_the_package_loads_nothing_heavy(run_python: Callable[..., str
 def test_no_part_but_the_engine_loads_anything_heavy(run_python: Callable[..., str]) -> None:
     # The front door of every part: a tabular environment and its agents need none of these.
     doors = {
-        ".".join(name.split(".")[:2]) for name in PACKAGE if contract.part_of(name) not in {"fl", "building"}
+        ".".join(name.split(".")[:2])
+        for name in PACKAGE
+        if contract.part_of(name) not in {"fl", "building"}
     }
     assert heavy_after(run_python, f"import {', '.join(sorted(doors))}") == []
 

@@ -36,8 +36,7 @@ def require(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingDependencyError(
-            f"this needs the module {module!r}; install it with "
-            f"`pip install 'fedhpo_gym[{extra}]'`"
+            f"this needs the module {module!r}; install it with `pip install 'fedhpo_gym[{extra}]'`"
         ) from error
 
 

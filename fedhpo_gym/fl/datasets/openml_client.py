@@ -28,7 +28,7 @@ def download(source: TableSource) -> dict[str, NDArray[Any]]:
     try:
         task = openml.tasks.get_task(source.openml_task, download_splits=False)
         frame, target, _, _ = task.get_dataset().get_data(target=task.target_name)
-    except Exception as error:  # noqa: BLE001 - the client raises many types for one cause
+    except Exception as error:
         raise MissingDataError(
             f"table {source.name} (OpenML task {source.openml_task}) could not be downloaded: "
             f"{error}. Check the network and run `fedhpo-gym download {source.name}`, or put the "
