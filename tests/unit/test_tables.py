@@ -23,6 +23,8 @@ from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import Table, codec, list_tables, open_table
 from fedhpo_gym.tables.locate import ENV_VAR
 from fedhpo_gym.tables.store import WHICH, write_table
+from fedhpo_gym.tasks import Task
+from tiny_table import tiny  # noqa: F401 - a fixture
 
 NAME = "LR-CreditG-fedavg"
 SPACE = SearchSpace(
@@ -320,9 +322,18 @@ def test_the_table_folder(
 # ----------------------------------------------------------------------------------- laws
 
 
-@pytest.mark.parametrize("name", list_tables())
+@pytest.mark.parametrize("name", list_tables() or [""])
 def test_every_table_at_hand_keeps_the_laws_of_learning_curves(name: str) -> None:
-    table = open_table(name)
+    if not name:
+        pytest.skip("no table is embedded or built")
+    assert_laws_of_learning_curves(open_table(name))
+
+
+def test_a_table_built_now_keeps_the_laws_of_learning_curves(tiny: Task) -> None:  # noqa: F811
+    assert_laws_of_learning_curves(open_table(tiny.table_name))
+
+
+def assert_laws_of_learning_curves(table: Table) -> None:
     best_round = table.codes("best_round").astype(int)
     rounds = np.array(table.rounds).reshape(-1, *[1] * (best_round.ndim - 1))
     objective = table.objective()
