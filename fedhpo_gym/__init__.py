@@ -17,12 +17,18 @@ ENTRY_POINT = "fedhpo_gym.envs.registration:make_trial_env"
 def register_all() -> None:
     """Register `FedHPO-*` ids and their `MO-FedHPO-*` twins with vector rewards, once.
 
-    Only strings are registered; what an id needs is imported when it is made.
+    Only strings are registered; what an id needs is imported when it is made. Gymnasium's checker
+    knows no vector rewards and would warn at every step, so the twins go without it.
     """
     for name, task in TASKS.items():
         for prefix, extra in (("", {}), ("MO-", {"vector_reward": True})):
             if prefix + task.id not in gym.registry:
-                gym.register(prefix + task.id, ENTRY_POINT, kwargs={"task": name, **extra})
+                gym.register(
+                    prefix + task.id,
+                    ENTRY_POINT,
+                    disable_env_checker=bool(extra),
+                    kwargs={"task": name, **extra},
+                )
 
 
 register_all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from multiprocessing import get_context, parent_process
@@ -16,6 +17,7 @@ from tqdm import tqdm
 
 from fedhpo_gym.backends.training import make_batch
 from fedhpo_gym.building.units import Unit, unit_courses
+from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.tasks import Task
 
 _finished_rounds: Synchronized[int] | None = None
@@ -54,9 +56,19 @@ def compute_unit(task: Task, unit: Unit, folder: Path) -> None:
 
 
 def read_unit(folder: Path, unit: Unit) -> dict[str, Any]:
-    """Return the stored `metrics` and `diverged_at` of a unit."""
-    with np.load(folder / f"{unit.name}.npz", allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    """Return the stored `metrics` and `diverged_at` of a unit.
+
+    Raises:
+        DamagedDataError: the file cannot be read; says what to do.
+    """
+    path = folder / f"{unit.name}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DamagedDataError(
+            f"{path} is damaged ({error}); delete it and run the same build again"
+        ) from error
 
 
 def missing(units: Sequence[Unit], folder: Path) -> Iterator[Unit]:

@@ -41,6 +41,10 @@ class BatchSnapshot:
     last: tuple[NDArray[np.float32] | None, ...]
 
 
+WORST = np.array([np.finfo(np.float32).max, 0.0, 0.0], dtype=np.float32)
+"""Loss, accuracy and macro-F1 of a course that never was finite."""
+
+
 class CourseBatch:
     """Federated courses that advance together and never influence each other.
 
@@ -123,7 +127,7 @@ def _evaluate(
     finite: NDArray[np.bool_] = np.asarray(np.isfinite(metrics).all(axis=(2, 3, 4)))
     if not finite.all():
         lockstep.freeze(~finite)
-        fallback = np.full_like(metrics, np.finfo(np.float32).max) if last is None else last
+        fallback = np.broadcast_to(WORST, metrics.shape) if last is None else last
         metrics = np.where(finite[..., None, None, None], metrics, fallback)
     return metrics
 

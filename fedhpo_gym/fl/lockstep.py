@@ -214,7 +214,8 @@ class Lockstep:
         return values
 
     def _tensor(self, values: NDArray[np.floating]) -> Tensor:
-        return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(self._device)
+        with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
+            return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(self._device)
 
     def _index(self, values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)

@@ -131,6 +131,7 @@ def test_a_diverged_course_is_frozen_and_touches_no_neighbour(
     assert np.isfinite(curves.metrics).all()
     stopped = curves.metrics[1, curves.diverged_at[1] - 1 :]
     assert (stopped == stopped[0]).all()
+    assert ((curves.metrics[..., 1:] >= 0) & (curves.metrics[..., 1:] <= 1)).all()
 
 
 def test_the_seed_matters(federations: Federations) -> None:

@@ -27,7 +27,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "fl": frozenset(),
     "analysis": frozenset(),
     "tasks": frozenset({"objectives", "systems"}),
-    "backends": frozenset({"tasks", "tables", "fl", "objectives", "systems"}),
+    "backends": frozenset({"tasks", "tables", "surrogates", "fl", "objectives", "systems"}),
     "wrappers": frozenset(),
     # The entry points compose the default wrappers, see DESIGN "The observation, the reward".
     "envs": frozenset({"backends", "tasks", "objectives", "systems", "wrappers"}),

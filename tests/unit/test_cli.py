@@ -215,7 +215,7 @@ def test_build_passes_its_arguments_on(
 def test_surrogate_names_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _module(monkeypatch, "fedhpo_gym.surrogates", fit_surrogate=lambda name: f"{name}!")
+    _module(monkeypatch, "fedhpo_gym.tools.fit_surrogate", fit_surrogate=lambda name: f"{name}!")
     assert main(["surrogate", SHORT, "--algorithm", "fedopt"]) == 0
     assert capsys.readouterr().out == "LR-CreditG-fedopt!\n"
 
