@@ -136,7 +136,7 @@ def time_federatedscope(task: Task, rounds: int, source: Path, python: Path) -> 
         clock: [float(np.mean(course[clock][WARM_UP - 1 :])) for course in answer["courses"]]
         for clock in ("cpu_s", "wall_s")
     }
-    name = f"FederatedScope ({peer.describe(answer)})"
+    name = peer.describe(answer)
     return Peer(name, rows["cpu_s"], rows["wall_s"], answer["peak_rss_mb"])
 
 

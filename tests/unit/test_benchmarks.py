@@ -121,7 +121,7 @@ def test_engine_speed_compares_with_everything(
     assert grid[2][0] == "our engine, the grid as batches"
     assert grid[2][-1] == "1"
     # The peer's rounds take 0.1 s, of which a course has 500.
-    assert grid[-1][:4] == ["FederatedScope (Peer 1)", "72", "50", "50"]
+    assert grid[-1][:4] == ["Peer 1", "72", "50", "50"]
     assert single[-1][1:] == ["100", "100"]
 
 
