@@ -4,7 +4,8 @@ import gymnasium as gym
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 
-ACTION = [-1.0, -1.0, 0.0, 0.0]  # learning rate 1e-5, no weight decay, batch size 32, 3 local epochs
+# learning rate 1e-5, no weight decay, batch size 32, 3 local epochs
+ACTION = [-1.0, -1.0, 0.0, 0.0]
 
 for backend in ("tabular", "surrogate", "raw"):
     env = gym.make(

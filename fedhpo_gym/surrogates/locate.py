@@ -7,15 +7,12 @@ from pathlib import Path
 
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.surrogates.surrogate import SUFFIX, Surrogate
-from fedhpo_gym.tables.locate import EMBEDDED, build_arguments, find, table_folder
+from fedhpo_gym.tables.locate import build_arguments, find, list_names
 
 
 def list_surrogates() -> tuple[str, ...]:
     """Return the names of all surrogates that can be opened."""
-    ending = f"{SUFFIX}.json"
-    folders = (table_folder(), EMBEDDED)
-    found = {path.name.removesuffix(ending) for f in folders for path in f.glob(f"*{ending}")}
-    return tuple(sorted(found))
+    return list_names(f"{SUFFIX}.json")
 
 
 def open_surrogate(name: str) -> Surrogate:

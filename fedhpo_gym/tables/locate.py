@@ -31,13 +31,16 @@ def find(name: str, suffix: str) -> Path | None:
     return None
 
 
+def list_names(suffix: str) -> tuple[str, ...]:
+    """Return the sorted names of all files `<name><suffix>` that `find` would return."""
+    folders = (table_folder(), EMBEDDED)
+    found = {path.name.removesuffix(suffix) for f in folders for path in f.glob(f"*{suffix}")}
+    return tuple(sorted(found))
+
+
 def list_tables() -> tuple[str, ...]:
     """Return the names of all tables that can be opened."""
-    folders = (table_folder(), EMBEDDED)
-    found = {
-        path.name.removesuffix(".table.json") for f in folders for path in f.glob("*.table.json")
-    }
-    return tuple(sorted(found))
+    return list_names(".table.json")
 
 
 def open_table(name: str) -> Table:

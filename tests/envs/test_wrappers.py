@@ -247,4 +247,4 @@ def test_exchanging_the_backend_equals_asking_for_it() -> None:
 @pytest.mark.usefixtures("tiny")
 def test_a_backend_with_nothing_to_answer_from_is_refused() -> None:
     with pytest.raises(FileNotFoundError, match="fedhpo-gym surrogate"):
-        SurrogateBackend(gym.make(ENV_ID))
+        SurrogateBackend(gym.make(ENV_ID, algorithm="fedopt", backend="raw"))

@@ -181,6 +181,7 @@ def test_env_speed_reports_every_backend(
 ) -> None:
     write_noise_table(task, tmp_path)
     monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path))
+    monkeypatch.setattr("fedhpo_gym.tables.locate.EMBEDDED", tmp_path)
     benchmark = load("env_speed")
     monkeypatch.setattr(load("measuring"), "in_fresh_process", call_here)
     out = tmp_path / "report.md"
