@@ -217,6 +217,9 @@ def test_parity_reports_both_programs(
         _, _, federation, chosen, rounds, initial = arguments
         assert initial[0].shape == (2, federation.features.shape[1] + 1)
         assert not np.array_equal(initial[0], initial[1])
+        full, minibatch = chosen[0].configuration, chosen[-1].configuration
+        assert full["batch_size"] == federation.num_samples[:, 0].max()
+        assert minibatch["batch_size"] == 64
         return answer(len(chosen), rounds)
 
     monkeypatch.setattr(toy("peer"), "run_courses", run_courses)
@@ -224,7 +227,7 @@ def test_parity_reports_both_programs(
     small = ["--rounds=3", "--seeds=4", "--federatedscope-seeds=2", "--federatedscope=tree"]
     report = toy("federatedscope_parity").main([*small, f"--out={out}"])
     found = tables(report)
-    assert [(len(rows) - 2, len(rows[0])) for rows in found] == [(2, 5), (4, 5)]
+    assert [(len(rows) - 2, len(rows[0])) for rows in found] == [(2, 6), (4, 5)]
     assert [row[0] for row in found[0][2:]] == ["0.1", "0.01"]
     assert out.read_text(encoding="utf-8") == report
 
