@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser.add_argument("--task", default="LR-CreditG")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=40, help="seeds of our engine")
-    parser.add_argument("--federatedscope-seeds", type=int, default=10)
+    parser.add_argument("--federatedscope-seeds", type=int, default=20)
     peer.add_arguments(parser)
     arguments = parser.parse_args(argv)
     if not arguments.federatedscope:
