@@ -13,7 +13,7 @@ from fedhpo_gym.backends import training
 from fedhpo_gym.backends.base import Backend
 from fedhpo_gym.backends.curves import best_rounds
 from fedhpo_gym.fl import ENGINE_VERSION
-from fedhpo_gym.fl.datasets import load_table
+from fedhpo_gym.fl.datasets import load_dataset
 from fedhpo_gym.fl.engine import CourseBatch, Curves
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.schema import Evaluation, Fidelity
@@ -56,7 +56,7 @@ class Raw(Backend):
     @property
     def fingerprint(self) -> str:
         """See `Backend.fingerprint`."""
-        data = load_table(self.task.dataset).fingerprint
+        data = load_dataset(self.task.dataset).fingerprint
         words = f"{data} {self.task.table_name} engine {ENGINE_VERSION}"
         return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 

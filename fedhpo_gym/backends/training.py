@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.algorithms import get_algorithm
-from fedhpo_gym.fl.datasets import load_table
+from fedhpo_gym.fl.datasets import load_dataset
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.federation import Federation, make_federation
 from fedhpo_gym.fl.models import make_model
@@ -20,7 +20,7 @@ def federation(
     dataset: str, num_clients: int, alpha: float, preprocessing: str, seed: int
 ) -> Federation:
     """Return the federation of a data set under one seed."""
-    return make_federation(load_table(dataset), seed, num_clients, alpha, preprocessing)
+    return make_federation(load_dataset(dataset), seed, num_clients, alpha, preprocessing)
 
 
 def task_federation(task: Task, seed: int) -> Federation:

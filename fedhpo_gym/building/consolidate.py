@@ -19,7 +19,7 @@ from fedhpo_gym.backends.training import task_federation
 from fedhpo_gym.building.units import list_units, place, unit_shape
 from fedhpo_gym.building.workers import read_unit
 from fedhpo_gym.fl import ENGINE_VERSION
-from fedhpo_gym.fl.datasets import TABLE_SOURCES, load_table
+from fedhpo_gym.fl.datasets import SOURCES, load_dataset
 from fedhpo_gym.schema import METRICS, SPLITS
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import codec
@@ -52,7 +52,7 @@ def plan(task: Task) -> dict[str, Any]:
     return {
         "name": task.table_name,
         "engine_version": ENGINE_VERSION,
-        "data_fingerprint": load_table(task.dataset).fingerprint,
+        "data_fingerprint": load_dataset(task.dataset).fingerprint,
         "space": task.space.discretized().to_dict(),
         "rounds_trained": task.max_round,
         "client_sample_rates": list(task.fidelity_space["client_sample_rate"].grid),
@@ -106,7 +106,7 @@ def _fill(
 def _card(
     task: Task, samples: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]
 ) -> dict[str, Any]:
-    source, data = TABLE_SOURCES[task.dataset], load_table(task.dataset)
+    source, data = SOURCES[task.dataset], load_dataset(task.dataset)
     fidelity: SearchSpace = task.stored_fidelity_space()
     return {
         **plan(task),

@@ -26,19 +26,20 @@ def build(options: argparse.Namespace) -> int:
 
 def download(options: argparse.Namespace) -> int:
     """Fetch data sets; those that cannot be had do not keep the others from coming."""
-    from fedhpo_gym.fl.datasets import TABLE_SOURCES, load_table
+    from fedhpo_gym.fl.datasets import SOURCES, load_dataset
 
-    names = list(TABLE_SOURCES) if "all" in options.names else options.names
+    names = list(SOURCES) if "all" in options.names else options.names
     failed = 0
     for name in names:
         try:
-            table = load_table(name)
+            dataset = load_dataset(name)
         except FedHPOError as error:
             sys.stderr.write(f"fedhpo-gym download: {error}\n")
             failed += 1
             continue
-        rows, columns = table.features.shape
-        say(f"{name}: {rows} rows, {columns} features, {table.num_classes} classes")
+        rows, *shape = dataset.features.shape
+        columns = "x".join(map(str, shape))
+        say(f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes")
     return 1 if failed else 0
 
 

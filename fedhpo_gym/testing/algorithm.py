@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.fl.datasets import DataTable
+from fedhpo_gym.fl.datasets import Dataset
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.base import ALGORITHMS, SERVER_DIMENSIONS
 
@@ -102,9 +102,9 @@ class AlgorithmConformance:
         return self._batch(courses).advance(rounds).metrics
 
 
-def made_table() -> DataTable:
+def made_table() -> Dataset:
     """Return 900 samples of two classes that are easy to tell apart."""
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=900)
     features = rng.normal(size=(900, 5)) + labels[:, None]
-    return DataTable("made", features, labels, 2, "made")
+    return Dataset("made", features, labels, 2, "made")

@@ -4,36 +4,38 @@
 from __future__ import annotations
 
 import hashlib
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedhpo_gym.errors import MissingDataError, MissingDependencyError
-from fedhpo_gym.fl.datasets import TABLE_SOURCES, DataTable, TableSource, load_table
+from fedhpo_gym.fl.datasets import SOURCES, Dataset, Source, SparseRows, load_dataset
 from fedhpo_gym.fl.federation import make_federation
 
 SEEDS = (1, 2, 3)
+DTYPES = {"float64", "float32", "uint8", "int16", "int32"}
 
 
 class DatasetConformance:
     """Laws of a data set in the catalogue. They are skipped where its files are not.
 
     Attributes:
-        name: key in `TABLE_SOURCES`.
+        name: key in `SOURCES`.
     """
 
     name: ClassVar[str]
 
     @property
-    def source(self) -> TableSource:
+    def source(self) -> Source:
         """The entry in the catalogue."""
-        return TABLE_SOURCES[self.name]
+        return SOURCES[self.name]
 
-    def load(self) -> DataTable:
-        """Return the table, or skip the law."""
+    def load(self) -> Dataset:
+        """Return the data set, or skip the law."""
         try:
-            return load_table(self.name)
+            return load_dataset(self.name)
         except (MissingDataError, MissingDependencyError) as error:
             pytest.skip(str(error))
 
@@ -42,42 +44,65 @@ class DatasetConformance:
         assert source.name == self.name
         assert source.licence
         assert source.citation
-        assert source.openml_task is not None or source.sklearn is not None
-        if source.file is not None:
-            assert source.sha256 is not None, "a file without a checksum"
-            assert len(source.sha256) == 64
+        assert source.origin
 
     def test_it_has_the_documented_shape(self) -> None:
-        table, source = self.load(), self.source
-        assert len(table.features) == len(table.labels) == source.num_rows
-        assert table.num_classes == source.num_classes
-        assert set(table.labels.tolist()) == set(range(source.num_classes))
-        assert str(table.features.dtype) == "float64"
-        assert str(table.labels.dtype) == "int64"
-        assert np.isfinite(table.features).all()
+        dataset, source = self.load(), self.source
+        assert len(dataset.features) == len(dataset.labels) > 0
+        assert source.num_rows in (None, len(dataset.labels))
+        assert dataset.num_classes == source.num_classes
+        assert set(dataset.labels.tolist()) <= set(range(source.num_classes))
+        assert str(dataset.features.dtype) in DTYPES
+        assert str(dataset.labels.dtype) == "int64"
+        assert all(np.isfinite(array).all() for array in arrays_of(dataset))
+
+    def test_every_sample_has_its_user_and_split(self) -> None:
+        dataset = self.load()
+        if dataset.users is not None:
+            assert str(dataset.users.dtype) == "int64"
+            assert len(dataset.users) == len(dataset.labels)
+            assert set(dataset.users.tolist()) == set(range(dataset.users.max() + 1))
+        if dataset.fixed_split is not None:
+            assert str(dataset.fixed_split.dtype) == "int8"
+            assert len(dataset.fixed_split) == len(dataset.labels)
+            assert set(dataset.fixed_split.tolist()) <= {-1, 0, 1, 2}
 
     def test_no_feature_is_the_label(self) -> None:
-        table = self.load()
-        for column in table.features.T:
-            assert not np.array_equal(column, table.labels)
+        dataset = self.load()
+        if isinstance(dataset.features, SparseRows) or dataset.features.ndim > 2:
+            pytest.skip("features are no columns")
+        for column in dataset.features.T:
+            assert not np.array_equal(column, dataset.labels)
 
     def test_nobody_can_write_into_it(self) -> None:
-        table = self.load()
-        assert not table.features.flags.writeable
-        assert not table.labels.flags.writeable
+        assert not any(array.flags.writeable for array in arrays_of(self.load()))
 
     def test_its_fingerprint_is_that_of_its_content(self) -> None:
         first = self.load()
-        content = first.features.tobytes() + first.labels.tobytes()
+        content = b"".join(array.tobytes() for array in arrays_of(first))
         assert first.fingerprint == hashlib.sha256(content).hexdigest()
-        load_table.cache_clear()
+        load_dataset.cache_clear()
         again = self.load()
         assert again is not first
         assert again.fingerprint == first.fingerprint
 
     @pytest.mark.parametrize("seed", SEEDS)
     def test_it_can_be_federated(self, seed: int) -> None:
-        table = self.load()
-        federation = make_federation(table, seed)
+        dataset = self.load()
+        if dataset.users is not None:
+            pytest.skip("its users are the clients")
+        federation = make_federation(dataset, seed)
         rows = np.concatenate([part for client in federation.clients for part in client])
-        assert sorted(rows.tolist()) == list(range(len(table.labels)))
+        assert sorted(rows.tolist()) == list(range(len(dataset.labels)))
+
+
+def arrays_of(dataset: Dataset) -> list[NDArray[Any]]:
+    """Return all arrays of a data set in the order of its fingerprint."""
+    features = dataset.features
+    dense = (
+        [features.indptr, features.indices, features.values]
+        if isinstance(features, SparseRows)
+        else [features]
+    )
+    parts = [*dense, dataset.labels, dataset.users, dataset.fixed_split]
+    return [part for part in parts if part is not None]

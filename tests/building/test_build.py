@@ -210,7 +210,7 @@ def test_only_what_is_missing_is_computed(tmp_path: Path, monkeypatch: pytest.Mo
     [
         lambda patch: patch.setattr(consolidate_module(), "ENGINE_VERSION", 99),
         lambda patch: patch.setattr(
-            consolidate_module(), "load_table", lambda _: type("T", (), {"fingerprint": "other"})
+            consolidate_module(), "load_dataset", lambda _: type("T", (), {"fingerprint": "other"})
         ),
     ],
     ids=["engine", "data"],

@@ -1,4 +1,4 @@
-"""Training data: what is loaded, from where, and how damage shows."""
+"""Tables: what is loaded, from where, and how damage shows."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from fedhpo_gym.errors import (
     MissingDependencyError,
     UnknownNameError,
 )
-from fedhpo_gym.fl.datasets import TABLE_SOURCES, DataTable, cache, load_table
-from fedhpo_gym.fl.datasets.loading import local_file
+from fedhpo_gym.fl.datasets import SOURCES, Dataset, TableSource, cache, load_dataset
 from fedhpo_gym.fl.datasets.parsing import encode_columns, read_columns
+from fedhpo_gym.fl.datasets.tables import local_file
 from fedhpo_gym.fl.federation import make_federation
+from fedhpo_gym.tables import list_tables, open_table
 from fedhpo_gym.testing import DatasetConformance
 
+FINGERPRINT = "data_fingerprint"
 # What the documentation of each data set says: samples, features, classes, largest class.
 DOCUMENTED = {
     "CreditG": (1000, 20, 2, 700),
@@ -39,15 +41,16 @@ DOCUMENTED = {
     "BreastCancer": (569, 30, 2, 357),
     "Digits": (1797, 64, 10, 183),
 }
-REAL = [name for name, source in TABLE_SOURCES.items() if source.file]
+TABLES = {n: source for n, source in SOURCES.items() if isinstance(source, TableSource)}
+REAL = [name for name, source in TABLES.items() if source.file]
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     """Let no table that one test loaded, from wherever, answer in another."""
-    load_table.cache_clear()
+    load_dataset.cache_clear()
     yield
-    load_table.cache_clear()
+    load_dataset.cache_clear()
 
 
 @pytest.fixture
@@ -67,22 +70,22 @@ def assert_repair_command(message: str, name: str) -> None:
 
 def conformance(name: str) -> type[DatasetConformance]:
     """Return the conformance class of a data set."""
-    marks = [pytest.mark.usefixtures("real_data")] if TABLE_SOURCES[name].file else []
+    marks = [pytest.mark.usefixtures("real_data")] if TABLES[name].file else []
     body = {"name": name, "pytestmark": marks, "__module__": __name__}
     return type(f"Test{name}", (DatasetConformance,), body)
 
 
-for _name in TABLE_SOURCES:
+for _name in TABLES:
     globals()[f"Test{_name}"] = conformance(_name)
 del _name
 
 
 def test_every_data_set_is_documented() -> None:
-    assert set(DOCUMENTED) == set(TABLE_SOURCES)
+    assert set(DOCUMENTED) == set(TABLES)
 
 
 def assert_documented(name: str) -> None:
-    table = load_table(name)
+    table = load_dataset(name)
     samples, features, classes, largest = DOCUMENTED[name]
     assert table.features.shape == (samples, features)
     assert table.num_classes == classes
@@ -95,7 +98,7 @@ def test_the_real_tables_are_as_documented(name: str) -> None:
     assert_documented(name)
 
 
-@pytest.mark.parametrize("name", [name for name in TABLE_SOURCES if name not in REAL])
+@pytest.mark.parametrize("name", [name for name in TABLES if name not in REAL])
 def test_the_bundled_tables_are_as_documented(name: str) -> None:
     pytest.importorskip("sklearn")
     assert_documented(name)
@@ -103,14 +106,22 @@ def test_the_bundled_tables_are_as_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", REAL)
 def test_the_real_files_have_their_checksum(name: str, real_data: Path) -> None:
-    path = local_file(TABLE_SOURCES[name])
+    path = local_file(TABLES[name])
     assert path is not None
     assert real_data in path.parents
 
 
+@pytest.mark.usefixtures("real_data")
+@pytest.mark.parametrize("table", [f"LR-{name}-fedavg" for name in TABLES])
+def test_embedded_tables_were_computed_on_this_data(table: str) -> None:
+    if table not in list_tables():
+        pytest.skip(f"{table} is not embedded")
+    assert load_dataset(table.split("-")[1]).fingerprint == open_table(table).card[FINGERPRINT]
+
+
 def test_an_unknown_table_suggests_a_known_one() -> None:
     with pytest.raises(UnknownNameError, match="'CreditG'"):
-        load_table("CreditX")
+        load_dataset("CreditX")
 
 
 # ------------------------------------------------------------------------------- plain files
@@ -125,17 +136,17 @@ def test_a_file_with_a_wrong_checksum_is_refused(
     path.parent.mkdir(exist_ok=True)
     path.write_text("@relation credit", encoding="utf-8")
     with pytest.raises(DamagedDataError, match="sha256") as caught:
-        load_table("CreditG")
+        load_dataset("CreditG")
     assert str(path) in str(caught.value)
     assert_repair_command(str(caught.value), "CreditG")
 
 
 def test_a_table_of_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
-    source = replace(TABLE_SOURCES["BreastCancer"], num_rows=570)
-    monkeypatch.setattr("fedhpo_gym.fl.datasets.loading.TABLE_SOURCES", {"BreastCancer": source})
+    source = replace(TABLES["BreastCancer"], num_rows=570)
+    monkeypatch.setattr("fedhpo_gym.fl.datasets.loading.SOURCES", {"BreastCancer": source})
     with pytest.raises(DamagedDataError, match=r"570 rows.*got 569") as caught:
-        load_table("BreastCancer")
+        load_dataset("BreastCancer")
     assert_repair_command(str(caught.value), "BreastCancer")
 
 
@@ -193,20 +204,20 @@ def test_nominal_features_follow_the_declared_order_and_classes_the_sorted_one(
 # ----------------------------------------------------------------------------- preprocessing
 
 
-def made_table(shift_held_out: float = 0.0, seed: int = 1) -> DataTable:
+def made_table(shift_held_out: float = 0.0, seed: int = 1) -> Dataset:
     """Return a table whose rows outside the training split of a seed may be shifted."""
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=900)
     features = rng.normal(5.0, 3.0, size=(900, 4))
     features[:, 3] = 7.0
-    plain = DataTable("made", features, labels, 2, "made")
+    plain = Dataset("made", features, labels, 2, "made")
     if not shift_held_out:
         return plain
     federation = make_federation(plain, seed)
     held_out = np.concatenate([part for client in federation.clients for part in client[1:]])
     shifted = features.copy()
     shifted[held_out] += shift_held_out
-    return DataTable("made", shifted, labels, 2, "made")
+    return Dataset("made", shifted, labels, 2, "made")
 
 
 def test_standardized_training_data_have_no_mean_and_unit_variance() -> None:
@@ -274,53 +285,53 @@ def openml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeOpenML:
     fake = FakeOpenML(frame, target)
     monkeypatch.setitem(sys.modules, "openml", fake)
     monkeypatch.setenv(cache.ENV_VAR, str(tmp_path))
-    source = replace(TABLE_SOURCES["CreditG"], num_rows=8)
-    monkeypatch.setattr("fedhpo_gym.fl.datasets.loading.TABLE_SOURCES", {"CreditG": source})
+    source = replace(TABLES["CreditG"], num_rows=8)
+    monkeypatch.setattr("fedhpo_gym.fl.datasets.loading.SOURCES", {"CreditG": source})
     return fake
 
 
 def test_a_download_is_encoded_and_cached(openml: FakeOpenML, tmp_path: Path) -> None:
-    table = load_table("CreditG")
+    table = load_dataset("CreditG")
     assert table.features[:, 0].tolist() == [0, 10, 20, 30, 40, 50, 60, 70]
     # Values "o", "w", "n", "r" in the order w, r, o, n that the server declares.
     assert table.features[:4, 1].tolist() == [2, 0, 3, 1]
     assert table.labels.tolist() == [1, 0] * 4
     assert openml.asked == [31]
     assert all(str(tmp_path) in folder for folder in openml.folders)
-    load_table.cache_clear()
-    again = load_table("CreditG")
+    load_dataset.cache_clear()
+    again = load_dataset("CreditG")
     assert again.fingerprint == table.fingerprint
     assert openml.asked == [31], "the second time it comes from the cache"
 
 
 @pytest.mark.usefixtures("openml")
 def test_a_damaged_cache_is_refused(tmp_path: Path) -> None:
-    load_table("CreditG")
+    load_dataset("CreditG")
     (path,) = (tmp_path / "openml").glob("*.npz")
     content = path.read_bytes()
     for damaged in (content[:-9], content[:50] + b"x" + content[51:], b""):
-        load_table.cache_clear()
+        load_dataset.cache_clear()
         path.write_bytes(damaged)
         with pytest.raises(DamagedDataError, match="sha256") as caught:
-            load_table("CreditG")
+            load_dataset("CreditG")
         assert str(path) in str(caught.value)
         assert_repair_command(str(caught.value), "CreditG")
 
 
 @pytest.mark.usefixtures("openml")
 def test_a_cache_without_its_checksum_is_refused(tmp_path: Path) -> None:
-    load_table("CreditG")
-    load_table.cache_clear()
+    load_dataset("CreditG")
+    load_dataset.cache_clear()
     for path in (tmp_path / "openml").glob("*.sha256"):
         path.unlink()
     with pytest.raises(DamagedDataError, match="missing"):
-        load_table("CreditG")
+        load_dataset("CreditG")
 
 
 def test_a_failed_download_says_what_to_do(openml: FakeOpenML, tmp_path: Path) -> None:
     openml.fails = True
     with pytest.raises(MissingDataError, match=r"no route to host") as caught:
-        load_table("CreditG")
+        load_dataset("CreditG")
     assert_repair_command(str(caught.value), "CreditG")
     assert "credit.g.arff" in str(caught.value)
     assert cache.ENV_VAR in str(caught.value)
@@ -330,7 +341,7 @@ def test_a_failed_download_says_what_to_do(openml: FakeOpenML, tmp_path: Path) -
 def test_a_download_of_another_shape_is_refused(openml: FakeOpenML) -> None:
     openml.frame, openml.target = openml.frame[:7], openml.target[:7]
     with pytest.raises(DamagedDataError, match=r"8 rows.*7 rows"):
-        load_table("CreditG")
+        load_dataset("CreditG")
 
 
 def test_without_the_client_the_extra_is_named(
@@ -340,4 +351,4 @@ def test_without_the_client_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "openml", None)
     importlib.invalidate_caches()
     with pytest.raises(MissingDependencyError, match=r"fedhpo_gym\[data\]"):
-        load_table("CreditG")
+        load_dataset("CreditG")

@@ -12,7 +12,7 @@ pytest.importorskip("sklearn")
 
 from engine.plain_fedavg import plain_fedavg  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
-from fedhpo_gym.fl.datasets import DataTable  # noqa: E402
+from fedhpo_gym.fl.datasets import Dataset  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.federation import Federation, make_federation  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
@@ -31,7 +31,7 @@ def federations(request: pytest.FixtureRequest) -> Federations:
     rng = np.random.default_rng(classes)
     labels = rng.integers(classes, size=700)
     features = rng.normal(size=(700, 7)) * 3 + labels[:, None]
-    table = DataTable("made", features, labels, classes, "")
+    table = Dataset("made", features, labels, classes, "")
     return {seed: make_federation(table, seed) for seed in (1, 2)}
 
 

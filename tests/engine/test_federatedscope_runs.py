@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 datasets = pytest.importorskip("sklearn.datasets")
 
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
-from fedhpo_gym.fl.datasets import DataTable  # noqa: E402
+from fedhpo_gym.fl.datasets import Dataset  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.federation import make_federation  # noqa: E402
 from fedhpo_gym.fl.models import make_model  # noqa: E402
@@ -47,7 +47,7 @@ def ours() -> NDArray[np.float64]:
     for draw in range(36):
         informative = (2, 5, 10)[draw % 3]
         x, y = datasets.make_classification(1000, 20, n_informative=informative, random_state=draw)
-        table = DataTable("made", x, y.astype(np.int64), 2, "")
+        table = Dataset("made", x, y.astype(np.int64), 2, "")
         federations = {seed: make_federation(table, seed) for seed in (1,)}
         config = {"learning_rate": 0.1, "weight_decay": 0.0, "batch_size": 64, "step_size": 1}
         courses = [Course(config, 1.0, seed) for seed in federations]

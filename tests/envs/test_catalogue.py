@@ -21,7 +21,7 @@ from fedhpo_gym.errors import (
     MissingDependencyError,
     UnknownNameError,
 )
-from fedhpo_gym.fl.datasets import TABLE_SOURCES
+from fedhpo_gym.fl.datasets import SOURCES
 from fedhpo_gym.tasks import TASKS, Task
 from fedhpo_gym.testing import TaskConformance, rollout
 from fedhpo_gym.testing.rollout import go_on
@@ -99,7 +99,7 @@ def conformance(task: Task, backend: str) -> type[CatalogueConformance]:
     marks = []
     if backend == "raw":
         marks.append(pytest.mark.raw)
-        if TABLE_SOURCES[task.dataset].sklearn is None:
+        if not SOURCES[task.dataset].offline:
             marks.append(pytest.mark.usefixtures("real_data"))
     body: dict[str, Any] = {"task_id": task.id, "backend": backend, "pytestmark": marks}
     return type(name, (CatalogueConformance,), {**body, "__module__": __name__})

@@ -227,13 +227,13 @@ def test_download_goes_on_after_a_failure(
 
     from fedhpo_gym.errors import MissingDataError
 
-    def load_table(name: str) -> Any:
+    def load_dataset(name: str) -> Any:
         if name == "A":
             raise MissingDataError("A is gone")
         return type("Table", (), {"features": np.zeros((7, 3)), "num_classes": 2})
 
     sources = dict.fromkeys("AB")
-    _module(monkeypatch, "fedhpo_gym.fl.datasets", TABLE_SOURCES=sources, load_table=load_table)
+    _module(monkeypatch, "fedhpo_gym.fl.datasets", SOURCES=sources, load_dataset=load_dataset)
     assert main(["download", "all"]) == 1
     captured = capsys.readouterr()
     assert captured.out == "B: 7 rows, 3 features, 2 classes\n"

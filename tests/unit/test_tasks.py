@@ -10,7 +10,7 @@ import pytest
 from fedhpo_gym.cli import make_parser
 from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, UnknownNameError
-from fedhpo_gym.fl.datasets import TABLE_SOURCES
+from fedhpo_gym.fl.datasets import SOURCES
 from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task
 from fedhpo_gym.tasks.base import ALGORITHMS, SERVER_DIMENSIONS, STORED_ROUNDS
@@ -26,7 +26,7 @@ VARIANTS = [
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
 def test_every_task_agrees_with_its_data_and_its_model(task: Task) -> None:
-    source = TABLE_SOURCES[task.dataset]
+    source = SOURCES[task.dataset]
     assert task.num_classes == source.num_classes
     assert task.num_parameters == (task.num_features + 1) * task.num_classes
     assert task.citation

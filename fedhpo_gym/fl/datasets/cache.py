@@ -40,14 +40,38 @@ def require(module: str, extra: str) -> ModuleType:
         ) from error
 
 
+def find(*names: str) -> Path | None:
+    """Return the first of these paths, below the data folder, that exists; None if none does."""
+    paths = (data_folder() / name for name in names)
+    return next((path for path in paths if path.exists()), None)
+
+
+def checksum(path: Path) -> str:
+    """Return the sha256 of a file, read in pieces."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def verify(path: Path, sha256: str, repair: str) -> None:
+    """Compare a file with its checksum.
+
+    Raises:
+        DamagedDataError: it has another one; names the repair command.
+    """
+    found = checksum(path)
+    if found != sha256:
+        raise DamagedDataError(
+            f"{path} has sha256 {found}, expected {sha256}; delete it and run `{repair}`"
+        )
+
+
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays as .npz and, beside it, its sha256; a crash leaves nothing half written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     with part.open("wb") as handle:
         np.savez_compressed(handle, allow_pickle=False, **dict(arrays))
-    digest = hashlib.sha256(part.read_bytes()).hexdigest()
-    path.with_suffix(".sha256").write_text(digest + "\n", encoding="utf-8")
+    path.with_suffix(".sha256").write_text(checksum(part) + "\n", encoding="utf-8")
     part.replace(path)
 
 
@@ -57,12 +81,8 @@ def read_arrays(path: Path, repair: str) -> dict[str, NDArray[Any]]:
     Raises:
         DamagedDataError: the checksum is missing or wrong; names the repair command.
     """
-    checksum = path.with_suffix(".sha256")
-    expected = checksum.read_text(encoding="utf-8").strip() if checksum.exists() else "missing"
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != expected:
-        raise DamagedDataError(
-            f"{path} is damaged (sha256 {found}, expected {expected}); delete it and run `{repair}`"
-        )
+    beside = path.with_suffix(".sha256")
+    expected = beside.read_text(encoding="utf-8").strip() if beside.exists() else "missing"
+    verify(path, expected, repair)
     with np.load(path, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}

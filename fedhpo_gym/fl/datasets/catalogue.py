@@ -1,42 +1,16 @@
-"""The tables that can be loaded, each with its public source, licence and citation."""
+"""The data sets that can be loaded, each with its public source, licence and citation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
-
-@dataclass(frozen=True)
-class TableSource:
-    """Where one classification table comes from and what it must look like.
-
-    Attributes:
-        name: name used in environment ids.
-        num_rows: number of samples.
-        num_classes: number of distinct labels.
-        licence: terms of the data as its publisher states them.
-        citation: whom to cite.
-        openml_task: OpenML task id, or None for tables that ship with scikit-learn.
-        file: name of the same table as a plain file, when the data folder holds one.
-        sha256: checksum of `file`.
-        sklearn: name of the scikit-learn loader, or None.
-    """
-
-    name: str
-    num_rows: int
-    num_classes: int
-    licence: str
-    citation: str
-    openml_task: int | None = None
-    file: str | None = None
-    sha256: str | None = None
-    sklearn: str | None = None
-
+from fedhpo_gym.fl.datasets.base import Source
+from fedhpo_gym.fl.datasets.tables import TableSource
 
 _UCI = "CC BY 4.0 (UCI Machine Learning Repository)"
 
-_SOURCES = (
+_TABLES = (
     TableSource(
         name="CreditG",
         num_rows=1000,
@@ -125,4 +99,4 @@ _SOURCES = (
     ),
 )
 
-TABLE_SOURCES: Mapping[str, TableSource] = MappingProxyType({s.name: s for s in _SOURCES})
+SOURCES: Mapping[str, Source] = MappingProxyType({source.name: source for source in _TABLES})

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.fl.datasets import cache
-from fedhpo_gym.fl.datasets.catalogue import TableSource
 from fedhpo_gym.fl.datasets.parsing import Column, Nominal, encode_columns
+from fedhpo_gym.fl.datasets.tables import TableSource
 
 
 def download(source: TableSource) -> dict[str, NDArray[Any]]:
@@ -30,8 +30,8 @@ def download(source: TableSource) -> dict[str, NDArray[Any]]:
         frame, target, _, _ = task.get_dataset().get_data(target=task.target_name)
     except Exception as error:
         raise MissingDataError(
-            f"table {source.name} (OpenML task {source.openml_task}) could not be downloaded: "
-            f"{error}. Check the network and run `fedhpo-gym download {source.name}`, or put the "
+            f"data set {source.name} (OpenML task {source.openml_task}) could not be downloaded: "
+            f"{error}. Check the network and run `{source.repair}`, or put the "
             f"file {source.file} into the folder named by {cache.ENV_VAR}"
         ) from error
     columns: list[Column] = [_column(frame[name]) for name in frame.columns]

@@ -1,0 +1,121 @@
+"""What a loader returns: the samples of one data set, dense or sparse."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import InvalidArgumentError
+
+DRAWN, TRAIN, VAL, TEST = -1, 0, 1, 2
+"""Values of `Dataset.fixed_split`: still to be drawn, or the position of a split."""
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """Rows that are mostly zero, in compressed form (CSR).
+
+    Row i has the values `values[indptr[i]:indptr[i + 1]]` in the columns
+    `indices[indptr[i]:indptr[i + 1]]`. Indexing with an array of row numbers gives dense rows, as
+    indexing an array does.
+
+    Attributes:
+        indptr: (n + 1,) int64.
+        indices: (stored values,) int32, no column twice in a row.
+        values: (stored values,) float32.
+        num_columns: width of a row.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    values: NDArray[np.float32]
+    num_columns: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        return len(self.indptr) - 1, self.num_columns
+
+    @property
+    def dtype(self) -> np.dtype[np.float32]:
+        """Type of the dense rows."""
+        return self.values.dtype
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the dense rows (len(rows), columns), float32, of an array of row numbers."""
+        starts, counts = self.indptr[rows], self.indptr[rows + 1] - self.indptr[rows]
+        target = np.repeat(np.arange(len(rows)), counts)
+        first = np.repeat(np.cumsum(counts) - counts, counts)
+        stored = np.repeat(starts, counts) + np.arange(len(target)) - first
+        dense = np.zeros((len(rows), self.num_columns), np.float32)
+        dense[target, self.indices[stored]] = self.values[stored]
+        return dense
+
+
+Features: TypeAlias = NDArray[Any] | SparseRows
+"""Samples along the first axis; both kinds give dense rows when indexed with row numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """The samples of one data set, not yet split over clients. Nothing in it can be written to.
+
+    Attributes:
+        name: name of the data set.
+        features: (n, ...); float64 for tables (nominal columns are label-encoded), uint8 for
+            images, integers for tokens, `SparseRows` for bags of words.
+        labels: (n,) int64 in 0..num_classes-1.
+        num_classes: number of classes.
+        fingerprint: sha256 of the content; two data sets with one fingerprint are equal.
+        users: (n,) int64, the number of the user each sample belongs to; None when the data has no
+            users and is partitioned by a seed.
+        fixed_split: (n,) int8, 0 train, 1 validation, 2 test where the publisher says so and -1
+            where a seed decides; None when a seed decides everywhere.
+    """
+
+    name: str
+    features: Features
+    labels: NDArray[np.int64]
+    num_classes: int
+    fingerprint: str
+    users: NDArray[np.int64] | None = None
+    fixed_split: NDArray[np.int8] | None = None
+
+
+def make_dataset(
+    name: str,
+    features: Features,
+    labels: NDArray[np.int64],
+    num_classes: int,
+    users: NDArray[np.int64] | None = None,
+    fixed_split: NDArray[np.int8] | None = None,
+) -> Dataset:
+    """Return a data set with its fingerprint; its arrays become read-only.
+
+    Raises:
+        InvalidArgumentError: the parts do not have the same number of samples.
+    """
+    optional = [part for part in (users, fixed_split) if part is not None]
+    lengths = [len(features), len(labels), *map(len, optional)]
+    if len(set(lengths)) > 1:
+        raise InvalidArgumentError(
+            "`features`, `labels`, `users` and `fixed_split` must have one entry per sample, "
+            f"got {lengths} entries"
+        )
+    if isinstance(features, SparseRows):
+        arrays: list[NDArray[Any]] = [features.indptr, features.indices, features.values]
+    else:
+        arrays = [features]
+    arrays += [labels, *optional]
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+        array.flags.writeable = False
+    return Dataset(name, features, labels, num_classes, digest.hexdigest(), users, fixed_split)
