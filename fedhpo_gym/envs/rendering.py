@@ -29,20 +29,44 @@ def draw(history: History, title: str, objective: str) -> NDArray[np.uint8]:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def show(history: History, title: str, objective: str) -> None:
+def show(history: History, title: str, objective: str, window: int | None) -> int:
     """Draw into a window that stays open between calls.
 
+    Args:
+        history: the episode so far.
+        title: name of the task.
+        objective: name of the objective on the vertical axis.
+        window: what the last call returned; None opens a window.
+
+    Returns:
+        Number of the window, for the next call and for `close`.
+
     Raises:
-        MissingDependencyError: the extra `plot` is not installed.
+        MissingDependencyError: the extra `plot` is not installed, or there is no display.
     """
     _require()
     import matplotlib.pyplot as plt
 
-    plt.ion()
-    figure = plt.figure(f"fedhpo_gym {title}", clear=True)
-    _plot(figure.add_subplot(), history, title, objective)
-    figure.canvas.draw_idle()
-    figure.canvas.flush_events()
+    # What matplotlib falls back to without a display or a toolkit: it would draw to nowhere.
+    if plt.get_backend().lower() == "agg":
+        raise MissingDependencyError(
+            "`render_mode` 'human' needs a display and a window toolkit that matplotlib can use, "
+            "found backend 'agg' only; install one (tkinter or PySide6), or use 'rgb_array'"
+        )
+    with plt.ion():
+        figure = plt.figure(window, clear=True)
+        _plot(figure.add_subplot(), history, title, objective)
+        figure.tight_layout()
+        figure.canvas.draw_idle()
+        figure.canvas.flush_events()
+    return int(figure.number)
+
+
+def close(window: int) -> None:
+    """Close a window of `show`; nothing happens when the user closed it before."""
+    import matplotlib.pyplot as plt
+
+    plt.close(window)
 
 
 def _plot(axes: Any, history: History, title: str, objective: str) -> None:
@@ -55,9 +79,9 @@ def _plot(axes: Any, history: History, title: str, objective: str) -> None:
         axes.set_yscale("log")
     axes.set_xlabel("simulated time (s)")
     axes.set_ylabel(objective)
-    axes.set_title(f"{title}: {len(values)} trials")
-    if values:
-        axes.legend(loc="upper right")
+    axes.set_title(f"{title}: {len(values)} trials", loc="left")
+    # Above the axes: trials lie anywhere inside them.
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
 
 
 def _require() -> None:

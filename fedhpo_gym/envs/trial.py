@@ -114,6 +114,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._grid = grid
         self._costs = CostLedger(task, freeze_thaw)
         self._history = History()
+        self._window: int | None = None
         self._set_backend(backend)
         scores = [sorted((o.score(o.bounds[0]), o.score(o.bounds[1]))) for o in self.objectives]
         low, high = np.array(scores, dtype=np.float32).T
@@ -173,6 +174,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             "seeds": list(self.backend.seeds),
             "objectives": list(self._objective_names),
         }
+        if self.render_mode == "human":
+            self.render()
         return observation.empty(self._seen), info
 
     def step(
@@ -239,7 +242,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             (height, width, 3) uint8 pixels in mode "rgb_array", else None.
 
         Raises:
-            MissingDependencyError: the extra `plot` is not installed.
+            MissingDependencyError: the extra `plot` is not installed, or "human" has no display.
         """
         if self.render_mode is None:
             return None
@@ -247,6 +250,14 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
 
         name = self._objective_names[0]
         if self.render_mode == "human":
-            rendering.show(self._history, self.task.name, name)
+            self._window = rendering.show(self._history, self.task.name, name, self._window)
             return None
         return rendering.draw(self._history, self.task.name, name)
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        if self._window is not None:
+            from fedhpo_gym.envs import rendering
+
+            rendering.close(self._window)
+            self._window = None
