@@ -25,6 +25,13 @@ AGENTS: Mapping[str, str] = MappingProxyType(
 )
 """Name of each agent -> where it is, as `module:Class`."""
 
+CLIENT_AGENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "fedex": "fedhpo_gym.agents.fedex:FedEx",
+    }
+)
+"""The same for agents that act for every client, in environments made with `per_client=True`."""
+
 
 def agent_class(name: str) -> type[Agent]:
     """Import the class of an agent.
@@ -33,9 +40,10 @@ def agent_class(name: str) -> type[Agent]:
         UnknownNameError: no such agent.
         MissingDependencyError: the library it is made of is not installed.
     """
-    if name not in AGENTS:
-        raise unknown_name("agent", name, AGENTS)
-    module, _, attribute = AGENTS[name].partition(":")
+    known = {**AGENTS, **CLIENT_AGENTS}
+    if name not in known:
+        raise unknown_name("agent", name, known)
+    module, _, attribute = known[name].partition(":")
     found: type[Agent] = getattr(importlib.import_module(module), attribute)
     return found
 
@@ -44,7 +52,7 @@ def make_agent(name: str, action_space: gym.Space[Any], seed: int) -> Agent:
     """Make an agent by name.
 
     Args:
-        name: key of `AGENTS`.
+        name: key of `AGENTS` or `CLIENT_AGENTS`.
         action_space: the environment's.
         seed: non-negative integer; equal seeds give equal agents.
 
@@ -56,4 +64,12 @@ def make_agent(name: str, action_space: gym.Space[Any], seed: int) -> Agent:
     return agent_class(name)(action_space, seed)
 
 
-__all__ = ["AGENTS", "Agent", "Step", "agent_class", "make_agent", "run_episode"]
+__all__ = [
+    "AGENTS",
+    "CLIENT_AGENTS",
+    "Agent",
+    "Step",
+    "agent_class",
+    "make_agent",
+    "run_episode",
+]

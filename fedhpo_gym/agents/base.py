@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -21,15 +21,20 @@ class Agent(ABC):
     An agent lives for one episode: every HPO run gets a new one.
 
     Attributes:
-        action_space: what `ask` must answer with: a bounded box of n float32 coordinates.
+        per_client: whether it acts for every client, in environments made with
+            `per_client=True`, whose actions have one row per client.
+        action_space: what `ask` must answer with: a bounded box of (n,) float32 coordinates, or of
+            (clients, n) where `per_client`.
         seed: the only source of the agent's randomness.
 
     Raises:
-        InvalidArgumentError: the action space is no bounded one-dimensional `Box`.
+        InvalidArgumentError: the action space is no bounded `Box` of such a shape.
     """
 
+    per_client: ClassVar[bool] = False
+
     def __init__(self, action_space: gym.Space[Any], seed: int) -> None:
-        self.action_space = _as_vector(action_space)
+        self.action_space = _as_box(action_space, self.per_client)
         self.seed = seed
 
     @abstractmethod
@@ -59,10 +64,16 @@ class Agent(ABC):
         """
 
 
-def _as_vector(space: gym.Space[Any]) -> gym.spaces.Box:
-    if isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and space.is_bounded():
+def _as_box(space: gym.Space[Any], per_client: bool) -> gym.spaces.Box:
+    axes = 2 if per_client else 1
+    if isinstance(space, gym.spaces.Box) and len(space.shape) == axes and space.is_bounded():
         return space
+    shape, advice = (
+        ("(clients, n)", "make the environment with per_client=True and")
+        if per_client
+        else ("(n,)", "make the environment without per_client and")
+    )
     raise InvalidArgumentError(
-        f"`action_space` must be a bounded Box of shape (n,), got {space}; use the environment "
+        f"`action_space` must be a bounded Box of shape {shape}, got {space}; {advice} use it "
         "without wrappers that replace its actions."
     )

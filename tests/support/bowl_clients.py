@@ -1,0 +1,57 @@
+"""A round environment of the per-client form whose losses are a formula: fast and known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+Observation = dict[str, NDArray[Any]]
+
+
+class BowlClients(gym.Env[Observation, NDArray[np.float32]]):
+    """Client c's loss falls, in one step, to |action_c - optimum_c|^2 + 0.1.
+
+    Args:
+        optima: (clients, n) the best action of each client.
+        sampled: how many clients train per step.
+        steps: length of an episode.
+    """
+
+    def __init__(self, optima: NDArray[np.float64], sampled: int, steps: int) -> None:
+        self.optima = optima
+        self.steps = steps
+        self.count = sampled
+        self.action_space = gym.spaces.Box(-1, 1, optima.shape, np.float32)
+        shape = (len(optima),)
+        self.observation_space = gym.spaces.Dict({"sampled": gym.spaces.Box(0, 1, shape)})
+        self.played: list[NDArray[np.float64]] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.played = []
+        return self._observe(), {}
+
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        assert action in self.action_space
+        losses = ((action - self.optima) ** 2).sum(axis=1) + 0.1
+        self.played.append(losses[self.mask])
+        info = {
+            "val_loss_before": np.where(self.mask, 3.0, 0.0),
+            "val_loss_after": np.where(self.mask, losses, 0.0),
+            "num_val_samples": np.arange(1, len(losses) + 1),
+        }
+        mean = float(losses[self.mask].mean())
+        over = len(self.played) >= self.steps
+        return self._observe(), -mean, over, False, info
+
+    def _observe(self) -> Observation:
+        self.mask = np.zeros(len(self.optima), dtype=bool)
+        self.mask[self.np_random.permutation(len(self.optima))[: self.count]] = True
+        return {"sampled": self.mask.astype(np.float32)}
