@@ -104,5 +104,6 @@ def arrays_of(dataset: Dataset) -> list[NDArray[Any]]:
         if isinstance(features, SparseRows)
         else [features]
     )
-    parts = [*dense, dataset.labels, dataset.users, dataset.fixed_split]
+    edges = getattr(dataset, "edges", None)
+    parts = [*dense, dataset.labels, dataset.users, dataset.fixed_split, edges]
     return [part for part in parts if part is not None]

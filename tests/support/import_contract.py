@@ -56,6 +56,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "openml": ("fl.datasets", "fl.datasets.*"),
     "pandas": ("fl.datasets", "fl.datasets.*"),
     "sklearn": ("fl.datasets", "fl.datasets.*", "tools*", "*.fit_*"),
+    "scipy": ("fl.datasets.graphs.*",),
+    "networkx": ("fl.graph_partition",),
     "optuna": ("agents.optuna_tpe",),
     "stable_baselines3": ("agents.sb3",),
     "ConfigSpace": ("agents.*",),

@@ -77,7 +77,7 @@ PLANTED: list[tuple[Check, str, str, str]] = [
     (THIRD_PARTY, "agents.ppo", "require('stable_baselines3', 'rl')", "stable_baselines3 may only"),
     (THIRD_PARTY, "analysis.plot", "import matplotlib.pyplot as plt", "inside a function"),
     (THIRD_PARTY, "space", "import gymnasium", "gymnasium may only be"),
-    (THIRD_PARTY, "objectives.base", "from scipy.special import gammaln", "is no dependency"),
+    (THIRD_PARTY, "objectives.base", "from sympy import gamma", "is no dependency"),
     (UNSAFE, "tables.store", "import pickle", "can run code from a file"),
     (UNSAFE, "tables.store", "from joblib import load", "can run code from a file"),
     (UNSAFE, "tables.store", "eval('1 + 1')", "runs code from a string"),

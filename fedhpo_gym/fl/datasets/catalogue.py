@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedhpo_gym.fl.datasets.base import Source
+from fedhpo_gym.fl.datasets.graphs.planetoid import NODE_GRAPHS
 from fedhpo_gym.fl.datasets.tables import TableSource
 
 _UCI = "CC BY 4.0 (UCI Machine Learning Repository)"
@@ -99,4 +100,6 @@ _TABLES = (
     ),
 )
 
-SOURCES: Mapping[str, Source] = MappingProxyType({source.name: source for source in _TABLES})
+SOURCES: Mapping[str, Source] = MappingProxyType(
+    {source.name: source for source in (*_TABLES, *NODE_GRAPHS)}
+)
