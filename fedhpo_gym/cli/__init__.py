@@ -1,4 +1,4 @@
-"""The command line: `fedhpo-gym list | run | report | replay | build | download | surrogate`.
+"""The command line: `fedhpo-gym list | run | report | replay | build | download | ...`.
 
 Subcommands are imported when they are called: `fedhpo-gym list` needs neither torch nor matplotlib.
 """
@@ -56,6 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_build(commands)
     _add_download(commands)
+    _add_leaf(commands)
     _add_surrogate(commands)
     return parser
 
@@ -110,6 +111,24 @@ def _add_build(commands: Commands) -> None:
 def _add_download(commands: Commands) -> None:
     sub = _add(commands, "download", "data", "fetch training data into the cache")
     sub.add_argument("names", nargs="+", metavar="DATASET", help="names of data sets, or `all`")
+
+
+def _add_leaf(commands: Commands) -> None:
+    sub = _add(commands, "leaf-preprocess", "leaf", "sample and split data in LEAF's json format")
+    sub.add_argument("folder", type=Path, metavar="DIR", help="json files, or LEAF's data/<name>")
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="must not exist yet")
+    sub.add_argument("-s", choices=("iid", "niid"), dest="sampling", help="sample; else keep all")
+    sub.add_argument("--sf", type=float, default=0.1, dest="fraction", help="of the samples (0.1)")
+    sub.add_argument(
+        "--iu", type=float, default=0.01, dest="iid_users",
+        help="users made by iid sampling: a share below 1, else a number (0.01)",
+    )  # fmt: skip
+    sub.add_argument("-k", type=int, dest="min_samples", help="fewest samples of a user")
+    sub.add_argument("-t", choices=("user", "sample"), dest="split", help="split by user or sample")
+    sub.add_argument("--tf", type=float, default=0.9, dest="train_fraction", help="(0.9)")
+    sub.add_argument("--gap", type=int, help="samples between training and test (Shakespeare: 79)")
+    sub.add_argument("--smplseed", type=int, default=0, dest="sampling_seed", help="(0)")
+    sub.add_argument("--spltseed", type=int, default=0, dest="split_seed", help="(0)")
 
 
 def _add_surrogate(commands: Commands) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,21 +42,6 @@ DOCUMENTED = {
 }
 TABLES = {n: source for n, source in SOURCES.items() if isinstance(source, TableSource)}
 REAL = [name for name, source in TABLES.items() if source.file]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    """Let no table that one test loaded, from wherever, answer in another."""
-    load_dataset.cache_clear()
-    yield
-    load_dataset.cache_clear()
-
-
-@pytest.fixture
-def real_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Load training data from the folder with the real data sets."""
-    monkeypatch.setenv(cache.ENV_VAR, str(shared_datasets))
-    return shared_datasets
 
 
 def assert_repair_command(message: str, name: str) -> None:

@@ -53,6 +53,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "tqdm": ("fl*", "backends*", "building*", "cli*", "tools*"),
     "torch": ("fl", "fl.*"),
     "arff": ("fl.datasets", "fl.datasets.*"),
+    "PIL": ("fl.datasets", "fl.datasets.*"),
     "openml": ("fl.datasets", "fl.datasets.*"),
     "pandas": ("fl.datasets", "fl.datasets.*"),
     "sklearn": ("fl.datasets", "fl.datasets.*", "tools*", "*.fit_*"),

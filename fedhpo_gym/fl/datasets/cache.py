@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import DamagedDataError, MissingDependencyError
 
 ENV_VAR = "FEDHPO_GYM_DATA"
+Maker: TypeAlias = Callable[[], Mapping[str, NDArray[Any]]]
 
 
 def data_folder() -> Path:
@@ -65,13 +67,54 @@ def verify(path: Path, sha256: str, repair: str) -> None:
         )
 
 
+def derived_folder() -> Path:
+    """Return the folder for what is computed from data files: always in the user's cache.
+
+    A data folder may be shared or read-only, so nothing derived from it is written into it.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "fedhpo_gym" / "derived"
+
+
+def derived(name: str, files: Sequence[Path], make: Maker, repair: str) -> dict[str, NDArray[Any]]:
+    """Return arrays computed from files, computed again only when a file has changed.
+
+    Args:
+        name: what the arrays are, for the name of the cached file.
+        files: what they are computed from; recognised by path, size and time of change.
+        make: computes them.
+        repair: the command to name when the cached file is damaged.
+    """
+    stats = ((path.resolve(), path.stat()) for path in files)
+    stamp = "\n".join(f"{path}:{stat.st_size}:{stat.st_mtime_ns}" for path, stat in stats)
+    digest = hashlib.sha256(stamp.encode("utf-8")).hexdigest()[:16]
+    path = derived_folder() / f"{name}-{digest}.npz"
+    if not path.exists():
+        write_arrays(path, make())
+    return read_arrays(path, repair)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file whole or not at all."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays as .npz and, beside it, its sha256; a crash leaves nothing half written."""
+    """Write arrays as .npz and, beside it, its sha256; a crash leaves nothing half written.
+
+    The same arrays give the same bytes, so that processes writing at once do not disagree.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    with part.open("wb") as handle:
-        np.savez_compressed(handle, allow_pickle=False, **dict(arrays))
-    path.with_suffix(".sha256").write_text(checksum(part) + "\n", encoding="utf-8")
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with zipfile.ZipFile(part, "w", compresslevel=1) as archive:
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(member, "w", force_zip64=True) as handle:
+                np.lib.format.write_array(handle, np.asarray(array), allow_pickle=False)
+    write_text(path.with_suffix(".sha256"), checksum(part) + "\n")
     part.replace(path)
 
 

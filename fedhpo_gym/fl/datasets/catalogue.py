@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedhpo_gym.fl.datasets.base import Source
+from fedhpo_gym.fl.datasets.cifar import CIFAR10
+from fedhpo_gym.fl.datasets.femnist import FEMNIST
 from fedhpo_gym.fl.datasets.graphs.planetoid import NODE_GRAPHS
+from fedhpo_gym.fl.datasets.leaf.synthetic import SYNTHETIC
 from fedhpo_gym.fl.datasets.tables import TableSource
 
 _UCI = "CC BY 4.0 (UCI Machine Learning Repository)"
@@ -100,6 +103,6 @@ _TABLES = (
     ),
 )
 
-SOURCES: Mapping[str, Source] = MappingProxyType(
-    {source.name: source for source in (*_TABLES, *NODE_GRAPHS)}
-)
+_SOURCES: tuple[Source, ...] = (*_TABLES, *NODE_GRAPHS, FEMNIST, CIFAR10, SYNTHETIC)
+
+SOURCES: Mapping[str, Source] = MappingProxyType({source.name: source for source in _SOURCES})

@@ -1,0 +1,35 @@
+"""What tests of data sets share: an empty data folder, an empty cache, the real data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedhpo_gym.fl.datasets import cache, load_dataset
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Let nothing that one test loaded or computed, from wherever, answer in another."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+    load_dataset.cache_clear()
+    yield
+    load_dataset.cache_clear()
+
+
+@pytest.fixture
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that the loaders look into."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    monkeypatch.setenv(cache.ENV_VAR, str(folder))
+    return folder
+
+
+@pytest.fixture
+def real_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Load training data from the folder with the real data sets."""
+    monkeypatch.setenv(cache.ENV_VAR, str(shared_datasets))
+    return shared_datasets

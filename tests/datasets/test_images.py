@@ -1,0 +1,208 @@
+"""FEMNIST and CIFAR-10: made-up archives of the right shape, then the real ones."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.fl.datasets import download, load_dataset
+from fedhpo_gym.fl.datasets.cifar import BATCHES, CIFAR10, CLASSES, read_binary, read_jpgs
+from fedhpo_gym.fl.datasets.femnist import FEMNIST, read_json
+from fedhpo_gym.fl.datasets.leaf import LeafData, UserSamples, write_files
+from fedhpo_gym.testing import DatasetConformance
+
+RNG = np.random.default_rng(0)
+
+# ------------------------------------------------------------------------------------ FEMNIST
+
+
+@pytest.mark.usefixtures("real_data")
+class TestFEMNIST(DatasetConformance):
+    name = "FEMNIST"
+
+
+@pytest.mark.usefixtures("real_data")
+def test_the_real_writers_are_those_with_training_samples() -> None:
+    dataset = load_dataset("FEMNIST")
+    assert dataset.users is not None
+    sizes = np.bincount(dataset.users)
+    assert dataset.features.shape == (16_393, 28, 28)
+    assert len(sizes) == 105
+    assert (sizes.min(), sizes.max(), (sizes >= 100).sum()) == (5, 184, 99)
+    assert (np.diff(dataset.users) >= 0).all()
+    assert len(np.unique(dataset.labels)) == 62
+
+
+def test_packed_images_equal_leafs_json(real_data: Path, tmp_path: Path) -> None:
+    name = "leaf_femnist_json_test.tar.xz"
+    with tarfile.open(real_data / "femnist_leaf" / name) as archive:
+        archive.extractall(tmp_path, filter="data")
+    files = sorted(tmp_path.glob("data/femnist/data/test/*.json"))[:3]
+    arrays = read_json(files)
+    with np.load(real_data / "femnist_leaf" / FEMNIST.file) as packed:
+        for writer in np.unique(arrays["writer"]):
+            ours = arrays["writer"] == writer
+            theirs = (packed["writer"] == writer) & (packed["is_test"] == 1)
+            np.testing.assert_array_equal(arrays["x"][ours], packed["x"][theirs])
+            np.testing.assert_array_equal(arrays["y"][ours], packed["y"][theirs])
+
+
+def images(count: int) -> NDArray[np.uint8]:
+    return RNG.integers(256, size=(count, 28, 28), dtype=np.uint8)
+
+
+def as_leaf(pixels: NDArray[np.uint8], labels: tuple[int, ...]) -> UserSamples:
+    return UserSamples(tuple((pixels / 255).reshape(-1, 784).tolist()), labels)
+
+
+def test_leafs_folder_is_read_sorted_by_writer(data_folder: Path) -> None:
+    b, a = images(3), images(2)
+    train = LeafData({"b": as_leaf(b[:2], (61, 0)), "a": as_leaf(a, (10, 35))})
+    write_files(data_folder / "femnist" / "data" / "train", "x", train, max_users=1)
+    test = LeafData({"b": as_leaf(b[2:], (7,))})
+    write_files(data_folder / "femnist" / "data" / "test", "x", test)
+    for _ in range(2):  # the second time from the cache
+        dataset = load_dataset("FEMNIST")
+        np.testing.assert_array_equal(dataset.features, np.concatenate([a, b]))
+        assert dataset.labels.tolist() == [10, 35, 61, 0, 7]
+        assert dataset.users is not None
+        assert dataset.users.tolist() == [0, 0, 1, 1, 1]
+        load_dataset.cache_clear()
+
+
+@pytest.mark.parametrize("pixels", [[0.5] * 783, [0.5] * 783 + [1.1], [0.5] * 783 + [-0.1]])
+def test_images_of_another_kind_are_refused(pixels: list[float], data_folder: Path) -> None:
+    data = LeafData({"w": UserSamples((pixels,), (1,))})
+    (path,) = write_files(data_folder / "femnist", "x", data)
+    with pytest.raises(DamagedDataError, match="784 pixels") as caught:
+        load_dataset("FEMNIST")
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.usefixtures("data_folder")
+def test_a_missing_femnist_says_how_to_make_it() -> None:
+    with pytest.raises(MissingDataError, match=r"preprocess\.sh.*fedhpo-gym download FEMNIST"):
+        load_dataset("FEMNIST")
+
+
+def test_a_changed_packed_file_is_refused(data_folder: Path) -> None:
+    (data_folder / FEMNIST.file).write_bytes(gzip.compress(b"x"))
+    with pytest.raises(DamagedDataError, match="fedhpo-gym download FEMNIST"):
+        load_dataset("FEMNIST")
+
+
+# ----------------------------------------------------------------------------------- CIFAR-10
+
+
+def binary_archive(rows: dict[str, NDArray[np.uint8]]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for name, content in rows.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = content.nbytes
+            archive.addfile(member, io.BytesIO(content.tobytes()))
+    return stream.getvalue()
+
+
+def records() -> dict[str, NDArray[np.uint8]]:
+    rows = {name: RNG.integers(256, size=(4, 3073), dtype=np.uint8) for name in BATCHES}
+    for content in rows.values():
+        content[:, 0] = RNG.integers(10, size=4)
+    return {"batches.meta.txt": np.zeros(9, np.uint8), **rows}
+
+
+def test_the_publishers_archive_is_downloaded_and_read(
+    data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = records()
+    content = binary_archive(rows)
+    source = replace(CIFAR10, num_rows=24, sha256=hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr("fedhpo_gym.fl.datasets.loading.SOURCES", {"CIFAR10": source})
+
+    def answer(url: str) -> io.BytesIO:
+        assert url == "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+        body = io.BytesIO(content)
+        body.headers = {}  # type: ignore[attr-defined]
+        return body
+
+    monkeypatch.setattr(download, "open_url", answer)
+    dataset = load_dataset("CIFAR10")
+    assert (data_folder / "cifar10" / "cifar-10-binary.tar.gz").exists()
+    stacked = np.concatenate([rows[name] for name in BATCHES])
+    assert dataset.labels.tolist() == stacked[:, 0].tolist()
+    for channel in range(3):
+        plane = stacked[:, 1 + channel * 1024 : 1 + (channel + 1) * 1024].reshape(-1, 32, 32)
+        np.testing.assert_array_equal(dataset.features[np.arange(24)][..., channel], plane)
+    assert dataset.fixed_split is not None
+    assert dataset.fixed_split.tolist() == [-1] * 20 + [2] * 4
+
+
+@pytest.mark.parametrize("fault", ["missing", "short"])
+def test_a_damaged_archive_is_refused(fault: str, tmp_path: Path) -> None:
+    rows = records()
+    if fault == "missing":
+        del rows["data_batch_3.bin"]
+    else:
+        rows["data_batch_3.bin"] = rows["data_batch_3.bin"].ravel()[:-1]
+    path = tmp_path / "cifar.tar.gz"
+    path.write_bytes(binary_archive(rows))
+    with pytest.raises(DamagedDataError, match=r"data_batch_3\.bin.*download CIFAR10"):
+        read_binary(path)
+
+
+def jpg_archive(path: Path, split: str, colours: dict[str, tuple[int, int, int]]) -> str:
+    pillow = pytest.importorskip("PIL.Image")
+    with tarfile.open(path, "w:xz") as archive:
+        for name, colour in colours.items():
+            body = io.BytesIO()
+            pillow.new("RGB", (32, 32), colour).save(body, "jpeg", quality=95)
+            member = tarfile.TarInfo(f"{split}/{name}")
+            member.size = len(body.getvalue())
+            archive.addfile(member, io.BytesIO(body.getvalue()))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_jpg_archives_are_decoded_once(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = data_folder / "cifar10"
+    folder.mkdir()
+    train = {"truck/0001.jpg": (200, 10, 10), "truck/0000.jpg": (10, 200, 10)}
+    sums = {
+        "cifar10_jpg_train.tar.xz": jpg_archive(
+            folder / "cifar10_jpg_train.tar.xz", "train", train
+        ),
+        "cifar10_jpg_test.tar.xz": jpg_archive(
+            folder / "cifar10_jpg_test.tar.xz", "test", {"cat/0000.jpg": (10, 10, 200)}
+        ),
+    }
+    source = replace(CIFAR10, num_rows=3, jpg=sums)
+    monkeypatch.setattr("fedhpo_gym.fl.datasets.loading.SOURCES", {"CIFAR10": source})
+    first = load_dataset("CIFAR10")
+    assert first.labels.tolist() == [CLASSES.index("truck")] * 2 + [CLASSES.index("cat")]
+    assert first.fixed_split is not None
+    assert first.fixed_split.tolist() == [-1, -1, 2]
+    means = first.features[np.arange(3)].mean(axis=(1, 2))
+    expected = [[10, 200, 10], [200, 10, 10], [10, 10, 200]]
+    np.testing.assert_allclose(means, expected, atol=4)
+    load_dataset.cache_clear()
+    monkeypatch.setattr("fedhpo_gym.fl.datasets.cifar.read_jpgs", None)
+    assert load_dataset("CIFAR10").fingerprint == first.fingerprint
+
+
+def test_the_real_test_images(real_data: Path) -> None:
+    pytest.importorskip("PIL")
+    arrays = read_jpgs([real_data / "cifar10" / "cifar10_jpg_test.tar.xz"])
+    assert arrays["x"].shape == (10_000, 32, 32, 3)
+    assert np.bincount(arrays["y"]).tolist() == [1000] * 10
+    assert arrays["is_test"].all()
+    # The published channel means of the training images, in 0..255, are 125.3, 123.0 and 113.9.
+    means = arrays["x"].reshape(-1, 3).mean(axis=0)
+    np.testing.assert_allclose(means, [125.3, 123.0, 113.9], atol=2.0)
