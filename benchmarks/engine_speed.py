@@ -28,7 +28,7 @@ from measuring import number
 from plain_loop import STEPS, PlainCourse, TorchDraws
 
 from fedhpo_gym.backends.training import make_batch, task_federation
-from fedhpo_gym.building.units import Unit, list_units, unit_courses
+from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.fl.engine import one_thread
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task, get_task
@@ -78,8 +78,11 @@ def time_grid(task: Task, rounds: int) -> list[dict[str, float]]:
     """
     measured = []
     task_federation(task, task.seeds[0])
-    for size in task.space["batch_size"].grid:
-        courses = unit_courses(task, Unit(task.seeds[0], int(size)))
+    design = GridDesign(task)
+    for unit in design.units():
+        if unit.seed != task.seeds[0]:
+            continue
+        courses = design.courses(unit)
         with measuring.stopwatch() as setup:
             batch = make_batch(task, courses)
         batch.advance(WARM_UP)
@@ -87,7 +90,7 @@ def time_grid(task: Task, rounds: int) -> list[dict[str, float]]:
             batch.advance(rounds)
         measured.append(
             {
-                "batch_size": size,
+                "batch_size": courses[0].configuration["batch_size"],
                 "courses": len(courses),
                 "setup_cpu_s": setup.cpu_s,
                 "cpu_s": spent.cpu_s / rounds,
@@ -228,7 +231,7 @@ def _grid_tables(
         "peak RSS MB",
         "times slower than ours",
     )
-    total = len(list_units(task)) / len(grid) * courses
+    total = len(GridDesign(task).units()) / len(grid) * courses
     units = [
         [
             f"batch size {int(unit['batch_size'])}",

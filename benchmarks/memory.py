@@ -14,7 +14,7 @@ from pathlib import Path
 import measuring
 
 from fedhpo_gym.backends.training import task_federation
-from fedhpo_gym.building.units import Unit, unit_courses
+from fedhpo_gym.building.grid import GridDesign, GridUnit
 from fedhpo_gym.building.workers import compute_unit
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tasks import Task, get_task
@@ -31,13 +31,18 @@ def shortened(task: Task, rounds: int) -> Task:
     )
 
 
+def unit_of(task: Task, size: int) -> GridUnit:
+    """Return the unit of the first seed and one batch size."""
+    return GridUnit(task.seeds[0], (("batch_size", size),))
+
+
 def build_unit(task: Task, size: int) -> tuple[float, int]:
     """Compute one unit: the peak before it in MB, and the bytes of its result."""
-    unit = Unit(task.seeds[0], size)
+    unit = unit_of(task, size)
     task_federation(task, unit.seed)
     before = measuring.peak_rss_mb()
     with tempfile.TemporaryDirectory() as folder:
-        compute_unit(task, unit, Path(folder))
+        compute_unit(GridDesign(task), unit, Path(folder))
         return before, (Path(folder) / f"{unit.name}.npz").stat().st_size
 
 
@@ -55,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> str:
     rows = []
     for size in arguments.batch_sizes:
         (before, written), peak = measuring.in_fresh_process(build_unit, task, size)
-        count = len(unit_courses(task, Unit(task.seeds[0], size)))
+        count = len(GridDesign(task).courses(unit_of(task, size)))
         name = f"batch size {size}"
         rows.append([name, count, f"{before:.0f}", f"{peak:.0f}", f"{written / 1e6:.1f}"])
     sections = [

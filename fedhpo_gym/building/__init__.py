@@ -1,5 +1,5 @@
-"""Computing a table: every course of a grid, in units that survive a crash."""
+"""Computing tables and samples: courses of a design, in units that survive a crash."""
 
-from fedhpo_gym.building.build import build_table
+from fedhpo_gym.building.build import build_sample, build_table
 
-__all__ = ["build_table"]
+__all__ = ["build_sample", "build_table"]

@@ -1,19 +1,29 @@
-"""The build command: compute what is missing, then write the table."""
+"""The build command: compute what is missing, then write the table or the sample."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from fedhpo_gym.building.consolidate import consolidate, plan_digest
-from fedhpo_gym.building.units import list_units
-from fedhpo_gym.building.workers import compute_units, missing
+from fedhpo_gym.building.design import Design, U
+from fedhpo_gym.building.grid import GridDesign
+from fedhpo_gym.building.merge import merge_parts
+from fedhpo_gym.building.sample import SampleDesign
+from fedhpo_gym.building.workers import compute_units
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.tables import table_folder
 from fedhpo_gym.tasks import Task
 
 
-def build_table(task: Task, folder: Path | None = None, workers: int | None = None) -> Path:
+def build_table(
+    task: Task,
+    folder: Path | None = None,
+    workers: int | None = None,
+    *,
+    merge: Sequence[Path] = (),
+    device: str = "cpu",
+) -> Path:
     """Train every course of a task's grid and store the learning curves.
 
     Finished units are kept under `<folder>/parts`; a build that was interrupted, even by kill -9,
@@ -24,21 +34,78 @@ def build_table(task: Task, folder: Path | None = None, workers: int | None = No
         task: the task, with its algorithm, alpha and preprocessing.
         folder: where the table goes; by default the folder `open_table` looks in first.
         workers: worker processes; by default one per core.
+        merge: folders of other builds of the same table, whose finished units are taken over.
+        device: torch device; several workers share it.
 
     Returns:
         Path of the table's card.
 
     Raises:
-        InvalidArgumentError: `workers` is not positive.
+        InvalidArgumentError: `workers` is not positive, or a folder to merge holds no unit.
         MissingDataError: the training data cannot be had.
+        DamagedDataError: a unit is damaged.
     """
+    return _build(GridDesign(task), folder, workers, merge, device)
+
+
+def build_sample(
+    task: Task,
+    size: int,
+    *,
+    rounds: int | None = None,
+    rates: Sequence[float] | None = None,
+    folder: Path | None = None,
+    workers: int | None = None,
+    merge: Sequence[Path] = (),
+    device: str = "cpu",
+    only_finished: bool = False,
+) -> Path:
+    """Train a space-filling sample of courses and store their learning curves.
+
+    Works and resumes like `build_table`. A larger sample of the same rounds and rates goes on from
+    a smaller one.
+
+    Args:
+        task: the task, with its algorithm, alpha and preprocessing.
+        size: number of courses.
+        rounds: rounds of every course; all rounds of the task when None.
+        rates: client sample rates; the grid of the task when None.
+        folder: where the sample goes; by default the folder of the user's tables.
+        workers: worker processes; by default one per core.
+        merge: folders of other builds of the same sample, whose finished units are taken over.
+        device: torch device; several workers share it.
+        only_finished: compute nothing, store the courses that are finished.
+
+    Returns:
+        Path of the sample's card.
+
+    Raises:
+        InvalidArgumentError: a number is out of its range, or a folder to merge holds no unit.
+        MissingDataError: the training data cannot be had, or no course is finished.
+        DamagedDataError: a unit is damaged.
+    """
+    design = SampleDesign(task, size, rounds, rates)
+    return _build(design, folder, workers, merge, device, compute=not only_finished)
+
+
+def _build(
+    design: Design[U],
+    folder: Path | None,
+    workers: int | None,
+    merge: Sequence[Path],
+    device: str,
+    *,
+    compute: bool = True,
+) -> Path:
     workers = len(os.sched_getaffinity(0)) if workers is None else workers
     if workers < 1:
         raise InvalidArgumentError(f"`workers` must be at least 1, got {workers!r}")
     target = table_folder() if folder is None else folder
-    parts = target / "parts" / f"{task.table_name}-{plan_digest(task)}"
+    parts = target / "parts" / design.parts_name
     parts.mkdir(parents=True, exist_ok=True)
-    todo = list(missing(list_units(task), parts))
-    if todo:
-        compute_units(task, todo, parts, workers)
-    return consolidate(task, parts, target)
+    for source in merge:
+        merge_parts(source, parts)
+    todo = design.missing(parts)
+    if todo and compute:
+        compute_units(design, todo, parts, workers, device)
+    return design.consolidate(parts, target)

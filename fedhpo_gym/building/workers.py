@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from multiprocessing import get_context, parent_process
 from multiprocessing.sharedctypes import Synchronized
@@ -16,29 +16,33 @@ import numpy as np
 from tqdm import tqdm
 
 from fedhpo_gym.backends.training import make_batch
-from fedhpo_gym.building.units import Unit, unit_courses
+from fedhpo_gym.building.design import Design, U
+from fedhpo_gym.building.provenance import this_machine
 from fedhpo_gym.errors import DamagedDataError
-from fedhpo_gym.tasks import Task
 
 _finished_rounds: Synchronized[int] | None = None
 
 
-def compute_units(task: Task, units: Sequence[Unit], folder: Path, workers: int) -> None:
+def compute_units(
+    design: Design[U], units: Sequence[U], folder: Path, workers: int, device: str = "cpu"
+) -> None:
     """Compute units and store each as it finishes; shows a progress bar over rounds.
 
     Args:
-        task: the task.
+        design: what the units belong to.
         units: what to compute.
         folder: where `<unit>.npz` files go; one appears whole or not at all.
         workers: worker processes.
+        device: torch device.
     """
     context = get_context("spawn")
     counter = context.Value("q", 0)
+    task = design.task
     with (
         tqdm(total=len(units) * task.max_round, unit="round", desc=task.table_name) as bar,
         ProcessPoolExecutor(workers, context, _share, (counter,)) as pool,
     ):
-        pending = {pool.submit(compute_unit, task, unit, folder) for unit in units}
+        pending = {pool.submit(compute_unit, design, unit, folder, device) for unit in units}
         while pending:
             done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
             for future in done:
@@ -46,34 +50,36 @@ def compute_units(task: Task, units: Sequence[Unit], folder: Path, workers: int)
             bar.update(counter.value - bar.n)
 
 
-def compute_unit(task: Task, unit: Unit, folder: Path) -> None:
+def compute_unit(design: Design[U], unit: U, folder: Path, device: str = "cpu") -> None:
     """Train every course of a unit and store its curves."""
-    curves = make_batch(task, unit_courses(task, unit)).advance(task.max_round, _count_round)
+    batch = make_batch(design.task, design.courses(unit), device)
+    curves = batch.advance(design.task.max_round, _count_round)
     part = folder / f"{unit.name}.part{os.getpid()}"
     with part.open("wb") as handle:
-        np.savez(handle, metrics=curves.metrics, diverged_at=curves.diverged_at)
+        np.savez(
+            handle,
+            metrics=curves.metrics,
+            rounds=np.arange(1, curves.metrics.shape[1] + 1),
+            diverged_at=curves.diverged_at,
+            hardware=np.array(this_machine(device)),
+        )
     part.replace(folder / f"{unit.name}.npz")
 
 
-def read_unit(folder: Path, unit: Unit) -> dict[str, Any]:
-    """Return the stored `metrics` and `diverged_at` of a unit.
+def read_unit(folder: Path, name: str) -> dict[str, Any]:
+    """Return `metrics`, `rounds`, `diverged_at` and `hardware` of a stored unit.
 
     Raises:
         DamagedDataError: the file cannot be read; says what to do.
     """
-    path = folder / f"{unit.name}.npz"
+    path = folder / f"{name}.npz"
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
+            return {key: archive[key] for key in ("metrics", "rounds", "diverged_at", "hardware")}
+    except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile) as error:
         raise DamagedDataError(
             f"{path} is damaged ({error}); delete it and run the same build again"
         ) from error
-
-
-def missing(units: Sequence[Unit], folder: Path) -> Iterator[Unit]:
-    """Yield the units that have no stored result yet."""
-    return (unit for unit in units if not (folder / f"{unit.name}.npz").exists())
 
 
 def _share(counter: Synchronized[int]) -> None:

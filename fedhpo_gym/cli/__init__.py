@@ -103,8 +103,23 @@ def _add_replay(commands: Commands) -> None:
 
 
 def _add_build(commands: Commands) -> None:
-    sub = _add_variant(commands, "build", "compute the table of a problem")
+    sub = _add_variant(commands, "build", "compute the table of a problem, or a sample of it")
+    sub.add_argument(
+        "--sample", type=int, metavar="N",
+        help="N courses spread evenly over the space instead of the whole grid",
+    )  # fmt: skip
+    sub.add_argument("--rounds", type=int, metavar="R", help="rounds of a sample's courses (all)")
+    sub.add_argument("--rates", metavar="A,B", help="client sample rates of a sample (the grid's)")
+    sub.add_argument(
+        "--only-finished", action="store_true",
+        help="compute nothing: store those courses of the sample that are finished",
+    )  # fmt: skip
+    sub.add_argument(
+        "--merge", type=Path, nargs="+", default=[], metavar="DIR",
+        help="folders of the same build on other machines, to take finished courses from",
+    )  # fmt: skip
     sub.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
+    sub.add_argument("--device", default="cpu", help="torch device (cpu)")
     sub.add_argument("--out", type=Path, metavar="DIR", help="folder (that of your own tables)")
 
 
@@ -132,7 +147,7 @@ def _add_leaf(commands: Commands) -> None:
 
 
 def _add_surrogate(commands: Commands) -> None:
-    _add_variant(commands, "surrogate", "fit a surrogate on the table of a problem")
+    _add_variant(commands, "surrogate", "fit a surrogate on the table or the sample of a problem")
 
 
 def _add_variant(commands: Commands, name: str, text: str) -> argparse.ArgumentParser:

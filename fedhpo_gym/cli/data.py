@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from fedhpo_gym.cli.console import say
-from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.tasks import Task, get_task
 
 
@@ -16,12 +16,44 @@ def main(options: argparse.Namespace) -> int:
 
 
 def build(options: argparse.Namespace) -> int:
-    """Compute the table of a problem."""
-    from fedhpo_gym.building import build_table
+    """Compute the table of a problem, or a sample of it."""
+    from fedhpo_gym.building import build_sample, build_table
 
-    card = build_table(asked_task(options), folder=options.out, workers=options.workers)
+    task = asked_task(options)
+    where = {name: getattr(options, name) for name in ("workers", "merge", "device")}
+    if options.sample is None:
+        _refuse_without_sample(options)
+        card = build_table(task, folder=options.out, **where)
+    else:
+        card = build_sample(
+            task,
+            options.sample,
+            rounds=options.rounds,
+            rates=_rates(options.rates),
+            folder=options.out,
+            only_finished=options.only_finished,
+            **where,
+        )
     say(str(card))
     return 0
+
+
+def _refuse_without_sample(options: argparse.Namespace) -> None:
+    for name in ("rounds", "rates", "only_finished"):
+        if value := getattr(options, name):
+            word = f"--{name.replace('_', '-')}"
+            raise InvalidArgumentError(
+                f"`{word}` is for samples, got {value!r}; add `--sample N`: a table is whole"
+            )
+
+
+def _rates(words: str | None) -> list[float] | None:
+    try:
+        return None if words is None else [float(word) for word in words.split(",")]
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"`--rates` must be numbers with commas between them, got {words!r}"
+        ) from error
 
 
 def download(options: argparse.Namespace) -> int:
@@ -44,7 +76,7 @@ def download(options: argparse.Namespace) -> int:
 
 
 def surrogate(options: argparse.Namespace) -> int:
-    """Fit a surrogate on the table of a problem."""
+    """Fit a surrogate on the table of a problem, or on its sample."""
     from fedhpo_gym.tools.fit_surrogate import fit_surrogate
 
     say(str(fit_surrogate(asked_task(options).table_name)))

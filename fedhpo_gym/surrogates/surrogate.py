@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +18,7 @@ from fedhpo_gym.surrogates.inputs import Inputs
 from fedhpo_gym.surrogates.model import Model
 from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics, weights_of
 from fedhpo_gym.tables.archive import read_arrays, write_archive
+from fedhpo_gym.tables.card import arrays_beside, reading_card
 
 FORMAT = 1
 SUFFIX = ".surrogate"
@@ -44,9 +44,9 @@ class Surrogate:
         Raises:
             DamagedDataError: the card is not a surrogate card of this format.
         """
-        self._path = card.with_name(card.name.removesuffix(".json") + ".npz")
-        try:
-            content = _read_card(card)
+        self._path = arrays_beside(card)
+        repair = "fit the surrogate again with `fedhpo-gym surrogate`"
+        with reading_card(card, "surrogate", FORMAT, repair) as content:
             self.name: str = content["name"]
             self.space = SearchSpace.from_dict(content["space"])
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
@@ -56,11 +56,6 @@ class Surrogate:
             self._repair: str = content["fit_command"]
             self._kind: str = content["model"]["kind"]
             max_round = int(self.fidelity_space["round"].high)
-        except (KeyError, ValueError, TypeError, UnknownNameError) as error:
-            raise DamagedDataError(
-                f"{card} is not a surrogate card of format {FORMAT} ({error}); delete it and fit "
-                "the surrogate again with `fedhpo-gym surrogate`"
-            ) from error
         self.card: Mapping[str, Any] = MappingProxyType(content)
         self._weights = weights_of(self.num_samples)
         self.inputs = Inputs(self.space, max_round, self.num_samples.shape[1], self.seeds)
@@ -142,13 +137,6 @@ class Surrogate:
     def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
         self.require_seeds(seeds)
         return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
-
-
-def _read_card(card: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(card.read_text(encoding="utf-8"))
-    if content["format"] != FORMAT:
-        raise ValueError(f"format {content['format']!r}")
-    return content
 
 
 def _check_shape(model: Model, inputs: int, outputs: int) -> None:

@@ -53,5 +53,5 @@ def decode(metric: str, codes: Codes, num_samples: NDArray[np.integer]) -> NDArr
     if metric == "loss":
         return (codes.astype(np.uint32) << np.uint32(15)).view(np.float32)
     if metric == "accuracy":
-        return (codes / num_samples).astype(np.float32)
+        return np.asarray(codes / np.maximum(num_samples, 1), dtype=np.float32)
     return (codes / np.float32(F1_STEPS)).astype(np.float32)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.tables.naming import build_arguments as build_arguments
+from fedhpo_gym.tables.sample import SUFFIX, Sample
 from fedhpo_gym.tables.store import Table
 
 ENV_VAR = "FEDHPO_GYM_TABLES"
@@ -53,10 +54,36 @@ def open_table(name: str) -> Table:
     path = find(name, ".table.json")
     if path is None:
         raise MissingDataError(
-            f"there is no table {name!r}; build it with "
+            f"there is no table {name!r}; {_instead(name)}build it with "
             f'`fedhpo-gym build {build_arguments(name)}`, or use backend="raw"'
         )
     return _open(path, path.stat().st_mtime_ns)
+
+
+def _instead(name: str) -> str:
+    """Return what a variant without a table can be answered from, as the start of a sentence."""
+    if find(name, ".surrogate.json") is not None:
+        return 'use backend="surrogate", '
+    if find(name, f"{SUFFIX}.json") is not None:
+        command = f"fedhpo-gym surrogate {build_arguments(name)}"
+        return f'fit a surrogate on its sample with `{command}` and use backend="surrogate", '
+    return ""
+
+
+def open_sample(name: str) -> Sample:
+    """Open a sample by the name of its variant.
+
+    Raises:
+        MissingDataError: nobody has built it; the message names the command that does.
+        DamagedDataError: its card is damaged; names the repair command.
+    """
+    path = find(name, f"{SUFFIX}.json")
+    if path is None:
+        raise MissingDataError(
+            f"there is no sample {name!r}; build it with "
+            f"`fedhpo-gym build {build_arguments(name)} --sample N`"
+        )
+    return Sample(path)
 
 
 @lru_cache(maxsize=16)

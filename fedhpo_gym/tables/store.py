@@ -7,40 +7,33 @@ rounds. `numpy.load` opens them; the card states the axes and how codes are deco
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.schema import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.archive import read_arrays, write_archive
+from fedhpo_gym.tables.archive import write_archive
+from fedhpo_gym.tables.card import arrays_beside, reading_card
 from fedhpo_gym.tables.naming import build_arguments
+from fedhpo_gym.tables.stored import WHICH, StoredCurves
 
-WHICH = ("best", "current")
 FORMAT = 1
 
 
-class Table:
+class Table(StoredCurves):
     """Learning curves of every course of a grid.
 
     Attributes:
-        card: everything about the table but its numbers.
-        name: name of the table.
-        space: the configuration grid.
         fidelity_space: the grid of `round` and `client_sample_rate`.
         rates: client sample rates.
         rounds: rounds whose results are stored.
-        seeds: seeds of the repetitions.
-        num_samples: (seeds, clients, splits) samples.
-        sha256: checksum of the arrays.
     """
 
     def __init__(self, card: Path) -> None:
@@ -49,53 +42,21 @@ class Table:
         Raises:
             DamagedDataError: the card is not a table card of this format.
         """
-        self._path = card.with_name(card.name.removesuffix(".json") + ".npz")
-        try:
-            content: dict[str, Any] = json.loads(card.read_text(encoding="utf-8"))
-            if content["format"] != FORMAT:
-                raise KeyError("format")
-            self.name: str = content["name"]
-            self.space = SearchSpace.from_dict(content["space"])
+        words = build_arguments(card.name.removesuffix(".table.json"))
+        with reading_card(card, "table", FORMAT, f"run `fedhpo-gym build {words}`") as content:
+            super().__init__(arrays_beside(card), content)
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
-            self.seeds: tuple[int, ...] = tuple(content["seeds"])
-            self.num_samples = np.array(content["num_samples"], dtype=np.int64)
-            self.sha256: str = content["sha256"]
-            self._repair: str = content["build_command"]
             self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
             rates = self.fidelity_space["client_sample_rate"].grid
             self.rates = tuple(float(r) for r in rates)
-        except (LookupError, ValueError, TypeError) as error:
-            words = build_arguments(card.name.removesuffix(".table.json"))
-            raise DamagedDataError(
-                f"{card} is not a table card of format {FORMAT} ({error}); delete it and run "
-                f"`fedhpo-gym build {words}`"
-            ) from error
-        self.card: Mapping[str, Any] = MappingProxyType(content)
-
-    @cached_property
-    def _codes(self) -> Mapping[str, NDArray[Any]]:
-        """All arrays, decompressed after the checksum of the file was verified."""
-        return read_arrays(self._path, self.sha256, self._repair)
-
-    def codes(self, name: str) -> NDArray[Any]:
-        """Return a stored array as it is.
-
-        Raises:
-            DamagedDataError: the file does not have its checksum; names the repair command.
-            InvalidArgumentError: there is no such array.
-        """
-        if name not in self._codes:
-            raise InvalidArgumentError(f"no array {name!r}; there are {sorted(self._codes)}")
-        return self._codes[name]
 
     def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
         """Return one metric of all courses: (rounds, *grid, rates, seeds, clients) float32."""
-        samples = self.num_samples[:, :, SPLITS.index(split)]
-        return codec.decode(metric, self.codes(f"{which}_{split}_{metric}"), samples)
+        return self.decoded(which, split, metric, self.split_samples(split))
 
     def objective(self, split: str = "val", metric: str = "loss") -> NDArray[np.float64]:
         """Return f for the whole grid: (rounds, *grid, rates, seeds), weighted over clients."""
-        samples = self.num_samples[:, :, SPLITS.index(split)]
+        samples = self.split_samples(split)
         weights = samples / samples.sum(axis=1, keepdims=True)
         values = self.values("best", split, metric)
         return np.asarray(np.einsum("...sc,sc->...s", values, weights), dtype=np.float64)

@@ -18,8 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.building import build_table, workers
-from fedhpo_gym.building.consolidate import plan_digest
-from fedhpo_gym.building.units import list_units, place, unit_courses, unit_shape
+from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.tables import Table
 from tiny_table import tiny_folder, tiny_task
@@ -29,6 +28,7 @@ pytestmark = pytest.mark.raw
 REPOSITORY = Path(__file__).resolve().parents[2]
 TASK = tiny_task()
 NAME = TASK.table_name
+DESIGN = GridDesign(TASK)
 BUILD = """
 import sys
 from pathlib import Path
@@ -58,7 +58,7 @@ def start(folder: Path, number_of_workers: int = 1) -> subprocess.Popen[bytes]:
 
 
 def parts_of(folder: Path) -> Path:
-    return folder / "parts" / f"{NAME}-{plan_digest(TASK)}"
+    return folder / "parts" / DESIGN.parts_name
 
 
 def finished(folder: Path) -> dict[str, int]:
@@ -160,7 +160,7 @@ def test_a_worker_that_waits_for_work_ends_with_its_builder(tmp_path: Path) -> N
 def test_a_killed_build_goes_on_and_ends_the_same(killed: tuple[Path, set[int]]) -> None:
     folder, _ = killed
     before = finished(folder)
-    assert 0 < len(before) < len(list_units(TASK))
+    assert 0 < len(before) < len(DESIGN.units())
     assert not (folder / f"{NAME}.table.json").exists(), "a table that is not finished is none"
     torn = parts_of(folder) / "seed3-batch32.part1"
     torn.write_bytes(b"killed while writing")
@@ -168,7 +168,7 @@ def test_a_killed_build_goes_on_and_ends_the_same(killed: tuple[Path, set[int]])
     assert process.wait(timeout=280) == 0
     after = finished(folder)
     assert {name: after[name] for name in before} == before, "a finished unit was computed again"
-    assert len(after) == len(list_units(TASK))
+    assert len(after) == len(DESIGN.units())
     assert_same_table(folder, tiny_folder())
 
 
@@ -194,10 +194,10 @@ def test_only_what_is_missing_is_computed(tmp_path: Path, monkeypatch: pytest.Mo
     folder = copy_of_parts(tmp_path, "seed2-batch256")
     asked: list[str] = []
 
-    def compute(task: object, units: object, parts: Path, _: int) -> None:
+    def compute(design: object, units: object, parts: Path, *_: object) -> None:
         for unit in units:  # type: ignore[attr-defined]
             asked.append(unit.name)
-            workers.compute_unit(task, unit, parts)  # type: ignore[arg-type]
+            workers.compute_unit(design, unit, parts)  # type: ignore[arg-type]
 
     monkeypatch.setattr("fedhpo_gym.building.build.compute_units", compute)
     build_table(TASK, folder, workers=1)
@@ -208,9 +208,9 @@ def test_only_what_is_missing_is_computed(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "change",
     [
-        lambda patch: patch.setattr(consolidate_module(), "ENGINE_VERSION", 99),
+        lambda patch: patch.setattr(design_module(), "ENGINE_VERSION", 99),
         lambda patch: patch.setattr(
-            consolidate_module(), "load_dataset", lambda _: type("T", (), {"fingerprint": "other"})
+            design_module(), "load_dataset", lambda _: type("T", (), {"fingerprint": "other"})
         ),
     ],
     ids=["engine", "data"],
@@ -229,11 +229,11 @@ def test_parts_of_another_engine_or_other_data_are_not_used(
     monkeypatch.setattr("fedhpo_gym.building.build.compute_units", stop)
     with pytest.raises(KeyboardInterrupt):
         build_table(TASK, folder, workers=1)
-    assert asked == [len(list_units(TASK))]
+    assert asked == [len(DESIGN.units())]
 
 
-def consolidate_module() -> object:
-    return sys.modules["fedhpo_gym.building.consolidate"]
+def design_module() -> object:
+    return sys.modules["fedhpo_gym.building.design"]
 
 
 def test_every_variant_has_parts_of_its_own() -> None:
@@ -245,21 +245,21 @@ def test_every_variant_has_parts_of_its_own() -> None:
         TASK.variant(seeds=(1, 2)),
         tiny_task(rounds=4),
     ]
-    assert len({plan_digest(task) for task in variants}) == len(variants)
+    assert len({GridDesign(task).parts_name for task in variants}) == len(variants)
 
 
 def test_units_cover_the_grid_once() -> None:
     space = TASK.space.discretized()
     rates = TASK.fidelity_space["client_sample_rate"].grid
     seen = np.zeros((*space.grid_shape, len(rates), len(TASK.seeds)), dtype=int)
-    for unit in list_units(TASK):
-        courses = unit_courses(TASK, unit)
-        index = np.arange(len(courses)).reshape(unit_shape(TASK))
-        seen[place(TASK, unit)] += 1
+    for unit in DESIGN.units():
+        courses = DESIGN.courses(unit)
+        index = np.arange(len(courses)).reshape(DESIGN.shape(unit))
+        seen[DESIGN.place(unit)] += 1
         for position in np.ndindex(*index.shape):
             course = courses[index[position]]
             assert course.seed == unit.seed
-            assert course.configuration["batch_size"] == unit.batch_size
+            assert course.configuration["batch_size"] == dict(unit.fixed)["batch_size"]
             assert course.client_sample_rate == rates[position[-1]]
             for name, i in zip(space.names, position, strict=False):
                 if name != "batch_size":

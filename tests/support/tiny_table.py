@@ -40,17 +40,17 @@ def tiny_task(rounds: int = ROUNDS, seeds: tuple[int, ...] = (1, 2, 3)) -> Task:
 def tiny_folder() -> Path:
     """Return a folder with the table of `tiny_task()`, built once per test process."""
     from fedhpo_gym.building import build_table
-    from fedhpo_gym.building.consolidate import plan_digest
-    from fedhpo_gym.building.units import list_units
+    from fedhpo_gym.building.grid import GridDesign
     from fedhpo_gym.building.workers import compute_unit
 
     folder = Path(tempfile.mkdtemp(prefix="fedhpo-gym-tiny-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     task = tiny_task()
-    parts = folder / "parts" / f"{task.table_name}-{plan_digest(task)}"
+    design = GridDesign(task)
+    parts = folder / "parts" / design.parts_name
     parts.mkdir(parents=True)
-    for unit in list_units(task):  # in this process: a worker would only load torch once more
-        compute_unit(task, unit, parts)
+    for unit in design.units():  # in this process: a worker would only load torch once more
+        compute_unit(design, unit, parts)
     build_table(task, folder, workers=1)
     return folder
 

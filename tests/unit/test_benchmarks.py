@@ -18,8 +18,7 @@ pytest.importorskip("sklearn")
 import torch
 
 from fedhpo_gym.backends.training import make_batch, task_federation
-from fedhpo_gym.building.consolidate import consolidate
-from fedhpo_gym.building.units import list_units, unit_courses
+from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.fl.minibatches import client_order
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.seeding import stream
@@ -199,15 +198,18 @@ def write_noise_table(task: Task, folder: Path) -> None:
     parts = folder / "parts"
     parts.mkdir()
     rng = np.random.default_rng(0)
-    for unit in list_units(task):
-        count = len(unit_courses(task, unit))
+    design = GridDesign(task)
+    for unit in design.units():
+        count = len(design.courses(unit))
         metrics = rng.uniform(0.1, 1.0, (count, task.max_round, task.num_clients, 3, 3))
         np.savez(
             parts / f"{unit.name}.npz",
             metrics=metrics.astype(np.float32),
+            rounds=np.arange(1, task.max_round + 1),
+            hardware=np.array("made up"),
             diverged_at=np.zeros(count, dtype=np.int64),
         )
-    consolidate(task, parts, folder)
+    design.consolidate(parts, folder)
 
 
 def test_parity_reports_both_programs(

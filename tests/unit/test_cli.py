@@ -194,20 +194,30 @@ def _module(monkeypatch: pytest.MonkeyPatch, name: str, **attributes: Any) -> No
 def test_build_passes_its_arguments_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    calls: list[tuple[str, Path | None, int | None]] = []
+    calls: list[tuple[str, dict[str, Any]]] = []
 
-    def build_table(task: Task, folder: Path | None = None, workers: int | None = None) -> str:
-        calls.append((task.table_name, folder, workers))
+    def record(task: Task, *size: int, **arguments: Any) -> str:
+        calls.append((f"{task.table_name}{size or ''}", arguments))
         return "card.json"
 
-    _module(monkeypatch, "fedhpo_gym.building", build_table=build_table)
+    _module(monkeypatch, "fedhpo_gym.building", build_table=record, build_sample=record)
     assert main(["build", SHORT]) == 0
     words = ["--algorithm", "fedopt", "--alpha", "5", "--preprocessing", "standardized"]
-    rest = ["--workers", "3", "--out", str(tmp_path)]
+    rest = ["--workers", "3", "--out", str(tmp_path), "--device", "cuda", "--merge", "a", "b"]
     assert main(["build", SHORT, *words, *rest]) == 0
+    sample = ["--sample", "9", "--rounds", "4", "--rates", "0.2,1", "--only-finished"]
+    assert main(["build", SHORT, *sample]) == 0
     variant = "LR-CreditG-fedopt-alpha5-standardized"
-    assert calls == [("LR-CreditG-fedavg", None, None), (variant, tmp_path, 3)]
-    assert capsys.readouterr().out == "card.json\n" * 2
+    plain: dict[str, Any] = {"folder": None, "workers": None, "merge": [], "device": "cpu"}
+    merge = [Path("a"), Path("b")]
+    given = {"folder": tmp_path, "workers": 3, "merge": merge, "device": "cuda"}
+    sampled = {"rounds": 4, "rates": [0.2, 1.0], "only_finished": True}
+    assert calls == [
+        ("LR-CreditG-fedavg", plain),
+        (variant, given),
+        ("LR-CreditG-fedavg(9,)", {**plain, **sampled}),
+    ]
+    assert capsys.readouterr().out == "card.json\n" * 3
     assert main(["build", SHORT, "--algorithm", "fedprox"]) == ERROR
     assert "Unknown algorithm 'fedprox'" in capsys.readouterr().err
 

@@ -1,0 +1,97 @@
+"""What a build computes: a design lists courses in units, and stores what became of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from fedhpo_gym.fl import ENGINE_VERSION
+from fedhpo_gym.fl.datasets import load_dataset
+from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.tasks import Task
+
+
+class Unit(Protocol):
+    """Courses that are computed, stored and resumed as one."""
+
+    @property
+    def name(self) -> str:
+        """File stem of the unit's results."""
+
+
+U = TypeVar("U", bound=Unit)
+
+UNIT_AXES = ("batch_size",)
+"""Hyperparameters that courses of one unit share: where they differ, the engine shares nothing."""
+
+
+class Design(ABC, Generic[U]):
+    """The courses of a build, in units.
+
+    Attributes:
+        kind: how parts folders tell designs apart; empty for the grid.
+        task: the task; its fidelity space says how far courses are trained, and with which rates.
+    """
+
+    kind: ClassVar[str]
+    task: Task
+
+    @property
+    @abstractmethod
+    def space(self) -> SearchSpace:
+        """The configurations that the design may hold."""
+
+    @abstractmethod
+    def units(self) -> list[U]:
+        """Return all units, in the order in which they are to be computed."""
+
+    @abstractmethod
+    def courses(self, unit: U) -> list[Course]:
+        """Return the courses of a unit, in the order in which they are stored."""
+
+    @abstractmethod
+    def missing(self, parts: Path) -> list[U]:
+        """Return what has no stored result in a folder yet."""
+
+    @abstractmethod
+    def consolidate(self, parts: Path, folder: Path) -> Path:
+        """Write what the stored units hold into one file, and return the path of its card."""
+
+    def plan(self) -> dict[str, Any]:
+        """Return everything that decides a course's numbers; a resumed build must have the same."""
+        task = self.task
+        return {
+            "name": task.table_name,
+            "engine_version": ENGINE_VERSION,
+            "data_fingerprint": load_dataset(task.dataset).fingerprint,
+            "space": self.space.to_dict(),
+            "rounds_trained": task.max_round,
+            "client_sample_rates": list(task.fidelity_space["client_sample_rate"].grid),
+            "seeds": list(task.seeds),
+            "num_clients": task.num_clients,
+            "algorithm": task.algorithm,
+            "alpha": task.alpha,
+            "preprocessing": task.preprocessing,
+        }
+
+    @property
+    def parts_name(self) -> str:
+        """Name of the folder of the units' results: another plan has another folder."""
+        text = json.dumps(self.plan(), sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return "-".join(filter(None, (self.task.table_name, self.kind, digest)))
+
+
+def unit_axes(task: Task) -> tuple[str, ...]:
+    """Return the names of the hyperparameters that courses of one unit share."""
+    return tuple(name for name in task.space.names if name in UNIT_AXES)
+
+
+def without_files(units: Sequence[U], parts: Path) -> list[U]:
+    """Return the units of which a folder has no file."""
+    return [unit for unit in units if not (parts / f"{unit.name}.npz").exists()]

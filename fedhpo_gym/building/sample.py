@@ -1,0 +1,250 @@
+"""The design of a sample: as many courses of a space as somebody can afford, evenly spread."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.building.design import Design, unit_axes
+from fedhpo_gym.building.encoding import encode_curves
+from fedhpo_gym.building.provenance import client_samples, provenance
+from fedhpo_gym.building.sequence import balanced, halton
+from fedhpo_gym.building.workers import read_unit
+from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.schema import METRICS
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.tables import codec
+from fedhpo_gym.tables.naming import build_arguments
+from fedhpo_gym.tables.sample import write_sample
+from fedhpo_gym.tasks import Task
+
+UNIT_COURSES = 8
+"""Most courses of a unit: few enough that a unit of a large model takes minutes."""
+COHORT = 96
+"""Consecutive points among which units are formed."""
+PREFIX = "points-"
+
+
+@dataclass(frozen=True)
+class SampleUnit:
+    """Points of a sample that are computed, stored and resumed as one.
+
+    Attributes:
+        points: their numbers in the sequence.
+    """
+
+    points: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """See `Unit`."""
+        return PREFIX + "-".join(map(str, self.points))
+
+
+class SampleDesign(Design[SampleUnit]):
+    """The first points of one endless sequence of courses that fills a space evenly.
+
+    A point is a configuration from a scrambled Halton sequence, a client sample rate and a seed,
+    which are balanced. Float hyperparameters take any value, integers those of the grid: the engine
+    shares work among courses of equal batch size and architecture. A larger design begins with the
+    same courses, so it extends a smaller one; finished points are known by their numbers, whatever
+    units they were computed in.
+    """
+
+    kind = "sample"
+
+    def __init__(
+        self,
+        task: Task,
+        size: int,
+        rounds: int | None = None,
+        rates: Sequence[float] | None = None,
+    ) -> None:
+        """Choose the points.
+
+        Args:
+            task: the task.
+            size: number of courses.
+            rounds: rounds of every course; all rounds of the task when None.
+            rates: client sample rates; the grid of the task when None.
+
+        Raises:
+            InvalidArgumentError: `size`, `rounds` or a rate is out of its range.
+        """
+        if size < 1:
+            raise InvalidArgumentError(f"`size` must be at least 1, got {size!r}")
+        full = task.fidelity_space
+        round_, rate = full["round"], full["client_sample_rate"]
+        chosen = {"round": _up_to(round_, rounds), "client_sample_rate": _only(rate, rates)}
+        dimensions = tuple(chosen.get(d.name, d) for d in full.dimensions)
+        self.task = task.variant(fidelity_space=SearchSpace(dimensions))
+        self.size = size
+
+    @property
+    def space(self) -> SearchSpace:
+        """See `Design.space`."""
+        dimensions = self.task.space.dimensions
+        return SearchSpace(tuple(d.discretized() if d.kind == "int" else d for d in dimensions))
+
+    @cached_property
+    def _points(self) -> list[Course]:
+        """The courses, in the order of the sequence."""
+        space, seeds = self.space, self.task.seeds
+        rates = self.task.fidelity_space["client_sample_rate"].grid
+        actions = 2.0 * halton(self.size, len(space)) - 1.0
+        pairs = balanced(self.size, len(rates) * len(seeds)).tolist()
+        return [
+            Course(space.decode(action), float(rates[pair // len(seeds)]), seeds[pair % len(seeds)])
+            for action, pair in zip(actions, pairs, strict=True)
+        ]
+
+    def units(self) -> list[SampleUnit]:
+        """See `Design.units`."""
+        return self._units(set())
+
+    def courses(self, unit: SampleUnit) -> list[Course]:
+        """See `Design.courses`."""
+        return [self._points[point] for point in unit.points]
+
+    def missing(self, parts: Path) -> list[SampleUnit]:
+        """Return units of the points that are in no file yet."""
+        done = (point for rows in self.finished(parts).values() for point in rows.values())
+        return self._units(set(done))
+
+    def finished(self, parts: Path) -> dict[str, dict[int, int]]:
+        """Return, per file stem, the rows that hold points of the design, each point once."""
+        seen: set[int] = set()
+        found: dict[str, dict[int, int]] = {}
+        for path in sorted(parts.glob(f"{PREFIX}*.npz")):
+            words = path.stem.removeprefix(PREFIX).split("-")
+            rows = {row: int(word) for row, word in enumerate(words)}
+            found[path.stem] = {
+                row: p for row, p in rows.items() if p < self.size and p not in seen
+            }
+            seen |= set(found[path.stem].values())
+        return {stem: rows for stem, rows in found.items() if rows}
+
+    def _units(self, done: set[int]) -> list[SampleUnit]:
+        """Cut the points that are not done into units of courses that share minibatches."""
+        axes = unit_axes(self.task)
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for point, course in enumerate(self._points):
+            if point not in done:
+                shared = (course.seed, *(course.configuration[name] for name in axes))
+                groups.setdefault((point // COHORT, *shared), []).append(point)
+        units = (
+            SampleUnit(tuple(group[start : start + UNIT_COURSES]))
+            for group in groups.values()
+            for start in range(0, len(group), UNIT_COURSES)
+        )
+        return sorted(units, key=lambda unit: unit.points)
+
+    def consolidate(self, parts: Path, folder: Path) -> Path:
+        """Write the sample of all finished points.
+
+        Raises:
+            MissingDataError: no point is finished.
+        """
+        finished = self.finished(parts)
+        if not finished:
+            raise MissingDataError(
+                f"no course of the sample is finished in {parts}; run the build without "
+                "`--only-finished`"
+            )
+        samples = client_samples(self.task)
+        gathered: dict[str, list[NDArray[Any]]] = defaultdict(list)
+        hardware = set()
+        for name, rows in finished.items():
+            unit = read_unit(parts, name)
+            hardware.add(str(unit["hardware"]))
+            rounds = self._stored_rounds(unit["rounds"])
+            for key, array in self._arrays(unit, rows, rounds, samples):
+                gathered[key].append(array)
+        order = np.argsort(np.concatenate(gathered["point"]))
+        arrays = {key: np.concatenate(parts)[order] for key, parts in gathered.items()}
+        return write_sample(folder, self._card(samples, arrays, rounds, hardware), arrays)
+
+    def _arrays(
+        self,
+        unit: dict[str, Any],
+        rows: dict[int, int],
+        rounds: NDArray[np.int64],
+        samples: NDArray[np.int64],
+    ) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield name and entries of every array, for some rows of a unit."""
+        chosen, points = list(rows), list(rows.values())
+        courses = [self._points[point] for point in points]
+        seed = self.task.seeds.index(courses[0].seed)  # a unit has one
+        yield "point", np.array(points)
+        yield "configuration", np.array([[*c.configuration.values()] for c in courses], np.float64)
+        yield "client_sample_rate", np.array([c.client_sample_rate for c in courses])
+        yield "seed", np.full(len(courses), seed)
+        yield "diverged_at", unit["diverged_at"][chosen].astype(np.uint16)
+        for name, codes in encode_curves(
+            unit["metrics"][chosen], unit["rounds"], rounds, samples[seed]
+        ):
+            *_, metric = name.split("_")
+            wide = codec.dtype(metric, samples) if metric in METRICS else codes.dtype
+            yield name, codes.astype(wide)
+
+    def _stored_rounds(self, evaluated: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rounds that are stored: those of tables that were evaluated, and the last."""
+        wanted = [*self.task.stored_fidelity_space()["round"].grid, evaluated[-1]]
+        return np.intersect1d(np.array(wanted, dtype=np.int64), evaluated)
+
+    def plan(self) -> dict[str, Any]:
+        """Return the plan of any sample of this space, whatever its size."""
+        return {**super().plan(), "design": "scrambled Halton sequence, 1"}
+
+    def _card(
+        self,
+        samples: NDArray[np.int64],
+        arrays: dict[str, NDArray[Any]],
+        rounds: NDArray[np.int64],
+        hardware: set[str],
+    ) -> dict[str, Any]:
+        task, count = self.task, len(arrays["point"])
+        round_, rate = (task.fidelity_space[n] for n in ("round", "client_sample_rate"))
+        stored = tuple(rounds.tolist())
+        grid = replace(round_, low=stored[0], high=stored[-1], values=stored, bins=None)
+        words = f"--sample {self.size} --rounds {task.max_round} --rates "
+        return {
+            **self.plan(),
+            "fidelity_space": SearchSpace((grid, rate)).to_dict(),
+            "courses": count,
+            "courses_planned": self.size,
+            "axes": ["course", "round", "client"],
+            "diverged_courses": int((arrays["diverged_at"] > 0).sum()),
+            "missing": "all configurations that were not drawn; rounds that are not in the "
+            f"fidelity grid; {self.size - count} of {self.size} planned courses",
+            "build_command": f"fedhpo-gym build {build_arguments(task.table_name)} {words}"
+            + ",".join(map(str, rate.grid)),
+            **provenance(task, samples, hardware),
+        }
+
+
+def _up_to(dimension: Dimension, rounds: int | None) -> Dimension:
+    if rounds is None:
+        return dimension
+    if not dimension.low < rounds <= dimension.high:
+        raise InvalidArgumentError(
+            f"`rounds` must be in [{dimension.low + 1}, {dimension.high}], the rounds of the "
+            f"task, got {rounds!r}"
+        )
+    return replace(dimension, high=rounds, bins=None)
+
+
+def _only(dimension: Dimension, rates: Sequence[float] | None) -> Dimension:
+    given = dimension.grid if rates is None else rates
+    values = tuple(sorted({dimension.validate(rate, "rates") for rate in given}))
+    if not values:
+        raise InvalidArgumentError(f"`rates` must hold at least one rate, got {rates!r}")
+    return replace(dimension, low=values[0], high=values[-1], values=values)

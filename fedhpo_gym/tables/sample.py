@@ -1,0 +1,88 @@
+"""One sample: a card (JSON) and arrays of codes (npz) of courses anywhere in a space.
+
+`configuration` (courses, hyperparameters), `client_sample_rate`, `seed` (position among the seeds)
+and `point` (number in the design's sequence) say what the courses are. Arrays named
+`<which>_<split>_<metric>` have the axes (courses, rounds, clients); `best_round` and `diverged_at`
+lack the clients, the latter also the rounds. `numpy.load` opens them; codes are those of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.tables.archive import write_archive
+from fedhpo_gym.tables.card import arrays_beside, reading_card
+from fedhpo_gym.tables.naming import build_arguments
+from fedhpo_gym.tables.stored import StoredCurves
+
+FORMAT = 1
+SUFFIX = ".sample"
+
+
+class Sample(StoredCurves):
+    """Learning curves of courses that fill a space evenly.
+
+    A sample is no table: most configurations are not in it. It is what a surrogate is fitted on
+    where nobody can afford the grid.
+
+    Attributes:
+        fidelity_space: the stored rounds and the client sample rates.
+        rates: client sample rates.
+        rounds: rounds whose results are stored; courses were trained to the last.
+    """
+
+    def __init__(self, card: Path) -> None:
+        """Read a card; arrays are read when first asked for.
+
+        Raises:
+            DamagedDataError: the card is not a sample card of this format.
+        """
+        name = card.name.removesuffix(f"{SUFFIX}.json")
+        repair = f"run `fedhpo-gym build {build_arguments(name)} --sample N`"
+        with reading_card(card, "sample", FORMAT, repair) as content:
+            super().__init__(arrays_beside(card), content)
+            self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
+            self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
+            rates = self.fidelity_space["client_sample_rate"].grid
+            self.rates = tuple(float(r) for r in rates)
+            self._count = int(content["courses"])
+
+    def __len__(self) -> int:
+        """Return the number of courses."""
+        return self._count
+
+    def configurations(self) -> list[dict[str, Value]]:
+        """Return the configuration of every course.
+
+        Raises:
+            DamagedDataError: the file does not have its checksum; names the repair command.
+        """
+        rows = self.codes("configuration").tolist()
+        return [self.space.validate(dict(zip(self.space.names, row, strict=True))) for row in rows]
+
+    def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
+        """Return one metric of all courses: (courses, rounds, clients) float32."""
+        samples = self.split_samples(split)[self.codes("seed")]
+        return self.decoded(which, split, metric, samples[:, None])
+
+    def objective(self, split: str = "val", metric: str = "loss") -> NDArray[np.float64]:
+        """Return f of every course: (courses, rounds), weighted over clients."""
+        samples = self.split_samples(split)[self.codes("seed")]
+        weights = samples / samples.sum(axis=1, keepdims=True)
+        values = self.values("best", split, metric)
+        return np.asarray(np.einsum("crk,ck->cr", values, weights), dtype=np.float64)
+
+
+def write_sample(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:
+    """Write a sample's arrays, then its card.
+
+    Returns:
+        Path of the card.
+    """
+    return write_archive(folder, f"{card['name']}{SUFFIX}", {"format": FORMAT, **card}, arrays)

@@ -1,0 +1,334 @@
+"""Sampled builds: evenly spread, extensible, mergeable, and equal to single courses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedhpo_gym.backends import make_backend
+from fedhpo_gym.building import build_sample, build_table
+from fedhpo_gym.building.grid import GridDesign
+from fedhpo_gym.building.sample import COHORT, UNIT_COURSES, SampleDesign, SampleUnit
+from fedhpo_gym.building.sequence import balanced, halton
+from fedhpo_gym.building.workers import compute_unit
+from fedhpo_gym.cli import main
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.schema import METRICS, SPLITS, Fidelity
+from fedhpo_gym.tables import Sample, open_sample, open_table
+from fedhpo_gym.tables.locate import ENV_VAR
+from fedhpo_gym.tasks import get_task
+
+pytestmark = pytest.mark.raw
+
+TASK = get_task("LR-BreastCancer")
+NAME = TASK.table_name
+SIZE, ROUNDS, RATES = 14, 6, (0.4, 1.0)
+COMMAND = ["build", "FedHPO-LR-BreastCancer", "--sample", str(SIZE), "--rounds", str(ROUNDS)]
+COMMAND += ["--rates", "0.4,1"]
+
+
+def design(size: int = SIZE) -> SampleDesign:
+    return SampleDesign(TASK, size, ROUNDS, RATES)
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compute(design: SampleDesign, units: list[SampleUnit], parts: Path, *_: object) -> None:
+        for unit in units:
+            compute_unit(design, unit, parts)
+
+    monkeypatch.setattr("fedhpo_gym.building.build.compute_units", compute)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a finished sample."""
+    folder = tmp_path_factory.mktemp("sample")
+    plan = design()
+    parts = folder / "parts" / plan.parts_name
+    parts.mkdir(parents=True)
+    for unit in plan.units():
+        compute_unit(plan, unit, parts)
+    build_sample(TASK, SIZE, rounds=ROUNDS, rates=RATES, folder=folder, workers=1)
+    return folder
+
+
+def parts_of(folder: Path) -> Path:
+    return folder / "parts" / design().parts_name
+
+
+def assert_same(one: Path, two: Path) -> None:
+    arrays = (folder / f"{NAME}.sample.npz" for folder in (one, two))
+    first, second = (path.read_bytes() for path in arrays)
+    assert first == second
+    cards = [json.loads((folder / f"{NAME}.sample.json").read_text()) for folder in (one, two)]
+    assert cards[0] == cards[1]
+
+
+# ------------------------------------------------------------------------------------ design
+
+
+def test_a_larger_design_begins_with_the_smaller_one() -> None:
+    large, small = design(300)._points, design(37)._points
+    assert large[:37] == small
+    np.testing.assert_array_equal(halton(300, 5)[:37], halton(37, 5))
+
+
+@pytest.mark.parametrize("dimensions", [2, 4, 8])
+@pytest.mark.parametrize("count", [24, 64, 200])
+def test_points_fill_the_cube_more_evenly_than_random_ones(dimensions: int, count: int) -> None:
+    qmc = pytest.importorskip("scipy.stats.qmc")
+    ours = qmc.discrepancy(halton(count, dimensions))
+    rng = np.random.default_rng(0)
+    random = np.mean([qmc.discrepancy(rng.random((count, dimensions))) for _ in range(5)])
+    assert ours < 0.6 * random
+
+
+def test_every_coordinate_visits_every_interval() -> None:
+    points = halton(2 * 3 * 5 * 7, 4)
+    assert points.min() >= 0
+    assert points.max() < 1
+    for axis, base in enumerate((2, 3, 5, 7)):
+        counts = np.bincount((points[:, axis] * base).astype(int), minlength=base)
+        assert (counts == counts[0]).all()
+
+
+def test_seeds_and_rates_are_balanced_and_not_in_step_with_a_coordinate() -> None:
+    count = 6 * 40
+    courses = design(count)._points
+    pairs = Counter((course.seed, course.client_sample_rate) for course in courses)
+    assert pairs == {(seed, rate): 40 for seed in TASK.seeds for rate in RATES}
+    number = balanced(count, 2)
+    assert abs(np.corrcoef(number, halton(count, 1)[:, 0])[0, 1]) < 0.2
+
+
+def test_configurations_are_legal_and_integers_are_those_of_the_grid() -> None:
+    for course in design(50)._points:
+        TASK.space.validate(course.configuration)
+        for dimension in TASK.space.dimensions:
+            if dimension.kind == "int":
+                assert course.configuration[dimension.name] in dimension.grid
+    rates = [course.configuration["learning_rate"] for course in design(50)._points]
+    assert len(set(rates)) == 50
+
+
+@pytest.mark.parametrize("size", [1, COHORT - 1, COHORT + 30])
+def test_units_hold_every_point_once_and_share_minibatches(size: int) -> None:
+    plan = design(size)
+    units = plan.units()
+    assert sorted(point for unit in units for point in unit.points) == list(range(size))
+    for unit in units:
+        courses = plan.courses(unit)
+        assert len(courses) <= UNIT_COURSES
+        assert len({(c.seed, c.configuration["batch_size"]) for c in courses}) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 0}, "`size`.*at least 1"),
+        ({"size": 5, "rounds": 1}, r"`rounds`.*\[2, 500\].*got 1"),
+        ({"size": 5, "rounds": 501}, r"`rounds`.*\[2, 500\].*got 501"),
+        ({"size": 5, "rates": [0.1]}, r"rates\['client_sample_rate'\].*0\.1"),
+        ({"size": 5, "rates": []}, "`rates`.*at least one"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        SampleDesign(TASK, **arguments)  # type: ignore[arg-type]
+
+
+def test_another_plan_has_other_parts_but_another_size_has_the_same() -> None:
+    others = [
+        design(),
+        SampleDesign(TASK, SIZE, ROUNDS + 1, RATES),
+        SampleDesign(TASK, SIZE, ROUNDS, (1.0,)),
+        SampleDesign(TASK.variant(algorithm="fedopt"), SIZE, ROUNDS, RATES),
+        GridDesign(TASK),
+    ]
+    assert len({plan.parts_name for plan in others}) == len(others)
+    assert design(1000).parts_name == design().parts_name
+
+
+# ------------------------------------------------------------------------------------- build
+
+
+def test_a_course_of_the_sample_is_the_course_alone(built: Path) -> None:
+    sample = Sample(built / f"{NAME}.sample.json")
+    assert len(sample) == SIZE
+    assert sample.rounds == (1, 2, 3, 4, 6)
+    assert sample.rates == RATES
+    raw = make_backend("raw", TASK)
+    configurations, rates = sample.configurations(), sample.codes("client_sample_rate")
+    seeds, best_round = sample.codes("seed"), sample.codes("best_round")
+    for course in (0, 5, 13):
+        seed = TASK.seeds[seeds[course]]
+        for index, rounds in enumerate(sample.rounds):
+            truth = raw.evaluate(configurations[course], Fidelity(rounds, rates[course]))
+            row = truth.seeds.index(seed)
+            assert best_round[course, index] == truth.best_round[row]
+            for s, split in enumerate(SPLITS):
+                for m, metric in enumerate(METRICS):
+                    for which, values in (("best", truth.best), ("current", truth.current)):
+                        found = sample.values(which, split, metric)[course, index]
+                        assert values is not None
+                        tolerance = 2e-3 if metric != "accuracy" else 1e-6
+                        np.testing.assert_allclose(
+                            found, values[row, :, s, m], rtol=2e-3, atol=tolerance
+                        )
+            objective = sample.objective()[course, index]
+            weights = truth.num_samples[row, :, 1] / truth.num_samples[row, :, 1].sum()
+            expected = (truth.best[row, :, 1, 0] * weights).sum()
+            assert objective == pytest.approx(expected, rel=2e-3)
+
+
+def test_the_card_says_what_is_there_and_what_is_not(built: Path) -> None:
+    card = Sample(built / f"{NAME}.sample.json").card
+    assert (card["courses"], card["courses_planned"]) == (SIZE, SIZE)
+    assert card["rounds_trained"] == ROUNDS
+    assert "not drawn" in card["missing"]
+    assert "0 of 14" in card["missing"]
+    assert card["build_command"] == (
+        "fedhpo-gym build FedHPO-LR-BreastCancer --algorithm fedavg "
+        f"--sample {SIZE} --rounds {ROUNDS} --rates 0.4,1.0"
+    )
+    assert {"hardware", "data_fingerprint", "engine_version", "data_licence", "seeds"} <= set(card)
+
+
+def test_a_larger_sample_extends_a_smaller_one(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = tmp_path / "small"
+    build_sample(TASK, 5, rounds=ROUNDS, rates=RATES, folder=small, workers=1)
+    kept = {path.name: path.stat().st_mtime_ns for path in parts_of(small).iterdir()}
+    build_sample(TASK, SIZE, rounds=ROUNDS, rates=RATES, folder=small, workers=1)
+    now = {path.name: path.stat().st_mtime_ns for path in parts_of(small).iterdir()}
+    assert {name: now[name] for name in kept} == kept
+    words = [n.removesuffix(".npz").removeprefix("points-").split("-") for n in now]
+    assert sorted(int(word) for unit in words for word in unit) == list(range(SIZE))
+    assert_same(small, built)
+    monkeypatch.setattr("fedhpo_gym.building.build.compute_units", None)
+    again = build_sample(TASK, 5, rounds=ROUNDS, rates=RATES, folder=small, workers=1)
+    assert len(Sample(again)) == 5
+
+
+def test_units_of_other_machines_are_merged(built: Path, tmp_path: Path) -> None:
+    units = sorted(parts_of(built).glob("*.npz"))
+    for index, name in enumerate(("one", "two")):
+        parts = parts_of(tmp_path / name)
+        parts.mkdir(parents=True)
+        for path in units[index::2]:
+            shutil.copy(path, parts / path.name)
+    words = ["--merge", str(tmp_path / "one"), str(parts_of(tmp_path / "two"))]
+    out = tmp_path / "all"
+    assert main([*COMMAND, *words, "--only-finished", "--out", str(out)]) == 0
+    assert_same(out, built)
+    assert not list(parts_of(out).glob("*.part*"))
+
+
+def test_units_in_overlapping_files_count_once(built: Path, tmp_path: Path) -> None:
+    shutil.copytree(built / "parts", tmp_path / "parts")
+    plan = design()
+    compute_unit(plan, SampleUnit((3,)), parts_of(tmp_path))
+    build_sample(TASK, SIZE, rounds=ROUNDS, rates=RATES, folder=tmp_path, workers=1)
+    assert_same(tmp_path, built)
+
+
+def test_what_is_finished_can_be_stored_early(built: Path, tmp_path: Path) -> None:
+    parts = parts_of(tmp_path)
+    parts.mkdir(parents=True)
+    first = sorted(parts_of(built).glob("*.npz"))[0]
+    shutil.copy(first, parts / first.name)
+    assert main([*COMMAND, "--only-finished", "--out", str(tmp_path)]) == 0
+    sample = Sample(tmp_path / f"{NAME}.sample.json")
+    assert 0 < len(sample) < SIZE
+    assert f"{SIZE - len(sample)} of {SIZE}" in sample.card["missing"]
+    whole = Sample(built / f"{NAME}.sample.json")
+    for name in ("point", "configuration", "best_val_loss", "diverged_at"):
+        rows = np.isin(whole.codes("point"), sample.codes("point"))
+        np.testing.assert_array_equal(whole.codes(name)[rows], sample.codes(name))
+
+
+def test_nothing_finished_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match="only-finished"):
+        build_sample(TASK, 3, rounds=4, folder=tmp_path, workers=1, only_finished=True)
+
+
+def test_a_folder_without_units_is_not_merged(built: Path, tmp_path: Path) -> None:
+    for source in (tmp_path, built.parent / "nowhere", built / "parts"):
+        with pytest.raises(InvalidArgumentError, match=r"`merge`.*same task, rounds"):
+            build_sample(TASK, 3, rounds=4, folder=tmp_path, workers=1, merge=[source])
+
+
+def test_a_damaged_unit_is_not_merged(built: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(built / "parts", source / "parts")
+    damaged = sorted(parts_of(source).glob("*.npz"))[0]
+    damaged.write_bytes(damaged.read_bytes()[:500])
+    with pytest.raises(DamagedDataError, match=re.escape(damaged.name)):
+        build_sample(
+            TASK, SIZE, rounds=ROUNDS, rates=RATES, folder=tmp_path, workers=1, merge=[source]
+        )
+    assert not (parts_of(tmp_path) / damaged.name).exists()
+
+
+# --------------------------------------------------------------------------------- finding it
+
+
+def test_a_variant_with_a_sample_only_has_no_table(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENV_VAR, str(built))
+    monkeypatch.setattr("fedhpo_gym.tables.locate.EMBEDDED", built)
+    assert len(open_sample(NAME)) == SIZE
+    with pytest.raises(MissingDataError, match=r"surrogate on its sample.*fedhpo-gym build"):
+        open_table(NAME)
+    with pytest.raises(MissingDataError, match=r"fedhpo-gym build .* --sample N"):
+        open_sample("LR-Nothing-fedavg")
+
+
+def test_a_damaged_sample_names_the_command(built: Path, tmp_path: Path) -> None:
+    for suffix in ("json", "npz"):
+        shutil.copy(built / f"{NAME}.sample.{suffix}", tmp_path)
+    arrays = tmp_path / f"{NAME}.sample.npz"
+    arrays.write_bytes(arrays.read_bytes()[:-10])
+    with pytest.raises(DamagedDataError, match=rf"--sample {SIZE} --rounds {ROUNDS}"):
+        Sample(tmp_path / f"{NAME}.sample.json").codes("point")
+    card = tmp_path / f"{NAME}.sample.json"
+    card.write_text("{}", encoding="utf-8")
+    with pytest.raises(DamagedDataError, match=r"sample card of format 1.*--sample N"):
+        Sample(card)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rounds", "4"], "`--rounds` is for samples"),
+        (["--only-finished"], "`--only-finished` is for samples"),
+        (["--sample", "4", "--rates", "a,b"], "`--rates` must be numbers"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["build", "FedHPO-LR-BreastCancer", *words]) != 0
+    assert message in capsys.readouterr().err
+
+
+def test_a_table_takes_units_over_too(tmp_path: Path) -> None:
+    from tiny_table import tiny_folder, tiny_task
+
+    task = tiny_task()
+    card = build_table(task, tmp_path, workers=1, merge=[tiny_folder()])
+    ours, theirs = (f / f"{task.table_name}.table.npz" for f in (tmp_path, tiny_folder()))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert card.parent == tmp_path
