@@ -54,6 +54,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "torch": ("fl", "fl.*"),
     "arff": ("fl.datasets", "fl.datasets.*"),
     "PIL": ("fl.datasets", "fl.datasets.*"),
+    "tokenizers": ("fl.datasets.wordpiece",),
     "openml": ("fl.datasets", "fl.datasets.*"),
     "pandas": ("fl.datasets", "fl.datasets.*"),
     "sklearn": ("fl.datasets", "fl.datasets.*", "tools*", "*.fit_*"),

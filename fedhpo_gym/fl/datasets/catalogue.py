@@ -10,7 +10,9 @@ from fedhpo_gym.fl.datasets.cifar import CIFAR10
 from fedhpo_gym.fl.datasets.femnist import FEMNIST
 from fedhpo_gym.fl.datasets.graphs.planetoid import NODE_GRAPHS
 from fedhpo_gym.fl.datasets.leaf.synthetic import SYNTHETIC
+from fedhpo_gym.fl.datasets.sentences import COLA, SST2
 from fedhpo_gym.fl.datasets.tables import TableSource
+from fedhpo_gym.fl.datasets.twitter import TWITTER
 
 _UCI = "CC BY 4.0 (UCI Machine Learning Repository)"
 
@@ -103,6 +105,15 @@ _TABLES = (
     ),
 )
 
-_SOURCES: tuple[Source, ...] = (*_TABLES, *NODE_GRAPHS, FEMNIST, CIFAR10, SYNTHETIC)
+_SOURCES: tuple[Source, ...] = (
+    *_TABLES,
+    *NODE_GRAPHS,
+    FEMNIST,
+    CIFAR10,
+    SYNTHETIC,
+    TWITTER,
+    SST2,
+    COLA,
+)
 
 SOURCES: Mapping[str, Source] = MappingProxyType({source.name: source for source in _SOURCES})
