@@ -28,6 +28,7 @@ AGENTS: Mapping[str, str] = MappingProxyType(
 CLIENT_AGENTS: Mapping[str, str] = MappingProxyType(
     {
         "fedex": "fedhpo_gym.agents.fedex:FedEx",
+        "fts": "fedhpo_gym.agents.fts:FTS",
     }
 )
 """The same for agents that act for every client, in environments made with `per_client=True`."""

@@ -10,12 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Observation
 from fedhpo_gym.agents.feedback import Feedback
 from fedhpo_gym.errors import InvalidArgumentError
+
+
+def check_unit_rows(space: gym.spaces.Box) -> int:
+    """Return the number of coordinates per client of a box in [-1, 1].
+
+    Raises:
+        InvalidArgumentError: the box has other bounds.
+    """
+    if np.any(space.low != -1) or np.any(space.high != 1):
+        raise InvalidArgumentError(f"`action_space` must be a box in [-1, 1], got {space}.")
+    return int(space.shape[1])
 
 
 def sampled_clients(observation: Observation) -> NDArray[np.int64]:

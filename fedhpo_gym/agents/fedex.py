@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.arms import Arms, random_arms
 from fedhpo_gym.agents.base import Agent, Observation
-from fedhpo_gym.agents.client_rounds import collect_feedback, sampled_clients
+from fedhpo_gym.agents.client_rounds import check_unit_rows, collect_feedback, sampled_clients
 from fedhpo_gym.agents.fedex_policy import FedExPolicy, FedExSettings
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
@@ -77,14 +77,3 @@ class FedEx(Agent):
     def best_action(self) -> NDArray[np.float32]:
         """Return the likeliest arm as an action of one client: (n,)."""
         return self.arms.actions(self.policy.mle())
-
-
-def check_unit_rows(space: gym.spaces.Box) -> int:
-    """Return the number of coordinates per client of a box in [-1, 1].
-
-    Raises:
-        InvalidArgumentError: the box has other bounds.
-    """
-    if np.any(space.low != -1) or np.any(space.high != 1):
-        raise InvalidArgumentError(f"`action_space` must be a box in [-1, 1], got {space}.")
-    return int(space.shape[1])
