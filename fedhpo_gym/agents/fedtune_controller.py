@@ -1,0 +1,203 @@
+"""FedTune's rule: more or fewer participants and local passes, from preferences over four costs.
+
+Zhang et al., "FedTune: Automatic tuning of federated learning hyper-parameters from system
+perspective" (arXiv 2110.03061), Section 4.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import InvalidArgumentError
+
+Array = NDArray[np.float64]
+
+START_SLOPE: Final = 1e9
+"""All slopes start here: only their ratios decide, so any equal number would do."""
+PARTICIPANT_SIGNS: Final = np.array([1.0, 1.0, -1.0, -1.0])
+"""More participants cost less time, of computation and transmission, but more load."""
+PASS_SIGNS: Final = np.array([-1.0, 1.0, -1.0, 1.0])
+"""More local passes cost less transmission, time and load, but more computation."""
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """How much each cost matters; only ratios do.
+
+    Attributes:
+        computation_time: α.
+        transmission_time: β.
+        computation_load: γ.
+        transmission_load: δ.
+
+    Raises:
+        InvalidArgumentError: a weight is negative or not finite, or all are 0.
+    """
+
+    computation_time: float = 0.25
+    transmission_time: float = 0.25
+    computation_load: float = 0.25
+    transmission_load: float = 0.25
+
+    def __post_init__(self) -> None:
+        weights = self.vector
+        if not np.all(np.isfinite(weights) & (weights >= 0)) or not weights.any():
+            raise InvalidArgumentError(
+                f"`preferences` must be finite, at least 0 and not all 0, got {weights.tolist()}."
+            )
+
+    @property
+    def vector(self) -> Array:
+        """The weights (α, β, γ, δ)."""
+        return np.array(
+            [
+                self.computation_time,
+                self.transmission_time,
+                self.computation_load,
+                self.transmission_load,
+            ]
+        )
+
+
+def round_costs(samples: NDArray[np.float64], passes: float) -> Array:
+    """Return what one round costs, in the order of the preferences: (4,).
+
+    Units are samples processed by the slowest client, transmissions one after the other, samples
+    processed by all clients, and transmissions of all clients.
+
+    Args:
+        samples: (k,) training samples of each client that took part.
+        passes: local passes over them.
+    """
+    return np.array([passes * samples.max(), 1.0, passes * samples.sum(), float(len(samples))])
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """The rounds between two decisions.
+
+    Attributes:
+        participants: clients per round, M.
+        passes: local passes per round, E.
+        costs: (4,) sum over the rounds; once the stage is over, per unit of accuracy gained.
+        accuracy: at its end.
+    """
+
+    participants: int
+    passes: int
+    costs: Array = field(default_factory=lambda: np.zeros(4))
+    accuracy: float = 0.0
+
+
+class FedTuneController:
+    """Moves participants and passes by one whenever accuracy has risen enough.
+
+    Differs from the original: the term of the transmission load in the comparison of two
+    stages is written as the paper has it (the original subtracts another cost there); a slope whose
+    denominator is 0 keeps its value.
+
+    Attributes:
+        participants: M for the next round.
+        passes: E for the next round.
+        decisions: how many stages are over.
+
+    Raises:
+        InvalidArgumentError: a start lies outside its limits, or another number its range.
+    """
+
+    def __init__(
+        self,
+        preferences: Preferences,
+        participants: int,
+        passes: int,
+        *,
+        participant_limits: tuple[int, int],
+        pass_limits: tuple[int, int],
+        penalty: float = 10.0,
+        threshold: float = 0.01,
+    ) -> None:
+        for name, value, (low, high) in (
+            ("participants", participants, participant_limits),
+            ("passes", passes, pass_limits),
+        ):
+            if not low <= value <= high:
+                raise InvalidArgumentError(f"`{name}` must be in [{low}, {high}], got {value}.")
+        if not 1 <= penalty < math.inf or not 0 <= threshold < 1:
+            raise InvalidArgumentError(
+                "`penalty` must be at least 1 and `threshold` in [0, 1), got "
+                f"penalty={penalty}, threshold={threshold}."
+            )
+        self._weights = preferences.vector
+        self._limits = (participant_limits, pass_limits)
+        self._penalty = penalty
+        self._threshold = threshold
+        self._slopes = np.full((2, 4), START_SLOPE)
+        self._stage = Stage(participants, passes)
+        self._previous = self._before = Stage(0, 0)
+        self.decisions = 0
+
+    @property
+    def participants(self) -> int:
+        """Clients of the next round."""
+        return self._stage.participants
+
+    @property
+    def passes(self) -> int:
+        """Local passes of the next round."""
+        return self._stage.passes
+
+    def update(self, accuracy: float, costs: Array) -> None:
+        """Take in one round; decide if accuracy has risen by more than the threshold.
+
+        The first decision is skipped: there is nothing yet to compare with.
+
+        Args:
+            accuracy: validation accuracy after the round.
+            costs: (4,) positive, as `round_costs` returns them.
+
+        Raises:
+            InvalidArgumentError: the accuracy is not finite, or the costs are not four positive
+                finite numbers.
+        """
+        costs = np.asarray(costs, dtype=np.float64)
+        if costs.shape != (4,) or not np.all((costs > 0) & np.isfinite(costs)):
+            raise InvalidArgumentError(f"`costs` must be four positive numbers, got {costs}.")
+        if not math.isfinite(accuracy):
+            raise InvalidArgumentError(f"`accuracy` must be finite, got {accuracy}.")
+        self._stage = replace(self._stage, costs=self._stage.costs + costs)
+        gain = accuracy - self._previous.accuracy
+        if gain <= self._threshold:
+            return
+        over = replace(self._stage, costs=self._stage.costs / gain, accuracy=accuracy)
+        settings = (over.participants, over.passes)
+        if self.decisions:
+            settings = self._decide(over)
+        self._before, self._previous = self._previous, over
+        self._stage = Stage(*settings)
+        self.decisions += 1
+
+    def _decide(self, over: Stage) -> tuple[int, int]:
+        change = np.abs(over.costs - self._previous.costs)
+        worse = self._weights @ ((over.costs - self._previous.costs) / over.costs) > 0
+        now = (over.participants, over.passes)
+        then = (self._previous.participants, self._previous.passes)
+        moved = []
+        for knob, signs in enumerate((PARTICIPANT_SIGNS, PASS_SIGNS)):
+            self._learn(knob, (signs > 0) == (now[knob] > then[knob]), change, bool(worse))
+            pull = (signs * self._weights * self._slopes[knob] * change / over.costs).sum()
+            low, high = self._limits[knob]
+            moved.append(min(max(now[knob] + (1 if pull > 0 else -1), low), high))
+        return moved[0], moved[1]
+
+    def _learn(self, knob: int, favoured: NDArray[np.bool_], change: Array, worse: bool) -> None:
+        """Renew the slopes of the costs that the last move favoured; penalise the others."""
+        earlier = np.abs(self._previous.costs - self._before.costs)
+        known = favoured & (earlier > 0)
+        self._slopes[knob, known] = change[known] / earlier[known]
+        if worse:
+            self._slopes[knob, ~favoured] *= self._penalty
