@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from fedhpo_gym.errors import MissingDataError, MissingDependencyError
 from fedhpo_gym.fl.datasets import SOURCES, Dataset, Source, SparseRows, load_dataset
@@ -54,7 +53,7 @@ class DatasetConformance:
         assert set(dataset.labels.tolist()) <= set(range(source.num_classes))
         assert str(dataset.features.dtype) in DTYPES
         assert str(dataset.labels.dtype) == "int64"
-        assert all(np.isfinite(array).all() for array in arrays_of(dataset))
+        assert all(np.isfinite(array).all() for array in dataset.arrays)
 
     def test_every_sample_has_its_user_and_split(self) -> None:
         dataset = self.load()
@@ -75,11 +74,11 @@ class DatasetConformance:
             assert not np.array_equal(column, dataset.labels)
 
     def test_nobody_can_write_into_it(self) -> None:
-        assert not any(array.flags.writeable for array in arrays_of(self.load()))
+        assert not any(array.flags.writeable for array in self.load().arrays)
 
     def test_its_fingerprint_is_that_of_its_content(self) -> None:
         first = self.load()
-        content = b"".join(array.tobytes() for array in arrays_of(first))
+        content = b"".join(array.tobytes() for array in first.arrays)
         assert first.fingerprint == hashlib.sha256(content).hexdigest()
         load_dataset.cache_clear()
         again = self.load()
@@ -94,16 +93,3 @@ class DatasetConformance:
         federation = make_federation(dataset, seed)
         rows = np.concatenate([part for client in federation.clients for part in client])
         assert sorted(rows.tolist()) == list(range(len(dataset.labels)))
-
-
-def arrays_of(dataset: Dataset) -> list[NDArray[Any]]:
-    """Return all arrays of a data set in the order of its fingerprint."""
-    features = dataset.features
-    dense = (
-        [features.indptr, features.indices, features.values]
-        if isinstance(features, SparseRows)
-        else [features]
-    )
-    edges = getattr(dataset, "edges", None)
-    parts = [*dense, dataset.labels, dataset.users, dataset.fixed_split, edges]
-    return [part for part in parts if part is not None]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
 import io
-import urllib.error
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ import pytest
 from hypothesis import given
 
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.fl.datasets import SOURCES, cache, load_dataset
-from fedhpo_gym.fl.datasets.graphs import download as downloading
+from fedhpo_gym.fl.datasets import SOURCES, download, load_dataset
 from fedhpo_gym.fl.datasets.graphs import make_node_graph, normalised_adjacency, undirected
-from fedhpo_gym.fl.datasets.graphs.planetoid import NODE_GRAPHS, NodeGraphSource, git_blob
+from fedhpo_gym.fl.datasets.graphs.files import git_blob
+from fedhpo_gym.fl.datasets.graphs.planetoid import NODE_GRAPHS, NodeGraphSource
 from fedhpo_gym.fl.datasets.graphs.records import NodeGraph
 from fedhpo_gym.fl.datasets.graphs.sparse import from_dense, matmul
 from fedhpo_gym.testing import DatasetConformance
@@ -27,25 +26,6 @@ from fedhpo_gym.testing import DatasetConformance
 # Distinct undirected edges without loops, and the largest class, of the published files.
 DOCUMENTED = {"Cora": (5278, 818), "CiteSeer": (4536, 701)}
 EDGES = np.array([[0, 1, 1, 3, 2, 4], [1, 0, 2, 3, 1, 3]])
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    load_dataset.cache_clear()
-    yield
-    load_dataset.cache_clear()
-
-
-@pytest.fixture
-def real_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(cache.ENV_VAR, str(shared_datasets))
-    return shared_datasets
-
-
-@pytest.fixture
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(cache.ENV_VAR, str(tmp_path))
-    return tmp_path
 
 
 @pytest.mark.usefixtures("real_data")
@@ -94,18 +74,37 @@ def made_up() -> tuple[NodeGraphSource, bytes]:
     """A source, and the file it describes."""
     buffer = io.BytesIO()
     np.savez(buffer, **contents())
+    blob = git_blob(buffer.getvalue())
+    cora = NODE_GRAPHS[0]
     source = replace(
-        NODE_GRAPHS[0], num_rows=5, num_features=3, num_classes=2,
-        git_blob=git_blob(buffer.getvalue()),
-    )  # fmt: skip
+        cora, num_rows=5, num_features=3, num_classes=2, file=replace(cora.file, git_blob=blob)
+    )
     return source, buffer.getvalue()
 
 
-def test_a_file_is_read_as_it_was_written(
-    made_up: tuple[NodeGraphSource, bytes], empty_folder: Path
-) -> None:
+MadeUp = tuple[NodeGraphSource, bytes]
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, content: bytes) -> list[str]:
+    """Answer downloads with this content; return the list of addresses asked for."""
+    asked: list[str] = []
+
+    def answer(url: str) -> Any:
+        asked.append(url)
+        sent: Any = io.BytesIO(content)
+        sent.headers = {}
+        return sent
+
+    monkeypatch.setattr(download, "open_url", answer)
+    return asked
+
+
+@pytest.mark.parametrize("where", ["cora.npz", "gnn_npz/cora.npz", "cora.npz.gz"])
+def test_a_file_is_read_as_it_was_written(made_up: MadeUp, data_folder: Path, where: str) -> None:
     source, content = made_up
-    (empty_folder / source.file).write_bytes(content)
+    path = data_folder / where
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     graph = source.read()
     assert graph.features[np.arange(5)][3].tolist() == [1, 1, 0]
     assert graph.labels.tolist() == [0, 1, 1, 0, 1]
@@ -118,62 +117,58 @@ def test_the_git_id_is_the_one_git_gives() -> None:
 
 
 def test_a_damaged_file_is_refused_with_the_repair_command(
-    made_up: tuple[NodeGraphSource, bytes], empty_folder: Path
+    made_up: MadeUp, data_folder: Path
 ) -> None:
     source, content = made_up
-    (empty_folder / source.file).write_bytes(content[:-1])
+    (data_folder / "cora.npz").write_bytes(content[:-1])
     with pytest.raises(DamagedDataError, match=r"cora\.npz.*`fedhpo-gym download Cora`"):
+        source.read()
+
+
+def test_a_cut_gzip_file_is_refused(made_up: MadeUp, data_folder: Path) -> None:
+    source, content = made_up
+    (data_folder / "cora.npz.gz").write_bytes(gzip.compress(content)[:-9])
+    with pytest.raises(DamagedDataError, match=r"cora\.npz\.gz is no whole gzip file"):
         source.read()
 
 
 @pytest.mark.parametrize("wrong", [{"num_rows": 6}, {"num_features": 4}, {"num_classes": 1}])
 def test_another_shape_than_documented_is_refused(
-    made_up: tuple[NodeGraphSource, bytes], empty_folder: Path, wrong: dict[str, int]
+    made_up: MadeUp, data_folder: Path, wrong: dict[str, int]
 ) -> None:
     source, content = made_up
-    (empty_folder / source.file).write_bytes(content)
+    (data_folder / "cora.npz").write_bytes(content)
     graph = source.read()
+    source.check(graph)
     with pytest.raises(DamagedDataError, match="fedhpo-gym download Cora"):
         replace(source, **wrong).check(graph)
 
 
 def test_a_missing_file_is_downloaded_once(
-    made_up: tuple[NodeGraphSource, bytes],
-    empty_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    made_up: MadeUp, data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, content = made_up
-    asked = []
-
-    def answer(address: str, **_: object) -> io.BytesIO:
-        asked.append(address)
-        return io.BytesIO(content)
-
-    monkeypatch.setattr(downloading.urllib.request, "urlopen", answer)
+    asked = serve(monkeypatch, content)
     assert source.read().fingerprint == source.read().fingerprint
     assert asked == [source.origin]
-    assert [path.name for path in (empty_folder / "gnn_npz").iterdir()] == [source.file]
+    assert (data_folder / "gnn_npz" / "cora.npz").read_bytes() == content
 
 
 def test_a_wrong_download_is_not_kept(
-    made_up: tuple[NodeGraphSource, bytes],
-    empty_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    made_up: MadeUp, data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        downloading.urllib.request, "urlopen", lambda *_, **__: io.BytesIO(b"not found")
-    )
+    serve(monkeypatch, b"not found")
     with pytest.raises(DamagedDataError, match="git id"):
         made_up[0].read()
-    assert not (empty_folder / "gnn_npz" / made_up[0].file).exists()
+    assert not [path for path in data_folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.usefixtures("empty_folder")
+@pytest.mark.usefixtures("data_folder")
 def test_without_a_network_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise urllib.error.URLError("no route")
+    def refuse(url: str) -> None:
+        raise OSError(f"no route to {url}")
 
-    monkeypatch.setattr(downloading.urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(download, "open_url", refuse)
     with pytest.raises(MissingDataError, match=r"no route.*`fedhpo-gym download PubMed`"):
         load_dataset("PubMed")
 

@@ -59,6 +59,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pandas": ("fl.datasets", "fl.datasets.*"),
     "sklearn": ("fl.datasets", "fl.datasets.*", "tools*", "*.fit_*"),
     "scipy": ("fl.datasets.graphs.*",),
+    "rdkit": ("fl.datasets.graphs.molecules",),
     "networkx": ("fl.graph_partition",),
     "optuna": ("agents.optuna_tpe",),
     "stable_baselines3": ("agents.sb3",),

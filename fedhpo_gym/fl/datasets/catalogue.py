@@ -8,7 +8,9 @@ from types import MappingProxyType
 from fedhpo_gym.fl.datasets.base import Source
 from fedhpo_gym.fl.datasets.cifar import CIFAR10
 from fedhpo_gym.fl.datasets.femnist import FEMNIST
+from fedhpo_gym.fl.datasets.graphs.molecules import MOLECULES
 from fedhpo_gym.fl.datasets.graphs.planetoid import NODE_GRAPHS
+from fedhpo_gym.fl.datasets.graphs.tu import TU_SETS
 from fedhpo_gym.fl.datasets.leaf.synthetic import SYNTHETIC
 from fedhpo_gym.fl.datasets.sentences import COLA, SST2
 from fedhpo_gym.fl.datasets.tables import TableSource
@@ -108,6 +110,8 @@ _TABLES = (
 _SOURCES: tuple[Source, ...] = (
     *_TABLES,
     *NODE_GRAPHS,
+    *MOLECULES,
+    *TU_SETS,
     FEMNIST,
     CIFAR10,
     SYNTHETIC,

@@ -45,6 +45,11 @@ class SparseRows:
         """Type of the dense rows."""
         return self.values.dtype
 
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """Its three arrays."""
+        return self.indptr, self.indices, self.values
+
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
@@ -88,6 +93,14 @@ class Dataset:
     users: NDArray[np.int64] | None = None
     fixed_split: NDArray[np.int8] | None = None
 
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """Every array of the data set, in the order of its fingerprint."""
+        own = self.features
+        features = own.arrays if isinstance(own, SparseRows) else (own,)
+        optional = (part for part in (self.users, self.fixed_split) if part is not None)
+        return (*features, self.labels, *optional)
+
 
 def make_dataset(
     name: str,
@@ -109,13 +122,15 @@ def make_dataset(
             "`features`, `labels`, `users` and `fixed_split` must have one entry per sample, "
             f"got {lengths} entries"
         )
-    if isinstance(features, SparseRows):
-        arrays: list[NDArray[Any]] = [features.indptr, features.indices, features.values]
-    else:
-        arrays = [features]
-    arrays += [labels, *optional]
+    dense = features.arrays if isinstance(features, SparseRows) else (features,)
+    digest = seal(*dense, labels, *optional)
+    return Dataset(name, features, labels, num_classes, digest, users, fixed_split)
+
+
+def seal(*arrays: NDArray[Any]) -> str:
+    """Make arrays read-only and return the sha256 of their contents, in order."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
         array.flags.writeable = False
-    return Dataset(name, features, labels, num_classes, digest.hexdigest(), users, fixed_split)
+    return digest.hexdigest()

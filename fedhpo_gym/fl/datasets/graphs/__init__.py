@@ -1,6 +1,15 @@
 """Graph data: citation graphs, and sets of small graphs."""
 
+from fedhpo_gym.fl.datasets.graphs.graph_sets import GraphSet, make_graph_set
 from fedhpo_gym.fl.datasets.graphs.records import NodeGraph, make_node_graph
-from fedhpo_gym.fl.datasets.graphs.sparse import normalised_adjacency, undirected
+from fedhpo_gym.fl.datasets.graphs.sparse import matmul, normalised_adjacency, undirected
 
-__all__ = ["NodeGraph", "make_node_graph", "normalised_adjacency", "undirected"]
+__all__ = [
+    "GraphSet",
+    "NodeGraph",
+    "make_graph_set",
+    "make_node_graph",
+    "matmul",
+    "normalised_adjacency",
+    "undirected",
+]

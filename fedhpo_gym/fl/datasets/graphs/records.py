@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.datasets.graphs.sparse import undirected
-from fedhpo_gym.fl.datasets.records import Dataset, SparseRows
+from fedhpo_gym.fl.datasets.records import Dataset, SparseRows, seal
 
 Indices = NDArray[np.int64]
 
@@ -25,6 +24,11 @@ class NodeGraph(Dataset):
     """
 
     edges: Indices
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """See `Dataset.arrays`."""
+        return (*super().arrays, self.edges)
 
 
 def make_node_graph(
@@ -48,8 +52,8 @@ def make_node_graph(
         )
     check_codes("labels", labels, num_classes)
     check_codes("edges", edges, len(labels))
-    parts = (features.indptr, features.indices, features.values, labels, edges)
-    return NodeGraph(name, features, labels, num_classes, seal(*parts), edges=edges)
+    digest = seal(*features.arrays, labels, edges)
+    return NodeGraph(name, features, labels, num_classes, digest, edges=edges)
 
 
 def check_codes(what: str, codes: Indices, end: int) -> None:
@@ -61,12 +65,3 @@ def check_codes(what: str, codes: Indices, end: int) -> None:
     outside = codes[(codes < 0) | (codes >= end)]
     if outside.size:
         raise InvalidArgumentError(f"`{what}` must lie in 0..{end - 1}, got {int(outside[0])}")
-
-
-def seal(*arrays: NDArray[Any]) -> str:
-    """Make arrays read-only and return the sha256 of their contents, in order."""
-    found = hashlib.sha256()
-    for array in arrays:
-        found.update(np.ascontiguousarray(array).data)
-        array.flags.writeable = False
-    return found.hexdigest()
