@@ -12,7 +12,9 @@ from fedhpo_gym.fl.datasets.graphs.molecules import MOLECULES
 from fedhpo_gym.fl.datasets.graphs.planetoid import NODE_GRAPHS
 from fedhpo_gym.fl.datasets.graphs.tu import TU_SETS
 from fedhpo_gym.fl.datasets.leaf.synthetic import SYNTHETIC
+from fedhpo_gym.fl.datasets.ratings import FEDNETFLIX, MADE_RATINGS
 from fedhpo_gym.fl.datasets.sentences import COLA, SST2
+from fedhpo_gym.fl.datasets.shakespeare import SHAKESPEARE
 from fedhpo_gym.fl.datasets.tables import TableSource
 from fedhpo_gym.fl.datasets.twitter import TWITTER
 
@@ -118,6 +120,9 @@ _SOURCES: tuple[Source, ...] = (
     TWITTER,
     SST2,
     COLA,
+    FEDNETFLIX,
+    MADE_RATINGS,
+    SHAKESPEARE,
 )
 
 SOURCES: Mapping[str, Source] = MappingProxyType({source.name: source for source in _SOURCES})

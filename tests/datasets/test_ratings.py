@@ -1,0 +1,94 @@
+"""Ratings: the Netflix Prize's text format, and made-up ratings with a planted structure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.fl.datasets import load_dataset
+from fedhpo_gym.fl.datasets.ratings import make_ratings
+from fedhpo_gym.testing import DatasetConformance
+
+
+class TestMadeRatings(DatasetConformance):
+    name = "MadeRatings"
+
+
+FILES = {
+    "combined_data_1.txt": "7:\n30,5,2005-09-06\n10,3,2005-05-13\n9:\n10,1,2005-10-19\n",
+    "combined_data_2.txt": "12:\n20,4,2004-01-01\n30,2,2004-01-02\n",
+}
+
+
+@pytest.mark.parametrize("layout", ["combined_data_{}.txt", "training_set/mv_{}.txt", "mv_{}.txt"])
+def test_the_files_of_the_prize_are_read(layout: str, data_folder: Path) -> None:
+    folder = data_folder / "netflix"
+    for i, text in enumerate(FILES.values()):
+        path = folder / layout.format(i)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    dataset = load_dataset("FedNetflix")
+    assert dataset.users is not None
+    assert dataset.users.tolist() == [0, 0, 1, 2, 2]  # 10, 10, 20, 30, 30
+    assert dataset.features[np.arange(5)].ravel().tolist() == [0, 1, 2, 0, 2]  # 7, 9, 12, 7, 12
+    assert (dataset.labels + 1).tolist() == [3, 1, 4, 5, 2]
+
+
+@pytest.mark.parametrize(
+    "text", ["10,3,2005-05-13\n", "7:\n10,6,2005-05-13\n", "7:\n10,3\n", "x:\n", "7:\n10,0,x\n"]
+)
+def test_other_lines_are_refused(text: str, data_folder: Path) -> None:
+    path = data_folder / "netflix" / "mv_1.txt"
+    path.parent.mkdir()
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DamagedDataError, match=r"line \d: must be.*download FedNetflix") as caught:
+        load_dataset("FedNetflix")
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.usefixtures("data_folder")
+def test_nobody_can_download_the_prize() -> None:
+    with pytest.raises(MissingDataError, match=r"your copy.*fedhpo-gym download FedNetflix"):
+        load_dataset("FedNetflix")
+
+
+def test_made_ratings_look_like_ratings() -> None:
+    made = make_ratings(num_users=2000, num_items=300, mean_ratings=12.0, seed=3)
+    pairs = made.user * 300 + made.item
+    assert len(np.unique(pairs)) == len(pairs), "nobody rates an item twice"
+    sizes = np.bincount(made.user)
+    assert sizes.min() >= 1
+    assert sizes.mean() == pytest.approx(12.0, rel=0.1)
+    popularity = np.bincount(made.item)
+    assert popularity[:10].mean() > 5 * popularity[-100:].mean()
+    assert set(made.rating.tolist()) == {1, 2, 3, 4, 5}
+    assert made.rating.mean() == pytest.approx(3.6, abs=0.35)
+    again = make_ratings(num_users=2000, num_items=300, mean_ratings=12.0, seed=3)
+    np.testing.assert_array_equal(made.rating, again.rating)
+
+
+def test_the_planted_rank_can_be_found() -> None:
+    """Users and items times the rank explain what random ratings of the same stars do not."""
+    made = make_ratings(num_users=120, num_items=80, rank=2, mean_ratings=1e9, noise=0.0)
+    assert len(made.user) == 120 * 80, "everybody rates everything"
+    stars = np.zeros((120, 80))
+    stars[made.user, made.item] = made.rating
+    shuffled = np.random.default_rng(0).permutation(stars.ravel()).reshape(stars.shape)
+
+    def explained(matrix: np.ndarray) -> float:
+        energy = np.linalg.svd(matrix - matrix.mean(), compute_uv=False) ** 2
+        return float(energy[:4].sum() / energy.sum())  # two biases and two factors
+
+    assert explained(stars) > 0.85
+    assert explained(shuffled) < 0.2
+
+
+@pytest.mark.parametrize(
+    "bad", [{"num_users": 0}, {"num_items": 0}, {"rank": 0}, {"mean_ratings": 0.5}, {"noise": -1.0}]
+)
+def test_impossible_sizes_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"`{next(iter(bad))}`"):
+        make_ratings(**bad)  # type: ignore[arg-type]
