@@ -12,6 +12,7 @@ from fedhpo_gym.tasks import TASKS
 __version__ = "0.1.0"
 
 ENTRY_POINT = "fedhpo_gym.envs.registration:make_trial_env"
+VECTOR_ENTRY_POINT = "fedhpo_gym.envs.vector_trial:make_trial_vector_env"
 
 
 def register_all() -> None:
@@ -26,6 +27,7 @@ def register_all() -> None:
                 gym.register(
                     prefix + task.id,
                     ENTRY_POINT,
+                    vector_entry_point=VECTOR_ENTRY_POINT,
                     disable_env_checker=bool(extra),
                     kwargs={"task": name, **extra},
                 )

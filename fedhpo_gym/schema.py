@@ -114,7 +114,7 @@ class Evaluation:
             InvalidArgumentError: ``which`` is unknown to this record, or a seed has no sample
                 in the split.
         """
-        row, column = _position("split", split, SPLITS), _position("metric", metric, METRICS)
+        row, column = position("split", split, SPLITS), position("metric", metric, METRICS)
         if which not in self._means:
             self.clients(split, metric, which)
         value = self._means[which][row, column]
@@ -125,12 +125,9 @@ class Evaluation:
     @cached_property
     def _means(self) -> dict[str, NDArray[np.float64]]:
         """(splits, metrics) means; NaN where a seed has no sample in the split."""
-        weights = self.num_samples[..., None].astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            shares = weights / weights.sum(axis=1, keepdims=True)
         known = {"best": self.best, "current": self.current}
         return {
-            name: (np.where(weights > 0, values, 0.0) * shares).sum(axis=1).mean(axis=0)
+            name: client_means(values, self.num_samples)
             for name, values in known.items()
             if values is not None
         }
@@ -152,7 +149,7 @@ class Evaluation:
                 "`which`='current' is not known to this backend, which only records the best "
                 "round so far; use which='best'."
             )
-        return source[:, :, _position("split", split, SPLITS), _position("metric", metric, METRICS)]
+        return source[:, :, position("split", split, SPLITS), position("metric", metric, METRICS)]
 
 
 @dataclass(frozen=True)
@@ -176,6 +173,26 @@ class Cost:
     rounds: int
 
 
+def client_means(
+    values: NDArray[np.floating], num_samples: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """Return sample-weighted means over clients, then plain means over seeds.
+
+    Args:
+        values: (..., S, N, splits, metrics).
+        num_samples: (S, N, splits).
+
+    Returns:
+        (..., splits, metrics) means; NaN where a seed has no sample in the split. Leading axes
+        change no bit: sums over clients and seeds run in their order.
+    """
+    weights = num_samples[..., None].astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        shares = weights / weights.sum(axis=1, keepdims=True)
+    clients = np.where(weights > 0, values, 0.0) * shares
+    return np.asarray(clients.sum(axis=-3).mean(axis=-3), dtype=np.float64)
+
+
 def _check_shape(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> None:
     if array.shape != shape:
         raise InvalidArgumentError(
@@ -183,7 +200,12 @@ def _check_shape(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) 
         )
 
 
-def _position(kind: str, name: str, known: tuple[str, ...]) -> int:
+def position(kind: str, name: str, known: tuple[str, ...]) -> int:
+    """Return the place of a split or a metric on its axis.
+
+    Raises:
+        UnknownNameError: there is none of this name.
+    """
     if name not in known:
         raise unknown_name(kind, name, known)
     return known.index(name)

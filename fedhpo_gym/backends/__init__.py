@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.backends.base import Backend, StoredBackend
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.tasks import Task
 
@@ -40,4 +40,4 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     return backend
 
 
-__all__ = ["BACKENDS", "Backend", "make_backend"]
+__all__ = ["BACKENDS", "Backend", "StoredBackend", "make_backend"]

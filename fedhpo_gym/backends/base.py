@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.schema import Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
@@ -78,6 +80,21 @@ class Backend(ABC):
     @abstractmethod
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         """Compute the answer to a checked question."""
+
+
+class StoredBackend(Backend):
+    """A backend whose answers exist already: asking for all of them at once is cheap."""
+
+    @abstractmethod
+    def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
+        """Return many answers at once, bit for bit those of `evaluate`.
+
+        Args:
+            columns: (B,) values of every dimension of `space` and `fidelity_space`, by name.
+
+        Raises:
+            OffGridError: a value is not on the grid.
+        """
 
 
 def _checked(seed: object) -> int:

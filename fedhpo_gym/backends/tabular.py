@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from fedhpo_gym.backends.base import Backend
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends.base import StoredBackend
+from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.schema import Evaluation, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tasks import Task
 
 
-class Tabular(Backend):
+class Tabular(StoredBackend):
     """Answers the grid points of a table, and nothing else."""
 
     name = "tabular"
@@ -36,3 +40,7 @@ class Tabular(Backend):
 
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         return self._table.evaluate(configuration, fidelity, self.seeds)
+
+    def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
+        """See `StoredBackend.look_up`."""
+        return self._table.look_up(columns, self.seeds)

@@ -13,6 +13,7 @@ class CostLedger:
     """Pays for trials by the task's system model.
 
     Attributes:
+        freeze_thaw: training that was paid for once is not paid again.
         elapsed_s: simulated seconds since reset.
     """
 
@@ -24,7 +25,7 @@ class CostLedger:
             freeze_thaw: training that was paid for once is not paid again (Swersky et al., 2014).
         """
         self._task = task
-        self._freeze_thaw = freeze_thaw
+        self.freeze_thaw = freeze_thaw
         self.reset()
 
     def reset(self) -> None:
@@ -35,12 +36,16 @@ class CostLedger:
     def pay(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Cost:
         """Charge one evaluation and return its cost."""
         rounds = fidelity.round
-        if self._freeze_thaw:
+        if self.freeze_thaw:
             key = (*configuration.values(), fidelity.client_sample_rate)
             rounds = max(0, fidelity.round - self._paid.get(key, 0))
             self._paid[key] = max(fidelity.round, self._paid.get(key, 0))
-        charged = Fidelity(rounds, fidelity.client_sample_rate)
-        task = self._task
-        cost = task.system.cost(task.num_parameters, task.num_clients, charged)
+        cost = charge(self._task, rounds, fidelity.client_sample_rate)
         self.elapsed_s += cost.time_s
         return cost
+
+
+def charge(task: Task, rounds: int, client_sample_rate: float) -> Cost:
+    """Return what some rounds of a course cost under the task's system model."""
+    charged = Fidelity(rounds, client_sample_rate)
+    return task.system.cost(task.num_parameters, task.num_clients, charged)

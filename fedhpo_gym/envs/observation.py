@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.envs.history import History
+from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.objectives import (
     CAP,
     FAIRNESS_NAMES,
@@ -16,7 +17,7 @@ from fedhpo_gym.objectives import (
     PrivacyLedger,
     client_fairness,
 )
-from fedhpo_gym.schema import Evaluation, Split
+from fedhpo_gym.schema import METRICS, Evaluation, Split
 
 SEEN_SPLITS: tuple[Split, ...] = ("train", "val")
 MAX_TIME_S = 1e30
@@ -50,7 +51,7 @@ def empty(spaces: gym.spaces.Dict) -> dict[str, NDArray[np.float32]]:
     """Return the observation before the first trial: zeros, and the worst losses."""
     worst = {"loss", "incumbent_value"}
     return {
-        name: _inside(spaces, name, np.full(box.shape or (), np.inf if name in worst else 0.0))
+        name: inside(spaces, name, np.full(box.shape or (), np.inf if name in worst else 0.0))
         for name, box in spaces.items()
     }
 
@@ -65,21 +66,33 @@ def observe(
     """Return the observation after the last trial of a history."""
     incumbent = history.incumbent
     raw: dict[str, ArrayLike] = {
-        "loss": [evaluation.mean(split, "loss") for split in SEEN_SPLITS],
-        "accuracy": [evaluation.mean(split, "accuracy") for split in SEEN_SPLITS],
-        "f1": [evaluation.mean(split, "f1") for split in SEEN_SPLITS],
-        "fairness": client_fairness(evaluation),
-        "privacy": privacy.vector(),
         "elapsed_time": [history.trials[-1].elapsed_s],
         "trials": [len(history.trials)],
         "incumbent": incumbent.action,
         "incumbent_value": [objective.error(incumbent.values[objective.name])],
     }
-    return {name: _inside(spaces, name, value) for name, value in raw.items()}
+    seen = {name: inside(spaces, name, value) for name, value in raw.items()}
+    return {**measure(spaces, evaluation, privacy), **seen}
 
 
-def _inside(spaces: gym.spaces.Dict, name: str, value: ArrayLike) -> NDArray[np.float32]:
-    """Clip to the space: rounding to float32 may step over a bound, losses have none."""
+def measure(
+    spaces: gym.spaces.Dict, evaluation: Evaluation | Evaluations, privacy: PrivacyLedger
+) -> dict[str, NDArray[np.float32]]:
+    """Return what an observation says about the last trial alone.
+
+    One evaluation gives the shapes of the space, B evaluations a leading axis of B; `privacy` is
+    that of all of them and has no such axis.
+    """
+    raw: dict[str, ArrayLike] = {
+        metric: np.stack([evaluation.mean(split, metric) for split in SEEN_SPLITS], axis=-1)
+        for metric in METRICS
+    }
+    raw.update(fairness=client_fairness(evaluation), privacy=privacy.vector())
+    return {name: inside(spaces, name, value) for name, value in raw.items()}
+
+
+def inside(spaces: gym.spaces.Dict, name: str, value: ArrayLike) -> NDArray[np.float32]:
+    """Clip (..., size) values: losses have no bound, and rounding to float32 may step over one."""
     box = spaces[name]
     assert isinstance(box, gym.spaces.Box)  # noqa: S101 - our own invariant
     clipped: NDArray[np.float32] = np.clip(value, box.low, box.high).astype(np.float32)

@@ -16,7 +16,7 @@ from fedhpo_gym.envs.history import History, Trial
 from fedhpo_gym.envs.ledger import CostLedger
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives import NO_PRIVACY, Objective, get_objective
-from fedhpo_gym.schema import METRICS, Evaluation, Fidelity
+from fedhpo_gym.schema import METRICS, Cost, Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 
@@ -131,6 +131,16 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return self._space
 
     @property
+    def pinned(self) -> dict[str, Value]:
+        """Fidelity dimensions held still, by name."""
+        return dict(self._pinned)
+
+    @property
+    def freeze_thaw(self) -> bool:
+        """Whether training that was paid for once is not paid again."""
+        return self._costs.freeze_thaw
+
+    @property
     def trials(self) -> tuple[Trial, ...]:
         """The trials since reset."""
         return tuple(self._history.trials)
@@ -167,16 +177,19 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         super().reset(seed=seed, options=options)
         self._history = History()
         self._costs.reset()
-        info = {
+        if self.render_mode == "human":
+            self.render()
+        return observation.empty(self._seen), self.describe()
+
+    def describe(self) -> Info:
+        """Return what `reset` says: where the numbers of the coming episode come from."""
+        return {
             "task": self.task.name,
             "backend": self.backend.name,
             "fingerprint": self.backend.fingerprint,
             "seeds": list(self.backend.seeds),
-            "objectives": list(self._objective_names),
+            "objective_names": list(self._objective_names),
         }
-        if self.render_mode == "human":
-            self.render()
-        return observation.empty(self._seen), info
 
     def step(
         self, action: NDArray[np.float32]
@@ -186,7 +199,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             InvalidArgumentError: the action is not in the action space.
         """
-        configuration, fidelity = self._decode(action)
+        configuration, fidelity = self.decode(action)
         evaluation = self.backend.evaluate(configuration, fidelity)
         cost = self._costs.pay(configuration, fidelity)
         objectives = self.objectives
@@ -203,37 +216,25 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._history.add(trial)
         reward = np.array([o.score(values[o.name]) for o in objectives], dtype=np.float32)
         seen = observation.observe(self._seen, evaluation, NO_PRIVACY, self._history, objectives[0])
-        info = self._info(trial, evaluation, asdict(cost))
+        info = describe_trial(trial, self._history.incumbent, evaluation, cost)
         if self.render_mode == "human":
             self.render()
         return seen, reward, False, False, info
 
-    def _decode(self, action: NDArray[np.float32]) -> tuple[dict[str, Value], Fidelity]:
-        values = self._space.decode(action)
+    def decode(self, action: NDArray[np.floating]) -> tuple[dict[str, Value], Fidelity]:
+        """Return the configuration and the fidelity that an (n,) action asks for.
+
+        Raises:
+            InvalidArgumentError: the action is not in the action space.
+        """
+        return self.question(self._space.decode(action))
+
+    def question(self, values: Mapping[str, Value]) -> tuple[dict[str, Value], Fidelity]:
+        """Return the configuration and the fidelity that values of `search_space` stand for."""
         names = self._space.names
         configuration = {name: values[name] for name in names[: self._num_hyperparameters]}
         chosen = {**self._pinned, **{n: values[n] for n in names[self._num_hyperparameters :]}}
         return configuration, Fidelity(int(chosen["round"]), float(chosen["client_sample_rate"]))
-
-    def _info(self, trial: Trial, evaluation: Evaluation, cost: dict[str, Any]) -> Info:
-        incumbent = self._history.incumbent
-        return {
-            "trial": trial.number,
-            "configuration": dict(trial.configuration),
-            "fidelity": asdict(trial.fidelity),
-            "objectives": dict(trial.values),
-            "cost": cost,
-            "elapsed_s": trial.elapsed_s,
-            "incumbent": {
-                "trial": incumbent.number,
-                "configuration": dict(incumbent.configuration),
-                "fidelity": asdict(incumbent.fidelity),
-                **incumbent.values,
-            },
-            "test": {metric: evaluation.mean("test", metric) for metric in METRICS},
-            "best_round": evaluation.best_round.tolist(),
-            "diverged": bool(evaluation.diverged.any()),
-        }
 
     def render(self) -> NDArray[np.uint8] | None:
         """Draw the incumbent against simulated time.
@@ -261,3 +262,24 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
 
             rendering.close(self._window)
             self._window = None
+
+
+def describe_trial(trial: Trial, incumbent: Trial, evaluation: Evaluation, cost: Cost) -> Info:
+    """Return the `info` of a step as plain data."""
+    return {
+        "trial": trial.number,
+        "configuration": dict(trial.configuration),
+        "fidelity": asdict(trial.fidelity),
+        "objectives": dict(trial.values),
+        "cost": asdict(cost),
+        "elapsed_s": trial.elapsed_s,
+        "incumbent": {
+            "trial": incumbent.number,
+            "configuration": dict(incumbent.configuration),
+            "fidelity": asdict(incumbent.fidelity),
+            **incumbent.values,
+        },
+        "test": {metric: evaluation.mean("test", metric) for metric in METRICS},
+        "best_round": evaluation.best_round.tolist(),
+        "diverged": bool(evaluation.diverged.any()),
+    }

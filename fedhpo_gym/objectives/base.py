@@ -4,7 +4,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.objectives.privacy import PrivacyLedger
 from fedhpo_gym.schema import Evaluation
 
@@ -29,6 +33,8 @@ class Objective:
         minimize: Whether lower values are better.
         bounds: Finite lowest and highest value that counts.
         compute: Reads the value off an evaluation and the privacy spent on it.
+        compute_many: The same for B evaluations at once, bit for bit; without it, vector
+            environments compute one evaluation after the other.
 
     Raises:
         InvalidArgumentError: The bounds are not finite or not in order.
@@ -39,6 +45,7 @@ class Objective:
     minimize: bool
     bounds: tuple[float, float]
     compute: Callable[[Evaluation, PrivacyLedger], float]
+    compute_many: Callable[[Evaluations, PrivacyLedger], NDArray[np.float64]] | None = None
 
     def __post_init__(self) -> None:
         """Check the bounds."""
@@ -62,6 +69,17 @@ class Objective:
         if math.isnan(value):
             return math.inf
         return value if self.minimize else -value
+
+    def errors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the ``error`` of each of (B,) values."""
+        low, high = self.bounds
+        values = np.where(np.isnan(values), high if self.minimize else low, values)
+        clipped = np.where(values < low, low, np.where(values > high, high, values))
+        return clipped if self.minimize else -clipped
+
+    def unclipped_errors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the ``unclipped_error`` of each of (B,) values."""
+        return np.where(np.isnan(values), np.inf, values if self.minimize else -values)
 
     def score(self, value: float) -> float:
         """Return the negative of ``error``: higher is better."""

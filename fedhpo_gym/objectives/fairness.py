@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.objectives.base import Objective
 from fedhpo_gym.objectives.privacy import PrivacyLedger
 from fedhpo_gym.schema import SPLITS, Evaluation, Metric, Split
@@ -22,29 +23,32 @@ def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
     are equal, all zeros included.
 
     Args:
-        values: (S, N) performance of N clients under S seeds, higher is better; NaN marks a
+        values: (..., S, N) performance of N clients under S seeds, higher is better; NaN marks a
             client without data, which is left out.
 
     Returns:
-        (6,) the measures over clients of each seed, then their mean over seeds.
+        (..., 6) the measures over clients of each seed, then their mean over seeds.
 
     Raises:
-        InvalidArgumentError: The shape is not (S, N), or a seed has no client.
+        InvalidArgumentError: The shape is not (..., S, N), or a seed has no client.
     """
     array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 2 or 0 in array.shape:
-        raise InvalidArgumentError(f"`values` must have shape (S, N), got {array.shape}.")
-    present = ~np.isnan(array)
+    if array.ndim < 2 or 0 in array.shape:
+        raise InvalidArgumentError(f"`values` must have shape (..., S, N), got {array.shape}.")
+    rows = array.reshape(-1, array.shape[-1])
+    present = ~np.isnan(rows)
     if not present.any(axis=1).all():
         raise InvalidArgumentError("`values` must have at least one client per seed, got only NaN.")
-    per_seed = _measures(array) if present.all() else _ragged(array, present)
-    return np.asarray(per_seed.mean(axis=0))
+    per_seed = _measures(rows) if present.all() else _ragged(rows, present)
+    return np.asarray(per_seed.reshape(*array.shape[:-1], len(FAIRNESS_NAMES)).mean(axis=-2))
 
 
 def client_fairness(
-    evaluation: Evaluation, split: Split = "val", metric: Metric = "accuracy"
+    evaluation: Evaluation | Evaluations, split: Split = "val", metric: Metric = "accuracy"
 ) -> NDArray[np.float64]:
     """Return the (6,) fairness vector of an evaluation, over the clients that have samples.
+
+    B evaluations give (B, 6).
 
     Raises:
         UnknownNameError: The split or the metric does not exist.
@@ -86,13 +90,21 @@ def fairness_objective(
     def compute(evaluation: Evaluation, _privacy: PrivacyLedger) -> float:
         return float(client_fairness(evaluation, split, metric)[position])
 
+    def compute_many(evaluations: Evaluations, _privacy: PrivacyLedger) -> NDArray[np.float64]:
+        return client_fairness(evaluations, split, metric)[:, position]
+
     prefix = "" if split == "val" else f"{split}_"
-    return Objective(f"{prefix}fairness_{measure}", "1", is_spread, bounds, compute)
+    name = f"{prefix}fairness_{measure}"
+    return Objective(name, "1", is_spread, bounds, compute, compute_many)
 
 
 def _ragged(array: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArray[np.float64]:
-    rows = zip(array, present, strict=True)
-    return np.concatenate([_measures(row[None, kept]) for row, kept in rows])
+    out = np.empty((len(array), len(FAIRNESS_NAMES)))
+    patterns, pattern_of = np.unique(present, axis=0, return_inverse=True)
+    for number, kept in enumerate(patterns):
+        rows = pattern_of.reshape(-1) == number
+        out[rows] = _measures(array[np.ix_(rows, kept)])
+    return out
 
 
 def _measures(clients: NDArray[np.float64]) -> NDArray[np.float64]:

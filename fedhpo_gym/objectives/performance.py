@@ -4,7 +4,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.objectives.base import Objective
 from fedhpo_gym.objectives.privacy import PrivacyLedger
 from fedhpo_gym.schema import SPLITS, Evaluation, Metric, Split
@@ -46,7 +50,11 @@ def performance_objective(split: Split, measure: str) -> Objective:
         value = evaluation.mean(split, metric)
         return 1.0 - value if is_error else value
 
-    return Objective(f"{split}_{measure}", unit, minimize, bounds, compute)
+    def compute_many(evaluations: Evaluations, _privacy: PrivacyLedger) -> NDArray[np.float64]:
+        values = evaluations.mean(split, metric)
+        return 1.0 - values if is_error else values
+
+    return Objective(f"{split}_{measure}", unit, minimize, bounds, compute, compute_many)
 
 
 PERFORMANCE: Final[tuple[Objective, ...]] = tuple(

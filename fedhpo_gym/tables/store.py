@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.schema import METRICS, SPLITS, Evaluation, Fidelity
-from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.archive import write_archive
 from fedhpo_gym.tables.card import arrays_beside, reading_card
@@ -82,6 +83,26 @@ class Table(StoredCurves):
             fidelity=fidelity,
         )
 
+    def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
+        """Look many evaluations up.
+
+        Args:
+            columns: (B,) values of every dimension of the configurations and fidelities.
+            seeds: seeds of the answers.
+
+        Raises:
+            OffGridError: a configuration, a round or a rate is not on the grid.
+            InvalidArgumentError: a seed is not in the table.
+        """
+        axes = (
+            self.fidelity_space["round"],
+            *self.space.dimensions,
+            self.fidelity_space["client_sample_rate"],
+        )
+        cells = tuple(_positions(axis, columns[axis.name]) for axis in axes)
+        rows = self._seed_rows(seeds)
+        return Evaluations(self._metrics("best", cells, rows), self.num_samples[rows])
+
     def index(self, configuration: Mapping[str, object], fidelity: Fidelity) -> tuple[int, ...]:
         """Return the position of an evaluation: round, configuration grid, rate.
 
@@ -93,9 +114,9 @@ class Table(StoredCurves):
         return (round_index, *self.space.index(configuration), rate_index)
 
     def _metrics(
-        self, which: str, cell: tuple[int, ...], rows: NDArray[np.int64]
+        self, which: str, cell: tuple[int | NDArray[np.int64], ...], rows: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        codes = self._stacked[which][cell][rows]
+        codes = self._stacked[which][cell].take(rows, axis=-4)
         out = np.empty(codes.shape, dtype=np.float32)
         for m, metric in enumerate(METRICS):
             out[..., m] = codec.decode(metric, codes[..., m], self.num_samples[rows])
@@ -135,6 +156,12 @@ class Table(StoredCurves):
     def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
         self.require_seeds(seeds)
         return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+
+
+def _positions(dimension: Dimension, values: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the grid index of each of many values; few of them differ."""
+    distinct, inverse = np.unique(values, return_inverse=True)
+    return np.array([dimension.index(value) for value in distinct], dtype=np.int64)[inverse]
 
 
 def write_table(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:

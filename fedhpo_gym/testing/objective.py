@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, Objective, PrivacyLedger, get_objective
 from fedhpo_gym.schema import Evaluation, Fidelity
 from fedhpo_gym.testing.rollout import plain
@@ -61,6 +62,18 @@ class ObjectiveConformance:
         )
         values = [self.objective.compute(e, NO_PRIVACY) for e in (evaluation, other)]
         assert math.isclose(*values, rel_tol=1e-12)
+
+    def test_many_at_once_are_bit_for_bit_each_alone(self) -> None:
+        if self.objective.compute_many is None:
+            return
+        samples = some_evaluation(0).num_samples
+        samples[:, 1] = samples[0, 3] = 0  # clients without data
+        alone = [replace(some_evaluation(seed), num_samples=samples) for seed in range(9)]
+        together = Evaluations(np.stack([evaluation.best for evaluation in alone]), samples)
+        for ledger in LEDGERS:
+            values = self.objective.compute_many(together, ledger)
+            assert values.dtype == np.float64
+            assert values.tolist() == [self.objective.compute(one, ledger) for one in alone]
 
     def test_it_says_something(self) -> None:
         assert len(set(self._values())) > 1, "the same value for every model and ledger"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedhpo_gym.errors import InvalidArgumentError
 
@@ -72,14 +74,21 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         """Step; terminates when a budget is spent."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._rounds += info["cost"]["rounds"]
-        spent = {
-            "budget_s": info["elapsed_s"],
-            "budget_rounds": self._rounds,
-            "budget_trials": info["trial"],
-        }
-        left = min(1.0 - spent[name] / value for name, value in self._budgets.items())
+        left = float(self.left(info["elapsed_s"], self._rounds, info["trial"]))
         observation = self._with_remaining(observation, max(0.0, left))
         return observation, reward, terminated or left <= 0.0, truncated, info
+
+    def left(self, elapsed_s: ArrayLike, rounds: ArrayLike, trials: ArrayLike) -> Any:
+        """Return the fraction left of the budget closest to its end; not positive when spent.
+
+        Args:
+            elapsed_s: (...) simulated seconds since reset.
+            rounds: (...) communication rounds paid for since reset.
+            trials: (...) trials since reset.
+        """
+        spent = {"budget_s": elapsed_s, "budget_rounds": rounds, "budget_trials": trials}
+        left = [1.0 - np.divide(spent[name], value) for name, value in self._budgets.items()]
+        return functools.reduce(np.minimum, left)
 
     def _with_remaining(self, observation: Any, left: float) -> Any:
         return {**observation, "remaining_budget": np.array([left], dtype=np.float32)}

@@ -58,10 +58,18 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         """Step with a scalar reward; `info["penalty"]` says how much was subtracted."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         scores = np.asarray(reward, dtype=np.float64)
-        excess = np.maximum(-scores - self._limits, 0.0)
-        penalty = float(self._weights @ excess)
+        penalty = float(self.penalty(scores))
         info = {**info, "penalty": penalty}
         return observation, float(scores[0]) - penalty, terminated, truncated, info
+
+    def penalty(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the (...) penalties of (..., m) scores."""
+        excess = self._weights * np.maximum(-scores - self._limits, 0.0)
+        # One after the other: a matrix product may round differently for another number of rows.
+        total = np.zeros(scores.shape[:-1])
+        for column in range(len(self._weights)):
+            total = total + excess[..., column]
+        return total
 
 
 def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tuple[float, float]:

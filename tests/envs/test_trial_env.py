@@ -111,7 +111,7 @@ def test_the_first_observation_promises_nothing() -> None:
         "backend": "analytic",
         "fingerprint": "analytic-1",
         "seeds": [1, 2, 3],
-        "objectives": list(DEFAULT_OBJECTIVES),
+        "objective_names": list(DEFAULT_OBJECTIVES),
     }
 
 

@@ -140,6 +140,8 @@ def test_batched_indices_agree_with_the_scalar_codec(action: list[float]) -> Non
     many = space.grid_indices(np.array([action, action[::-1]]))
     assert tuple(many[0]) == space.index(space.decode(action))
     assert tuple(many[1]) == space.index(space.decode(action[::-1]))
+    flat = space.flat_grid_indices(np.array([action, action[::-1]]))
+    assert flat.tolist() == np.ravel_multi_index(tuple(many.T), space.grid_shape).tolist()
 
 
 def test_hand_computed_codec() -> None:

@@ -1,0 +1,88 @@
+"""A batch of one-level dictionary observations as one matrix, and infos in Gymnasium's form."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+Observations = dict[str, NDArray[np.float32]]
+Mask = NDArray[np.bool_]
+Indices = NDArray[np.intp]
+
+
+class Layout:
+    """Where the entries of an observation lie in a row of numbers.
+
+    The order is that of the space, so a row is what `gymnasium.spaces.flatten` gives.
+
+    Attributes:
+        columns: the columns of every entry.
+        size: numbers per row.
+    """
+
+    def __init__(self, space: gym.spaces.Dict) -> None:
+        """Lay out a dictionary of one-dimensional boxes."""
+        self.columns: dict[str, slice] = {}
+        self.size = 0
+        for name, box in space.items():
+            assert box.shape is not None  # noqa: S101 - boxes have shapes
+            assert len(box.shape) == 1  # noqa: S101 - our own invariant
+            self.columns[name] = slice(self.size, self.size + box.shape[0])
+            self.size += box.shape[0]
+
+    def views(self, matrix: NDArray[np.float32]) -> Observations:
+        """Return the (n, size of entry) views of an (n, size) matrix, or those of one row."""
+        return {name: matrix[..., columns] for name, columns in self.columns.items()}
+
+    def fill(self, matrix: NDArray[np.float32], parts: Mapping[str, NDArray[np.float32]]) -> None:
+        """Write some entries into an (n, size) matrix, or into one row."""
+        for name, values in parts.items():
+            matrix[..., self.columns[name]] = values
+
+
+def masked(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
+    """Return nested infos with a mask `_key` beside every `key`; zero where the mask is False.
+
+    Args:
+        info: nested dictionaries of (n, ...) arrays.
+        mask: (n,) environments that say something.
+    """
+    everyone = bool(mask.all())
+    out: dict[str, Any] = {}
+    for key, value in info.items():
+        if isinstance(value, Mapping):
+            out[key] = masked(value, mask)
+        elif everyone:
+            out[key] = value
+        else:
+            out[key] = np.zeros_like(value)
+            out[key][mask] = value[mask]
+        out[f"_{key}"] = mask.copy()
+    return out
+
+
+def repeated(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
+    """Return infos in which all environments of a mask say the same."""
+    where = np.flatnonzero(mask)
+    out: dict[str, Any] = {}
+    for key, value in info.items():
+        out[key] = np.full(len(mask), None, dtype=object)
+        for index in where:
+            out[key][index] = copy.copy(value)
+        out[f"_{key}"] = mask.copy()
+    return out
+
+
+def final_observations(
+    layout: Layout, frame: NDArray[np.float32], where: Indices
+) -> NDArray[np.object_]:
+    """Return (n,) dictionaries: the observations of some environments, None for the others."""
+    out = np.full(len(frame), None, dtype=object)
+    for index in where:
+        out[index] = layout.views(frame[index].copy())
+    return out
