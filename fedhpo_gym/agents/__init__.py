@@ -28,6 +28,7 @@ AGENTS: Mapping[str, str] = MappingProxyType(
 CLIENT_AGENTS: Mapping[str, str] = MappingProxyType(
     {
         "fedex": "fedhpo_gym.agents.fedex:FedEx",
+        "fedex-personalised": "fedhpo_gym.agents.personalised_fedex:PersonalisedFedEx",
         "fts": "fedhpo_gym.agents.fts:FTS",
     }
 )

@@ -14,13 +14,13 @@ from typing import Any, Final, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.feedback import Feedback, Traces
+from fedhpo_gym.agents.feedback import Feedback, Traces, checked_arms
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 
 Schedule = Literal["adaptive", "aggressive", "auto", "constant", "scale"]
 
 MAX_LOG_IMPORTANCE: Final = 300.0
-"""Importance weights 1/θ are at most e^300: their squares still fit into a double."""
+"""Importance weights 1/θ are at most e^300, so that gradients and their sums stay finite."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class FedExPolicy:
         Raises:
             InvalidArgumentError: there is no feedback, or it names arms that do not exist.
         """
-        arms = self._arms(feedbacks)
+        arms = checked_arms(feedbacks, self.sizes)
         advantages = self.traces.advantages(feedbacks, self.settings.gamma, self.settings.diff)
         if self.stopped:
             self.traces.entropy.append(0.0)
@@ -132,7 +132,7 @@ class FedExPolicy:
             return
         for factor, logs in enumerate(self._logs):
             gradient = _gradient(logs, arms[:, factor], advantages)
-            logs = logs - self._step_size(factor, gradient) * gradient
+            logs = logs - self._step(factor, gradient)
             self._logs[factor] = logs - _log_sum_exp(logs)
         self.traces.entropy.append(self.entropy())
         self.traces.mle.append(self.certainty())
@@ -169,34 +169,24 @@ class FedExPolicy:
         policy.traces = Traces.from_dict(data["traces"])
         return policy
 
-    def _arms(self, feedbacks: Sequence[Feedback]) -> NDArray[np.int64]:
-        for feedback in feedbacks:
-            pairs = zip(feedback.arms, self.sizes, strict=False)
-            if len(feedback.arms) != len(self.sizes) or not all(0 <= a < n for a, n in pairs):
-                raise InvalidArgumentError(
-                    f"`arms` must be one index per factor below {list(self.sizes)}, got "
-                    f"{list(feedback.arms)}."
-                )
-        arms = [feedback.arms for feedback in feedbacks]
-        return np.array(arms, dtype=np.int64).reshape(-1, len(self.sizes))
-
-    def _step_size(self, factor: int, gradient: NDArray[np.float64]) -> float:
+    def _step(self, factor: int, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the step of the schedule; dividing first, so that tiny gradients are safe."""
         natural = math.sqrt(2 * math.log(self.sizes[factor]))
         eta0 = natural if self.settings.eta0 is None else self.settings.eta0
         steepest = float(np.abs(gradient).max())
         match self.settings.schedule:
             case "adaptive":
-                self._store[factor] += steepest**2
-                return eta0 / math.sqrt(self._store[factor]) if self._store[factor] else eta0
+                self._store[factor] = math.hypot(self._store[factor], steepest)
+                return eta0 * (gradient / (self._store[factor] or 1.0))
             case "aggressive":
-                return eta0 / (steepest or 1.0)
+                return eta0 * (gradient / (steepest or 1.0))
             case "auto":
                 self._store[factor] += 1.0
-                return eta0 / math.sqrt(self._store[factor])
+                return eta0 * (gradient / math.sqrt(self._store[factor]))
             case "constant":
-                return eta0
+                return eta0 * gradient
             case "scale":
-                return eta0 * natural
+                return eta0 * natural * gradient
 
 
 def _draw(theta: NDArray[np.float64], rng: np.random.Generator, count: int) -> NDArray[np.int64]:

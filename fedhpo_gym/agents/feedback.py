@@ -51,6 +51,27 @@ class Feedback:
             )
 
 
+def checked_arms(feedbacks: Sequence[Feedback], sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Return the arms that clients played: (clients, factors).
+
+    Args:
+        feedbacks: one per client.
+        sizes: number of arms of each factor.
+
+    Raises:
+        InvalidArgumentError: an arm does not exist.
+    """
+    for feedback in feedbacks:
+        pairs = zip(feedback.arms, sizes, strict=False)
+        if len(feedback.arms) != len(sizes) or not all(0 <= arm < size for arm, size in pairs):
+            raise InvalidArgumentError(
+                f"`arms` must be one index per factor below {list(sizes)}, got "
+                f"{list(feedback.arms)}."
+            )
+    arms = [feedback.arms for feedback in feedbacks]
+    return np.array(arms, dtype=np.int64).reshape(-1, len(sizes))
+
+
 def shares(feedbacks: Sequence[Feedback]) -> NDArray[np.float64]:
     """Return the clients' weights divided by their sum: (clients,).
 
