@@ -10,7 +10,7 @@ from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.datasets import load_dataset
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.federation import Federation, make_federation
-from fedhpo_gym.fl.models import make_model
+from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task
 
@@ -47,5 +47,11 @@ def require_device(task: Task, seed: int, device: str) -> None:
 def make_batch(task: Task, courses: Sequence[Course], device: str = "cpu") -> CourseBatch:
     """Create the courses of a task at round 0."""
     federations = {seed: task_federation(task, seed) for seed in {c.seed for c in courses}}
-    algorithm = get_algorithm(task.algorithm)
-    return CourseBatch(federations, make_model(task.model), algorithm, courses, device)
+    return CourseBatch(
+        federations,
+        get_model(task.model),
+        get_algorithm(task.algorithm),
+        courses,
+        device,
+        horizon=task.max_round,
+    )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.algorithms import Algorithm
-from fedhpo_gym.fl.evaluation import Evaluator
 from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.lockstep import Lockstep, Snapshot
-from fedhpo_gym.fl.models import MakeModel
+from fedhpo_gym.fl.feedback import Evaluation, Feedback, empty_feedback
+from fedhpo_gym.fl.lockstep import CourseState, Lockstep
+from fedhpo_gym.fl.models import Inputs, Model
 from fedhpo_gym.fl.packing import Course, Group, pack
 from fedhpo_gym.schema import METRICS, SPLITS
 
@@ -24,21 +25,18 @@ class Curves:
     """Learning curves of a batch of courses.
 
     Attributes:
-        metrics: (courses, rounds, clients, splits, metrics) float32, after each round.
+        metrics: (courses, evaluated rounds, clients, splits, metrics) float32.
+        rounds: (evaluated rounds,) rounds after which `metrics` were computed, counted from where
+            the courses stood.
         diverged_at: (courses,) round in which a course left the finite numbers, 0 if it did not;
             its metrics stay those of its last finite model.
+        feedback: what the clients reported of every round; None unless observed.
     """
 
     metrics: NDArray[np.float32]
+    rounds: NDArray[np.int64]
     diverged_at: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class BatchSnapshot:
-    """The state of a batch of courses between two rounds."""
-
-    parts: tuple[Snapshot, ...]
-    last: tuple[NDArray[np.float32] | None, ...]
+    feedback: Feedback | None = None
 
 
 WORST = np.array([np.finfo(np.float32).max, 0.0, 0.0], dtype=np.float32)
@@ -55,84 +53,174 @@ class CourseBatch:
     def __init__(
         self,
         federations: Mapping[int, Federation],
-        make_model: MakeModel,
+        model: type[Model],
         algorithm: Algorithm,
         courses: Sequence[Course],
         device: str = "cpu",
+        horizon: int = 1,
+        observe: bool = False,
     ) -> None:
         """Create the courses at round 0.
 
         Args:
             federations: the data, by seed; one for every seed among `courses`.
-            make_model: builds the model for a federation.
+            model: the model to train.
             algorithm: the FL algorithm.
             courses: what to train.
             device: torch device.
-        """
-        self._courses = tuple(courses)
-        self._clients = next(iter(federations.values())).num_clients
-        target = torch.device(device)
-        self._parts: list[tuple[Lockstep, Evaluator]] = []
-        for group in pack(self._courses, self._clients):
-            federation = federations[group.seed]
-            model = make_model(federation, target)
-            lockstep = Lockstep(group, courses, federation, model, algorithm, target)
-            self._parts.append((lockstep, Evaluator(federation, model, target)))
-        self._last: list[NDArray[np.float32] | None] = [None] * len(self._parts)
+            horizon: rounds the courses are meant to take: the T of algorithms that schedule noise.
+            observe: whether to report the clients' `Feedback`.
 
-    def advance(self, rounds: int, progress: Callable[[], None] | None = None) -> Curves:
-        """Train every course for some more rounds, evaluating after each.
+        Raises:
+            InvalidArgumentError: a configuration lacks what training needs.
+        """
+        self._federations = dict(federations)
+        self._model = model
+        self._algorithm = algorithm
+        self._device = torch.device(device)
+        self._horizon = horizon
+        self._observe = observe
+        self._clients = next(iter(federations.values())).num_clients
+        self._data: dict[tuple[object, ...], tuple[Model, Inputs, Evaluation]] = {}
+        self._courses: tuple[Course, ...] = ()
+        self._parts: list[Lockstep] = []
+        self._last: dict[int, NDArray[np.float32]] = {}
+        self._arrange(courses, [None] * len(courses))
+
+    @property
+    def courses(self) -> tuple[Course, ...]:
+        """The courses, as they are configured now."""
+        return self._courses
+
+    def advance(
+        self,
+        rounds: int,
+        progress: Callable[[], None] | None = None,
+        evaluated: Collection[int] | None = None,
+    ) -> Curves:
+        """Train every course for some more rounds.
 
         Args:
             rounds: how many rounds.
             progress: called after every round of every group.
+            evaluated: rounds, counted from here, after which to evaluate; all by default.
         """
-        shape = (len(self._courses), rounds, self._clients, len(SPLITS), len(METRICS))
+        at = [r for r in range(1, rounds + 1) if evaluated is None or r in evaluated]
+        shape = (len(self._courses), len(at), self._clients, len(SPLITS), len(METRICS))
         metrics = np.empty(shape, dtype=np.float32)
         diverged_at = np.zeros(len(self._courses), dtype=np.int64)
+        size = (len(self._courses), rounds, self._clients)
+        feedback = empty_feedback(size) if self._observe else None
         with one_thread():
-            for part, (lockstep, evaluator) in enumerate(self._parts):
-                for index in range(rounds):
-                    lockstep.step()
-                    values = _evaluate(lockstep, evaluator, self._last[part])
-                    _scatter(lockstep.group, values, metrics[:, index])
-                    self._last[part] = values
+            for lockstep in self._parts:
+                _, _, evaluation = self._of(lockstep.group)
+                for index in range(1, rounds + 1):
+                    observer = None
+                    if feedback is not None:
+                        observer = evaluation.observer(lockstep, feedback, index - 1)
+                    lockstep.step(observer)
+                    if index in at:
+                        values = self._evaluate(lockstep, evaluation)
+                        _scatter(lockstep.group, values, metrics[:, at.index(index)])
                     if progress is not None:
                         progress()
                 _scatter(lockstep.group, lockstep.diverged_at, diverged_at)
-        return Curves(metrics, diverged_at)
+        return Curves(metrics, np.array(at, dtype=np.int64), diverged_at, feedback)
 
-    def snapshot(self) -> BatchSnapshot:
+    def configure(self, courses: Sequence[Course]) -> None:
+        """Change the configurations (and client sample rates) of the courses from here on.
+
+        Every course keeps its model, its server's state and its round, unless its seed changes:
+        then it starts again at round 0.
+
+        Raises:
+            InvalidArgumentError: there are more or fewer courses than before.
+        """
+        if len(courses) != len(self._courses):
+            raise InvalidArgumentError(
+                f"`courses` must hold {len(self._courses)} courses, got {len(courses)}"
+            )
+        states: list[CourseState | None] = [None] * len(courses)
+        for lockstep, block, slot, position in self._places():
+            if courses[position].seed == self._courses[position].seed:
+                states[position] = lockstep.get(block, slot)
+        self._arrange(courses, states)
+
+    def restart(self, positions: Sequence[int]) -> None:
+        """Set some courses back to round 0."""
+        states = self.snapshot()
+        for position in positions:
+            states[position] = None
+            self._last.pop(position, None)
+        self._arrange(self._courses, states)
+
+    def snapshot(self) -> list[CourseState | None]:
         """Return the state of every course; `restore` goes back to it any number of times."""
-        parts = tuple(lockstep.snapshot() for lockstep, _ in self._parts)
-        return BatchSnapshot(parts, tuple(self._last))
+        states: list[CourseState | None] = [None] * len(self._courses)
+        for lockstep, block, slot, position in self._places():
+            state = lockstep.get(block, slot)
+            states[position] = replace(state, last=self._last.get(position))
+        return states
 
-    def restore(self, snapshot: BatchSnapshot) -> None:
+    def restore(self, snapshot: Sequence[CourseState | None]) -> None:
         """Go back to a snapshot of this batch."""
-        for (lockstep, _), part in zip(self._parts, snapshot.parts, strict=True):
-            lockstep.restore(part)
-        self._last = list(snapshot.last)
+        self._arrange(self._courses, snapshot)
 
-    @property
-    def num_groups(self) -> int:
-        """Number of groups that advance one after the other."""
-        return len(self._parts)
+    def _arrange(self, courses: Sequence[Course], states: Sequence[CourseState | None]) -> None:
+        """Pack courses into groups; each starts from its state, or from its seed at round 0."""
+        rounds = [0 if state is None else state.round for state in states]
+        groups = pack(courses, self._clients, self._model.slots, self._model.architecture, rounds)
+        self._courses = tuple(courses)
+        self._parts = []
+        self._last = {
+            i: state.last for i, state in enumerate(states) if state and state.last is not None
+        }
+        for group in groups:
+            model, inputs, _ = self._of(group)
+            lockstep = Lockstep(
+                group, courses, self._federations[group.seed], model, inputs, self._algorithm,
+                self._device, self._horizon,
+            )
+            self._parts.append(lockstep)
+        for lockstep, block, slot, position in self._places():
+            state = states[position]
+            if state is not None:
+                lockstep.put(block, slot, state)
 
+    def _places(self) -> Iterator[tuple[Lockstep, int, int, int]]:
+        """Yield the lockstep, block and slot of every course, and its position."""
+        for lockstep in self._parts:
+            for index, block in enumerate(lockstep.group.blocks):
+                for slot, position in enumerate(block.courses.tolist()):
+                    yield lockstep, index, slot, position
 
-def _evaluate(
-    lockstep: Lockstep, evaluator: Evaluator, last: NDArray[np.float32] | None
-) -> NDArray[np.float32]:
-    """Evaluate; courses whose metrics are not finite diverge and keep their last ones."""
-    metrics = evaluator(lockstep.parameters)
-    finite: NDArray[np.bool_] = np.asarray(np.isfinite(metrics).all(axis=(2, 3, 4)))
-    if not finite.all():
-        lockstep.freeze(~finite)
-        fallback = np.broadcast_to(WORST, metrics.shape) if last is None else last
-        metrics = np.where(finite[..., None, None, None], metrics, fallback)
-    return metrics
+    def _of(self, group: Group) -> tuple[Model, Inputs, Evaluation]:
+        key = (group.seed, group.architecture)
+        if key not in self._data:
+            federation = self._federations[group.seed]
+            shape = dict(group.architecture)
+            model = self._model.for_federation(federation, self._device, **shape)
+            inputs = model.inputs(federation.features)
+            self._data[key] = model, inputs, Evaluation(federation, model, inputs, self._device)
+        return self._data[key]
+
+    def _evaluate(self, lockstep: Lockstep, evaluation: Evaluation) -> NDArray[np.float32]:
+        """Evaluate; courses whose metrics are not finite diverge and keep their last ones."""
+        metrics = evaluation(lockstep)
+        finite: NDArray[np.bool_] = np.asarray(np.isfinite(metrics).all(axis=(2, 3, 4)))
+        if not finite.all():
+            lockstep.freeze(~finite)
+        for index, block in enumerate(lockstep.group.blocks):
+            for slot, position in enumerate(block.courses.tolist()):
+                if finite[index, slot]:
+                    self._last[position] = metrics[index, slot]
+                else:
+                    metrics[index, slot] = self._last.get(position, WORST)
+        return metrics
 
 
 def _scatter(group: Group, values: NDArray[np.generic], out: NDArray[np.generic]) -> None:
+    """Copy (blocks, slots, ...) values to the courses they belong to."""
     for index, block in enumerate(group.blocks):
         out[block.courses] = values[index, : len(block.courses)]
 

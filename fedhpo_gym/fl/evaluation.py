@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,54 +11,85 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.models import Model, Parameters
+from fedhpo_gym.fl.models import Inputs, Model, Parameters
 from fedhpo_gym.schema import METRICS, SPLITS
 
 MAX_LOGITS = 2**19
 
 
+MAX_MEMBERSHIP = 2**24
+"""Largest 0/1 matrix by which sums over a client's rows are products."""
+
+
 class Evaluator:
-    """Evaluates models on all data of a federation.
+    """Evaluates models on the data of some clients of a federation.
 
     Rows are sorted by label, so that everything that concerns the true label is a contiguous
     slice; sums over a client's split are products with a 0/1 matrix.
     """
 
-    def __init__(self, federation: Federation, model: Model, device: torch.device) -> None:
-        """Lay the rows of a federation out."""
-        groups = [rows for client in federation.clients for rows in client]
+    def __init__(
+        self,
+        federation: Federation,
+        model: Model,
+        inputs: Inputs,
+        device: torch.device,
+        clients: Sequence[int] | None = None,
+    ) -> None:
+        """Lay the rows of some clients out; of all by default."""
+        chosen = range(federation.num_clients) if clients is None else clients
+        groups = [rows for client in chosen for rows in federation.clients[client]]
         rows = np.concatenate(groups)
         group = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
         order = np.argsort(federation.labels[rows], kind="stable")
         rows, group = rows[order], group[order]
         labels = federation.labels[rows]
         bounds = np.searchsorted(labels, np.arange(federation.num_classes + 1))
-        member = (group == np.arange(len(groups))[:, None]).astype(np.float32)
-        true = np.stack([member[:, labels == j].sum(1) for j in range(federation.num_classes)])
+        true = np.stack(
+            [
+                np.bincount(group[labels == j], minlength=len(groups))
+                for j in range(federation.num_classes)
+            ]
+        ).astype(np.float32)
         self._model = model
-        self._federation = federation
+        self._inputs = inputs
+        self._num_clients = len(chosen)
+        self._num_classes = federation.num_classes
         self._spans = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
-        self._x = model.inputs(federation.features[rows])
-        self._member = torch.from_numpy(member).to(device)
+        self._rows = torch.from_numpy(rows).to(device)
+        self._group = torch.from_numpy(group).to(device)
+        self._member: Tensor | None = None
+        if len(groups) * len(rows) <= MAX_MEMBERSHIP:
+            self._member = (self._group == torch.arange(len(groups), device=device)[:, None]).float()
         self._true = torch.from_numpy(true).to(device)[:, None, :, None]
-        self._size = self._member.sum(1)[:, None]
+        sizes = np.bincount(group, minlength=len(groups)).astype(np.float32)
+        self._size = torch.from_numpy(sizes).to(device)[:, None]
+        self._kept: Tensor | None = None
 
     def __call__(self, parameters: Parameters) -> NDArray[np.float32]:
         """Return (items, slots, clients, splits, metrics) metrics, a few items at a time."""
-        items = next(iter(parameters.values())).shape[1]
-        slots = next(iter(parameters.values())).shape[-1]
-        classes = self._federation.num_classes
-        chunk = max(1, MAX_LOGITS // (classes * len(self._x) * slots))
+        _, items, *_, slots = next(iter(parameters.values())).shape
+        chunk = max(1, MAX_LOGITS // (self._num_classes * len(self._rows) * slots))
         parts = []
         for start in range(0, items, chunk):
             part = {name: value[:, start : start + chunk] for name, value in parameters.items()}
             parts.append(self._evaluate(part))
         metrics = torch.cat(parts, dim=1)  # (metrics, items, groups, slots)
-        shape = (len(METRICS), items, self._federation.num_clients, len(SPLITS), slots)
+        shape = (len(METRICS), items, self._num_clients, len(SPLITS), slots)
         return metrics.reshape(shape).permute(1, 4, 2, 3, 0).cpu().numpy()
 
+    def _logits(self, parameters: Parameters) -> Tensor:
+        """Return (classes, items, n, slots) logits of all rows."""
+        limit = self._model.rows_at_once
+        if limit is None:
+            if self._kept is None:
+                self._kept = self._inputs[self._rows]
+            return self._model.logits(parameters, self._kept)
+        parts = [self._model.logits(parameters, self._inputs[r]) for r in self._rows.split(limit)]
+        return torch.cat(parts, dim=2)
+
     def _evaluate(self, parameters: Parameters) -> Tensor:
-        logits = self._model.logits(parameters, self._x)  # (classes, items, n, slots)
+        logits = self._logits(parameters)
         top = torch.amax(logits, 0)
         own = self._of_true_label(logits)
         predicted = torch.eq(logits, top, out=torch.empty_like(logits))
@@ -67,15 +99,15 @@ class Evaluator:
             predicted_count = self._sum(predicted)
         hits = torch.stack(
             [
-                _sum_rows(self._member[:, span], predicted[label, :, span])
+                self._sum_rows(predicted[label, :, span], span)
                 for label, span in enumerate(self._spans)
             ]
         )
         loss = logits.sub_(top).clamp_(min=-60.0).exp_().sum(0).log_().add_(top).sub_(own)
         return torch.stack(
             [
-                _sum_rows(self._member, loss) / self._size,
-                hits.sum(0) / self._size,
+                self._sum_rows(loss) / self._size.clamp(min=1),
+                hits.sum(0) / self._size.clamp(min=1),
                 _macro_f1(hits, self._true, predicted_count),
             ]
         )
@@ -84,13 +116,16 @@ class Evaluator:
         return torch.cat([logits[j, :, span] for j, span in enumerate(self._spans)], dim=1)
 
     def _sum(self, values: Tensor) -> Tensor:
-        sums = _sum_rows(self._member, values.flatten(0, 1))
+        sums = self._sum_rows(values.flatten(0, 1))
         return sums.view(*values.shape[:2], *sums.shape[1:])
 
-
-def _sum_rows(member: Tensor, values: Tensor) -> Tensor:
-    """Sum (items, n, slots) over the rows of each group: (items, groups, slots)."""
-    return torch.bmm(member.expand(len(values), *member.shape), values)
+    def _sum_rows(self, values: Tensor, span: slice = slice(None)) -> Tensor:
+        """Sum (items, n, slots) over the rows of each group: (items, groups, slots)."""
+        if self._member is not None:
+            member = self._member[:, span]
+            return torch.bmm(member.expand(len(values), *member.shape), values)
+        sums = values.new_zeros((len(values), len(self._size), values.shape[2]))
+        return sums.index_add_(1, self._group[span], values)
 
 
 def _first_of_ties(predicted: Tensor) -> Tensor:
@@ -102,4 +137,4 @@ def _macro_f1(hits: Tensor, true: Tensor, predicted: Tensor) -> Tensor:
     """Macro-F1 over the classes that occur among labels or predictions, as scikit-learn's."""
     total = true + predicted
     f1 = 2 * hits / total.clamp(min=1)
-    return f1.sum(0) / (total > 0).sum(0)
+    return f1.sum(0) / (total > 0).sum(0).clamp(min=1)

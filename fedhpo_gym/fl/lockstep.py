@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,42 +10,44 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.fl.algorithms import Algorithm
+from fedhpo_gym.fl.algorithms import Algorithm, Context
 from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.minibatches import RoundBatches, client_order, draw_round, steps_per_epoch
-from fedhpo_gym.fl.models import Model, Parameters
-from fedhpo_gym.fl.models.base import Minibatch
-from fedhpo_gym.fl.packing import SLOTS, Course, Group
+from fedhpo_gym.fl.hyperparameters import Hyperparameters
+from fedhpo_gym.fl.items import Items, sample_items, split_items
+from fedhpo_gym.fl.local import LocalTraining
+from fedhpo_gym.fl.models import Inputs, Model, Parameters
+from fedhpo_gym.fl.models.base import fit
+from fedhpo_gym.fl.packing import Course, Group
 from fedhpo_gym.seeding import stream
 
+MAX_LOCAL_BYTES = 2**28
+"""Local parameters that are trained at once; more clients than fit train one part after the other,
+and so memory does not grow with their number."""
+
 
 @dataclass(frozen=True, eq=False)
-class Items:
-    """The (block, client) pairs that train in a round, those with most steps first.
+class CourseState:
+    """What training has made of one course; it fits into any slot.
 
     Attributes:
-        block: (items,) index of the block.
-        client: (items,) index of the client.
-        steps: (items,) number of local steps.
-        weight: (items,) share of the client's samples among the block's sampled clients.
+        parameters: global parameters, without items and slots.
+        server: the server's state.
+        personal: (.., clients, ..) parameters that stay with the clients.
+        round: finished rounds.
+        diverged_at: round in which the course left the finite numbers; 0 if it did not.
+        last: (clients, splits, metrics) of its last finite evaluation, if there was one.
     """
 
-    block: NDArray[np.int64]
-    client: NDArray[np.int64]
-    steps: NDArray[np.int64]
-    weight: NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """Everything a round changes: parameters, server state, round, divergence, step sizes."""
-
     parameters: Parameters
-    state: Parameters
+    server: Parameters
+    personal: Parameters
     round: int
-    diverged_at: NDArray[np.int64]
-    rate: Tensor
-    decay: Tensor
+    diverged_at: int
+    last: NDArray[np.float32] | None = None
+
+
+Observer = Callable[[Items, Parameters, Parameters], None]
+"""Sees items, their parameters before, and their parameters after local training."""
 
 
 class Lockstep:
@@ -54,6 +56,7 @@ class Lockstep:
     Attributes:
         parameters: global parameters, (.., blocks, .., slots) each.
         state: the server's state, likewise.
+        personal: parameters that stay with the clients, (.., blocks x clients, .., slots).
         round: number of finished rounds.
         diverged_at: (blocks, slots) round in which a course left the finite numbers; 0 if none.
     """
@@ -64,8 +67,10 @@ class Lockstep:
         courses: Sequence[Course],
         federation: Federation,
         model: Model,
+        inputs: Inputs,
         algorithm: Algorithm,
         device: torch.device,
+        horizon: int,
     ) -> None:
         """Initialise every course of the group from its seed."""
         self.group = group
@@ -73,161 +78,176 @@ class Lockstep:
         self._model = model
         self._algorithm = algorithm
         self._device = device
-        self._features = model.inputs(federation.features)
-        one_hot = np.eye(federation.num_classes, dtype=np.float32)[federation.labels]
-        self._targets = torch.from_numpy(one_hot).to(device)
-        rate = self._per_slot(courses, "learning_rate")
-        decay = 1.0 - rate * self._per_slot(courses, "weight_decay")
-        self._rate, self._decay = self._tensor(rate), self._tensor(decay)
-        self._server = {
-            name: self._tensor(self._per_slot(courses, name))
-            for name in algorithm.server_hyperparameters
-        }
+        self._horizon = horizon
+        self._local = LocalTraining(federation, group.batch_size, model, inputs, device)
         self.parameters = self._initial()
-        self.state = algorithm.init_state(self.parameters)
-        self.round = 0
-        self.diverged_at = np.zeros((len(group.blocks), SLOTS), dtype=np.int64)
+        names = self.parameters.keys()
+        self.personal_names = algorithm.personal(names, model.norms)
+        kept = frozenset(names) if algorithm.keeps_copy else self.personal_names
+        self.personal = {
+            name: self.parameters[name].repeat_interleave(federation.num_clients, dim=1)
+            for name in kept
+        }
+        self.state = algorithm.init_state(self._trained(self.parameters))
+        self.round = group.round
+        self.diverged_at = np.zeros((len(group.blocks), model.slots), dtype=np.int64)
+        self.configure(courses)
 
-    def snapshot(self) -> Snapshot:
-        """Return a copy of everything a round changes."""
-        return Snapshot(
-            _copy(self.parameters),
-            _copy(self.state),
-            self.round,
-            self.diverged_at.copy(),
-            self._rate.clone(),
-            self._decay.clone(),
+    def configure(self, courses: Sequence[Course]) -> None:
+        """Take the hyperparameters of the courses from their configurations."""
+        self._settings = Hyperparameters(
+            self.group, courses, self._federation.num_clients, self._model, self._algorithm,
+            self._device,
         )
+        self._settings.stop(self.diverged_at > 0)
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot, which can be used again."""
-        self.parameters, self.state = _copy(snapshot.parameters), _copy(snapshot.state)
-        self.round = snapshot.round
-        self.diverged_at = snapshot.diverged_at.copy()
-        self._rate, self._decay = snapshot.rate.clone(), snapshot.decay.clone()
-
-    def step(self) -> None:
+    def step(self, observer: Observer | None = None) -> None:
         """Run one communication round of every course."""
-        items = self._sample()
-        clients, column = np.unique(items.client, return_inverse=True)
-        epochs = max(block.num_epochs for block in self.group.blocks)
-        batches = draw_round(self._federation, self.round, clients, self.group.batch_size, epochs)
-        local = self._gather(items)
-        self._train(local, items, self._index(column), batches)
-        average = self._average(local, items)
-        updated, state = self._algorithm.server_update(
-            self.parameters, average, self.state, self._server
-        )
+        items = sample_items(self.group, self._federation, self.round)
+        start = self._algorithm.broadcast(self.parameters, self._context())
+        average = {
+            name: torch.zeros_like(value)
+            for name, value in start.items()
+            if name not in self.personal_names
+        }
+        size = sum(value.numel() * value.element_size() for value in start.values())
+        for part in split_items(items, size // len(self.group.blocks), MAX_LOCAL_BYTES):
+            local = self._train(part, start)
+            if observer is not None:
+                observer(part, self._gather(part, start), local)
+            _accumulate(average, self._upload(local, part), part, self._device)
         self.round += 1
-        self._commit(updated, state)
+        self._commit(start, average)
 
-    def _sample(self) -> Items:
-        order = client_order(self._federation.seed, self.round, self._federation.num_clients)
-        sizes = self._federation.num_samples[:, 0]
-        rows = []
-        for index, block in enumerate(self.group.blocks):
-            sampled = np.sort(order[: block.num_sampled])
-            for client in sampled:
-                steps = block.num_epochs * steps_per_epoch(
-                    int(sizes[client]), self.group.batch_size
-                )
-                rows.append((index, client, steps, sizes[client] / sizes[sampled].sum()))
-        block_of, client_of, steps_of, weight = (np.array(x) for x in zip(*rows, strict=True))
-        first = np.argsort(-steps_of, kind="stable")
-        return Items(
-            block_of[first], client_of[first], steps_of[first], weight[first].astype(np.float32)
+    def _train(self, items: Items, start: Parameters) -> Parameters:
+        """Return the parameters of the items after local training, (.., items, .., slots)."""
+        received = self._gather(items, start)
+        pull = self._algorithm.pull(self._context(items))
+        own = self._gather_personal(items)
+        if self._algorithm.keeps_copy:
+            self._local.run(own, items, self._settings, self.round, pull, received)
+            self._keep(items, own)
+            self._local.run(received, items, self._settings, self.round)
+            return received
+        local = _copy(received) if pull is not None else received
+        local.update(own)
+        self._local.run(local, items, self._settings, self.round, pull, received)
+        self._keep(items, {name: local[name] for name in own})
+        return local
+
+    def client_parameters(self, client: int) -> Parameters:
+        """Return what one client would predict with, (.., blocks, .., slots)."""
+        index = np.arange(len(self.group.blocks)) * self._federation.num_clients + client
+        own = {k: v.index_select(1, self._index(index)) for k, v in self.personal.items()}
+        return {**self.parameters, **own}
+
+    def get(self, block: int, slot: int) -> CourseState:
+        """Return a copy of the state of one course."""
+        n = self._federation.num_clients
+        own = {k: v[:, block * n : (block + 1) * n, ..., slot] for k, v in self.personal.items()}
+        return CourseState(
+            {name: value[:, block, ..., slot].clone() for name, value in self.parameters.items()},
+            {name: value[:, block, ..., slot].clone() for name, value in self.state.items()},
+            {name: value.clone() for name, value in own.items()},
+            self.round,
+            int(self.diverged_at[block, slot]),
         )
 
-    def _train(
-        self, local: Parameters, items: Items, column: Tensor, batches: RoundBatches
-    ) -> None:
-        rows = self._index(batches.rows)
+    def put(self, block: int, slot: int, state: CourseState) -> None:
+        """Set the state of one course; its round must be that of the group."""
+        n = self._federation.num_clients
+        for name, value in state.parameters.items():
+            self.parameters[name][:, block, ..., slot] = value
+        for name, value in state.server.items():
+            self.state[name][:, block, ..., slot] = value
+        for name, value in state.personal.items():
+            self.personal[name][:, block * n : (block + 1) * n, ..., slot] = value
+        self.diverged_at[block, slot] = state.diverged_at
+        self._settings.stop(self.diverged_at > 0)
+
+    def _upload(self, local: Parameters, items: Items) -> Parameters:
+        shared = {k: v for k, v in local.items() if k not in self.personal_names}
+        return self._algorithm.upload(shared, self._context(items))
+
+    def _gather(self, items: Items, source: Parameters) -> Parameters:
         block = self._index(items.block)
-        # Everything a step reads is laid out by item before the first step: a step of small
-        # courses costs as much as its number of tensor operations.
-        x = self._features[rows].index_select(1, column)
-        targets = self._targets[rows].permute(0, 3, 1, 2).index_select(2, column).unsqueeze(-1)
-        weights = self._tensor(batches.weights).index_select(1, column).unsqueeze(-1)
-        rates, decay = weights * self._rate[block], self._decay[block]
-        # Items are sorted by their number of steps: the ones still training are a prefix.
-        active = np.searchsorted(-items.steps, -np.arange(items.steps[0]), side="left").tolist()
-        for step, count in enumerate(active):
-            batch = Minibatch(
-                x=x[step, :count],
-                targets=targets[step, :, :count],
-                rates=rates[step, :count],
-                decay=decay[:count],
-            )
-            self._model.sgd_step({name: p[:, :count] for name, p in local.items()}, batch)
+        return {name: value.index_select(1, block) for name, value in source.items()}
 
-    def _gather(self, items: Items) -> Parameters:
-        block = self._index(items.block)
-        return {name: value.index_select(1, block) for name, value in self.parameters.items()}
+    def _gather_personal(self, items: Items) -> Parameters:
+        index = self._index(items.block * self._federation.num_clients + items.client)
+        return {name: value.index_select(1, index) for name, value in self.personal.items()}
 
-    def _average(self, local: Parameters, items: Items) -> Parameters:
-        """Average each block's clients, always in the order of the clients."""
-        average = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
-        for client in np.unique(items.client):
-            chosen = np.flatnonzero(items.client == client)
-            block, index = self._index(items.block[chosen]), self._index(chosen)
-            weight = self._tensor(items.weight[chosen])[:, None, None]
-            for name, value in average.items():
-                value.index_add_(1, block, local[name].index_select(1, index) * weight)
-        return average
+    def _keep(self, items: Items, own: Parameters) -> None:
+        index = self._index(items.block * self._federation.num_clients + items.client)
+        for name, value in own.items():
+            finite = _finite(value)  # a client that diverged keeps its last finite model
+            old = self.personal[name].index_select(1, index)
+            value = torch.where(fit(finite[:, None, :], value), value, old)
+            self.personal[name].index_copy_(1, index, value)
 
-    def _commit(self, parameters: Parameters, state: Parameters) -> None:
-        """Accept a round; a course that met a non-finite number keeps its last finite state."""
-        finite = torch.stack([_finite(value) for value in parameters.values()]).all(0)
+    def _trained(self, parameters: Parameters) -> Parameters:
+        """Return the parameters that the server's optimiser updates."""
+        left_out = self._model.buffers | self.personal_names
+        return {name: value for name, value in parameters.items() if name not in left_out}
+
+    def _commit(self, start: Parameters, average: Parameters) -> None:
+        """Finish a round; a course that met a non-finite number keeps its last finite state."""
+        updated, state = self._algorithm.server_update(
+            self._trained(start), self._trained(average), self.state, self._context()
+        )
+        updated = {name: {**start, **average, **updated}[name] for name in self.parameters}
+        finite = torch.stack([_finite(value) for value in updated.values()]).all(0)
         self.freeze(~finite.cpu().numpy())
         if (self.diverged_at > 0).any():
             keep = torch.from_numpy(self.diverged_at == 0)[:, None, :].to(self._device)
-            parameters = _where(keep, parameters, self.parameters)
+            updated = _where(keep, updated, self.parameters)
             state = _where(keep, state, self.state)
-        self.parameters, self.state = parameters, state
+        self.parameters, self.state = updated, state
 
     def freeze(self, diverged: NDArray[np.bool_]) -> None:
         """Mark (blocks, slots) courses as diverged in this round and stop training them."""
         new = diverged & (self.diverged_at == 0)
-        if not new.any():
-            return
-        self.diverged_at[new] = self.round
-        stopped = torch.from_numpy(new)[:, None, :].to(self._device)
-        self._rate = torch.where(stopped, 0.0, self._rate)
-        self._decay = torch.where(stopped, 1.0, self._decay)
+        if new.any():
+            self.diverged_at[new] = self.round
+            self._settings.stop(new)
 
     def _initial(self) -> Parameters:
         drawn = self._model.init(stream(self._federation.seed, "init"))
-        blocks = len(self.group.blocks)
+        blocks, slots = len(self.group.blocks), self._model.slots
         return {
             name: torch.from_numpy(value)[:, None, ..., None]
-            .expand(value.shape[0], blocks, *value.shape[1:], SLOTS)
+            .expand(value.shape[0], blocks, *value.shape[1:], slots)
             .contiguous()
             .to(self._device)
             for name, value in drawn.items()
         }
 
-    def _per_slot(self, courses: Sequence[Course], name: str) -> NDArray[np.float64]:
-        values = np.zeros((len(self.group.blocks), 1, SLOTS))
-        for index, block in enumerate(self.group.blocks):
-            for slot, position in enumerate(block.courses):
-                values[index, 0, slot] = courses[position].configuration[name]
-        return values
-
-    def _tensor(self, values: NDArray[np.floating]) -> Tensor:
-        with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
-            return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(self._device)
+    def _context(self, items: Items | None = None) -> Context:
+        return self._settings.context(items, self._federation, self.round, self._horizon)
 
     def _index(self, values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
 
 
+def _accumulate(average: Parameters, local: Parameters, items: Items, device: torch.device) -> None:
+    """Add each block's clients to its average, always in the order of the clients."""
+    for client in np.unique(items.client):
+        chosen = np.flatnonzero(items.client == client)
+        block = torch.from_numpy(items.block[chosen]).to(device)
+        index = torch.from_numpy(chosen).to(device)
+        weight = torch.from_numpy(items.weight[chosen]).to(device)[:, None, None]
+        for name, value in average.items():
+            part = local[name].index_select(1, index)
+            value.index_add_(1, block, part * fit(weight, part))
+
+
 def _finite(value: Tensor) -> Tensor:
-    """(blocks, slots): all numbers of a course's tensor are finite."""
+    """(items, slots): all numbers of an item's tensor are finite."""
     return torch.isfinite(value).all(0).flatten(1, -2).all(1)
 
 
 def _where(keep: Tensor, new: Parameters, old: Parameters) -> Parameters:
-    return {name: torch.where(keep, value, old[name]) for name, value in new.items()}
+    return {name: torch.where(fit(keep, value), value, old[name]) for name, value in new.items()}
 
 
 def _copy(values: Parameters) -> Parameters:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.fl.packing import PerClient
 from fedhpo_gym.seeding import stream
 
 
@@ -23,10 +24,12 @@ class RoundBatches:
     Attributes:
         rows: (steps, clients, batch) row indices into the federation; 0 where padded.
         weights: (steps, clients, batch) float32, 1 / minibatch size; 0 where padded.
+        sizes: (steps, clients) rows that are not padding.
     """
 
     rows: NDArray[np.int64]
     weights: NDArray[np.float32]
+    sizes: NDArray[np.int64]
 
 
 def client_order(seed: int, round_index: int, num_clients: int) -> NDArray[np.int64]:
@@ -42,20 +45,21 @@ def steps_per_epoch(num_samples: int, batch_size: int) -> int:
     return math.ceil(num_samples / batch_size)
 
 
-def batch_rows(federation: Federation, batch_size: int) -> int:
+def batch_rows(federation: Federation, batch_size: PerClient) -> int:
     """Return the rows a minibatch tensor needs: no client can fill more than its training split.
 
-    A function of the federation and the batch size alone, so that tensor shapes, and with them the
-    rounding of every product, do not depend on what else is in a batch of courses.
+    A function of the federation and the batch sizes alone, so that tensor shapes, and with them
+    the rounding of every product, do not depend on what else is in a batch of courses.
     """
-    return min(batch_size, int(federation.num_samples[:, 0].max()))
+    largest = federation.num_samples[:, 0].max()
+    return int(min(largest, max(batch_size.base, *(value for _, value in batch_size.own), 1)))
 
 
 def draw_round(
     federation: Federation,
     round_index: int,
     clients: NDArray[np.int64],
-    batch_size: int,
+    batch_size: PerClient,
     num_epochs: int,
 ) -> RoundBatches:
     """Draw the minibatches of `num_epochs` local epochs for some clients of one round.
@@ -64,21 +68,31 @@ def draw_round(
     not depend on which others are asked for nor on how many epochs follow.
     """
     width = batch_rows(federation, batch_size)
-    sizes = federation.num_samples[clients, 0]
-    steps = num_epochs * max(steps_per_epoch(int(n), batch_size) for n in sizes)
+    of = [_client_sizes(federation, int(client), batch_size) for client in clients]
+    steps = num_epochs * max(len(sizes) for sizes in of)
     rows = np.zeros((steps, len(clients), width), dtype=np.int64)
     weights = np.zeros((steps, len(clients), width), dtype=np.float32)
+    sizes = np.zeros((steps, len(clients)), dtype=np.int64)
     for column, client in enumerate(clients):
         own = federation.clients[client][0]
         rng = stream(federation.seed, "minibatches", round_index, int(client))
-        per_epoch = steps_per_epoch(len(own), batch_size)
+        per_epoch = len(of[column])
         full = np.zeros((per_epoch, width), dtype=np.int64)
-        # Every minibatch but the last is full, and then batch_size == width.
-        mask = np.arange(per_epoch * width).reshape(per_epoch, width) < len(own)
+        mask = np.arange(width) < of[column][:, None]
         weight = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
         for epoch in range(num_epochs):
             full[mask] = own[rng.permutation(len(own))]
             span = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
             rows[span, column] = full
             weights[span, column] = weight
-    return RoundBatches(rows, weights)
+            sizes[span, column] = of[column]
+    return RoundBatches(rows, weights, sizes)
+
+
+def _client_sizes(federation: Federation, client: int, batch_size: PerClient) -> NDArray[np.int64]:
+    """Return the sizes of a client's minibatches: all full but perhaps the last."""
+    n, size = int(federation.num_samples[client, 0]), int(batch_size.of(client))
+    sizes = np.full(steps_per_epoch(n, size), min(size, n), dtype=np.int64)
+    if len(sizes):
+        sizes[-1] = n - size * (len(sizes) - 1)
+    return sizes

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.schema import Fidelity
 
-SLOTS = 24
-"""Courses per block. Fixed, and a multiple of every vector width, so that the arithmetic of a
-course is the same in a full block and in one padded with idle slots."""
+FULL_BATCH = 2**31 - 1
+"""Batch size of courses whose configuration names none: one step takes the whole training split."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,9 @@ class Course:
     """One federated course.
 
     Attributes:
-        configuration: `learning_rate`, `weight_decay`, `batch_size`, `step_size` (local epochs)
-            and what the algorithm's server update reads.
+        configuration: `learning_rate`, `weight_decay`, `batch_size` (absent: full batches),
+            `step_size` (local epochs) and what model and algorithm read. An entry `name@i` is the
+            value of `name` for client i alone.
         client_sample_rate: fraction of clients sampled per round.
         seed: seed of data split, partition, initialisation, client sampling and minibatches.
     """
@@ -31,52 +31,105 @@ class Course:
     client_sample_rate: float
     seed: int
 
+    def value(self, name: str, default: float) -> PerClient:
+        """Return a setting of the course, for all clients and for those that differ."""
+        base = self.configuration.get(name, default)
+        own = (
+            (int(key.rpartition("@")[2]), value)
+            for key, value in self.configuration.items()
+            if key.startswith(f"{name}@") and value != base
+        )
+        return PerClient(base, tuple(sorted(own)))
+
+
+@dataclass(frozen=True)
+class PerClient:
+    """A setting that some clients may have differently.
+
+    Attributes:
+        base: value of all other clients.
+        own: (client, value) of the clients that differ, sorted.
+    """
+
+    base: float
+    own: tuple[tuple[int, float], ...] = ()
+
+    def of(self, client: int) -> float:
+        """Return the value for one client."""
+        return dict(self.own).get(client, self.base)
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Up to `SLOTS` courses that sample as many clients and take as many local epochs.
+    """Courses that sample as many clients and take as many local epochs.
 
     Attributes:
-        courses: (m,) positions of the courses in the batch, m <= SLOTS.
+        courses: (m,) positions of the courses in the batch; m is at most the model's slots.
         num_epochs: local epochs per round.
         num_sampled: clients per round.
     """
 
     courses: NDArray[np.int64]
-    num_epochs: int
+    num_epochs: PerClient
     num_sampled: int
 
 
 @dataclass(frozen=True)
 class Group:
-    """Blocks that share a federation and a batch size, hence their minibatches."""
+    """Blocks that share a federation, a model and batch sizes, hence their minibatches.
+
+    Attributes:
+        seed: seed of all courses.
+        batch_size: samples per minibatch.
+        architecture: (name, value) pairs of the configuration that shape the model.
+        round: finished rounds of all courses.
+        blocks: the blocks.
+    """
 
     seed: int
-    batch_size: int
+    batch_size: PerClient
+    architecture: tuple[tuple[str, float], ...]
+    round: int
     blocks: tuple[Block, ...]
 
 
-def pack(courses: Sequence[Course], num_clients: int) -> list[Group]:
-    """Sort courses into groups and blocks; the order of `courses` inside a block is kept."""
-    members: dict[tuple[int, int], dict[tuple[int, int], list[int]]] = defaultdict(
+def pack(
+    courses: Sequence[Course],
+    num_clients: int,
+    slots: int,
+    architecture: Sequence[str] = (),
+    rounds: Sequence[int] | None = None,
+) -> list[Group]:
+    """Sort courses into groups and blocks; the order of `courses` inside a block is kept.
+
+    Args:
+        courses: the courses.
+        num_clients: clients of their federation.
+        slots: courses per block.
+        architecture: names of the settings that shape the model.
+        rounds: finished rounds of each course; 0 by default.
+    """
+    members: dict[tuple[object, ...], dict[tuple[PerClient, int], list[int]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for position, course in enumerate(courses):
-        group = (course.seed, int(course.configuration["batch_size"]))
-        block = (
-            int(course.configuration["step_size"]),
-            Fidelity(0, course.client_sample_rate).sampled_clients(num_clients),
+        group = (
+            course.seed,
+            course.value("batch_size", FULL_BATCH),
+            tuple((name, course.configuration[name]) for name in architecture),
+            0 if rounds is None else rounds[position],
         )
-        members[group][block].append(position)
+        sampled = Fidelity(0, course.client_sample_rate).sampled_clients(num_clients)
+        members[group][course.value("step_size", 1), sampled].append(position)
     return [
-        Group(seed, batch_size, tuple(_blocks(members[seed, batch_size])))
-        for seed, batch_size in sorted(members)
+        Group(*key, tuple(_blocks(members[key], slots)))  # type: ignore[arg-type]
+        for key in sorted(members, key=repr)
     ]
 
 
-def _blocks(members: Mapping[tuple[int, int], list[int]]) -> list[Block]:
+def _blocks(members: Mapping[tuple[PerClient, int], list[int]], slots: int) -> list[Block]:
     return [
-        Block(np.array(positions[start : start + SLOTS]), epochs, sampled)
-        for (epochs, sampled), positions in sorted(members.items())
-        for start in range(0, len(positions), SLOTS)
+        Block(np.array(positions[start : start + slots]), epochs, sampled)
+        for (epochs, sampled), positions in sorted(members.items(), key=repr)
+        for start in range(0, len(positions), slots)
     ]

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedhpo_gym.errors import unknown_name
-from fedhpo_gym.fl.algorithms.base import Algorithm
+from fedhpo_gym.fl.algorithms.base import Algorithm, Context
 from fedhpo_gym.fl.algorithms.fedavg import FedAvg
 from fedhpo_gym.fl.algorithms.fedopt import FedOpt
+from fedhpo_gym.fl.algorithms.fedprox import FedProx
 
-ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({"fedavg": FedAvg(), "fedopt": FedOpt()})
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
+    {algorithm.name: algorithm for algorithm in (FedAvg(), FedOpt(), FedProx())}
+)
 
 
 def get_algorithm(name: str) -> Algorithm:
@@ -24,4 +27,4 @@ def get_algorithm(name: str) -> Algorithm:
     return ALGORITHMS[name]
 
 
-__all__ = ["ALGORITHMS", "Algorithm", "FedAvg", "FedOpt", "get_algorithm"]
+__all__ = ["ALGORITHMS", "Algorithm", "Context", "FedAvg", "FedOpt", "FedProx", "get_algorithm"]

@@ -3,44 +3,98 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedhpo_gym.fl.models import Parameters
 
 Hyperparameters = Mapping[str, Tensor]
-"""Server-side hyperparameters by name, each (blocks, 1, slots)."""
+"""Hyperparameters of the algorithm by name, each (items, 1, slots)."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Context:
+    """What a hook of a round may know; every array counts the items the hook is called for.
+
+    Attributes:
+        hyperparameters: values of the algorithm's `hyperparameters`.
+        num_clients: clients of the federation.
+        num_sampled: (items, 1, 1) clients that train in this round.
+        num_samples: (items, 1, 1) training samples of the item's client; for the server, of the
+            smallest client of the federation.
+        horizon: rounds the courses will be trained for, the T of noise schedules.
+        normal: draws (.., items, .., slots) standard normal numbers in the shape of a parameter;
+            named by seed, round and client, and the same for all courses of a seed.
+    """
+
+    hyperparameters: Hyperparameters
+    num_clients: int
+    num_sampled: Tensor
+    num_samples: Tensor
+    horizon: int
+    normal: Callable[[str, Tensor], Tensor]
 
 
 class Algorithm(ABC):
-    """The server's part of a round; algorithms hold no state of their own.
+    """What an algorithm adds to a round of federated averaging; it holds no state of its own.
 
     Attributes:
         name: name used in task ids and tables.
-        server_hyperparameters: names of the configuration entries `server_update` reads.
+        hyperparameters: names of the configuration entries it reads, with the value for
+            configurations that lack them; None where they must not lack.
+        keeps_copy: every client also trains a model of its own that never leaves it, pulled
+            towards the broadcast model; evaluation is of that model.
     """
 
     name: str
-    server_hyperparameters: tuple[str, ...] = ()
+    hyperparameters: Mapping[str, float | None] = {}
+    keeps_copy: bool = False
 
-    @abstractmethod
     def init_state(self, parameters: Parameters) -> Parameters:
-        """Return the server's state before the first round (may be empty)."""
+        """Return the server's state before the first round: none, unless overridden."""
+        del parameters
+        return {}
+
+    def personal(self, names: Collection[str], norms: Collection[str]) -> frozenset[str]:
+        """Return the parameters that stay with each client and are never averaged.
+
+        Args:
+            names: all parameters of the model.
+            norms: those of its normalisation layers.
+        """
+        del names, norms
+        return frozenset()
+
+    def broadcast(self, parameters: Parameters, context: Context) -> Parameters:
+        """Return what the clients receive; `parameters` itself, unless overridden."""
+        del context
+        return parameters
+
+    def pull(self, context: Context) -> Tensor | None:
+        """Return how strongly local steps are pulled to the broadcast model.
+
+        The (items, 1, slots) coefficient mu of the term mu / 2 ||w - w_broadcast||^2 of the local
+        objective; None, unless overridden, for no such term.
+        """
+        del context
+        return None
+
+    def upload(self, parameters: Parameters, context: Context) -> Parameters:
+        """Return what the server receives of local parameters; they themselves by default."""
+        del context
+        return parameters
 
     @abstractmethod
     def server_update(
-        self,
-        parameters: Parameters,
-        average: Parameters,
-        state: Parameters,
-        hyperparameters: Hyperparameters,
+        self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        """Return the next global parameters and state.
+        """Return the next global parameters and state, from the trained parameters alone.
 
         Args:
             parameters: global parameters the round started from.
-            average: sample-weighted average of the clients' parameters after local training.
+            average: sample-weighted average of what the clients uploaded.
             state: the server's state.
-            hyperparameters: server-side hyperparameters of each course.
+            context: see `Context`; its items are the blocks.
         """

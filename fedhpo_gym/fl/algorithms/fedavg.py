@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedhpo_gym.fl.algorithms.base import Algorithm, Hyperparameters
+from fedhpo_gym.fl.algorithms.base import Algorithm, Context
 from fedhpo_gym.fl.models import Parameters
 
 
@@ -11,18 +11,9 @@ class FedAvg(Algorithm):
 
     name = "fedavg"
 
-    def init_state(self, parameters: Parameters) -> Parameters:
-        """See `Algorithm.init_state`."""
-        del parameters
-        return {}
-
     def server_update(
-        self,
-        parameters: Parameters,
-        average: Parameters,
-        state: Parameters,
-        hyperparameters: Hyperparameters,
+        self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
         """See `Algorithm.server_update`."""
-        del parameters, hyperparameters
+        del parameters, context
         return average, state

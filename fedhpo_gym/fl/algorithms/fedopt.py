@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fedhpo_gym.fl.algorithms.base import Algorithm, Hyperparameters
+from fedhpo_gym.fl.algorithms.base import Algorithm, Context
 from fedhpo_gym.fl.models import Parameters
+from fedhpo_gym.fl.models.base import fit
 
 
 class FedOpt(Algorithm):
@@ -16,24 +17,23 @@ class FedOpt(Algorithm):
     """
 
     name = "fedopt"
-    server_hyperparameters = ("server_momentum", "server_learning_rate")
+    hyperparameters = {"server_momentum": None, "server_learning_rate": None}  # noqa: RUF012
 
     def init_state(self, parameters: Parameters) -> Parameters:
         """See `Algorithm.init_state`."""
         return {name: torch.zeros_like(value) for name, value in parameters.items()}
 
     def server_update(
-        self,
-        parameters: Parameters,
-        average: Parameters,
-        state: Parameters,
-        hyperparameters: Hyperparameters,
+        self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
         """See `Algorithm.server_update`."""
-        momentum = hyperparameters["server_momentum"]
-        rate = hyperparameters["server_learning_rate"]
+        momentum = context.hyperparameters["server_momentum"]
+        rate = context.hyperparameters["server_learning_rate"]
         buffer = {
-            name: momentum * state[name] + (value - average[name])
+            name: fit(momentum, value) * state[name] + (value - average[name])
             for name, value in parameters.items()
         }
-        return {name: value - rate * buffer[name] for name, value in parameters.items()}, buffer
+        updated = {
+            name: value - fit(rate, value) * buffer[name] for name, value in parameters.items()
+        }
+        return updated, buffer

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
-import torch
-
 from fedhpo_gym.errors import unknown_name
-from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.models.base import Model, Parameters
+from fedhpo_gym.fl.models.base import Inputs, Minibatch, Model, Parameters
+from fedhpo_gym.fl.models.cnn import ConvNet
 from fedhpo_gym.fl.models.logistic import LogisticRegression
 
-MakeModel = Callable[[Federation, torch.device], Model]
-
-MODELS: Mapping[str, MakeModel] = MappingProxyType({"LR": LogisticRegression.for_federation})
+MODELS: Mapping[str, type[Model]] = MappingProxyType({"LR": LogisticRegression, "CNN": ConvNet})
 
 
-def make_model(name: str) -> MakeModel:
-    """Return what builds a model of this name for a federation on a device.
+def get_model(name: str) -> type[Model]:
+    """Return a model by name.
 
     Raises:
         UnknownNameError: no such model.
@@ -28,4 +24,4 @@ def make_model(name: str) -> MakeModel:
     return MODELS[name]
 
 
-__all__ = ["MODELS", "LogisticRegression", "MakeModel", "Model", "Parameters", "make_model"]
+__all__ = ["MODELS", "ConvNet", "Inputs", "LogisticRegression", "Minibatch", "Model", "Parameters", "get_model"]

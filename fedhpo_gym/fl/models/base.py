@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhpo_gym.fl.federation import Federation
+
 Parameters = dict[str, Tensor]
 """Named tensors of shape (model's own, items, ..., slots): the second axis counts the items trained
 together (a block of courses, or a block on one client), the last the courses of a block."""
+
+
+class Inputs(Protocol):
+    """The rows of a federation as a model reads them: a tensor, or what is indexed like one."""
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """Return the inputs of some rows: the shape of `rows`, then the shape of one input."""
 
 
 class Model(ABC):
@@ -20,17 +31,39 @@ class Model(ABC):
 
     An item is one block of `slots` courses on one client: all its courses see the same minibatch,
     each with its own parameters and hyperparameters.
+
+    Attributes:
+        slots: courses per block. Fixed, so that the arithmetic of a course is the same in a full
+            block and in one padded with idle slots.
+        architecture: settings of a configuration that decide the shape of the model.
+        hyperparameters: further settings that `sgd_step` reads, with the value for configurations
+            that lack them.
+        rows_at_once: rows that are evaluated together; None for all.
+        num_parameters: numbers that are trained.
+        buffers: names of the parameters that are averaged but not trained, as running statistics.
+        norms: names of the parameters of normalisation layers.
     """
 
+    slots: ClassVar[int] = 1
+    architecture: ClassVar[tuple[str, ...]] = ()
+    hyperparameters: ClassVar[Mapping[str, float]] = {}
+    rows_at_once: ClassVar[int | None] = None
+    buffers: frozenset[str] = frozenset()
+    norms: frozenset[str] = frozenset()
     num_parameters: int
+
+    @classmethod
+    @abstractmethod
+    def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> Model:
+        """Create the model that fits a federation's data; `shape` holds the architecture."""
 
     @abstractmethod
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
         """Draw the initial parameters of one course: as `Parameters`, without items and slots."""
 
     @abstractmethod
-    def inputs(self, features: NDArray[np.float32]) -> Tensor:
-        """Prepare (n, d) features once: the rows that `sgd_step` and `logits` take."""
+    def inputs(self, features: NDArray[Any]) -> Inputs:
+        """Prepare (n, ...) features once: what `sgd_step` and `logits` take, by rows."""
 
     @abstractmethod
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
@@ -50,12 +83,25 @@ class Minibatch:
         targets: (classes, items, rows, 1) one-hot labels.
         rates: (items, rows, slots) learning rate / minibatch size; 0 for padded rows.
         decay: (items, 1, slots) factor 1 - learning rate x weight decay.
+        sizes: (items,) rows that are not padding; they come first.
+        settings: (items, 1, slots) values of the model's `hyperparameters`, by name.
+        uniform: draws (items, *shape) numbers from U[0, 1) that are the same for every course of
+            a seed in this step on this client.
     """
 
     x: Tensor
     targets: Tensor
     rates: Tensor
     decay: Tensor
+    sizes: NDArray[np.int64]
+    settings: Mapping[str, Tensor]
+    uniform: Callable[[tuple[int, ...]], Tensor]
+
+
+def fit(values: Tensor, parameter: Tensor) -> Tensor:
+    """Shape (items, 1, slots) values so that they multiply a parameter (own, items, .., slots)."""
+    items, _, slots = values.shape
+    return values.view(items, *(1,) * (parameter.ndim - 3), slots)
 
 
 def softmax_residual_(logits: Tensor, batch: Minibatch) -> Tensor:

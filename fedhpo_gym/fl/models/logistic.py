@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,6 +20,10 @@ class LogisticRegression(Model):
     `torch.optim.SGD`. Parameters: `weight` (classes, items, inputs + 1, slots).
     """
 
+    # The learning rates times weight decays of the paper's grid (Table 8), so that a table wastes
+    # no slot, and a multiple of every vector width.
+    slots: ClassVar[int] = 24
+
     def __init__(self, num_inputs: int, num_classes: int, device: torch.device) -> None:
         """Create the model for `num_inputs` features."""
         self.num_inputs = num_inputs
@@ -26,8 +32,11 @@ class LogisticRegression(Model):
         self.device = device
 
     @classmethod
-    def for_federation(cls, federation: Federation, device: torch.device) -> LogisticRegression:
-        """Create the model that fits a federation's data."""
+    def for_federation(
+        cls, federation: Federation, device: torch.device, **shape: Any
+    ) -> LogisticRegression:
+        """See `Model.for_federation`."""
+        del shape
         return cls(federation.features.shape[1], federation.num_classes, device)
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
@@ -36,7 +45,7 @@ class LogisticRegression(Model):
         size = (self.num_classes, self.num_inputs + 1)
         return {"weight": rng.uniform(-bound, bound, size).astype(np.float32)}
 
-    def inputs(self, features: NDArray[np.float32]) -> Tensor:
+    def inputs(self, features: NDArray[Any]) -> Tensor:
         """Append the constant input."""
         ones = np.ones((len(features), 1), dtype=np.float32)
         return torch.from_numpy(np.hstack([features, ones])).to(self.device)

@@ -1,0 +1,125 @@
+"""What is measured of a group: metrics of its models, and what clients report of a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedhpo_gym.fl.evaluation import Evaluator
+from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.fl.items import Items
+from fedhpo_gym.fl.lockstep import Lockstep, Observer
+from fedhpo_gym.fl.models import Inputs, Model, Parameters
+from fedhpo_gym.schema import METRICS, SPLITS
+
+
+@dataclass(frozen=True, eq=False)
+class Feedback:
+    """What the clients reported; entries of clients that did not train are 0.
+
+    Attributes:
+        sampled: (courses, rounds, clients) which clients trained.
+        before: (courses, rounds, clients, splits, metrics) of the model a client received.
+        after: likewise, of the model it made of it.
+        update_norm: (courses, rounds, clients) Euclidean norm of a client's update.
+        alignment: (courses, rounds, clients) cosine of a client's update and the weighted mean of
+            all updates of the round, in [-1, 1].
+    """
+
+    sampled: NDArray[np.bool_]
+    before: NDArray[np.float32]
+    after: NDArray[np.float32]
+    update_norm: NDArray[np.float32]
+    alignment: NDArray[np.float32]
+
+
+def empty_feedback(size: tuple[int, int, int]) -> Feedback:
+    """Return the feedback of (courses, rounds, clients) in which nobody has reported."""
+    metrics = (*size, len(SPLITS), len(METRICS))
+    return Feedback(
+        np.zeros(size, dtype=np.bool_),
+        np.zeros(metrics, dtype=np.float32),
+        np.zeros(metrics, dtype=np.float32),
+        np.zeros(size, dtype=np.float32),
+        np.zeros(size, dtype=np.float32),
+    )
+
+
+class Evaluation:
+    """Evaluates the courses of groups that share a federation and a model."""
+
+    def __init__(
+        self, federation: Federation, model: Model, inputs: Inputs, device: torch.device
+    ) -> None:
+        self._federation = federation
+        self._arguments = (federation, model, inputs, device)
+        self._all: Evaluator | None = None
+        self._single: dict[int, Evaluator] = {}
+
+    def __call__(self, lockstep: Lockstep) -> NDArray[np.float32]:
+        """Return (blocks, slots, clients, splits, metrics) of the model each client would use."""
+        if not lockstep.personal:
+            if self._all is None:
+                self._all = Evaluator(*self._arguments)
+            return self._all(lockstep.parameters)
+        clients = range(self._federation.num_clients)
+        metrics = [self._of(c)(lockstep.client_parameters(c)) for c in clients]
+        return np.concatenate(metrics, axis=2)
+
+    def observer(self, lockstep: Lockstep, feedback: Feedback, index: int) -> Observer:
+        """Return what fills in one round of a group's feedback."""
+
+        def observe(items: Items, start: Parameters, local: Parameters) -> None:
+            norm, alignment = _updates(items, start, local)
+            for client in np.unique(items.client).tolist():
+                chosen = np.flatnonzero(items.client == client)
+                where = torch.from_numpy(chosen)
+                before, after = (
+                    self._of(client)({k: v[:, where] for k, v in values.items()})[:, :, 0]
+                    for values in (start, local)
+                )
+                for row, block in enumerate(items.block[chosen].tolist()):
+                    at = lockstep.group.blocks[block].courses
+                    used = slice(len(at))
+                    feedback.sampled[at, index, client] = True
+                    feedback.before[at, index, client] = before[row, used]
+                    feedback.after[at, index, client] = after[row, used]
+                    feedback.update_norm[at, index, client] = norm[chosen[row], used]
+                    feedback.alignment[at, index, client] = alignment[chosen[row], used]
+
+        return observe
+
+    def _of(self, client: int) -> Evaluator:
+        if client not in self._single:
+            self._single[client] = Evaluator(*self._arguments, clients=[client])
+        return self._single[client]
+
+
+def _updates(
+    items: Items, start: Parameters, local: Parameters
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return (items, slots) norms of the updates and their cosines with the block's mean update."""
+    blocks = int(items.block.max()) + 1
+    square, inner = 0.0, 0.0
+    mean_square = 0.0
+    where = torch.from_numpy(items.block)
+    for name, value in local.items():
+        update = value - start[name]
+        weight = torch.from_numpy(items.weight).view(-1, *(1,) * (update.ndim - 2))
+        mean = update.new_zeros((update.shape[0], blocks, *update.shape[2:]))
+        mean.index_add_(1, where, update * weight)
+        square = square + _inner(update, update)
+        inner = inner + _inner(update, mean[:, where])
+        mean_square = mean_square + _inner(mean, mean)
+    norm = torch.sqrt(square)
+    length = norm * torch.sqrt(mean_square)[where]
+    cosine = torch.where(length > 0, inner / length.clamp(min=1e-30), 0.0).clamp(-1.0, 1.0)
+    return norm.cpu().numpy(), cosine.cpu().numpy()
+
+
+def _inner(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Inner products (items, slots) of parameters (own, items, .., slots)."""
+    return (a * b).sum(0).flatten(1, -2).sum(1)

@@ -1,0 +1,112 @@
+"""The hyperparameters of a group's courses as tensors, per block, client and slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.fl.algorithms import Algorithm, Context
+from fedhpo_gym.fl.draws import normal_like
+from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.fl.items import Items
+from fedhpo_gym.fl.models import Model
+from fedhpo_gym.fl.packing import Course, Group
+
+
+class Hyperparameters:
+    """What the courses of a group are configured to do."""
+
+    def __init__(
+        self,
+        group: Group,
+        courses: Sequence[Course],
+        num_clients: int,
+        model: Model,
+        algorithm: Algorithm,
+        device: torch.device,
+    ) -> None:
+        """Read the configurations of the courses.
+
+        Raises:
+            InvalidArgumentError: a configuration lacks what training needs.
+        """
+        self._group = group
+        self._model = model
+        self._algorithm = algorithm
+        self._device = device
+        self._num_clients = num_clients
+        self._differ = any("@" in k for block in group.blocks for i in block.courses for k in courses[i].configuration)
+        self._shape = (len(group.blocks), num_clients if self._differ else 1, model.slots)
+        rate = self._values(courses, "learning_rate", None)
+        decay = 1.0 - rate * self._values(courses, "weight_decay", 0.0)
+        self.rate, self.decay = self._tensor(rate), self._tensor(decay)
+        read = {**model.hyperparameters, **algorithm.hyperparameters}
+        self._others = {k: self._tensor(self._values(courses, k, v)) for k, v in read.items()}
+
+    def stop(self, courses: NDArray[np.bool_]) -> None:
+        """Let (blocks, slots) courses take steps of length zero from now on."""
+        rows = np.repeat(courses, self._shape[1], axis=0)[:, None, :]
+        stopped = torch.from_numpy(rows).to(self._device)
+        self.rate = torch.where(stopped, 0.0, self.rate)
+        self.decay = torch.where(stopped, 1.0, self.decay)
+
+    def rows(self, items: Items) -> Tensor:
+        """Return the index of each item in the first axis of `rate` and `decay`."""
+        client = items.client if self._differ else 0
+        return torch.from_numpy(items.block * self._shape[1] + client).to(self._device)
+
+    def of_model(self, items: Items) -> Mapping[str, Tensor]:
+        """Return the model's hyperparameters, (items, 1, slots) each."""
+        rows = self.rows(items)
+        return {name: self._others[name][rows] for name in self._model.hyperparameters}
+
+    def context(
+        self, items: Items | None, federation: Federation, round_index: int, horizon: int
+    ) -> Context:
+        """Return what the algorithm's hooks may know about items, or, for None, the blocks."""
+        sizes = federation.num_samples[:, 0]
+        if items is None:
+            rows = torch.arange(self._shape[0], device=self._device) * self._shape[1]
+            samples = np.full(self._shape[0], max(int(sizes.min()), 1))
+            sampled = np.array([block.num_sampled for block in self._group.blocks])
+        else:
+            rows, samples, sampled = self.rows(items), sizes[items.client], items.num_sampled
+        return Context(
+            hyperparameters={n: self._others[n][rows] for n in self._algorithm.hyperparameters},
+            num_clients=self._num_clients,
+            num_sampled=self._tensor(sampled)[:, None, None],
+            num_samples=self._tensor(samples)[:, None, None],
+            horizon=horizon,
+            normal=lambda purpose, parameter: normal_like(
+                parameter,
+                federation.seed,
+                purpose,
+                round_index,
+                None if items is None else items.client,
+            ),
+        )
+
+    def _values(
+        self, courses: Sequence[Course], name: str, default: float | None
+    ) -> NDArray[np.float64]:
+        values = np.zeros(self._shape)
+        for index, block in enumerate(self._group.blocks):
+            for slot, position in enumerate(block.courses):
+                value = courses[position].value(name, np.nan if default is None else default)
+                if np.isnan(value.base) and len(value.own) < self._num_clients:
+                    raise InvalidArgumentError(
+                        f"a configuration needs {name!r}, got {dict(courses[position].configuration)}"
+                    )
+                values[index, :, slot] = value.base
+                for client, own in value.own:
+                    values[index, client, slot] = own
+        return values.reshape(-1, 1, self._shape[2])
+
+    def _tensor(self, values: NDArray[np.generic]) -> Tensor:
+        with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
+            return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(self._device)
