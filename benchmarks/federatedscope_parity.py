@@ -31,7 +31,7 @@ from fedhpo_gym.backends.training import task_federation
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.models import LogisticRegression, make_model
+from fedhpo_gym.fl.models import LogisticRegression, get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.tasks import Task, get_task
@@ -70,7 +70,7 @@ def engine_curves(
     """Return our engine's (courses, rounds) weighted validation losses."""
     federations = {course.seed: replace(federation, seed=course.seed) for course in chosen}
     algorithm = get_algorithm(task.algorithm)
-    batch = CourseBatch(federations, make_model(task.model), algorithm, chosen)
+    batch = CourseBatch(federations, get_model(task.model), algorithm, chosen)
     losses = batch.advance(rounds).metrics[:, :, :, 1, 0].astype(np.float64)
     samples = federation.num_samples[:, 1]
     weighted: NDArray[np.float64] = losses @ (samples / samples.sum())

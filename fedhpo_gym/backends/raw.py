@@ -15,7 +15,6 @@ from fedhpo_gym.backends.curves import best_rounds
 from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.datasets import load_dataset
 from fedhpo_gym.fl.engine import CourseBatch, Curves
-from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.schema import Evaluation, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task
@@ -62,7 +61,7 @@ class Raw(Backend):
 
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         curves = self._curves(configuration, fidelity)
-        metrics = curves.metrics[:, : fidelity.round]
+        metrics = curves.metrics[:, : np.searchsorted(curves.rounds, fidelity.round, "right")]
         best = np.stack(
             [
                 best_rounds(metrics[[row]], self._samples[row])[0, -1]
@@ -74,7 +73,7 @@ class Raw(Backend):
             best=metrics[np.arange(len(best)), best],
             current=metrics[:, -1].copy(),  # the curve is kept: nobody may write into it
             num_samples=self._samples,
-            best_round=best + 1,
+            best_round=curves.rounds[best],
             diverged=(at > 0) & (at <= fidelity.round),
             seeds=self.seeds,
             fidelity=fidelity,
@@ -84,7 +83,8 @@ class Raw(Backend):
         key = (*configuration.values(), fidelity.client_sample_rate)
         if key not in self._kept:
             courses = [
-                Course(configuration, fidelity.client_sample_rate, seed) for seed in self.seeds
+                training.make_course(self.task, configuration, fidelity.client_sample_rate, seed)
+                for seed in self.seeds
             ]
             batch = training.make_batch(self.task, courses, self._device)
             self._kept[key] = (batch, batch.advance(0))
@@ -92,10 +92,12 @@ class Raw(Backend):
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         batch, curves = self._kept[key]
-        missing = fidelity.round - curves.metrics.shape[1]
-        if missing > 0:
-            more = batch.advance(missing)
+        done = int(curves.rounds[-1]) if len(curves.rounds) else 0
+        if fidelity.round > done:
+            evaluated = [r - done for r in self.task.evaluated_rounds if r > done]
+            more = batch.advance(fidelity.round - done, evaluated=evaluated)
             metrics = np.concatenate([curves.metrics, more.metrics], axis=1)
-            curves = Curves(metrics, more.diverged_at)
+            rounds = np.concatenate([curves.rounds, more.rounds + done])
+            curves = Curves(metrics, rounds, more.diverged_at)
             self._kept[key] = (batch, curves)
         return curves

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.datasets import load_dataset
 from fedhpo_gym.fl.engine import CourseBatch
-from fedhpo_gym.fl.federation import Federation, make_federation
+from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.partitions import get_partition
 from fedhpo_gym.tasks import Task
 
 
 @lru_cache(maxsize=64)
 def federation(
-    dataset: str, num_clients: int, alpha: float, preprocessing: str, seed: int
+    dataset: str, partition: str, num_clients: int, alpha: float, preprocessing: str, seed: int
 ) -> Federation:
     """Return the federation of a data set under one seed."""
-    return make_federation(load_dataset(dataset), seed, num_clients, alpha, preprocessing)
+    data = load_dataset(dataset)
+    return get_partition(partition)(data, seed, num_clients, alpha, preprocessing)
 
 
 def task_federation(task: Task, seed: int) -> Federation:
     """Return the federation of a task under one seed."""
-    return federation(task.dataset, task.num_clients, task.alpha, task.preprocessing, seed)
+    return federation(
+        task.dataset, task.partition, task.num_clients, task.alpha, task.preprocessing, seed
+    )
+
+
+def make_course(
+    task: Task, configuration: Mapping[str, float], client_sample_rate: float, seed: int
+) -> Course:
+    """Return the course of a configuration, with what the task holds still."""
+    return Course({**dict(task.settings), **configuration}, client_sample_rate, seed)
 
 
 def require_device(task: Task, seed: int, device: str) -> None:
@@ -36,7 +47,7 @@ def require_device(task: Task, seed: int, device: str) -> None:
     """
     configuration = {d.name: d.high for d in task.space.dimensions}
     try:
-        make_batch(task, [Course(configuration, 1.0, seed)], device)
+        make_batch(task, [make_course(task, configuration, 1.0, seed)], device)
     except (RuntimeError, AssertionError) as error:  # torch raises either
         reason = str(error).splitlines()[0]
         raise InvalidArgumentError(

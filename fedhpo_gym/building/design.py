@@ -77,6 +77,7 @@ class Design(ABC, Generic[U]):
             "algorithm": task.algorithm,
             "alpha": task.alpha,
             "preprocessing": task.preprocessing,
+            **({"settings": dict(task.settings)} if task.settings else {}),
         }
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.backends.training import make_course
 from fedhpo_gym.building.design import Design, unit_axes, without_files
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
@@ -71,7 +72,9 @@ class GridDesign(Design[GridUnit]):
         fixed = dict(unit.fixed)
         axes = [(fixed[d.name],) if d.name in fixed else d.grid for d in self.space.dimensions]
         return [
-            Course(dict(zip(self.space.names, values, strict=True)), float(rate), unit.seed)
+            make_course(
+                self.task, dict(zip(self.space.names, values, strict=True)), float(rate), unit.seed
+            )
             for values in itertools.product(*axes)
             for rate in self.task.fidelity_space["client_sample_rate"].grid
         ]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.backends.training import make_course
 from fedhpo_gym.building.design import Design, unit_axes
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
@@ -102,7 +103,12 @@ class SampleDesign(Design[SampleUnit]):
         actions = 2.0 * halton(self.size, len(space)) - 1.0
         pairs = balanced(self.size, len(rates) * len(seeds)).tolist()
         return [
-            Course(space.decode(action), float(rates[pair // len(seeds)]), seeds[pair % len(seeds)])
+            make_course(
+                self.task,
+                space.decode(action),
+                float(rates[pair // len(seeds)]),
+                seeds[pair % len(seeds)],
+            )
             for action, pair in zip(actions, pairs, strict=True)
         ]
 

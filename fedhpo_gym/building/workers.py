@@ -53,13 +53,14 @@ def compute_units(
 def compute_unit(design: Design[U], unit: U, folder: Path, device: str = "cpu") -> None:
     """Train every course of a unit and store its curves."""
     batch = make_batch(design.task, design.courses(unit), device)
-    curves = batch.advance(design.task.max_round, _count_round)
+    task = design.task
+    curves = batch.advance(task.max_round, _count_round, task.evaluated_rounds)
     part = folder / f"{unit.name}.part{os.getpid()}"
     with part.open("wb") as handle:
         np.savez(
             handle,
             metrics=curves.metrics,
-            rounds=np.arange(1, curves.metrics.shape[1] + 1),
+            rounds=curves.rounds,
             diverged_at=curves.diverged_at,
             hardware=np.array(this_machine(device)),
         )

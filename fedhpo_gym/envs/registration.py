@@ -42,6 +42,7 @@ def build_trial_env(
     algorithm: str = "fedavg",
     alpha: float = 0.5,
     preprocessing: str = "label_encoded",
+    settings: Mapping[str, float] | None = None,
     seed: int | None = None,
     device: str | None = None,
     system: Mapping[str, Any] | None = None,
@@ -61,9 +62,11 @@ def build_trial_env(
     Args:
         task: name in the catalogue.
         backend: "tabular", "surrogate" or "raw".
-        algorithm: "fedavg" or "fedopt".
+        algorithm: name of the FL algorithm.
         alpha: concentration of the LDA partition.
         preprocessing: "label_encoded" (the paper's) or "standardized".
+        settings: hyperparameters held still that are not in the search space, such as `epsilon`
+            of NbAFL.
         seed: answer for one seed; None averages over the task's seeds.
         device: torch device of the raw backend.
         system: parameters of the system model that differ from the task's.
@@ -79,6 +82,8 @@ def build_trial_env(
         render_mode: "human", "rgb_array" or None.
     """
     variant = get_task(task).variant(algorithm=algorithm, alpha=alpha, preprocessing=preprocessing)
+    if settings:
+        variant = variant.held(settings)
     if system:
         variant = variant.variant(system=_system(variant.system, system))
     if device is not None and backend != "raw":

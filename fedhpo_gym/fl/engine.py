@@ -178,8 +178,14 @@ class CourseBatch:
         for group in groups:
             model, inputs, _ = self._of(group)
             lockstep = Lockstep(
-                group, courses, self._federations[group.seed], model, inputs, self._algorithm,
-                self._device, self._horizon,
+                group,
+                courses,
+                self._federations[group.seed],
+                model,
+                inputs,
+                self._algorithm,
+                self._device,
+                self._horizon,
             )
             self._parts.append(lockstep)
         for lockstep, block, slot, position in self._places():

@@ -60,7 +60,9 @@ class Evaluator:
         self._group = torch.from_numpy(group).to(device)
         self._member: Tensor | None = None
         if len(groups) * len(rows) <= MAX_MEMBERSHIP:
-            self._member = (self._group == torch.arange(len(groups), device=device)[:, None]).float()
+            self._member = (
+                self._group == torch.arange(len(groups), device=device)[:, None]
+            ).float()
         self._true = torch.from_numpy(true).to(device)[:, None, :, None]
         sizes = np.bincount(group, minlength=len(groups)).astype(np.float32)
         self._size = torch.from_numpy(sizes).to(device)[:, None]
@@ -85,7 +87,9 @@ class Evaluator:
             if self._kept is None:
                 self._kept = self._inputs[self._rows]
             return self._model.logits(parameters, self._kept)
-        parts = [self._model.logits(parameters, self._inputs[r]) for r in self._rows.split(limit)]
+        parts = [
+            self._model.logits(parameters, self._inputs[r]) for r in torch.split(self._rows, limit)
+        ]
         return torch.cat(parts, dim=2)
 
     def _evaluate(self, parameters: Parameters) -> Tensor:

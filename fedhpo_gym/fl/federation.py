@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.datasets import Dataset
+from fedhpo_gym.fl.datasets.records import DRAWN, Features
 from fedhpo_gym.fl.partition import lda_partition, split_sizes
 from fedhpo_gym.schema import SPLITS
 from fedhpo_gym.seeding import stream
@@ -24,14 +25,14 @@ class Federation:
     """The data of all clients under one seed.
 
     Attributes:
-        features: (n, d) float32.
+        features: (n, ...) float32, or uint8 for images and integers for tokens.
         labels: (n,) int64.
         num_classes: number of classes.
         clients: `clients[i][s]` are the row indices of client i in split s (train, val, test).
         seed: the seed that split and partitioned the data set.
     """
 
-    features: NDArray[np.float32]
+    features: Features
     labels: NDArray[np.int64]
     num_classes: int
     clients: tuple[tuple[Indices, ...], ...]
@@ -55,10 +56,11 @@ def make_federation(
     alpha: float = 0.5,
     preprocessing: str = "label_encoded",
 ) -> Federation:
-    """Split a data set 80/10/10 and partition each split over clients by LDA, independently.
+    """Split a data set and partition each split over clients by LDA, independently.
 
     As in the runs behind the original tables, the seed of a course also draws its split and its
-    partition.
+    partition. Splits are 80/10/10, unless the data set publishes them: then what it left together
+    is split, 80/20 into training and validation data.
 
     Args:
         dataset: the data.
@@ -71,24 +73,91 @@ def make_federation(
     Raises:
         InvalidArgumentError: an argument is out of its range; see `lda_partition`.
     """
-    if preprocessing not in PREPROCESSINGS:
-        raise InvalidArgumentError(
-            f"preprocessing must be one of {PREPROCESSINGS}, got {preprocessing!r}"
-        )
-    order = stream(seed, "split").permutation(len(dataset.labels))
-    cuts = np.cumsum(split_sizes(len(order)))[:-1]
-    splits = np.split(order, cuts)
+    splits = _draw_splits(dataset, seed)
     rng = stream(seed, "partition")
     parts = [
         [rows[part] for part in lda_partition(dataset.labels[rows], num_clients, alpha, rng)]
         for rows in splits
     ]
     clients = tuple(tuple(parts[s][i] for s in range(len(SPLITS))) for i in range(num_clients))
-    features = dataset.features[np.arange(len(order))]
+    return _federation(dataset, clients, splits[0], seed, preprocessing)
+
+
+def make_user_federation(
+    dataset: Dataset,
+    seed: int,
+    preprocessing: str = "label_encoded",
+    fractions: tuple[float, float] = (0.6, 0.2),
+) -> Federation:
+    """Make every user of a data set a client and split its samples at random.
+
+    Args:
+        dataset: the data, with users.
+        seed: seed of the split.
+        preprocessing: see `make_federation`.
+        fractions: shares of training and validation data; the rest is test data. A user with
+            three samples or more has at least one in each split.
+
+    Raises:
+        InvalidArgumentError: the data set has no users, or an argument is out of its range.
+    """
+    if dataset.users is None:
+        raise InvalidArgumentError(f"`dataset` must have users, got {dataset.name}; use LDA")
+    order = np.argsort(dataset.users, kind="stable")
+    bounds = np.flatnonzero(np.diff(dataset.users[order])) + 1
+    rng = stream(seed, "split")
+    clients = []
+    for rows in np.split(order, bounds):
+        rows = rng.permutation(rows)
+        held_out = [
+            max(round(share * len(rows)), 1) for share in (fractions[1], 1 - sum(fractions))
+        ]
+        if len(rows) < 3:
+            held_out = [0, len(rows) - 1]
+        cuts = np.cumsum([len(rows) - sum(held_out), held_out[0]])
+        clients.append(tuple(np.split(rows, cuts)))
+    train = np.concatenate([client[0] for client in clients])
+    return _federation(dataset, tuple(clients), train, seed, preprocessing)
+
+
+def _draw_splits(dataset: Dataset, seed: int) -> list[Indices]:
+    """Return the rows of train, validation and test data."""
+    rng = stream(seed, "split")
+    fixed = dataset.fixed_split
+    if fixed is None:
+        order = rng.permutation(len(dataset.labels))
+        return np.split(order, np.cumsum(split_sizes(len(order)))[:-1])
+    splits = [np.flatnonzero(fixed == code) for code in range(len(SPLITS))]
+    order = rng.permutation(np.flatnonzero(fixed == DRAWN))
+    kept = len(order) if len(splits[1]) else round(0.8 * len(order))
+    return [
+        np.concatenate([splits[0], order[:kept]]),
+        np.concatenate([splits[1], order[kept:]]),
+        splits[2],
+    ]
+
+
+def _federation(
+    dataset: Dataset,
+    clients: tuple[tuple[Indices, ...], ...],
+    train_rows: Indices,
+    seed: int,
+    preprocessing: str,
+) -> Federation:
+    if preprocessing not in PREPROCESSINGS:
+        raise InvalidArgumentError(
+            f"preprocessing must be one of {PREPROCESSINGS}, got {preprocessing!r}"
+        )
+    features = dataset.features
     if preprocessing == "standardized":
-        train = features[splits[0]]
+        if features.dtype.kind != "f" or not isinstance(features, np.ndarray):
+            raise InvalidArgumentError(
+                'preprocessing="standardized" is for tables; '
+                f"{dataset.name} is normalised by its model: leave the default"
+            )
+        train = features[train_rows]
         scale = train.std(axis=0)
         features = (features - train.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
-    return Federation(
-        features.astype(np.float32), dataset.labels, dataset.num_classes, clients, int(seed)
-    )
+    if features.dtype == np.float64:
+        features = np.asarray(features, dtype=np.float32)
+    return Federation(features, dataset.labels, dataset.num_classes, clients, int(seed))

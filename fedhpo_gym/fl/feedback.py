@@ -16,6 +16,10 @@ from fedhpo_gym.fl.models import Inputs, Model, Parameters
 from fedhpo_gym.schema import METRICS, SPLITS
 
 
+MAX_NORM = 1e18
+"""Norms of updates are reported up to this; those of a diverging client have no bound."""
+
+
 @dataclass(frozen=True, eq=False)
 class Feedback:
     """What the clients reported; entries of clients that did not train are 0.
@@ -26,7 +30,8 @@ class Feedback:
         after: likewise, of the model it made of it.
         update_norm: (courses, rounds, clients) Euclidean norm of a client's update.
         alignment: (courses, rounds, clients) cosine of a client's update and the weighted mean of
-            all updates of the round, in [-1, 1].
+            all updates of the round (of those trained at once, if not all fit into memory), in
+            [-1, 1].
     """
 
     sampled: NDArray[np.bool_]
@@ -103,8 +108,7 @@ def _updates(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return (items, slots) norms of the updates and their cosines with the block's mean update."""
     blocks = int(items.block.max()) + 1
-    square, inner = 0.0, 0.0
-    mean_square = 0.0
+    square = inner = mean_square = torch.zeros(())
     where = torch.from_numpy(items.block)
     for name, value in local.items():
         update = value - start[name]
@@ -114,9 +118,9 @@ def _updates(
         square = square + _inner(update, update)
         inner = inner + _inner(update, mean[:, where])
         mean_square = mean_square + _inner(mean, mean)
-    norm = torch.sqrt(square)
+    norm = torch.sqrt(square).nan_to_num(posinf=MAX_NORM).clamp(max=MAX_NORM)
     length = norm * torch.sqrt(mean_square)[where]
-    cosine = torch.where(length > 0, inner / length.clamp(min=1e-30), 0.0).clamp(-1.0, 1.0)
+    cosine = (inner / length).nan_to_num(posinf=0.0, neginf=0.0).clamp(-1.0, 1.0)
     return norm.cpu().numpy(), cosine.cpu().numpy()
 
 

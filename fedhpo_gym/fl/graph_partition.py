@@ -63,7 +63,7 @@ class GraphFederation(Federation):
 
         It depends on no parameter, so it is computed once for all courses of a seed.
         """
-        return matmul(self.adjacency, from_dense(self.features))
+        return matmul(self.adjacency, from_dense(self.features[np.arange(len(self.labels))]))
 
 
 def make_graph_federation(

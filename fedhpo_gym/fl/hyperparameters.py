@@ -40,7 +40,12 @@ class Hyperparameters:
         self._algorithm = algorithm
         self._device = device
         self._num_clients = num_clients
-        self._differ = any("@" in k for block in group.blocks for i in block.courses for k in courses[i].configuration)
+        self._differ = any(
+            "@" in k
+            for block in group.blocks
+            for i in block.courses
+            for k in courses[i].configuration
+        )
         self._shape = (len(group.blocks), num_clients if self._differ else 1, model.slots)
         rate = self._values(courses, "learning_rate", None)
         decay = 1.0 - rate * self._values(courses, "weight_decay", 0.0)
@@ -99,9 +104,8 @@ class Hyperparameters:
             for slot, position in enumerate(block.courses):
                 value = courses[position].value(name, np.nan if default is None else default)
                 if np.isnan(value.base) and len(value.own) < self._num_clients:
-                    raise InvalidArgumentError(
-                        f"a configuration needs {name!r}, got {dict(courses[position].configuration)}"
-                    )
+                    given = dict(courses[position].configuration)
+                    raise InvalidArgumentError(f"a configuration needs {name!r}, got {given}")
                 values[index, :, slot] = value.base
                 for client, own in value.own:
                     values[index, client, slot] = own

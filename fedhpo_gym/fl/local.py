@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -119,5 +119,5 @@ class LocalTraining:
             yield span.start + offset, x[offset], targets[offset], weights[offset], sizes[offset]
 
 
-def _uniform(draws: Draws, clients: NDArray[np.int64]):
+def _uniform(draws: Draws, clients: NDArray[np.int64]) -> Callable[[tuple[int, ...]], Tensor]:
     return lambda shape: draws.uniform(clients, shape)

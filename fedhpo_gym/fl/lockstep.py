@@ -96,7 +96,11 @@ class Lockstep:
     def configure(self, courses: Sequence[Course]) -> None:
         """Take the hyperparameters of the courses from their configurations."""
         self._settings = Hyperparameters(
-            self.group, courses, self._federation.num_clients, self._model, self._algorithm,
+            self.group,
+            courses,
+            self._federation.num_clients,
+            self._model,
+            self._algorithm,
             self._device,
         )
         self._settings.stop(self.diverged_at > 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,11 +110,11 @@ def pack(
         architecture: names of the settings that shape the model.
         rounds: finished rounds of each course; 0 by default.
     """
-    members: dict[tuple[object, ...], dict[tuple[PerClient, int], list[int]]] = defaultdict(
+    members: dict[_Key, dict[tuple[PerClient, int], list[int]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for position, course in enumerate(courses):
-        group = (
+        group = _Key(
             course.seed,
             course.value("batch_size", FULL_BATCH),
             tuple((name, course.configuration[name]) for name in architecture),
@@ -121,10 +122,16 @@ def pack(
         )
         sampled = Fidelity(0, course.client_sample_rate).sampled_clients(num_clients)
         members[group][course.value("step_size", 1), sampled].append(position)
-    return [
-        Group(*key, tuple(_blocks(members[key], slots)))  # type: ignore[arg-type]
-        for key in sorted(members, key=repr)
-    ]
+    return [Group(*key, tuple(_blocks(members[key], slots))) for key in sorted(members, key=repr)]
+
+
+class _Key(NamedTuple):
+    """What the courses of a group share; see `Group`."""
+
+    seed: int
+    batch_size: PerClient
+    architecture: tuple[tuple[str, float], ...]
+    round: int
 
 
 def _blocks(members: Mapping[tuple[PerClient, int], list[int]], slots: int) -> list[Block]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_SETTING = re.compile(r"([a-z_]+)(\d[\d.]*)")
+
 
 def build_arguments(name: str) -> str:
     """Return the arguments of `fedhpo-gym build` that make the table of this name.
@@ -15,6 +19,8 @@ def build_arguments(name: str) -> str:
     for part in rest:
         if part.startswith("alpha"):
             words.append(f"--alpha {part.removeprefix('alpha')}")
+        elif held := _SETTING.fullmatch(part):
+            words.append(f"--setting {held[1]}={held[2]}")
         else:
             words.append(f"--preprocessing {part}")
     return " ".join(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.systems import CROSS_SILO, SystemModel
 
-ALGORITHMS = ("fedavg", "fedopt")
+ALGORITHMS = ("fedavg", "fedopt", "fedprox")
 PREPROCESSINGS = ("label_encoded", "standardized")
 
 # fmt: off
@@ -22,14 +23,19 @@ STORED_ROUNDS = (
 """Rounds whose results tables hold: a growing step, with the rungs of the usual multi-fidelity
 ladders (81 and 500 divided by powers of 3, 500 by 2 and 4)."""
 
-SERVER_DIMENSIONS = {
+SPARSE_ROUNDS = (1, 3, 6, 9, 13, 19, 27, 38, 56, 81, 125, 200, 320, 500)
+"""Rounds after which models are evaluated where an evaluation costs as much as training."""
+
+ALGORITHM_DIMENSIONS = {
     "fedavg": (),
     "fedopt": (
         Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
         Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
     ),
+    "fedprox": (Dimension("mu", 0.1, 5.0, "float", values=(0.1, 1.0, 5.0)),),
 }
-"""What an FL algorithm adds to the search space (paper Table 8)."""
+"""What an FL algorithm adds to the search space (paper Table 8; for FedProx the values of the
+original's scripts)."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +53,11 @@ class Task:
         budget_s: simulated seconds of one HPO run.
         citation: source of the problem.
         num_clients: clients of the federation.
+        partition: how the data become clients: "lda", "user" or "community".
         algorithm: FL algorithm.
         alpha: concentration of the LDA partition.
         preprocessing: "label_encoded" (the paper's) or "standardized".
+        settings: hyperparameters held still, as (name, value) pairs: what the space leaves out.
         seeds: seeds of the repetitions that tables hold.
         system: where simulated time comes from.
         tags: families the catalogue can be filtered by.
@@ -65,9 +73,11 @@ class Task:
     budget_s: float
     citation: str
     num_clients: int = 5
+    partition: str = "lda"
     algorithm: str = "fedavg"
     alpha: float = 0.5
     preprocessing: str = "label_encoded"
+    settings: tuple[tuple[str, float], ...] = ()
     seeds: tuple[int, ...] = (1, 2, 3)
     system: SystemModel = CROSS_SILO
     tags: frozenset[str] = field(default_factory=frozenset)
@@ -103,19 +113,24 @@ class Task:
 
     @property
     def space(self) -> SearchSpace:
-        """Search space of the configurations: client-side, then server-side dimensions."""
-        server = SERVER_DIMENSIONS[self.algorithm]
-        return SearchSpace((*self.client_space.dimensions, *server))
+        """Search space of the configurations: client-side dimensions, then the algorithm's."""
+        added = ALGORITHM_DIMENSIONS[self.algorithm]
+        return SearchSpace((*self.client_space.dimensions, *added))
 
     @property
     def max_round(self) -> int:
         """Rounds of a full-fidelity evaluation."""
         return int(self.fidelity_space["round"].high)
 
+    @property
+    def evaluated_rounds(self) -> tuple[int, ...]:
+        """Rounds after which models are evaluated; the best round is one of them."""
+        return tuple(int(r) for r in self.fidelity_space["round"].grid)
+
     def stored_fidelity_space(self) -> SearchSpace:
         """Return the fidelities that tables hold: some rounds, all client sample rates."""
         full = self.fidelity_space["round"]
-        kept = tuple(r for r in STORED_ROUNDS if r <= full.high)
+        kept = tuple(r for r in STORED_ROUNDS if r in self.evaluated_rounds)
         stored = replace(full, low=kept[0], high=kept[-1], values=kept, bins=None)
         return SearchSpace((stored, self.fidelity_space["client_sample_rate"].discretized()))
 
@@ -124,11 +139,27 @@ class Task:
         """Name of the table that holds this variant; defaults are left out."""
         parts = [self.name, self.algorithm]
         if self.alpha != 0.5:
-            # All digits and no exponent: names differ when values do, and "-" only separates parts.
-            parts.append(f"alpha{np.format_float_positional(self.alpha, trim='-')}")
+            parts.append(f"alpha{_digits(self.alpha)}")
         if self.preprocessing != "label_encoded":
             parts.append(self.preprocessing)
+        parts += [f"{name}{_digits(value)}" for name, value in self.settings]
         return "-".join(parts)
+
+    def held(self, settings: Mapping[str, float]) -> Task:
+        """Return the task with more hyperparameters held still.
+
+        Raises:
+            InvalidArgumentError: one of them is in the search space, or its value is no number.
+        """
+        for name, value in settings.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if name in self.space.names or not is_number or not math.isfinite(value):
+                raise InvalidArgumentError(
+                    "`settings` must give finite numbers to hyperparameters outside the search "
+                    f"space {self.space.names}, got {name}={value!r}"
+                )
+        merged = {**dict(self.settings), **settings}
+        return self.variant(settings=tuple(sorted(merged.items())))
 
     def variant(self, **changes: object) -> Task:
         """Return the task with some fields replaced.
@@ -138,3 +169,8 @@ class Task:
             InvalidArgumentError: see `__post_init__`.
         """
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _digits(value: float) -> str:
+    """Write all digits and no exponent: names differ when values do, "-" only separates parts."""
+    return np.format_float_positional(value, trim="-")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.fl.datasets import Dataset
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.tasks.base import ALGORITHMS, SERVER_DIMENSIONS
+from fedhpo_gym.tasks.base import ALGORITHM_DIMENSIONS, ALGORITHMS
 
 if TYPE_CHECKING:
     from fedhpo_gym.fl.algorithms import Algorithm
@@ -43,8 +43,8 @@ class AlgorithmConformance:
     def test_tasks_know_it_and_what_it_reads(self) -> None:
         assert self.algorithm.name == self.name
         assert self.name in ALGORITHMS
-        names = tuple(d.name for d in SERVER_DIMENSIONS[self.name])
-        assert names == self.algorithm.server_hyperparameters
+        names = tuple(d.name for d in ALGORITHM_DIMENSIONS[self.name])
+        assert names == tuple(self.algorithm.hyperparameters)
 
     def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(self) -> None:
         courses = self._courses()
@@ -93,10 +93,10 @@ class AlgorithmConformance:
     def _batch(self, courses: list[Any]) -> CourseBatch:
         from fedhpo_gym.fl.engine import CourseBatch
         from fedhpo_gym.fl.federation import make_federation
-        from fedhpo_gym.fl.models import make_model
+        from fedhpo_gym.fl.models import get_model
 
         federations = {seed: make_federation(made_table(), seed) for seed in (1, 2)}
-        return CourseBatch(federations, make_model("LR"), self.algorithm, courses)
+        return CourseBatch(federations, get_model("LR"), self.algorithm, courses)
 
     def _train(self, courses: list[Any], rounds: int = ROUNDS) -> NDArray[np.float32]:
         return self._batch(courses).advance(rounds).metrics

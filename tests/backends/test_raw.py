@@ -89,9 +89,9 @@ def test_going_on_trains_only_what_is_missing(monkeypatch: pytest.MonkeyPatch) -
     trained: list[int] = []
     advance = CourseBatch.advance
 
-    def watched(self: CourseBatch, rounds: int) -> object:
+    def watched(self: CourseBatch, rounds: int, **options: object) -> object:
         trained.append(rounds)
-        return advance(self, rounds)
+        return advance(self, rounds, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(CourseBatch, "advance", watched)
     backend = Raw(TASK, seed=1)

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.minibatches import client_order, draw_round
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.packing import FULL_BATCH, Course
 from fedhpo_gym.schema import Fidelity
 from fedhpo_gym.seeding import stream
 
@@ -43,7 +43,11 @@ def plain_fedavg(
                 local.parameters(), config["learning_rate"], weight_decay=config["weight_decay"]
             )
             batches = draw_round(
-                federation, index, np.array([client]), config["batch_size"], config["step_size"]
+                federation,
+                index,
+                np.array([client]),
+                course.value("batch_size", FULL_BATCH),
+                config["step_size"],
             )
             for rows, weights in zip(batches.rows[:, 0], batches.weights[:, 0], strict=True):
                 rows = rows[weights > 0]

@@ -21,10 +21,6 @@ from fedhpo_gym.fl.packing import Course  # noqa: E402
 Federations = dict[int, Federation]
 
 
-def make_model(federation: Federation, device: torch.device) -> LogisticRegression:
-    return LogisticRegression(federation.features.shape[1], federation.num_classes, device)
-
-
 @pytest.fixture(scope="module", params=[2, 3], ids=["2-classes", "3-classes"])
 def federations(request: pytest.FixtureRequest) -> Federations:
     classes = request.param
@@ -51,7 +47,7 @@ def course(
 def run(
     federations: Federations, courses: list[Course], rounds: int = 6, algorithm: str = "fedavg"
 ) -> Curves:
-    batch = CourseBatch(federations, make_model, get_algorithm(algorithm), courses)
+    batch = CourseBatch(federations, LogisticRegression, get_algorithm(algorithm), courses)
     return batch.advance(rounds)
 
 
@@ -102,14 +98,14 @@ def test_slot_position_does_not_change_the_arithmetic(federations: Federations) 
 
 def test_advancing_in_parts_equals_advancing_at_once(federations: Federations) -> None:
     whole = run(federations, MIXED, 6).metrics
-    batch = CourseBatch(federations, make_model, get_algorithm("fedavg"), MIXED)
+    batch = CourseBatch(federations, LogisticRegression, get_algorithm("fedavg"), MIXED)
     parts = [batch.advance(n).metrics for n in (1, 2, 3)]
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
 
 
 def test_a_snapshot_can_be_continued_again_and_again(federations: Federations) -> None:
     courses = [*MIXED, course(lr=1e30, wd=1e30)]
-    batch = CourseBatch(federations, make_model, get_algorithm("fedavg"), courses)
+    batch = CourseBatch(federations, LogisticRegression, get_algorithm("fedavg"), courses)
     batch.advance(2)
     snapshot = batch.snapshot()
     first = batch.advance(3)

@@ -22,7 +22,7 @@ from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.datasets import Dataset  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.federation import make_federation  # noqa: E402
-from fedhpo_gym.fl.models import make_model  # noqa: E402
+from fedhpo_gym.fl.models import get_model  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.schema import Evaluation, Fidelity  # noqa: E402
 
@@ -51,7 +51,7 @@ def ours() -> NDArray[np.float64]:
         federations = {seed: make_federation(table, seed) for seed in (1,)}
         config = {"learning_rate": 0.1, "weight_decay": 0.0, "batch_size": 64, "step_size": 1}
         courses = [Course(config, 1.0, seed) for seed in federations]
-        batch = CourseBatch(federations, make_model("LR"), get_algorithm("fedavg"), courses)
+        batch = CourseBatch(federations, get_model("LR"), get_algorithm("fedavg"), courses)
         for curve, federation in zip(
             batch.advance(ROUNDS).metrics, federations.values(), strict=True
         ):

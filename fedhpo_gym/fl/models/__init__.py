@@ -24,4 +24,13 @@ def get_model(name: str) -> type[Model]:
     return MODELS[name]
 
 
-__all__ = ["MODELS", "ConvNet", "Inputs", "LogisticRegression", "Minibatch", "Model", "Parameters", "get_model"]
+__all__ = [
+    "MODELS",
+    "ConvNet",
+    "Inputs",
+    "LogisticRegression",
+    "Minibatch",
+    "Model",
+    "Parameters",
+    "get_model",
+]

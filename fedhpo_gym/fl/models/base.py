@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhpo_gym.fl.datasets.records import Features
 from fedhpo_gym.fl.federation import Federation
 
 Parameters = dict[str, Tensor]
@@ -62,7 +63,7 @@ class Model(ABC):
         """Draw the initial parameters of one course: as `Parameters`, without items and slots."""
 
     @abstractmethod
-    def inputs(self, features: NDArray[Any]) -> Inputs:
+    def inputs(self, features: Features) -> Inputs:
         """Prepare (n, ...) features once: what `sgd_step` and `logits` take, by rows."""
 
     @abstractmethod

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
+from fedhpo_gym.fl.datasets.records import Features
 from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters
 
@@ -65,9 +66,7 @@ class ConvNet(Model):
         self.num_parameters = layers + 2 * (32 + 64)
 
     @classmethod
-    def for_federation(
-        cls, federation: Federation, device: torch.device, **shape: Any
-    ) -> ConvNet:
+    def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> ConvNet:
         """See `Model.for_federation`; FEMNIST has 2,048 hidden units, CIFAR-10 has 128."""
         del shape
         size = federation.features.shape[1:]
@@ -89,7 +88,7 @@ class ConvNet(Model):
             drawn["variance" + layer] = np.ones((1, width), dtype=np.float32)
         return drawn
 
-    def inputs(self, features: NDArray[Any]) -> Tensor:
+    def inputs(self, features: Features) -> Tensor:
         """Keep the pixels as they are, uint8 (n, channels, height, width)."""
         images = torch.from_numpy(np.asarray(features, dtype=np.uint8))
         images = images.unsqueeze(1) if self._channels == 1 else images.permute(0, 3, 1, 2)
@@ -145,7 +144,7 @@ def _forward(own: Parameters, images: Tensor) -> Tensor:
         kernel = own["kernel" + layer] * scale[:, None, None, None]
         kernel = kernel.contiguous(memory_format=torch.channels_last)
         bias = own["bias" + layer] * scale + shift
-        x = F.max_pool2d(F.conv2d(x, kernel, bias, padding=2), 2).relu_()
+        x = functional.max_pool2d(functional.conv2d(x, kernel, bias, padding=2), 2).relu_()
     x = torch.addmm(own["bias3"], _rows(x), own["weight3"].t()).relu_()
     return torch.addmm(own["bias4"], x, own["weight4"].t())
 
@@ -196,7 +195,7 @@ class _Step:
     def _convolve(self, layer: str, x: Tensor) -> Tensor:
         own = self._own
         kernel = own["kernel" + layer].contiguous(memory_format=torch.channels_last)
-        maps = F.conv2d(x, kernel, own["bias" + layer], padding=2)
+        maps = functional.conv2d(x, kernel, own["bias" + layer], padding=2)
         normal, mean, inverse = _aten.native_batch_norm(
             maps,
             own["scale" + layer],
@@ -207,7 +206,7 @@ class _Step:
             MOMENTUM,
             EPSILON,
         )
-        pooled, where = F.max_pool2d_with_indices(normal, 2)
+        pooled, where = functional.max_pool2d_with_indices(normal, [2, 2])
         self._saved[layer] = (x, kernel, maps, normal, mean, inverse, where)
         # Pooling first: the larger of two rectified numbers is the rectified larger one.
         return pooled.relu_()
@@ -224,7 +223,16 @@ class _Step:
             back, maps, scale, None, None, mean, inverse, True, EPSILON, [True, True, True]
         )
         into, kernels, biases = _aten.convolution_backward(
-            back, x, kernel, [len(kernel)], [1, 1], [2, 2], [1, 1], False, [0, 0], 1,
+            back,
+            x,
+            kernel,
+            [len(kernel)],
+            [1, 1],
+            [2, 2],
+            [1, 1],
+            False,
+            [0, 0],
+            1,
             [further, True, True],
         )
         names = ("kernel", "bias", "scale", "shift")

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhpo_gym.fl.datasets.records import Features
 from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters, softmax_residual_
 
@@ -45,8 +46,9 @@ class LogisticRegression(Model):
         size = (self.num_classes, self.num_inputs + 1)
         return {"weight": rng.uniform(-bound, bound, size).astype(np.float32)}
 
-    def inputs(self, features: NDArray[Any]) -> Tensor:
+    def inputs(self, features: Features) -> Tensor:
         """Append the constant input."""
+        features = features[np.arange(len(features))]
         ones = np.ones((len(features), 1), dtype=np.float32)
         return torch.from_numpy(np.hstack([features, ones])).to(self.device)
 

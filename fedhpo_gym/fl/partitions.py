@@ -1,0 +1,57 @@
+"""How a data set becomes the clients of a federation: one function per kind, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.fl.datasets import Dataset
+from fedhpo_gym.fl.federation import Federation, make_federation, make_user_federation
+from fedhpo_gym.fl.graph_partition import make_graph_federation
+
+
+class Partition(Protocol):
+    """Splits a data set and gives every client its part."""
+
+    def __call__(
+        self, dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
+    ) -> Federation:
+        """Return the federation of a seed."""
+
+
+def _by_lda(
+    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
+) -> Federation:
+    return make_federation(dataset, seed, num_clients, alpha, preprocessing)
+
+
+def _by_user(
+    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
+) -> Federation:
+    del num_clients, alpha  # the data say who is who
+    return make_user_federation(dataset, seed, preprocessing)
+
+
+def _by_community(
+    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
+) -> Federation:
+    del alpha, preprocessing  # communities have no concentration; features stay as published
+    return make_graph_federation(dataset, seed, num_clients)
+
+
+PARTITIONS: Mapping[str, Partition] = MappingProxyType(
+    {"lda": _by_lda, "user": _by_user, "community": _by_community}
+)
+
+
+def get_partition(name: str) -> Partition:
+    """Return a partition by name.
+
+    Raises:
+        UnknownNameError: no such partition.
+    """
+    if name not in PARTITIONS:
+        raise unknown_name("partition", name, PARTITIONS)
+    return PARTITIONS[name]
