@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.datasets import load_dataset
 from fedhpo_gym.fl.engine import CourseBatch
@@ -26,10 +26,20 @@ def federation(
 
 
 def task_federation(task: Task, seed: int) -> Federation:
-    """Return the federation of a task under one seed."""
-    return federation(
+    """Return the federation of a task under one seed.
+
+    Raises:
+        DamagedDataError: the data at hand have another number of clients than the task.
+    """
+    found = federation(
         task.dataset, task.partition, task.num_clients, task.alpha, task.preprocessing, seed
     )
+    if found.num_clients != task.num_clients:
+        raise DamagedDataError(
+            f"{task.dataset} has {found.num_clients} users here, and {task.name} is about "
+            f"{task.num_clients}: `fedhpo-gym download {task.dataset}` says which data it needs"
+        )
+    return found
 
 
 def make_course(

@@ -27,8 +27,8 @@ from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.sample import write_sample
 from fedhpo_gym.tasks import Task
 
-UNIT_COURSES = 8
-"""Most courses of a unit: few enough that a unit of a large model takes minutes."""
+UNIT_NUMBERS = 5_000_000
+"""Parameters of all courses of a unit: few enough that a unit of a large model takes minutes."""
 COHORT = 96
 """Consecutive points among which units are formed."""
 PREFIX = "points-"
@@ -141,15 +141,16 @@ class SampleDesign(Design[SampleUnit]):
     def _units(self, done: set[int]) -> list[SampleUnit]:
         """Cut the points that are not done into units of courses that share minibatches."""
         axes = unit_axes(self.task)
+        size = max(UNIT_NUMBERS // self.task.num_parameters, 1)
         groups: dict[tuple[Any, ...], list[int]] = {}
         for point, course in enumerate(self._points):
             if point not in done:
                 shared = (course.seed, *(course.configuration[name] for name in axes))
                 groups.setdefault((point // COHORT, *shared), []).append(point)
         units = (
-            SampleUnit(tuple(group[start : start + UNIT_COURSES]))
+            SampleUnit(tuple(group[start : start + size]))
             for group in groups.values()
-            for start in range(0, len(group), UNIT_COURSES)
+            for start in range(0, len(group), size)
         )
         return sorted(units, key=lambda unit: unit.points)
 
@@ -190,7 +191,12 @@ class SampleDesign(Design[SampleUnit]):
         courses = [self._points[point] for point in points]
         seed = self.task.seeds.index(courses[0].seed)  # a unit has one
         yield "point", np.array(points)
-        yield "configuration", np.array([[*c.configuration.values()] for c in courses], np.float64)
+        yield (
+            "configuration",
+            np.array(
+                [[c.configuration[name] for name in self.space.names] for c in courses], np.float64
+            ),
+        )
         yield "client_sample_rate", np.array([c.client_sample_rate for c in courses])
         yield "seed", np.full(len(courses), seed)
         yield "diverged_at", unit["diverged_at"][chosen].astype(np.uint16)
@@ -245,7 +251,8 @@ def _up_to(dimension: Dimension, rounds: int | None) -> Dimension:
             f"`rounds` must be in [{dimension.low + 1}, {dimension.high}], the rounds of the "
             f"task, got {rounds!r}"
         )
-    return replace(dimension, high=rounds, bins=None)
+    kept = tuple(r for r in dimension.grid if int(r) <= rounds)
+    return replace(dimension, high=kept[-1], values=kept, bins=None)
 
 
 def _only(dimension: Dimension, rates: Sequence[float] | None) -> Dimension:

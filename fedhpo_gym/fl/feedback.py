@@ -15,7 +15,6 @@ from fedhpo_gym.fl.lockstep import Lockstep, Observer
 from fedhpo_gym.fl.models import Inputs, Model, Parameters
 from fedhpo_gym.schema import METRICS, SPLITS
 
-
 MAX_NORM = 1e18
 """Norms of updates are reported up to this; those of a diverging client have no bound."""
 

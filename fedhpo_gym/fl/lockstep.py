@@ -20,7 +20,7 @@ from fedhpo_gym.fl.models.base import fit
 from fedhpo_gym.fl.packing import Course, Group
 from fedhpo_gym.seeding import stream
 
-MAX_LOCAL_BYTES = 2**28
+MAX_LOCAL_BYTES = 2**26
 """Local parameters that are trained at once; more clients than fit train one part after the other,
 and so memory does not grow with their number."""
 

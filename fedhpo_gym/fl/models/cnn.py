@@ -90,7 +90,7 @@ class ConvNet(Model):
 
     def inputs(self, features: Features) -> Tensor:
         """Keep the pixels as they are, uint8 (n, channels, height, width)."""
-        images = torch.from_numpy(np.asarray(features, dtype=np.uint8))
+        images = torch.from_numpy(np.array(features, dtype=np.uint8))
         images = images.unsqueeze(1) if self._channels == 1 else images.permute(0, 3, 1, 2)
         return images.contiguous().to(self.device)
 
