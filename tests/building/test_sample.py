@@ -17,7 +17,7 @@ pytest.importorskip("sklearn")
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.building import build_sample, build_table
 from fedhpo_gym.building.grid import GridDesign
-from fedhpo_gym.building.sample import COHORT, UNIT_COURSES, SampleDesign, SampleUnit
+from fedhpo_gym.building.sample import COHORT, UNIT_NUMBERS, SampleDesign, SampleUnit
 from fedhpo_gym.building.sequence import balanced, halton
 from fedhpo_gym.building.workers import compute_unit
 from fedhpo_gym.cli import main
@@ -128,7 +128,7 @@ def test_units_hold_every_point_once_and_share_minibatches(size: int) -> None:
     assert sorted(point for unit in units for point in unit.points) == list(range(size))
     for unit in units:
         courses = plan.courses(unit)
-        assert len(courses) <= UNIT_COURSES
+        assert len(courses) <= max(UNIT_NUMBERS // TASK.num_parameters, 1)
         assert len({(c.seed, c.configuration["batch_size"]) for c in courses}) == 1
 
 

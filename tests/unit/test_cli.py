@@ -218,8 +218,8 @@ def test_build_passes_its_arguments_on(
         ("LR-CreditG-fedavg(9,)", {**plain, **sampled}),
     ]
     assert capsys.readouterr().out == "card.json\n" * 3
-    assert main(["build", SHORT, "--algorithm", "fedprox"]) == ERROR
-    assert "Unknown algorithm 'fedprox'" in capsys.readouterr().err
+    assert main(["build", SHORT, "--algorithm", "fedmagic"]) == ERROR
+    assert "Unknown algorithm 'fedmagic'" in capsys.readouterr().err
 
 
 def test_surrogate_names_the_table(
