@@ -37,7 +37,9 @@ def candidate_rows(card: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
     comparison = card["comparison"]
     for name, result in comparison["candidates"].items():
         for folds in ("row", "configuration"):
-            parts = result[f"by_{folds}"]
+            parts = result.get(f"by_{folds}")
+            if parts is None:  # a sample: its rows are not held out one by one
+                continue
             yield _row(card, name, folds, comparison["rows"], parts["train"], parts["test"])
     stored = card["errors_of_the_stored_model"]
     name = f"**{card['model']['candidate']}, stored**"

@@ -7,7 +7,7 @@ sampling actions uniformly is random search with the right prior.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -103,6 +103,29 @@ class SearchSpace:
             InvalidArgumentError: A dimension is an interval without ``bins``.
         """
         return SearchSpace(tuple(dimension.discretized() for dimension in self.dimensions))
+
+    def within(self, other: "SearchSpace") -> "SearchSpace":
+        """Return the grid without the points that are not legal in another space.
+
+        Args:
+            other: a space with the same names.
+
+        Raises:
+            InvalidArgumentError: a dimension is an interval without ``bins``, or has no point left.
+        """
+        kept = {
+            d.name: tuple(v for v in d.grid if other[d.name].contains(v))
+            for d in self.discretized().dimensions
+        }
+        empty = [name for name, values in kept.items() if not values]
+        if empty:
+            raise InvalidArgumentError(f"No grid point of {empty} is legal in the other space.")
+        return SearchSpace(
+            tuple(
+                replace(d, low=kept[d.name][0], high=kept[d.name][-1], values=kept[d.name])
+                for d in self.dimensions
+            )
+        )
 
     def fix(self, mapping: Mapping[str, object]) -> "SearchSpace":
         """Return the space without the dimensions held still by ``mapping``.

@@ -12,7 +12,10 @@ from fedhpo_gym.tasks import Task
 
 
 class SurrogateModel(Backend):
-    """Answers any point of the search space, with the held-out error its card states."""
+    """Answers any point of the search space, with the held-out error its card states.
+
+    Its fidelity space is what the surrogate was fitted on, which may be less than the task's.
+    """
 
     name = "surrogate"
 
@@ -24,14 +27,20 @@ class SurrogateModel(Backend):
             DamagedDataError: it is damaged; names the repair command.
             InvalidArgumentError: it was not fitted on this seed.
         """
-        super().__init__(task, seed, task.space, task.fidelity_space)
-        self._surrogate = open_surrogate(task.table_name)
-        self._surrogate.require_seeds(self.seeds)
+        surrogate = open_surrogate(task.table_name)
+        super().__init__(task, seed, task.space, surrogate.fidelity_space)
+        surrogate.require_seeds(self.seeds)
+        self._surrogate = surrogate
 
     @property
     def fingerprint(self) -> str:
         """See `Backend.fingerprint`."""
         return f"surrogate-sha256:{self._surrogate.sha256}"
+
+    def evaluate(self, configuration: Mapping[str, object], fidelity: Fidelity) -> Evaluation:
+        """See `Backend.evaluate`."""
+        self._surrogate.require_fidelity(fidelity)
+        return super().evaluate(configuration, fidelity)
 
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         return self._surrogate.evaluate(configuration, fidelity, self.seeds)

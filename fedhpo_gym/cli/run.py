@@ -116,27 +116,29 @@ def environment_arguments(env_id: str, options: argparse.Namespace) -> dict[str,
         UnknownNameError: no such fidelity.
     """
     kwargs: dict[str, Any] = {"backend": options.backend}
-    if fidelity := pinned_fidelity(env_id, options.fidelity):
-        kwargs["fidelity"] = fidelity
     if options.budget_s is not None:
         kwargs["budget_s"] = options.budget_s
     for name, value in _pairs("--set", options.settings):
-        if name in kwargs:
+        if name in kwargs or name == "fidelity":
             raise InvalidArgumentError(f"`{name}` is given twice, the second time by `--set`")
         kwargs[name] = value
+    if fidelity := pinned_fidelity(env_id, kwargs, options.fidelity):
+        kwargs["fidelity"] = fidelity
     return kwargs
 
 
-def pinned_fidelity(env_id: str, words: Sequence[str]) -> dict[str, Any]:
+def pinned_fidelity(env_id: str, kwargs: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """Return the fidelity that every trial of a run has: full, unless asked otherwise.
 
-    The black-box protocol of FedHPO-Bench (Wang et al., 2022) evaluates at full fidelity only.
+    The black-box protocol of FedHPO-Bench (Wang et al., 2022) evaluates at full fidelity only. Full
+    is what the backend can answer: a surrogate of a sample may know fewer rounds than the task has.
 
     Raises:
         InvalidArgumentError: a word is not of the form `name=value`.
         UnknownNameError: no such fidelity.
     """
-    space = get_task(env_id).fidelity_space
+    with closing(make_environment(env_id, kwargs)) as env:
+        space = getattr(env.unwrapped, "fidelity_space", get_task(env_id).fidelity_space)
     pinned: dict[str, Any] = {d.name: d.high for d in space.dimensions}
     for name, value in _pairs("--fidelity", words):
         if name not in space.names:

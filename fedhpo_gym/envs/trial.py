@@ -145,6 +145,11 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """The trials since reset."""
         return tuple(self._history.trials)
 
+    @property
+    def fidelity_space(self) -> SearchSpace:
+        """The fidelities that the backend answers."""
+        return self.backend.fidelity_space
+
     def use_backend(self, name: str, **options: Any) -> None:
         """Exchange the backend; the next `reset` starts on it.
 
@@ -158,7 +163,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     def _set_backend(self, backend: Backend) -> None:
         space, fidelities = backend.space, backend.fidelity_space
         if self._grid:
-            space, fidelities = self.task.space.discretized(), self.task.stored_fidelity_space()
+            space = self.task.space.discretized()
+            fidelities = self.task.stored_fidelity_space().within(fidelities)
         for name, value in self._pinned.items():
             fidelities[name].validate(value, "fidelity")
         free = fidelities.fix(self._pinned)

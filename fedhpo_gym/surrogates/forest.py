@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -86,7 +86,7 @@ class Forest:
     @classmethod
     def from_nodes(
         cls,
-        trees: list[Mapping[str, NDArray[Any]]],
+        trees: Sequence[Mapping[str, NDArray[Any]]],
         dtype: type[np.floating] = np.float32,
     ) -> Self:
         """Build a forest from trees as scikit-learn lays them out.

@@ -25,7 +25,8 @@ def open_surrogate(name: str) -> Surrogate:
     path = find(name, f"{SUFFIX}.json")
     if path is None:
         raise MissingDataError(
-            f"there is no surrogate {name!r}; fit it on its table with `{fit_command(name)}`"
+            f"there is no surrogate {name!r}; fit it on its table or sample with "
+            f'`{fit_command(name)}`, or use backend="raw"'
         )
     return _open(path, path.stat().st_mtime_ns)
 
@@ -36,7 +37,7 @@ def _open(path: Path, _modified: int) -> Surrogate:
 
 
 def fit_command(name: str) -> str:
-    """Return the command that fits the surrogate of a table."""
+    """Return the command that fits the surrogate of a table or sample."""
     if name.count("-") < 2:  # not <model>-<data set>-<algorithm>: no arguments can be read off it
         return "fedhpo-gym surrogate"
     return f"fedhpo-gym surrogate {build_arguments(name)}"

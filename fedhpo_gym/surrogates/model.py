@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.surrogates.forest import Forest
 from fedhpo_gym.surrogates.network import Network
+from fedhpo_gym.surrogates.outputs import client_outputs
 
 SCALES = ("mean", "scale", "low", "high")
 
@@ -32,18 +33,52 @@ KINDS: Mapping[str, type[Forest] | type[Network]] = MappingProxyType(
 )
 
 
+class Compression:
+    """Few numbers that stand for the outputs of many clients: a truncated principal basis.
+
+    Attributes:
+        components: (components, client outputs) orthonormal rows, in half precision.
+    """
+
+    def __init__(self, components: NDArray[np.floating]) -> None:
+        self.components = components
+        self._matrix = components.astype(np.float32)
+
+    def compress(self, outputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return (n, targets) for (n, outputs); outputs of the federation stay as they are."""
+        return self._around(outputs, self._matrix.T)
+
+    def expand(self, targets: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return (n, outputs) for (n, targets)."""
+        return self._around(targets, self._matrix)
+
+    def _around(
+        self, rows: NDArray[np.float32], matrix: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        where = client_outputs()
+        middle = rows[:, where] @ matrix
+        return np.column_stack([rows[:, : where.start], middle, rows[:, where.stop :]])
+
+
 class Model:
     """A regressor and the scale of its outputs.
 
     Attributes:
-        regressor: predicts standardised outputs.
+        regressor: predicts standardised outputs, or, with a compression, what stands for them.
         scales: `mean` and `scale` that undo the standardisation; `low` and `high` of the outputs
-            in the table, beyond which nothing is predicted.
+            in the data, beyond which nothing is predicted.
+        compression: how outputs follow from what the regressor predicts; None if they are that.
     """
 
-    def __init__(self, regressor: Regressor, scales: Mapping[str, NDArray[np.floating]]) -> None:
+    def __init__(
+        self,
+        regressor: Regressor,
+        scales: Mapping[str, NDArray[np.floating]],
+        compression: Compression | None = None,
+    ) -> None:
         self.regressor = regressor
         self.scales = {name: scales[name].astype(np.float32) for name in SCALES}
+        self.compression = compression
 
     @classmethod
     def from_arrays(cls, kind: str, arrays: Mapping[str, NDArray[Any]]) -> Model:
@@ -56,15 +91,22 @@ class Model:
         """
         if kind not in KINDS:
             raise unknown_name("kind of surrogate model", kind, KINDS)
-        return cls(KINDS[kind](arrays), arrays)
+        compression = Compression(arrays["components"]) if "components" in arrays else None
+        return cls(KINDS[kind](arrays), arrays, compression)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything that is stored."""
-        return {**self.regressor.arrays, **self.scales}
+        stored = {**self.regressor.arrays, **self.scales}
+        if self.compression is not None:
+            stored["components"] = self.compression.components
+        return stored
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n, outputs) for (n, features), within the range seen in the table."""
+        """Return (n, outputs) for (n, features), within the range seen in the data."""
         scales = self.scales
-        outputs = self.regressor.predict(rows) * scales["scale"] + scales["mean"]
+        predicted = self.regressor.predict(rows)
+        if self.compression is not None:
+            predicted = self.compression.expand(predicted)
+        outputs = predicted * scales["scale"] + scales["mean"]
         return np.asarray(np.clip(outputs, scales["low"], scales["high"]), dtype=np.float32)

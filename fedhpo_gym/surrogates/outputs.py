@@ -31,6 +31,11 @@ def num_outputs(num_clients: int) -> int:
     return len(SPLITS) * (1 + 3 * num_clients) + 1
 
 
+def client_outputs() -> slice:
+    """Return where a row holds the outputs of clients, between those of the federation."""
+    return slice(len(SPLITS), -1)
+
+
 def weights_of(num_samples: NDArray[np.integer]) -> NDArray[np.float64]:
     """Return each client's weight in the mean of a split, from (..., clients, splits) samples."""
     totals = np.maximum(num_samples.sum(axis=-2, keepdims=True), 1)

@@ -86,9 +86,7 @@ class Surrogate:
                 the surrogate does not know a seed.
             DamagedDataError: the file of the model is damaged; names the repair command.
         """
-        self.fidelity_space.validate(
-            {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}, "fidelity"
-        )
+        self.require_fidelity(fidelity)
         where = self._seed_rows(seeds)
         outputs = self.predict(self.inputs.one(configuration, fidelity, where))
         rounds = np.full(len(where), fidelity.round)
@@ -133,6 +131,21 @@ class Surrogate:
                 f"`seeds` must be among {self.seeds}, the seeds of surrogate {self.name}, "
                 f'got {seeds!r}; use one of them or backend="raw"'
             )
+
+    def require_fidelity(self, fidelity: Fidelity) -> None:
+        """Check that the surrogate was fitted on such rounds and client sample rates.
+
+        Raises:
+            InvalidArgumentError: it would have to guess beyond its data.
+        """
+        asked = {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}
+        try:
+            self.fidelity_space.validate(asked, "fidelity")
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"{error} Surrogate {self.name} knows no others; ask for one of these, or use "
+                'backend="raw"'
+            ) from error
 
     def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
         self.require_seeds(seeds)

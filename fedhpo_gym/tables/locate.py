@@ -44,6 +44,11 @@ def list_tables() -> tuple[str, ...]:
     return list_names(".table.json")
 
 
+def list_samples() -> tuple[str, ...]:
+    """Return the names of all samples that can be opened."""
+    return list_names(f"{SUFFIX}.json")
+
+
 def open_table(name: str) -> Table:
     """Open a table by name.
 

@@ -1,11 +1,9 @@
-"""Fits the surrogate of a table: compares candidates, fits the best on many rows, writes it."""
+"""Fits the surrogate of a table or sample: compares candidates, fits the best, writes it."""
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,58 +12,56 @@ from tqdm import tqdm
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.seeding import stream
-from fedhpo_gym.surrogates import fit_command
 from fedhpo_gym.surrogates.model import Model
 from fedhpo_gym.surrogates.surrogate import write_surrogate
-from fedhpo_gym.tables import Table, open_table, table_folder
+from fedhpo_gym.tables import table_folder
 from fedhpo_gym.tools.candidates import CANDIDATES, Candidate
-from fedhpo_gym.tools.surrogate_data import Rows, draw_rows, inputs_of, intervals
+from fedhpo_gym.tools.sources import Source, open_source
+from fedhpo_gym.tools.surrogate_card import FINAL_ROWS, MAX_BYTES, SELECTION_ROWS, surrogate_card
+from fedhpo_gym.tools.surrogate_data import Rows, prepare
 from fedhpo_gym.tools.validate_surrogate import (
     FOLDS,
     Errors,
     absolute_errors,
     cross_validate,
     folds_of,
-    seed_spread,
     summary,
 )
-
-MAX_BYTES = 600_000
-"""Largest model that is stored: surrogates travel inside the package."""
-SELECTION_ROWS = 8_000
-FINAL_ROWS = 250_000
-
-COPIED = ("data_fingerprint", "data_licence", "data_citation", "problem_citation", "licence")
 
 
 @dataclass(frozen=True)
 class _Fitted:
-    """What became of a candidate in the comparison."""
+    """What became of a candidate in the comparison.
+
+    Attributes:
+        candidate: the candidate.
+        variant: its variant with the lowest error of the accuracy.
+        errors: absolute errors of that variant, per way of cutting folds, and per part.
+        variants: mean absolute error of the accuracy of every variant.
+        stored_bytes: size of a model fitted on the rows of the comparison.
+    """
 
     candidate: Candidate
     variant: str
-    by_configuration: Mapping[str, Errors]
-    by_row: Mapping[str, Errors]
+    errors: Mapping[str, Mapping[str, Errors]]
     variants: Mapping[str, float]
     stored_bytes: int
 
     @property
     def score(self) -> float:
         """Held-out mean absolute error of the log validation loss."""
-        return float(self.by_configuration["test"][:, 1].mean())
+        return float(self.errors["by_configuration"]["test"][:, 1].mean())
 
 
-def fit_surrogate(
-    table_name: str, folder: Path | None = None, candidate: str | None = None
-) -> Path:
-    """Fit and write the surrogate of a table.
+def fit_surrogate(name: str, folder: Path | None = None, candidate: str | None = None) -> Path:
+    """Fit and write the surrogate of a table, or of a sample where there is no table.
 
     All candidates are compared by cross-validation. Of those small enough to be stored, the one
     with the lowest mean absolute error of the log validation loss on held-out configurations is
-    fitted again, on many more rows, and written.
+    fitted again, on all rows or many more, and written.
 
     Args:
-        table_name: name of the table.
+        name: name of the table or the sample.
         folder: where the surrogate goes; the folder of the user's tables when None.
         candidate: name of the candidate to write whatever its error.
 
@@ -74,50 +70,64 @@ def fit_surrogate(
 
     Raises:
         UnknownNameError: there is no such candidate.
-        InvalidArgumentError: the table has too few configurations to hold some out, or no
-            candidate is small enough.
-        MissingDataError: there is no such table.
+        InvalidArgumentError: there are too few configurations to hold some out, or no candidate is
+            small enough.
+        MissingDataError: there is neither a table nor a sample of this name.
         MissingDependencyError: scikit-learn is not installed.
     """
     if candidate is not None and candidate not in CANDIDATES:
         raise unknown_name("surrogate candidate", candidate, CANDIDATES)
-    table = open_table(table_name)
-    if table.space.grid_size < FOLDS:
+    source = open_source(name)
+    if source.num_configurations < FOLDS:
         raise InvalidArgumentError(
-            f"`table_name` must name a table of at least {FOLDS} configurations, got "
-            f"{table_name!r} with {table.space.grid_size}; build it on a finer grid"
+            f"`name` must name a table or sample of at least {FOLDS} configurations, got "
+            f"{name!r} with {source.num_configurations}; build a larger one"
         )
-    rows = draw_rows(table, FINAL_ROWS, stream(0, "surrogate_rows"))
-    with tqdm(total=2 * FOLDS * len(CANDIDATES) + 2, desc=table_name, unit="fit") as bar:
-        compared = _compare(rows, bar)
+    rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))
+    fits = len(source.foldings) * FOLDS * len(CANDIDATES) + 2
+    with tqdm(total=fits, desc=name, unit="fit") as bar:
+        compared = _compare(source, rows, bar)
         chosen = _choose(compared, candidate)
         bar.set_postfix_str(f"fitting {chosen.candidate.name}")
         held_out = _held_out(chosen, rows)
         bar.update()
-        model = chosen.candidate.models(rows, final=True)[chosen.variant]
+        model = chosen.candidate.models(prepare(rows), final=True)[chosen.variant]
         bar.update()
-    card = _card(table, rows, compared, chosen)
-    card["errors_of_the_stored_model"] = _stored_errors(table, rows, model, held_out)
+    card = surrogate_card(source, rows, {name: _result(f, source) for name, f in compared.items()})
+    card["model"] |= {
+        "kind": chosen.candidate.kind,
+        "candidate": chosen.candidate.name,
+        "variant": chosen.variant,
+        "settings": dict(chosen.candidate.settings),
+    }
+    card["errors_of_the_stored_model"] = _stored_errors(source, rows, model, held_out)
     return write_surrogate(folder or table_folder(), card, model)
 
 
-def _compare(rows: Rows, bar: Any) -> dict[str, _Fitted]:
+def _compare(source: Source, rows: Rows, bar: Any) -> dict[str, _Fitted]:
     rng = stream(0, "surrogate_folds")
     size = min(SELECTION_ROWS, len(rows))
     sample = rows[np.sort(rng.choice(len(rows), size, replace=False))]
-    by_configuration = folds_of(sample.configuration, rng)
-    by_row = folds_of(np.arange(len(sample)), rng)
+    groups = {"by_configuration": sample.configuration, "by_row": np.arange(len(sample))}
+    folds = {way: folds_of(groups[way], rng) for way in source.foldings}
+
+    def show(name: str) -> None:
+        bar.set_postfix_str(name)
+        bar.update()
+
+    errors = {way: cross_validate(CANDIDATES, sample, fold, show) for way, fold in folds.items()}
+    prepared = prepare(sample)
     compared = {}
     for name, candidate in CANDIDATES.items():
-        bar.set_postfix_str(name)
-        honest = cross_validate(candidate, sample, by_configuration, bar.update)
-        theirs = cross_validate(candidate, sample, by_row, bar.update)
-        # The paper's rule: mean absolute error of the accuracy, folds by row.
+        # The paper's rule among variants: mean absolute error of the accuracy (folds by row, of a
+        # table).
+        theirs = errors[source.foldings[-1]][name]
         accuracy = {variant: float(e["test"][:, 0].mean()) for variant, e in theirs.items()}
         best = min(accuracy, key=lambda variant: accuracy[variant])
-        model = candidate.models(sample)[best]
-        size_bytes = sum(array.nbytes for array in model.arrays.values())
-        compared[name] = _Fitted(candidate, best, honest[best], theirs[best], accuracy, size_bytes)
+        arrays = candidate.models(prepared)[best].arrays.values()
+        chosen = {way: errors[way][name][best] for way in source.foldings}
+        size_bytes = sum(array.nbytes for array in arrays)
+        compared[name] = _Fitted(candidate, best, chosen, accuracy, size_bytes)
     return compared
 
 
@@ -133,12 +143,13 @@ def _choose(compared: Mapping[str, _Fitted], wanted: str | None) -> _Fitted:
 def _held_out(chosen: _Fitted, rows: Rows) -> Errors:
     """Return errors of the final recipe on a tenth of the configurations it did not see."""
     fold = folds_of(rows.configuration, stream(0, "surrogate_held_out"))
-    model = chosen.candidate.models(rows[np.flatnonzero(fold > 0)], final=True)[chosen.variant]
+    seen = prepare(rows[np.flatnonzero(fold > 0)])
+    model = chosen.candidate.models(seen, final=True)[chosen.variant]
     return absolute_errors(model, rows[np.flatnonzero(fold == 0)])
 
 
-def _stored_errors(table: Table, rows: Rows, model: Model, held_out: Errors) -> dict[str, Any]:
-    spread = seed_spread(table)
+def _stored_errors(source: Source, rows: Rows, model: Model, held_out: Errors) -> dict[str, Any]:
+    spread = source.seed_spread
     return {
         "rows": len(rows),
         "train": summary(absolute_errors(model, rows), spread),
@@ -147,50 +158,18 @@ def _stored_errors(table: Table, rows: Rows, model: Model, held_out: Errors) -> 
     }
 
 
-def _card(
-    table: Table, rows: Rows, compared: Mapping[str, _Fitted], chosen: _Fitted
-) -> dict[str, Any]:
-    spread = seed_spread(table)
-    inputs = inputs_of(table)
-    return {
-        "name": table.name,
-        "table_sha256": table.sha256,
-        "model": {
-            "kind": chosen.candidate.kind,
-            "candidate": chosen.candidate.name,
-            "variant": chosen.variant,
-            "settings": dict(chosen.candidate.settings),
-            "inputs": list(inputs.names),
-            "outputs": "see fedhpo_gym.surrogates.outputs",
-        },
-        "space": inputs.space.to_dict(),
-        "fidelity_space": intervals(table.fidelity_space).to_dict(),
-        "seeds": list(table.seeds),
-        "num_samples": table.num_samples.tolist(),
-        "seed_spread": spread,
-        "comparison": {
-            "rows": min(SELECTION_ROWS, len(rows)),
-            "folds": FOLDS,
-            "note": "fitted on a random subsample: errors are larger than those of all rows",
-            "rule": f"lowest log_val_loss mae by configuration of those up to {MAX_BYTES} bytes",
-            "candidates": {name: _result(fitted, spread) for name, fitted in compared.items()},
-        },
-        **{key: table.card[key] for key in COPIED if key in table.card},
-        "fit_command": fit_command(table.name),
-        "created": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "software": {name: version(name) for name in ("numpy", "scikit-learn")},
-    }
-
-
-def _result(fitted: _Fitted, spread: dict[str, float]) -> dict[str, Any]:
+def _result(fitted: _Fitted, source: Source) -> dict[str, Any]:
+    spread = source.seed_spread
     return {
         "settings": dict(fitted.candidate.settings),
         "variant": fitted.variant,
-        "val_accuracy_mae_by_row_of_variants": {
+        f"val_accuracy_mae_{source.foldings[-1]}_of_variants": {
             variant: float(f"{mae:.4g}") for variant, mae in fitted.variants.items() if variant
         },
         "bytes_before_compression": fitted.stored_bytes,
         "small_enough": fitted.stored_bytes <= MAX_BYTES,
-        "by_configuration": {p: summary(e, spread) for p, e in fitted.by_configuration.items()},
-        "by_row": {part: summary(errors, spread) for part, errors in fitted.by_row.items()},
+        **{
+            way: {part: summary(errors, spread) for part, errors in parts.items()}
+            for way, parts in fitted.errors.items()
+        },
     }

@@ -1,36 +1,46 @@
-"""The rows a surrogate is fitted on, drawn from a table."""
+"""The rows a surrogate is fitted on, and how their outputs are scaled and compressed."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.schema import METRICS, SPLITS
-from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.surrogates.inputs import Inputs
-from fedhpo_gym.surrogates.outputs import to_outputs, weights_of
-from fedhpo_gym.tables import Table
+from fedhpo_gym.schema import SPLITS
+from fedhpo_gym.surrogates.model import Compression
+from fedhpo_gym.surrogates.outputs import client_outputs
 
 LOSS_WEIGHT = 4.0
 """How much more than another output a log loss of the federation counts: it is the objective."""
+CLIENTS_AT_FULL_WEIGHT = 5
+"""With more clients, the outputs of all clients together count as much as those of five."""
+COMPRESSED_CLIENTS = 50
+"""With more clients, the outputs of clients are compressed to a few principal components."""
+MAX_COMPONENTS = 16
+COMPONENT_BYTES = 180_000
+COMPONENT_ROWS = 1_500
+
+Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one table.
+    """Evaluations of one seed each.
 
     Attributes:
         inputs: (n, columns), see `Inputs`.
         outputs: (n, outputs), see `surrogates.outputs`.
-        weights: (n, clients, splits) of the clients in the mean.
-        configuration: (n,) which configuration of the grid.
+        seed: (n,) which seed.
+        seed_weights: (seeds, clients, splits) of the clients in the mean.
+        configuration: (n,) which configuration.
     """
 
-    inputs: NDArray[np.float32]
-    outputs: NDArray[np.float32]
-    weights: NDArray[np.float64]
+    inputs: Array
+    outputs: Array
+    seed: NDArray[np.int64]
+    seed_weights: NDArray[np.float64]
     configuration: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -39,74 +49,79 @@ class Rows:
 
     def __getitem__(self, index: NDArray[np.int64]) -> Rows:
         """Return some of the rows."""
-        return Rows(
-            self.inputs[index],
-            self.outputs[index],
-            self.weights[index],
-            self.configuration[index],
+        return replace(
+            self,
+            inputs=self.inputs[index],
+            outputs=self.outputs[index],
+            seed=self.seed[index],
+            configuration=self.configuration[index],
         )
 
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """(n, clients, splits) weights of the clients in the mean."""
+        return np.asarray(self.seed_weights[self.seed])
 
-def intervals(space: SearchSpace) -> SearchSpace:
-    """Return a grid's space with every value between its points legal."""
-    continuous = (replace(d, values=None) if d.low < d.high else d for d in space.dimensions)
-    return SearchSpace(tuple(continuous))
-
-
-def inputs_of(table: Table) -> Inputs:
-    """Return the encoding of a table's surrogate."""
-    clients = table.num_samples.shape[1]
-    return Inputs(intervals(table.space), max(table.rounds), clients, table.seeds)
+    @property
+    def num_clients(self) -> int:
+        """Clients of the federation."""
+        return int(self.seed_weights.shape[1])
 
 
-def draw_rows(table: Table, limit: int, rng: np.random.Generator) -> Rows:
-    """Return all rows of a table, or as many as `limit` drawn without replacement.
+@dataclass(frozen=True)
+class Prepared:
+    """Rows as a regressor sees them.
 
-    A row is one configuration, round, client sample rate and seed.
+    Attributes:
+        inputs: (n, columns).
+        targets: (n, targets) standardised outputs; those of many clients are compressed.
+        scales: see `surrogates.model.Model`.
+        compression: how to get outputs from targets; None where each target is an output.
     """
-    grid = table.space.grid_shape
-    shape = (len(table.rounds), *grid, len(table.rates), len(table.seeds))
-    total = int(np.prod(shape))
-    chosen = np.arange(total)
-    if limit < total:
-        chosen = np.sort(rng.choice(total, limit, replace=False))
-    at = np.unravel_index(chosen, shape)
-    inputs = inputs_of(table)
-    pairs = zip(inputs.space.dimensions, table.space.dimensions, strict=True)
-    scales = [np.array([d.encode(value) for value in points.grid]) for d, points in pairs]
-    weights = weights_of(table.num_samples)[at[-1]]
-    return Rows(
-        inputs=inputs.many(
-            np.column_stack([scale[i] for scale, i in zip(scales, at[1:-2], strict=True)]),
-            np.array(table.rounds)[at[0]],
-            np.array(table.rates)[at[-2]],
-            at[-1],
-        ),
-        outputs=_outputs(table, chosen, weights),
-        weights=weights,
-        configuration=np.ravel_multi_index(at[1:-2], grid).astype(np.int64),
-    )
+
+    inputs: Array
+    targets: Array
+    scales: dict[str, Array]
+    compression: Compression | None
 
 
-def _outputs(
-    table: Table, chosen: NDArray[np.int64], weights: NDArray[np.float64]
-) -> NDArray[np.float32]:
-    clients = weights.shape[1]
-    metrics = np.empty((len(chosen), clients, len(SPLITS), len(METRICS)), dtype=np.float32)
-    for s, split in enumerate(SPLITS):
-        for m, metric in enumerate(METRICS):
-            values = table.values("best", split, metric)
-            metrics[:, :, s, m] = values.reshape(-1, clients)[chosen]
-    return to_outputs(metrics, table.codes("best_round").ravel()[chosen], weights)
+def prepare(rows: Rows) -> Prepared:
+    """Return rows for a fit; what scales and compresses them is learned from them alone."""
+    scales = scales_of(rows.outputs, rows.num_clients)
+    targets = (rows.outputs - scales["mean"]) / scales["scale"]
+    compression = None
+    if rows.num_clients > COMPRESSED_CLIENTS:
+        compression = principal_components(targets)
+        targets = compression.compress(targets)
+    return Prepared(rows.inputs, targets, scales, compression)
 
 
-def scales_of(outputs: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+def scales_of(outputs: Array, num_clients: int) -> dict[str, Array]:
     """Return mean, scale and range of outputs; see `surrogates.model.Model`."""
     scale = outputs.std(axis=0, dtype=np.float64) + 1e-6
     scale[: len(SPLITS)] /= LOSS_WEIGHT
+    scale[client_outputs()] *= math.sqrt(max(num_clients / CLIENTS_AT_FULL_WEIGHT, 1.0))
     return {
         "mean": outputs.mean(axis=0, dtype=np.float64).astype(np.float32),
         "scale": scale.astype(np.float32),
         "low": outputs.min(axis=0),
         "high": outputs.max(axis=0),
     }
+
+
+def principal_components(targets: Array) -> Compression:
+    """Return the directions in which the targets of clients differ most.
+
+    Computed from at most `COMPONENT_ROWS` evenly chosen rows, through the smaller of the two
+    matrices of inner products.
+    """
+    chosen = np.linspace(0, len(targets) - 1, min(len(targets), COMPONENT_ROWS)).astype(np.int64)
+    clients = targets[chosen][:, client_outputs()].astype(np.float64)
+    count = min(MAX_COMPONENTS, COMPONENT_BYTES // (2 * clients.shape[1]), *clients.shape)
+    count = max(count, 1)
+    if clients.shape[0] < clients.shape[1]:
+        directions = np.linalg.eigh(clients @ clients.T)[1][:, ::-1][:, :count].T @ clients
+    else:
+        directions = np.linalg.eigh(clients.T @ clients)[1][:, ::-1][:, :count].T
+    norms = np.linalg.norm(directions, axis=1, keepdims=True)
+    return Compression((directions / np.maximum(norms, 1e-12)).astype(np.float16))

@@ -238,7 +238,11 @@ def test_units_of_other_machines_are_merged(built: Path, tmp_path: Path) -> None
 def test_units_in_overlapping_files_count_once(built: Path, tmp_path: Path) -> None:
     shutil.copytree(built / "parts", tmp_path / "parts")
     plan = design()
-    compute_unit(plan, SampleUnit((3,)), parts_of(tmp_path))
+    first = plan._points[0]
+    same_seed = [i for i, course in enumerate(plan._points) if course.seed == first.seed]
+    twice = SampleUnit(tuple(same_seed[:3]))
+    assert twice not in plan.units()
+    compute_unit(plan, twice, parts_of(tmp_path))
     build_sample(TASK, SIZE, rounds=ROUNDS, rates=RATES, folder=tmp_path, workers=1)
     assert_same(tmp_path, built)
 

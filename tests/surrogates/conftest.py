@@ -21,6 +21,8 @@ def fitted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_made_up_table(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDHPO_GYM_TABLES", str(folder))
+        patch.setattr("fedhpo_gym.tools.candidates.FEWEST_STEPS", 30)
+        patch.setattr("fedhpo_gym.tools.candidates.BOOSTED_TREES", 30)
         fit_surrogate(NAME, folder)
     return folder
 

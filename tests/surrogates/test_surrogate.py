@@ -15,6 +15,7 @@ from fedhpo_gym.schema import Fidelity
 from fedhpo_gym.surrogates import Surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.surrogates.surrogate import write_surrogate
 from fedhpo_gym.tables import Table
+from fedhpo_gym.tools.candidates import CANDIDATES
 from made_up_table import NAME, ROUNDS, SEEDS, SPACE
 
 COMMAND = "fedhpo-gym surrogate FedHPO-LR-MadeUp --algorithm fedavg"
@@ -123,7 +124,7 @@ def test_its_card_says_where_it_comes_from(surrogate: Surrogate, table: Table) -
 
 def test_the_lowest_error_among_the_small_ones_was_chosen(surrogate: Surrogate) -> None:
     candidates = surrogate.card["comparison"]["candidates"]
-    assert {"random_forest", "extra_trees", "compact_extra_trees", "network"} == set(candidates)
+    assert set(candidates) == set(CANDIDATES)
     errors = {
         name: result["by_configuration"]["test"]["log_val_loss"]["mae"]
         for name, result in candidates.items()

@@ -361,6 +361,23 @@ def test_reads_like_a_mapping() -> None:
         space["bach"]
 
 
+def test_the_part_of_a_grid_that_another_space_knows() -> None:
+    round_ = Dimension("round", 1, 20, "int", values=(1, 5, 9, 20), scope="fidelity")
+    rate = Dimension("rate", 0.2, 1.0, "float", bins=5, scope="fidelity")
+    grid = SearchSpace((round_, rate))
+    other = SearchSpace(
+        (
+            Dimension("round", 2, 9, "int", scope="fidelity"),
+            Dimension("rate", 0.6, 0.6, "float", values=(0.6,), scope="fidelity"),
+        )
+    )
+    kept = grid.within(other)
+    assert [d.grid for d in kept.dimensions] == [(5, 9), (0.6,)]
+    assert grid.within(grid) == grid.discretized()
+    with pytest.raises(InvalidArgumentError, match=r"\['rate'\]"):
+        grid.within(SearchSpace((round_, Dimension("rate", 0.3, 0.35, "float"))))
+
+
 def test_subset_and_fix() -> None:
     space = cnn()
     assert space.subset(scope="server").names == ("momentum",)
