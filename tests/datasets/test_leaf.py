@@ -217,6 +217,7 @@ def test_seeds_decide_and_nothing_else() -> None:
     for other in (
         Options(sampling="niid", fraction=0.5, sampling_seed=1),
         Options(split="sample", train_fraction=0.7, split_seed=1),
+        Options(split="user", train_fraction=0.5, split_seed=1),
     ):
         plain = Options(**{**vars(other), "sampling_seed": 0, "split_seed": 0})
         assert preprocess(data, plain) != preprocess(data, other)
