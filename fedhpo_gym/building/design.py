@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.datasets import load_dataset
+from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tasks import Task
@@ -26,8 +27,8 @@ class Unit(Protocol):
 
 U = TypeVar("U", bound=Unit)
 
-UNIT_AXES = ("batch_size",)
-"""Hyperparameters that courses of one unit share: where they differ, the engine shares nothing."""
+UNIT_NUMBERS = 5_000_000
+"""Parameters of all courses of a unit: few enough that a unit of a large model takes minutes."""
 
 
 class Design(ABC, Generic[U]):
@@ -88,9 +89,10 @@ class Design(ABC, Generic[U]):
         return "-".join(filter(None, (self.task.table_name, self.kind, digest)))
 
 
-def unit_axes(task: Task) -> tuple[str, ...]:
-    """Return the names of the hyperparameters that courses of one unit share."""
-    return tuple(name for name in task.space.names if name in UNIT_AXES)
+def shared_axes(task: Task) -> tuple[str, ...]:
+    """Return the hyperparameters in which courses must agree for the engine to share work."""
+    groups = ("batch_size", *get_model(task.model).architecture)
+    return tuple(name for name in task.space.names if name in groups)
 
 
 def without_files(units: Sequence[U], parts: Path) -> list[U]:

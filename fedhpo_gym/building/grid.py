@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.training import make_course
-from fedhpo_gym.building.design import Design, unit_axes, without_files
+from fedhpo_gym.building.design import UNIT_NUMBERS, Design, shared_axes, without_files
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.building.workers import read_unit
@@ -60,12 +61,26 @@ class GridDesign(Design[GridUnit]):
 
     def units(self) -> list[GridUnit]:
         """Return all units, the longest first (smaller batches take more steps)."""
-        names = unit_axes(self.task)
+        names = self._axes()
         return [
             GridUnit(seed, tuple(zip(names, values, strict=True)))
             for values in itertools.product(*(self.space[name].grid for name in names))
             for seed in self.task.seeds
         ]
+
+    def _axes(self) -> list[str]:
+        """Return the axes along which the grid is cut: what courses share, then what must be.
+
+        The last axes are cut until a unit is small enough; rates stay together.
+        """
+        cut = set(shared_axes(self.task))
+        rates = len(self.task.fidelity_space["client_sample_rate"].grid)
+        for name in reversed(self.space.names):
+            left = math.prod(len(d.grid) for d in self.space.dimensions if d.name not in cut)
+            if left * rates * self.task.num_parameters <= UNIT_NUMBERS:
+                break
+            cut.add(name)
+        return [name for name in self.space.names if name in cut]
 
     def courses(self, unit: GridUnit) -> list[Course]:
         """Return the courses in grid order: configurations, then client sample rates."""

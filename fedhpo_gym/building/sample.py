@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.training import make_course
-from fedhpo_gym.building.design import Design, unit_axes
+from fedhpo_gym.building.design import UNIT_NUMBERS, Design, shared_axes
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.building.sequence import balanced, halton
@@ -27,8 +27,6 @@ from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.sample import write_sample
 from fedhpo_gym.tasks import Task
 
-UNIT_NUMBERS = 5_000_000
-"""Parameters of all courses of a unit: few enough that a unit of a large model takes minutes."""
 COHORT = 96
 """Consecutive points among which units are formed."""
 PREFIX = "points-"
@@ -140,7 +138,7 @@ class SampleDesign(Design[SampleUnit]):
 
     def _units(self, done: set[int]) -> list[SampleUnit]:
         """Cut the points that are not done into units of courses that share minibatches."""
-        axes = unit_axes(self.task)
+        axes = shared_axes(self.task)
         size = max(UNIT_NUMBERS // self.task.num_parameters, 1)
         groups: dict[tuple[Any, ...], list[int]] = {}
         for point, course in enumerate(self._points):
@@ -251,8 +249,8 @@ def _up_to(dimension: Dimension, rounds: int | None) -> Dimension:
             f"`rounds` must be in [{dimension.low + 1}, {dimension.high}], the rounds of the "
             f"task, got {rounds!r}"
         )
-    kept = tuple(r for r in dimension.grid if int(r) <= rounds)
-    return replace(dimension, high=kept[-1], values=kept, bins=None)
+    kept = {int(r) for r in dimension.grid if r <= rounds}
+    return replace(dimension, high=rounds, values=tuple(sorted({*kept, rounds})), bins=None)
 
 
 def _only(dimension: Dimension, rates: Sequence[float] | None) -> Dimension:

@@ -6,7 +6,10 @@ import json
 import re
 import shutil
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +19,18 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.building import build_sample, build_table
+from fedhpo_gym.building.design import UNIT_NUMBERS, Design
 from fedhpo_gym.building.grid import GridDesign
-from fedhpo_gym.building.sample import COHORT, UNIT_NUMBERS, SampleDesign, SampleUnit
+from fedhpo_gym.building.sample import COHORT, SampleDesign, SampleUnit
 from fedhpo_gym.building.sequence import balanced, halton
 from fedhpo_gym.building.workers import compute_unit
 from fedhpo_gym.cli import main
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.schema import METRICS, SPLITS, Fidelity
+from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import Sample, open_sample, open_table
 from fedhpo_gym.tables.locate import ENV_VAR
-from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks import Task, get_task
 
 pytestmark = pytest.mark.raw
 
@@ -130,6 +135,24 @@ def test_units_hold_every_point_once_and_share_minibatches(size: int) -> None:
         courses = plan.courses(unit)
         assert len(courses) <= max(UNIT_NUMBERS // TASK.num_parameters, 1)
         assert len({(c.seed, c.configuration["batch_size"]) for c in courses}) == 1
+
+
+@pytest.mark.parametrize("kind", [GridDesign, lambda task: SampleDesign(task, 200, 3)])
+def test_units_of_large_models_are_small(kind: Callable[[Task], Design[Any]]) -> None:
+    small, large = kind(TASK), kind(TASK.variant(num_parameters=UNIT_NUMBERS // 20))
+    counts = [[len(plan.courses(unit)) for unit in plan.units()] for plan in (small, large)]
+    assert sum(counts[0]) == sum(counts[1])
+    assert max(counts[1]) <= 20
+    assert max(counts[0]) > max(counts[1]) or max(counts[0]) < 20
+
+
+def test_the_last_round_is_the_one_that_was_asked_for() -> None:
+    sparse = replace(TASK.fidelity_space["round"], values=(1, 3, 9, 500))
+    task = TASK.variant(
+        fidelity_space=SearchSpace((sparse, TASK.fidelity_space["client_sample_rate"]))
+    )
+    assert SampleDesign(task, 5, 7).task.evaluated_rounds == (1, 3, 7)
+    assert SampleDesign(task, 5, 9).task.evaluated_rounds == (1, 3, 9)
 
 
 @pytest.mark.parametrize(
