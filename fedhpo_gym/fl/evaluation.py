@@ -17,6 +17,8 @@ from fedhpo_gym.schema import METRICS, SPLITS
 MAX_LOGITS = 2**19
 
 
+PACK = 24
+"""Items of single courses whose sums are taken side by side."""
 MAX_MEMBERSHIP = 2**24
 """Largest 0/1 matrix by which sums over a client's rows are products."""
 
@@ -67,11 +69,17 @@ class Evaluator:
         sizes = np.bincount(group, minlength=len(groups)).astype(np.float32)
         self._size = torch.from_numpy(sizes).to(device)[:, None]
         self._kept: Tensor | None = None
+        self._packed = False
 
     def __call__(self, parameters: Parameters) -> NDArray[np.float32]:
         """Return (items, slots, clients, splits, metrics) metrics, a few items at a time."""
         _, items, *_, slots = next(iter(parameters.values())).shape
-        chunk = max(1, MAX_LOGITS // (self._num_classes * len(self._rows) * slots))
+        chunk = MAX_LOGITS // (self._num_classes * len(self._rows) * slots)
+        # Products over fewer columns than a pack would be rounded differently with other items
+        # beside; a single one is as good.
+        self._packed = slots == 1 and chunk >= PACK
+        chunk = chunk if slots > 1 or self._packed else 1
+        chunk = max(chunk, 1)
         parts = []
         for start in range(0, items, chunk):
             part = {name: value[:, start : start + chunk] for name, value in parameters.items()}
@@ -126,10 +134,21 @@ class Evaluator:
     def _sum_rows(self, values: Tensor, span: slice = slice(None)) -> Tensor:
         """Sum (items, n, slots) over the rows of each group: (items, groups, slots)."""
         if self._member is not None:
-            member = self._member[:, span]
-            return torch.bmm(member.expand(len(values), *member.shape), values)
+            return self._multiply(self._member[:, span], values)
         sums = values.new_zeros((len(values), len(self._size), values.shape[2]))
         return sums.index_add_(1, self._group[span], values)
+
+    def _multiply(self, member: Tensor, values: Tensor) -> Tensor:
+        """Multiply (groups, n) by each of (items, n, slots), in products of fixed width."""
+        items, n, _ = values.shape
+        if not self._packed:
+            return torch.bmm(member.expand(items, *member.shape), values)
+        packs = -(-items // PACK)
+        padded = values.new_zeros((packs * PACK, n))
+        padded[:items] = values[..., 0]
+        columns = padded.view(packs, PACK, n).transpose(1, 2).contiguous()
+        sums = torch.bmm(member.expand(packs, *member.shape), columns)
+        return sums.transpose(1, 2).reshape(packs * PACK, -1)[:items, :, None]
 
 
 def _first_of_ties(predicted: Tensor) -> Tensor:
