@@ -36,13 +36,13 @@ Actions = NDArray[np.floating]
 
 @dataclass
 class Outcome:
-    """What a step of N environments brings, besides observations; all arrays are fresh.
+    """What a step of N environments brings, besides observations.
 
     Attributes:
-        rewards: (N,) or (N, objectives).
-        terminated: (N,).
-        truncated: (N,).
-        info: nested dictionaries of (N, ...) arrays, without masks.
+        rewards: (N,) or (N, objectives); a fresh array.
+        terminated: (N,); a fresh array.
+        truncated: (N,); a fresh array.
+        info: nested dictionaries of (N, ...) arrays, without masks; they are copied.
     """
 
     rewards: NDArray[np.floating]

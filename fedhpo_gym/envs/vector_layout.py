@@ -52,16 +52,14 @@ def masked(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
         info: nested dictionaries of (n, ...) arrays.
         mask: (n,) environments that say something.
     """
-    everyone = bool(mask.all())
+    silent = np.flatnonzero(~mask)
     out: dict[str, Any] = {}
     for key, value in info.items():
         if isinstance(value, Mapping):
             out[key] = masked(value, mask)
-        elif everyone:
-            out[key] = value
         else:
-            out[key] = np.zeros_like(value)
-            out[key][mask] = value[mask]
+            out[key] = value.copy()
+            out[key][silent] = 0
         out[f"_{key}"] = mask.copy()
     return out
 

@@ -260,15 +260,15 @@ class TrialVectorEnv(BatchedVectorEnv):
         values = numbers[:, self._scorer.values]
         names = [objective.name for objective in self.objectives]
         info: dict[str, Any] = {
-            "trial": self._progress.trials.copy(),
-            "elapsed_s": self._progress.elapsed_s.copy(),
-            "objectives": {name: values[:, column].copy() for column, name in enumerate(names)},
+            "trial": self._progress.trials,
+            "elapsed_s": self._progress.elapsed_s,
+            "objectives": {name: values[:, column] for column, name in enumerate(names)},
             "cost": {
-                "time_s": numbers[:, TIME_S].copy(),
+                "time_s": numbers[:, TIME_S],
                 "rounds": numbers[:, ROUNDS].astype(np.int64),
             },
-            "incumbent": {"trial": self._progress.best_trial.copy()},
+            "incumbent": {"trial": self._progress.best_trial},
         }
         if self._scalarize is not None:
-            info["penalty"] = numbers[:, PENALTY].copy()
+            info["penalty"] = numbers[:, PENALTY]
         return info

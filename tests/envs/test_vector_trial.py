@@ -28,7 +28,7 @@ from tiny_table import ENV_ID, tiny  # noqa: F401 - a fixture
 
 ID = "FedHPO-LR-CreditG-v0"
 N = 4
-STEPS = 120
+STEPS = 80
 
 KINDS: list[dict[str, Any]] = [
     {},

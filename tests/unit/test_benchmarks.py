@@ -249,7 +249,24 @@ def test_parity_tells_equal_from_different(load: Load) -> None:
     assert shifted["standard_errors"] > 50
 
 
-@pytest.mark.parametrize("name", ["federatedscope_parity", "env_speed"])
+def test_vector_env_speed_reports_every_size_and_variant(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = load("vector_env_speed")
+    monkeypatch.setattr(load("measuring"), "in_fresh_process", call_here)
+    monkeypatch.setattr(benchmark, "SINGLES", 2)
+    out = tmp_path / "report.md"
+    report = benchmark.main(["--sizes", "8", "2", "--turns=1", "--steps=3", f"--out={out}"])
+    sizes, variants = tables(report)
+    names = [row[0] for row in sizes[3:]]
+    assert names == ["N = 2", "limit, N = 2", "N = 8", "limit, N = 8"]
+    assert len(variants) == 2 + len(benchmark.VARIANTS)
+    assert all(NUMBER.fullmatch(row[1]) for row in sizes[2:] + variants[2:])
+    assert "Target of 2,000,000 steps per second" in report
+    assert out.read_text(encoding="utf-8") == report
+
+
+@pytest.mark.parametrize("name", ["federatedscope_parity", "env_speed", "vector_env_speed"])
 def test_what_cannot_be_measured_is_skipped_aloud(
     load: Load,
     name: str,
