@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.schema import METRICS, SPLITS, Metric, Split, client_means, position
+from fedhpo_gym.schema import METRICS, SPLITS, Evaluation, Metric, Split, client_means, position
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,20 @@ class Evaluations:
                 f"`best` must have shape (evaluations, {', '.join(map(str, expected))}) to match "
                 f"`num_samples`, got {self.best.shape}."
             )
+
+    @classmethod
+    def stack(cls, evaluations: Sequence[Evaluation]) -> Evaluations:
+        """Put evaluations with the same seeds and clients side by side.
+
+        Raises:
+            InvalidArgumentError: there is none, or their samples differ.
+        """
+        if not evaluations:
+            raise InvalidArgumentError("`evaluations` must hold at least one, got none.")
+        samples = evaluations[0].num_samples
+        if not all(np.array_equal(samples, other.num_samples) for other in evaluations):
+            raise InvalidArgumentError("`evaluations` must have the same samples, but they differ.")
+        return cls(np.stack([evaluation.best for evaluation in evaluations]), samples)
 
     def mean(self, split: Split, metric: Metric) -> NDArray[np.float64]:
         """Return (B,) numbers; see `Evaluation.mean`.

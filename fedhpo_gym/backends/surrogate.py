@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.backends.base import Backend, Question
+from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.schema import Evaluation, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.surrogates import open_surrogate
@@ -42,5 +43,14 @@ class SurrogateModel(Backend):
         self._surrogate.require_fidelity(fidelity)
         return super().evaluate(configuration, fidelity)
 
+    def evaluate_many(self, questions: Sequence[Question]) -> Evaluations:
+        """See `Backend.evaluate_many`."""
+        for _, fidelity in questions:
+            self._surrogate.require_fidelity(fidelity)
+        return super().evaluate_many(questions)
+
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         return self._surrogate.evaluate(configuration, fidelity, self.seeds)
+
+    def _evaluate_many(self, questions: Sequence[tuple[dict[str, Value], Fidelity]]) -> Evaluations:
+        return self._surrogate.evaluate_together(questions, self.seeds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import gymnasium as gym
 import numpy as np
@@ -42,6 +42,17 @@ class Scorer:
         self.rewards = slice(start, middle)
         self.values = slice(middle, middle + count)
 
+    @property
+    def rule(self) -> tuple[Hashable, ...]:
+        """What scores depend on, besides the evaluation: equal rules give equal rows."""
+        penalty = self._scalarize.rule if self._scalarize else None
+        return tuple(o.name for o in self._env.objectives), penalty, tuple(self._layout.columns)
+
+    @property
+    def can_batch(self) -> bool:
+        """Whether all objectives have `compute_many`."""
+        return all(objective.compute_many for objective in self._env.objectives)
+
     def one(self, evaluation: Evaluation) -> Rows:
         """Return the rows of one evaluation; its cost is left 0."""
         values = [[o.compute(evaluation, NO_PRIVACY) for o in self._env.objectives]]
@@ -50,7 +61,7 @@ class Scorer:
     def many(self, evaluations: Evaluations) -> Rows:
         """Return the (B, ...) rows of many evaluations, bit for bit those of each alone.
 
-        All objectives must have `compute_many`.
+        `can_batch` must be true.
         """
         computers = [o.compute_many for o in self._env.objectives]
         columns = [compute(evaluations, NO_PRIVACY) for compute in computers if compute]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,14 +53,13 @@ class Source(Protocol):
 def make_source(env: TrialEnv, scorer: Scorer, num_envs: int) -> Source:
     """Return the fastest source that can answer all questions of an environment."""
     is_grid = all(dimension.values is not None for dimension in env.search_space.dimensions)
-    can_batch = all(objective.compute_many for objective in env.objectives)
-    if isinstance(env.backend, StoredBackend) and is_grid and can_batch:
+    if isinstance(env.backend, StoredBackend) and is_grid and scorer.can_batch:
         return GridSource(env, env.backend, scorer, num_envs)
-    return SingleSource(env, scorer, num_envs)
+    return BackendSource(env, scorer, num_envs)
 
 
-class SingleSource:
-    """Asks the backend one question after the other."""
+class BackendSource:
+    """Asks the backend at every step."""
 
     handle_type: type = object
 
@@ -72,15 +73,25 @@ class SingleSource:
         self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """See `Source.answer`."""
-        questions = np.full(len(actions), None, dtype=object)
+        where = np.flatnonzero(active)
+        handles = np.full(len(actions), None, dtype=object)
         numbers = np.zeros((len(actions), self._scorer.values.stop))
-        for index in np.flatnonzero(active):
-            question = self._env.decode(actions[index])
-            seen[index], numbers[index] = self._scorer.one(self._env.backend.evaluate(*question))
-            cost = self._ledgers[index].pay(*question)
-            numbers[index, [TIME_S, ROUNDS]] = cost.time_s, cost.rounds
-            questions[index] = question
-        return questions, numbers
+        if where.size:
+            questions = [self._env.decode(actions[index]) for index in where]
+            seen[where], numbers[where] = self._rows(questions)
+            for index, question in zip(where, questions, strict=True):
+                cost = self._ledgers[index].pay(*question)
+                numbers[index, [TIME_S, ROUNDS]] = cost.time_s, cost.rounds
+                handles[index] = question
+        return handles, numbers
+
+    def _rows(self, questions: Sequence[Question]) -> Rows:
+        backend = self._env.backend
+        if self._scorer.can_batch:
+            return self._scorer.many(backend.evaluate_many(questions))
+        each = [self._scorer.one(backend.evaluate(*question)) for question in questions]
+        seen, numbers = zip(*each, strict=True)
+        return np.concatenate(seen), np.concatenate(numbers)
 
     def restart(self, where: Indices) -> None:
         """See `Source.restart`."""
@@ -127,7 +138,13 @@ class GridSource:
 
     @cached_property
     def _cells(self) -> Rows:
-        """The (cells, ...) rows, the cost of a first evaluation included."""
+        env = self._env
+        pinned = tuple(sorted(env.pinned.items()))
+        question = (env.task, self._space, pinned, self._scorer.rule, self._backend.seeds)
+        return _shared_cells(_Cells((*question, self._backend.fingerprint), self))
+
+    def compute_cells(self) -> Rows:
+        """Return the (cells, ...) rows, the cost of a first evaluation included."""
         chunks = []
         for start in range(0, self._space.grid_size, CHUNK):
             cells = np.arange(start, min(start + CHUNK, self._space.grid_size))
@@ -139,7 +156,10 @@ class GridSource:
             )
             chunks.append((seen, numbers))
         all_seen, all_numbers = zip(*chunks, strict=True)
-        return np.concatenate(all_seen), np.concatenate(all_numbers)
+        rows = np.concatenate(all_seen), np.concatenate(all_numbers)
+        for array in rows:
+            array.flags.writeable = False
+        return rows
 
     def _columns(self, cells: Indices) -> dict[str, NDArray[Any]]:
         """Return the values of all dimensions, also of the pinned ones, at some cells."""
@@ -172,3 +192,17 @@ class GridSource:
         """See `Source.question`."""
         columns = self._columns(np.array([handle], dtype=np.intp))
         return self._env.question({name: columns[name].tolist()[0] for name in self._space.names})
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """A question for all cells: equal ones have equal answers, whoever computes them."""
+
+    content: tuple[Hashable, ...]
+    source: GridSource = field(compare=False)
+
+
+@lru_cache(maxsize=2)
+def _shared_cells(asked: _Cells) -> Rows:
+    """Return rows that environments which differ in their number or budget share."""
+    return asked.source.compute_cells()

@@ -52,7 +52,11 @@ class Forest:
         return self._stored
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n, outputs) for (n, features)."""
+        """Return (..., n, outputs) for (..., n, features); every row is on its own."""
+        outputs = self._predict(rows.reshape(-1, rows.shape[-1]))
+        return outputs.reshape(*rows.shape[:-1], -1)
+
+    def _predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         index = np.arange(len(rows))[:, None]
         node = np.broadcast_to(self._roots, (len(rows), len(self._roots)))
         for _ in range(self._steps):

@@ -25,7 +25,7 @@ class Regressor(Protocol):
         """What is stored."""
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n, outputs) for (n, features)."""
+        """Return (..., n, outputs) for (..., n, features); leading axes change no bit."""
 
 
 KINDS: Mapping[str, type[Forest] | type[Network]] = MappingProxyType(
@@ -45,19 +45,20 @@ class Compression:
         self._matrix = components.astype(np.float32)
 
     def compress(self, outputs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n, targets) for (n, outputs); outputs of the federation stay as they are."""
+        """Return (..., targets) for (..., outputs); those of the federation stay as they are."""
         return self._around(outputs, self._matrix.T)
 
     def expand(self, targets: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n, outputs) for (n, targets)."""
+        """Return (..., outputs) for (..., targets)."""
         return self._around(targets, self._matrix)
 
     def _around(
         self, rows: NDArray[np.float32], matrix: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         where = client_outputs()
-        middle = rows[:, where] @ matrix
-        return np.column_stack([rows[:, : where.start], middle, rows[:, where.stop :]])
+        middle = rows[..., where] @ matrix
+        parts = (rows[..., : where.start], middle, rows[..., where.stop :])
+        return np.concatenate(parts, axis=-1)
 
 
 class Model:
@@ -103,7 +104,7 @@ class Model:
         return stored
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n, outputs) for (n, features), within the range seen in the data."""
+        """Return (..., n, outputs) for (..., n, features), within the range of the data."""
         scales = self.scales
         predicted = self.regressor.predict(rows)
         if self.compression is not None:

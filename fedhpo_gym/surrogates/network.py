@@ -46,7 +46,10 @@ class Network:
         return self._stored
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n, outputs) for (n, features)."""
+        """Return (..., n, outputs) for (..., n, features).
+
+        Leading axes change no bit: numpy multiplies one (n, features) matrix after the other.
+        """
         hidden = rows
         for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
             hidden = np.maximum(hidden @ weight + bias, 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, UnknownNameError
+from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.schema import Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates.inputs import Inputs
@@ -101,8 +102,31 @@ class Surrogate:
             fidelity=fidelity,
         )
 
+    def evaluate_together(
+        self,
+        questions: Sequence[tuple[Mapping[str, object], Fidelity]],
+        seeds: tuple[int, ...],
+    ) -> Evaluations:
+        """Predict many evaluations, bit for bit those of `evaluate`.
+
+        Raises:
+            InvalidArgumentError: see `evaluate`.
+            DamagedDataError: see `evaluate`.
+        """
+        where = self._seed_rows(seeds)
+        inputs = np.stack([self.inputs.one(*question, where) for question in questions])
+        outputs = self.predict(inputs)
+        rounds = np.repeat([fidelity.round for _, fidelity in questions], len(where))
+        weights = np.tile(self._weights[where], (len(questions), 1, 1))
+        metrics, _ = to_metrics(outputs.reshape(len(rounds), -1), weights, rounds)
+        best = metrics.reshape(len(questions), len(where), *metrics.shape[1:])
+        return Evaluations(best, self.num_samples[where])
+
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n, outputs) of (n, columns) rows of `inputs`; see `outputs` for their meaning."""
+        """Return (..., n, outputs) of (..., n, columns) rows of `inputs`.
+
+        See `outputs` for their meaning. Groups of n rows get the same bits together and alone.
+        """
         return self._model.predict(rows)
 
     def evaluate_many(

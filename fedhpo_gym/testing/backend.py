@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends import Backend
+from fedhpo_gym.backends import Backend, StoredBackend
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.schema import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.seeding import stream
@@ -61,6 +61,18 @@ class BackendConformance:
         upwards = _plain(self._curve(self.make()))
         downwards = _plain(self._curve(self.make(), self.rounds[::-1]))
         assert downwards[::-1] == upwards
+
+    def test_many_answers_are_bit_for_bit_each_alone(self) -> None:
+        backend = self.make()
+        some = self.configurations(backend)
+        questions = [(c, self._fidelity(rounds)) for rounds in self.rounds for c in some]
+        expected = [plain(backend.evaluate(*question).best) for question in questions]
+        together = backend.evaluate_many(questions)
+        assert [plain(best) for best in together.best] == expected
+        if isinstance(backend, StoredBackend):
+            rows = [{**configuration, **asdict(fidelity)} for configuration, fidelity in questions]
+            columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+            assert [plain(best) for best in backend.look_up(columns).best] == expected
 
     def test_an_answer_belongs_to_who_asked(self) -> None:
         backend = self.make()

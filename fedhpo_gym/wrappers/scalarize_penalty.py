@@ -62,6 +62,11 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         info = {**info, "penalty": penalty}
         return observation, float(scores[0]) - penalty, terminated, truncated, info
 
+    @property
+    def rule(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Limits and weights, by objective, in the direction of errors."""
+        return tuple(self._limits.tolist()), tuple(self._weights.tolist())
+
     def penalty(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the (...) penalties of (..., m) scores."""
         excess = self._weights * np.maximum(-scores - self._limits, 0.0)

@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -14,17 +15,21 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as vector_wrappers
+from numpy.typing import NDArray
 
 import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.backends import StoredBackend
 from fedhpo_gym.envs import TrialEnv
+from fedhpo_gym.envs.vector_scores import Scorer
 from fedhpo_gym.envs.vector_trial import TrialVectorEnv
 from fedhpo_gym.errors import InvalidArgumentError, OffGridError, UnknownNameError
+from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.schema import Evaluation, Fidelity
-from fedhpo_gym.tasks import TASKS, get_task
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.tasks import TASKS, Task, get_task
 from fedhpo_gym.testing import Analytic, make_env
 from fedhpo_gym.testing.rollout import plain
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
-from tiny_table import ENV_ID, tiny  # noqa: F401 - a fixture
 
 ID = "FedHPO-LR-CreditG-v0"
 N = 4
@@ -141,6 +146,15 @@ def test_a_backend_that_stores_nothing_gives_the_same(arguments: dict[str, Any])
     run_both(make(**arguments), singles(**arguments), 20)
 
 
+@pytest.mark.parametrize("backend", ["tabular", "surrogate"])
+def test_objectives_that_know_one_evaluation_only_give_the_same(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Scorer, "can_batch", False)
+    arguments = {"backend": backend, "budget_trials": 5}
+    run_both(make(**arguments), singles(**arguments), 12)
+
+
 def test_all_that_a_single_environment_says_can_be_asked_for() -> None:
     arguments = {"freeze_thaw": True, "budget_s": 2e5, "fidelity": {"client_sample_rate": 0.6}}
     for backend in ("tabular", "surrogate"):
@@ -193,6 +207,22 @@ def test_actions_off_by_rounding_are_clipped() -> None:
     for value in (1.0, 1.0 + 5e-7, -1.0 - 5e-7):
         actions = np.full(ours.action_space.shape, value)
         assert_same(ours.step(actions), theirs.step(actions))
+
+
+def test_what_one_environment_computed_serves_no_other_question() -> None:
+    pinned = {"fidelity": {"round": 81, "client_sample_rate": 0.4}}
+    for other in (
+        {},
+        {"fidelity": {"round": 27, "client_sample_rate": 0.4}},
+        {"seed": 2},
+        {"algorithm": "fedavg", "system": {"server_compute_s": 9.0}},
+        {"constraints": {"fairness_std": 0.01}},
+        {"constraints": {"fairness_std": 0.02}},
+        {"constraints": {"fairness_std": {"limit": 0.02, "weight": 5.0}}},
+        {"objectives": ["fairness_std", "val_loss"]},
+    ):
+        arguments = {**pinned, **other}
+        run_both(make(**arguments), singles(**arguments), 3)
 
 
 # ------------------------------------------------------------------------------- what it is
@@ -406,10 +436,24 @@ def test_there_is_no_trial_to_describe_before_the_first() -> None:
             env.trial_info(index)
 
 
-@pytest.mark.usefixtures("tiny")
-def test_a_table_that_lacks_cells_of_the_grid_is_refused() -> None:
-    with pytest.raises(OffGridError, match=r"must be on the grid|must be in"):
-        make(name=ENV_ID, grid=True)
+class StoresLittle(Analytic, StoredBackend):
+    """Stores three batch sizes only."""
+
+    def __init__(self, task: Task, seed: int | None = None) -> None:
+        super().__init__(task, seed)
+        sizes = replace(task.space["batch_size"], values=(4, 64, 256))
+        few = (sizes if d.name == sizes.name else d for d in task.space.dimensions)
+        self.space = SearchSpace(tuple(few))
+
+    def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
+        raise AssertionError("not needed")
+
+
+def test_a_backend_that_lacks_cells_of_the_grid_is_refused() -> None:
+    task = get_task("LR-CreditG")
+    env = TrialEnv(task, StoresLittle(task), grid=True)
+    with pytest.raises(OffGridError, match="nearest legal values are 4, 64"):
+        TrialVectorEnv(N, BudgetTermination(env, budget_trials=3))
 
 
 def test_the_analytic_backend_has_a_vector_form_too() -> None:

@@ -65,6 +65,15 @@ def test_errors_are_those_of_each_value(name: str) -> None:
     assert objective.unclipped_errors(array).tolist() == unclipped
 
 
+def test_only_evaluations_of_one_federation_can_be_stacked() -> None:
+    together, alone = many()
+    np.testing.assert_array_equal(Evaluations.stack(alone).best, together.best)
+    other = many(1)[1][0]
+    for wrong in ([], [alone[0], other]):
+        with pytest.raises(InvalidArgumentError, match="`evaluations` must"):
+            Evaluations.stack(wrong)
+
+
 def test_shapes_must_fit() -> None:
     together, _ = many()
     for best in (together.best[0], together.best[:, :, :4]):

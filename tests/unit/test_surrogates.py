@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedhpo_gym.schema import Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.surrogates.forest import Forest
 from fedhpo_gym.surrogates.inputs import Inputs
-from fedhpo_gym.surrogates.model import Model
+from fedhpo_gym.surrogates.model import Compression, Model
 from fedhpo_gym.surrogates.network import Network
 from fedhpo_gym.surrogates.outputs import (
     num_outputs,
@@ -317,3 +318,22 @@ def test_objectives_are_the_means_of_the_evaluation() -> None:
         )
         assert found[row, 0] == pytest.approx(evaluation.mean("val", "accuracy"), rel=1e-5)
         assert np.exp(found[row, 1]) == pytest.approx(evaluation.mean("val", "loss"), rel=1e-5)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_groups_of_rows_get_the_same_bits_together_and_alone(compressed: bool) -> None:
+    rng = np.random.default_rng(0)
+    sizes = (9, 64, 11)
+    layers: dict[str, NDArray[Any]] = {}
+    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
+        layers[f"weight_{layer}"] = rng.normal(size=(inputs, outputs)).astype(np.float16)
+        layers[f"bias_{layer}"] = rng.normal(size=outputs).astype(np.float16)
+    count = 3 + 45 + 1 if compressed else sizes[-1]
+    scales = {"mean": rng.normal(size=count), "scale": rng.uniform(1, 2, count)}
+    scales |= {"low": np.full(count, -50.0), "high": np.full(count, 50.0)}
+    compression = Compression(rng.normal(size=(sizes[-1] - 4, 45))) if compressed else None
+    model = Model(Network(layers), scales, compression)
+    groups = rng.normal(size=(300, 3, 9)).astype(np.float32)
+    alone = np.stack([model.predict(group) for group in groups])
+    assert alone.shape == (300, 3, count)
+    np.testing.assert_array_equal(model.predict(groups), alone)
