@@ -19,6 +19,7 @@ from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.building.sequence import balanced, halton
 from fedhpo_gym.building.workers import read_unit
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.schema import METRICS
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -52,7 +53,8 @@ class SampleDesign(Design[SampleUnit]):
     """The first points of one endless sequence of courses that fills a space evenly.
 
     A point is a configuration from a scrambled Halton sequence, a client sample rate and a seed,
-    which are balanced. Float hyperparameters take any value, integers those of the grid: the engine
+    which are balanced. Points come in blocks of as many courses as the model's blocks hold: those
+    share integers, rate and seed, and so cost the engine as much as one course. Float hyperparameters take any value, integers those of the grid: the engine
     shares work among courses of equal batch size and architecture. A larger design begins with the
     same courses, so it extends a smaller one; finished points are known by their numbers, whatever
     units they were computed in.
@@ -98,8 +100,12 @@ class SampleDesign(Design[SampleUnit]):
         """The courses, in the order of the sequence."""
         space, seeds = self.space, self.task.seeds
         rates = self.task.fidelity_space["client_sample_rate"].grid
-        actions = 2.0 * halton(self.size, len(space)) - 1.0
-        pairs = balanced(self.size, len(rates) * len(seeds)).tolist()
+        # The courses of a block cost as much as one of them: they share what the engine shares.
+        block = np.arange(self.size) // get_model(self.task.model).slots
+        shared = [d.kind == "int" for d in space.dimensions]
+        points = halton(self.size, len(space))
+        actions = 2.0 * np.where(shared, points[block], points) - 1.0
+        pairs = balanced(self.size, len(rates) * len(seeds))[block].tolist()
         return [
             make_course(
                 self.task,

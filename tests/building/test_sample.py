@@ -36,7 +36,7 @@ pytestmark = pytest.mark.raw
 
 TASK = get_task("LR-BreastCancer")
 NAME = TASK.table_name
-SIZE, ROUNDS, RATES = 14, 6, (0.4, 1.0)
+SIZE, ROUNDS, RATES = 60, 6, (0.4, 1.0)
 COMMAND = ["build", "FedHPO-LR-BreastCancer", "--sample", str(SIZE), "--rounds", str(ROUNDS)]
 COMMAND += ["--rates", "0.4,1"]
 
@@ -108,10 +108,10 @@ def test_every_coordinate_visits_every_interval() -> None:
 
 
 def test_seeds_and_rates_are_balanced_and_not_in_step_with_a_coordinate() -> None:
-    count = 6 * 40
+    count = 6 * 24 * 5
     courses = design(count)._points
     pairs = Counter((course.seed, course.client_sample_rate) for course in courses)
-    assert pairs == {(seed, rate): 40 for seed in TASK.seeds for rate in RATES}
+    assert pairs == {(seed, rate): 24 * 5 for seed in TASK.seeds for rate in RATES}
     number = balanced(count, 2)
     assert abs(np.corrcoef(number, halton(count, 1)[:, 0])[0, 1]) < 0.2
 
@@ -219,7 +219,7 @@ def test_the_card_says_what_is_there_and_what_is_not(built: Path) -> None:
     assert (card["courses"], card["courses_planned"]) == (SIZE, SIZE)
     assert card["rounds_trained"] == ROUNDS
     assert "not drawn" in card["missing"]
-    assert "0 of 14" in card["missing"]
+    assert f"0 of {SIZE}" in card["missing"]
     assert card["build_command"] == (
         "fedhpo-gym build FedHPO-LR-BreastCancer --algorithm fedavg "
         f"--sample {SIZE} --rounds {ROUNDS} --rates 0.4,1.0"
