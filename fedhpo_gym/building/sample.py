@@ -54,10 +54,11 @@ class SampleDesign(Design[SampleUnit]):
 
     A point is a configuration from a scrambled Halton sequence, a client sample rate and a seed,
     which are balanced. Points come in blocks of as many courses as the model's blocks hold: those
-    share integers, rate and seed, and so cost the engine as much as one course. Float hyperparameters take any value, integers those of the grid: the engine
-    shares work among courses of equal batch size and architecture. A larger design begins with the
-    same courses, so it extends a smaller one; finished points are known by their numbers, whatever
-    units they were computed in.
+    share integers, rate and seed, and so cost the engine as much as one course. Float
+    hyperparameters take any value, integers those of the grid: the engine shares work among courses
+    of equal batch size and architecture. A larger design begins with the same courses, so it
+    extends a smaller one; finished points are known by their numbers, whatever units they were
+    computed in.
     """
 
     kind = "sample"
