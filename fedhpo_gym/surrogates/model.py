@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.surrogates.forest import Forest
+from fedhpo_gym.surrogates.kernel import Kernel
 from fedhpo_gym.surrogates.network import Network
 from fedhpo_gym.surrogates.outputs import client_outputs
 
@@ -28,8 +29,8 @@ class Regressor(Protocol):
         """Return (..., n, outputs) for (..., n, features); leading axes change no bit."""
 
 
-KINDS: Mapping[str, type[Forest] | type[Network]] = MappingProxyType(
-    {"forest": Forest, "network": Network}
+KINDS: Mapping[str, type[Forest] | type[Kernel] | type[Network]] = MappingProxyType(
+    {"forest": Forest, "kernel": Kernel, "network": Network}
 )
 
 

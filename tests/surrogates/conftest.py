@@ -23,6 +23,7 @@ def fitted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("FEDHPO_GYM_TABLES", str(folder))
         patch.setattr("fedhpo_gym.tools.candidates.FEWEST_STEPS", 30)
         patch.setattr("fedhpo_gym.tools.candidates.BOOSTED_TREES", 30)
+        patch.setattr("fedhpo_gym.tools.candidates.KERNEL_POINTS", 100)
         fit_surrogate(NAME, folder)
     return folder
 

@@ -22,7 +22,8 @@ from fedhpo_gym.schema import METRICS, SPLITS, Fidelity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates import Surrogate
-from fedhpo_gym.surrogates.model import Compression, Model
+from fedhpo_gym.surrogates.kernel import Kernel
+from fedhpo_gym.surrogates.model import KINDS, Compression, Model
 from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics
 from fedhpo_gym.tables import Sample, codec, open_table
 from fedhpo_gym.tables.sample import write_sample
@@ -92,6 +93,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("FEDHPO_GYM_TABLES", str(folder))
         patch.setattr("fedhpo_gym.tools.candidates.FEWEST_STEPS", 30)
         patch.setattr("fedhpo_gym.tools.candidates.BOOSTED_TREES", 30)
+        patch.setattr("fedhpo_gym.tools.candidates.KERNEL_POINTS", 100)
         fitting.fit_surrogate(NAME)
     return folder
 
@@ -332,3 +334,64 @@ def test_a_compressed_model_survives_storing(crowd: tuple[Path, Mapping[str, Any
     again = Model.from_arrays(card["model"]["kind"], model.arrays)
     rows = np.random.default_rng(0).uniform(-1, 1, (5, 9)).astype(np.float32)
     np.testing.assert_array_equal(model.predict(rows), again.predict(rows))
+
+
+# -------------------------------------------------------------- candidates that suit few courses
+
+
+def made_up_rows(count: int = 120) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(-1, 1, (count, 3)).astype(np.float32)
+    targets = np.column_stack([np.sin(3 * rows[:, 0]), rows[:, 0] * rows[:, 1]])
+    return rows, targets.astype(np.float32)
+
+
+def test_kernel_ridge_is_the_one_of_scikit_learn() -> None:
+    kernels = pytest.importorskip("sklearn.gaussian_process.kernels")
+    rows, targets = made_up_rows()
+    ours = CANDIDATES["kernel_ridge"].fit(rows, targets, False)["width=2.0, ridge=0.1"]
+    stretch = ours.arrays["stretch"].astype(np.float64)
+    kernel = kernels.Matern(length_scale=1 / stretch, nu=1.5)
+    gram = kernel(rows.astype(np.float64)) + 0.1 * np.eye(len(rows))
+    new = np.random.default_rng(1).uniform(-1, 1, (20, 3)).astype(np.float32)
+    expected = kernel(new.astype(np.float64), rows.astype(np.float64)) @ np.linalg.solve(
+        gram, targets
+    )
+    np.testing.assert_allclose(ours.predict(new), expected, atol=1e-3)
+    assert stretch[2] < 0.6 * stretch[0], "a column that does not matter is stretched less"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("weights", None), ("weights", np.zeros(5)), ("points", np.zeros((5, 2))),
+     ("stretch", np.ones(2))],
+)  # fmt: skip
+def test_a_kernel_whose_arrays_do_not_fit_is_refused(name: str, value: Any) -> None:
+    arrays = {"stretch": np.ones(3), "points": np.zeros((5, 3)), "weights": np.zeros((5, 2))}
+    Kernel(arrays)
+    arrays.pop(name)
+    with pytest.raises(InvalidArgumentError, match=r"kernel"):
+        Kernel(arrays if value is None else {**arrays, name: value})
+
+
+def test_boosted_trees_are_a_sum_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = pytest.importorskip("sklearn.tree")
+    rows, targets = made_up_rows()
+    monkeypatch.setattr("fedhpo_gym.tools.candidates.BOOSTED_SHARE", 1.0)
+    monkeypatch.setattr("fedhpo_gym.tools.candidates.BOOSTED_TREES", 12)
+    forest = CANDIDATES["boosted_trees"].fit(rows, targets, False)[""]
+    total = np.zeros(targets.shape)
+    for _ in range(12):
+        one = tree.DecisionTreeRegressor(max_depth=5, random_state=0)
+        total += 0.1 * one.fit(rows, targets - total).predict(rows)
+    np.testing.assert_allclose(forest.predict(rows), total, atol=2e-3)
+
+
+def test_what_suits_few_courses_is_better_on_few_smooth_courses(surrogate: Surrogate) -> None:
+    found = surrogate.card["comparison"]["candidates"]
+    errors = {
+        name: result["by_configuration"]["test"]["log_val_loss"]["mae"]
+        for name, result in found.items()
+    }
+    assert errors["kernel_ridge"] < errors["random_forest"]
+    assert surrogate.card["model"]["kind"] in KINDS

@@ -1,0 +1,60 @@
+"""A sum of smooth bumps around known points, evaluated with numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import InvalidArgumentError
+
+ARRAYS = ("stretch", "points", "weights")
+
+
+def matern(rows: NDArray[np.floating], points: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the (n, m) Matern kernel with smoothness 3/2 of stretched (n, c) rows and (m, c).
+
+    k = (1 + sqrt(3) r) exp(-sqrt(3) r) at distance r (Rasmussen and Williams, 2006, eq. 4.17).
+    """
+    squares = (rows**2).sum(axis=1)[:, None] + (points**2).sum(axis=1) - 2.0 * rows @ points.T
+    distance = np.sqrt(3.0 * np.maximum(squares, 0.0))
+    return np.asarray((1.0 + distance) * np.exp(-distance), dtype=np.float64)
+
+
+class Kernel:
+    """Weights times the kernel between a row and every known point."""
+
+    kind = "kernel"
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take a kernel machine's arrays.
+
+        Args:
+            arrays: `stretch` (features,) that rows are multiplied by, `points` (m, features)
+                stretched, `weights` (m, outputs).
+
+        Raises:
+            InvalidArgumentError: an array is missing, or the arrays do not fit together.
+        """
+        missing = [name for name in ARRAYS if name not in arrays]
+        if missing:
+            raise InvalidArgumentError(f"a kernel needs the arrays {ARRAYS}, {missing} are missing")
+        self._stored = {name: arrays[name] for name in ARRAYS}
+        self._stretch, self._points, self._weights = (
+            arrays[name].astype(np.float64) for name in ARRAYS
+        )
+        count = len(self._weights)
+        if self._weights.ndim != 2 or self._points.shape != (count, *self._stretch.shape):
+            raise InvalidArgumentError("the arrays of a kernel do not fit together")
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is stored."""
+        return self._stored
+
+    def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return (n, outputs) for (n, features)."""
+        values = matern(rows.astype(np.float64) * self._stretch, self._points) @ self._weights
+        return values.astype(np.float32)
