@@ -75,6 +75,9 @@ def split_items(items: Items, item_bytes: int, max_bytes: int) -> Iterator[Items
     A portion holds at least one client, and else at most `max_bytes` of local parameters.
     """
     limit = max(max_bytes // max(item_bytes, 1), 1)
+    if len(items) <= limit:
+        yield items
+        return
     clients, counts = np.unique(items.client, return_counts=True)
     first, used = 0, 0
     for position, count in enumerate(counts):
