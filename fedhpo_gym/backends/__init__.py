@@ -9,6 +9,7 @@ from typing import Any
 
 from fedhpo_gym.backends.base import Backend, StoredBackend
 from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import Task
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
@@ -19,6 +20,17 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Backends by name; a module is imported when its backend is first asked for."""
+
+
+def default_backend(task: Task) -> str:
+    """Return the backend that answers a task when none is named.
+
+    Stored numbers: the table where there is one, else the surrogate where there is one. Where there
+    is neither, it is "tabular", whose refusal says how to get them; nothing trains unasked.
+    """
+    if find(task.table_name, ".table.json") is None:
+        return "surrogate" if find(task.table_name, ".surrogate.json") else "tabular"
+    return "tabular"
 
 
 def make_backend(name: str, task: Task, **options: Any) -> Backend:
@@ -40,4 +52,4 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     return backend
 
 
-__all__ = ["BACKENDS", "Backend", "StoredBackend", "make_backend"]
+__all__ = ["BACKENDS", "Backend", "StoredBackend", "default_backend", "make_backend"]

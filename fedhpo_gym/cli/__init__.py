@@ -79,7 +79,10 @@ def _add_run(commands: Commands) -> None:
     )  # fmt: skip
     sub.add_argument("--seeds", type=int, default=5, metavar="N", help="runs per agent (5)")
     sub.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="(runs)")
-    sub.add_argument("--backend", default="tabular", help="tabular (default), surrogate or raw")
+    sub.add_argument(
+        "--backend", metavar="NAME",
+        help="tabular, surrogate or raw; by default the first of the former two with numbers",
+    )  # fmt: skip
     sub.add_argument(
         "--fidelity", nargs="+", default=[], metavar="NAME=VALUE",
         help="fidelity of every trial; full by default, `NAME=free` leaves it to the agent",

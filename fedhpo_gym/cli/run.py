@@ -16,6 +16,7 @@ from fedhpo_gym.analysis.files import read_record, record_path, write_record
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.cli.console import package_version, say
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tasks import get_task
 
 FREE = "free"
@@ -115,19 +116,27 @@ def environment_arguments(env_id: str, options: argparse.Namespace) -> dict[str,
         InvalidArgumentError: an argument is malformed, or given twice.
         UnknownNameError: no such fidelity.
     """
-    kwargs: dict[str, Any] = {"backend": options.backend}
+    kwargs: dict[str, Any] = {}
+    if options.backend is not None:
+        kwargs["backend"] = options.backend
     if options.budget_s is not None:
         kwargs["budget_s"] = options.budget_s
     for name, value in _pairs("--set", options.settings):
-        if name in kwargs or name == "fidelity":
+        if name in kwargs or name in ("fidelity", "backend"):
             raise InvalidArgumentError(f"`{name}` is given twice, the second time by `--set`")
         kwargs[name] = value
-    if fidelity := pinned_fidelity(env_id, kwargs, options.fidelity):
+    with closing(make_environment(env_id, kwargs)) as env:
+        # A record names its backend, so that it replays where there are other tables.
+        backend = getattr(env.unwrapped, "backend", None)
+        space = getattr(env.unwrapped, "fidelity_space", get_task(env_id).fidelity_space)
+    if backend is not None:
+        kwargs["backend"] = getattr(backend, "name", backend)
+    if fidelity := pinned_fidelity(space, options.fidelity):
         kwargs["fidelity"] = fidelity
     return kwargs
 
 
-def pinned_fidelity(env_id: str, kwargs: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def pinned_fidelity(space: SearchSpace, words: Sequence[str]) -> dict[str, Any]:
     """Return the fidelity that every trial of a run has: full, unless asked otherwise.
 
     The black-box protocol of FedHPO-Bench (Wang et al., 2022) evaluates at full fidelity only. Full
@@ -137,8 +146,6 @@ def pinned_fidelity(env_id: str, kwargs: Mapping[str, Any], words: Sequence[str]
         InvalidArgumentError: a word is not of the form `name=value`.
         UnknownNameError: no such fidelity.
     """
-    with closing(make_environment(env_id, kwargs)) as env:
-        space = getattr(env.unwrapped, "fidelity_space", get_task(env_id).fidelity_space)
     pinned: dict[str, Any] = {d.name: d.high for d in space.dimensions}
     for name, value in _pairs("--fidelity", words):
         if name not in space.names:

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from fedhpo_gym.backends import make_backend
+from fedhpo_gym.backends import default_backend, make_backend
 from fedhpo_gym.envs.trial import DEFAULT_OBJECTIVES, TrialEnv
 from fedhpo_gym.errors import InvalidArgumentError, suggest
 from fedhpo_gym.space import Value
@@ -38,7 +38,7 @@ def make_trial_env(**arguments: Any) -> gym.Env[Any, Any]:
 def build_trial_env(
     *,
     task: str,
-    backend: str = "tabular",
+    backend: str | None = None,
     algorithm: str = "fedavg",
     alpha: float = 0.5,
     preprocessing: str = "label_encoded",
@@ -61,7 +61,8 @@ def build_trial_env(
 
     Args:
         task: name in the catalogue.
-        backend: "tabular", "surrogate" or "raw".
+        backend: "tabular", "surrogate" or "raw"; None for the first of the former two that has
+            numbers.
         algorithm: name of the FL algorithm.
         alpha: concentration of the LDA partition.
         preprocessing: "label_encoded" (the paper's) or "standardized".
@@ -86,6 +87,7 @@ def build_trial_env(
         variant = variant.held(settings)
     if system:
         variant = variant.variant(system=_system(variant.system, system))
+    backend = default_backend(variant) if backend is None else backend
     if device is not None and backend != "raw":
         raise InvalidArgumentError(f'`device` is for backend="raw" only, got backend={backend!r}')
     options = {} if device is None else {"device": device}
