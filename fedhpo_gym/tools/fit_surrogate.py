@@ -78,10 +78,10 @@ def fit_surrogate(name: str, folder: Path | None = None, candidate: str | None =
     if candidate is not None and candidate not in CANDIDATES:
         raise unknown_name("surrogate candidate", candidate, CANDIDATES)
     source = open_source(name)
-    if source.num_configurations < FOLDS:
+    if source.num_held_out < FOLDS:
         raise InvalidArgumentError(
-            f"`name` must name a table or sample of at least {FOLDS} configurations, got "
-            f"{name!r} with {source.num_configurations}; build a larger one"
+            f"`name` must name a table or sample of at least {FOLDS} configurations with "
+            f"minibatches of their own, got {name!r} with {source.num_held_out}; build a larger one"
         )
     rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))
     fits = len(source.foldings) * FOLDS * len(CANDIDATES) + 2

@@ -51,6 +51,10 @@ class Source(Protocol):
     def num_configurations(self) -> int:
         """How many configurations it holds."""
 
+    @property
+    def num_held_out(self) -> int:
+        """How many groups of rows can be held out."""
+
     def rows(self, limit: int, rng: np.random.Generator) -> Rows:
         """Return all rows, or as many as `limit` drawn without replacement.
 
@@ -122,7 +126,7 @@ class TableSource:
         self.stored = table
         self.inputs = _inputs(table)
         self.fidelity_space = intervals(table.fidelity_space)
-        self.num_configurations = table.space.grid_size
+        self.num_configurations = self.num_held_out = table.space.grid_size
 
     def rows(self, limit: int, rng: np.random.Generator) -> Rows:
         """See `Source.rows`."""
@@ -166,10 +170,11 @@ class TableSource:
 
 
 class SampleSource:
-    """Courses spread over the space; all rounds of a configuration are held out together.
+    """Courses spread over the space; those of one configuration or block are held out together.
 
-    By row, the other rounds of the same course would be among the training rows, and every model
-    would look good.
+    A block is what a design makes of courses that are cheap together: same integers, client sample
+    rate and seed. With other rounds of a course, or courses with the same minibatches, among the
+    training rows, every model would look good.
     """
 
     kind: ClassVar[str] = "sample"
@@ -180,8 +185,20 @@ class SampleSource:
         self.inputs = _inputs(sample)
         self.fidelity_space = intervals(sample.fidelity_space)
         self._configurations = sample.configurations()
-        self._groups = _number([tuple(c.values()) for c in self._configurations])
-        self.num_configurations = int(self._groups.max()) + 1
+        same = _number([tuple(c.values()) for c in self._configurations])
+        self.num_configurations = int(same.max()) + 1
+        self._together = _joined(same, _number(self._shared()))
+        self.num_held_out = len(np.unique(self._together))
+
+    def _shared(self) -> list[tuple[Any, ...]]:
+        """Return, per course, what its block has in common."""
+        integers = [d.name for d in self.stored.space.dimensions if d.kind == "int"]
+        rates, seeds = (self.stored.codes(name) for name in ("client_sample_rate", "seed"))
+        pairs = zip(rates.tolist(), seeds.tolist(), strict=True)
+        return [
+            (*(configuration[name] for name in integers), *pair)
+            for configuration, pair in zip(self._configurations, pairs, strict=True)
+        ]
 
     def rows(self, limit: int, rng: np.random.Generator) -> Rows:
         """See `Source.rows`."""
@@ -203,7 +220,7 @@ class SampleSource:
             outputs=to_outputs(_metrics(sample, chosen), best_round, seed_weights[seed]),
             seed=seed,
             seed_weights=seed_weights,
-            configuration=self._groups[course],
+            configuration=self._together[course],
         )
 
     @property
@@ -216,3 +233,16 @@ def _number(keys: list[tuple[Any, ...]]) -> NDArray[np.int64]:
     """Return the same number for equal keys, counted from 0."""
     known: Mapping[Any, int] = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return np.array([known[key] for key in keys], dtype=np.int64)
+
+
+def _joined(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return numbers that are equal where either of two numberings is, directly or by a chain."""
+    joined = one
+    while True:
+        before = joined
+        for numbers in (one, other):
+            least = np.full(int(numbers.max()) + 1, len(one))
+            np.minimum.at(least, numbers, joined)
+            joined = least[numbers]
+        if np.array_equal(joined, before):
+            return joined

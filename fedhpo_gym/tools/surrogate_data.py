@@ -34,7 +34,7 @@ class Rows:
         outputs: (n, outputs), see `surrogates.outputs`.
         seed: (n,) which seed.
         seed_weights: (seeds, clients, splits) of the clients in the mean.
-        configuration: (n,) which configuration.
+        configuration: (n,) which configurations are held out together.
     """
 
     inputs: Array

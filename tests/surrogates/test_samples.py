@@ -132,6 +132,23 @@ def test_rows_are_the_courses_of_the_sample(tmp_path: Path) -> None:
     np.testing.assert_allclose(rows.inputs[at], one[0], atol=1e-6)
 
 
+def test_courses_that_share_minibatches_are_held_out_together(tmp_path: Path) -> None:
+    sample = write_made_up_sample(tmp_path)
+    codes = {name: sample.codes(name).copy() for name in sample._codes}
+    integers = [i for i, d in enumerate(sample.space.dimensions) if d.kind == "int"]
+    for course, other in ((9, 4), (7, 9)):
+        codes["configuration"][course, integers] = codes["configuration"][other, integers]
+        for name in ("client_sample_rate", "seed"):
+            codes[name][course] = codes[name][other]
+    source = SampleSource(Sample(write_sample(tmp_path / "blocks", dict(sample.card), codes)))
+    assert source.num_configurations == COUNT
+    assert source.num_held_out <= COUNT - 2
+    group = source.rows(EVERYTHING, np.random.default_rng(0)).configuration
+    of_course = group.reshape(COUNT, len(ROUNDS))[:, 0]
+    assert of_course[4] == of_course[7] == of_course[9]
+    assert (of_course == of_course[4]).sum() < COUNT // 2
+
+
 def test_courses_of_one_configuration_are_held_out_together(tmp_path: Path) -> None:
     sample = write_made_up_sample(tmp_path)
     codes = {name: sample.codes(name).copy() for name in sample._codes}
