@@ -88,8 +88,9 @@ def make_user_federation(
     seed: int,
     preprocessing: str = "label_encoded",
     fractions: tuple[float, float] = (0.6, 0.2),
+    num_users: int | None = None,
 ) -> Federation:
-    """Make every user of a data set a client and split its samples at random.
+    """Make users of a data set clients and split the samples of each at random.
 
     Args:
         dataset: the data, with users.
@@ -97,6 +98,8 @@ def make_user_federation(
         preprocessing: see `make_federation`.
         fractions: shares of training and validation data; the rest is test data. A user with
             three samples or more has at least one in each split.
+        num_users: users to keep of a data set with more; all by default. They are drawn among
+            those with three samples or more, the same under every seed.
 
     Raises:
         InvalidArgumentError: the data set has no users, or an argument is out of its range.
@@ -107,7 +110,7 @@ def make_user_federation(
     bounds = np.flatnonzero(np.diff(dataset.users[order])) + 1
     rng = stream(seed, "split")
     clients = []
-    for rows in np.split(order, bounds):
+    for rows in _some_users(np.split(order, bounds), num_users):
         rows = rng.permutation(rows)
         held_out = [
             max(round(share * len(rows)), 1) for share in (fractions[1], 1 - sum(fractions))
@@ -118,6 +121,14 @@ def make_user_federation(
         clients.append(tuple(np.split(rows, cuts)))
     train = np.concatenate([client[0] for client in clients])
     return _federation(dataset, tuple(clients), train, seed, preprocessing)
+
+
+def _some_users(users: list[Indices], number: int | None) -> list[Indices]:
+    if number is None or len(users) <= number:
+        return users
+    splittable = [rows for rows in users if len(rows) >= len(SPLITS)]
+    drawn = stream(0, "users").permutation(len(splittable))[:number]
+    return [splittable[i] for i in np.sort(drawn)]
 
 
 def _draw_splits(dataset: Dataset, seed: int) -> list[Indices]:

@@ -27,11 +27,14 @@ def _by_lda(
     return make_federation(dataset, seed, num_clients, alpha, preprocessing)
 
 
-def _by_user(
-    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
-) -> Federation:
-    del num_clients, alpha  # the data say who is who
-    return make_user_federation(dataset, seed, preprocessing)
+def _by_user(train: float, val: float) -> Partition:
+    def split(
+        dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
+    ) -> Federation:
+        del alpha  # the data say who is who
+        return make_user_federation(dataset, seed, preprocessing, (train, val), num_clients)
+
+    return split
 
 
 def _by_community(
@@ -42,7 +45,12 @@ def _by_community(
 
 
 PARTITIONS: Mapping[str, Partition] = MappingProxyType(
-    {"lda": _by_lda, "user": _by_user, "community": _by_community}
+    {
+        "lda": _by_lda,
+        "user": _by_user(0.6, 0.2),
+        "user-80-10-10": _by_user(0.8, 0.1),
+        "community": _by_community,
+    }
 )
 
 

@@ -53,7 +53,7 @@ class Task:
         budget_s: simulated seconds of one HPO run.
         citation: source of the problem.
         num_clients: clients of the federation.
-        partition: how the data become clients: "lda", "user" or "community".
+        partition: how the data become clients: see `fl.partitions`.
         algorithm: FL algorithm.
         alpha: concentration of the LDA partition.
         preprocessing: "label_encoded" (the paper's) or "standardized".

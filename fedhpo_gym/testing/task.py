@@ -26,6 +26,8 @@ from fedhpo_gym.testing.rollout import go_on, plain, rollout
 # What check_env says about every wrapped environment, and about every vector of rewards.
 HARMLESS = (r".*different from the unwrapped version", r".*must be a float, int, np.integer")
 
+FIDELITIES = ("round", "client_sample_rate")
+
 OTHER_PROCESS = """
 import json, sys
 import gymnasium as gym
@@ -77,7 +79,7 @@ class TaskConformance:
         return {
             "backend": "raw",
             "seed": self.task.seeds[0],
-            "fidelity": {"round": 1, "client_sample_rate": 0.2},
+            "fidelity": {name: self.task.fidelity_space[name].low for name in FIDELITIES},
         }
 
     def make(self, prefix: str = "", **arguments: Any) -> gym.Env[Any, Any]:
@@ -96,7 +98,7 @@ class TaskConformance:
         assert task.citation
         assert task.budget_s > 0
         assert task.num_parameters > 0
-        assert {"round", "client_sample_rate"} == set(task.fidelity_space.names)
+        assert set(FIDELITIES) == set(task.fidelity_space.names)
         assert {task.id, f"MO-{task.id}"} <= set(gym.registry)
 
     @pytest.mark.parametrize("prefix", ["", "MO-"])

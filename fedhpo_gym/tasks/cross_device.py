@@ -1,0 +1,53 @@
+"""Very many clients with little data each: the cross-device rows of the paper's Tables 1 and 7."""
+
+from __future__ import annotations
+
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.systems import CROSS_DEVICE
+from fedhpo_gym.tasks.base import SPARSE_ROUNDS, Task
+
+PAPER = "Wang et al.: FedHPO-Bench (2022), Tables 1, 7, Appendix H.1"
+
+FIDELITY_SPACE = SearchSpace(
+    (
+        Dimension("round", 1, 500, "int", values=SPARSE_ROUNDS, unit="rounds", scope="fidelity"),
+        Dimension(
+            "client_sample_rate",
+            0.005,
+            0.05,
+            "float",
+            values=(0.005, 0.01, 0.02, 0.05),
+            scope="fidelity",
+        ),
+    )
+)
+
+# No batch size: a step takes all training tweets of a user. The original's batches of 64 did so
+# too, for all users of its data.
+TWITTER_SPACE = SearchSpace(
+    (
+        Dimension("learning_rate", 1e-5, 1.0, "float", log=True, bins=6),
+        Dimension("weight_decay", 0.0, 0.001, "float", bins=4),
+        Dimension("step_size", 1, 4, "int", bins=4, unit="local epochs"),
+    )
+)
+
+DAY_S = 86_400.0
+
+CROSS_DEVICE_TASKS = (
+    Task(
+        model="LR",
+        dataset="Twitter",
+        num_features=10_000,
+        num_classes=2,
+        num_parameters=20_002,
+        client_space=TWITTER_SPACE,
+        fidelity_space=FIDELITY_SPACE,
+        budget_s=DAY_S,
+        citation=f"{PAPER}; Go, Bhayani, Huang (2009); Caldas et al.: LEAF (2018)",
+        num_clients=2_875,
+        partition="user-80-10-10",
+        system=CROSS_DEVICE,
+        tags=frozenset({"lr", "texts", "cross-device"}),
+    ),
+)
