@@ -9,10 +9,11 @@ from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.tasks.base import Task
 from fedhpo_gym.tasks.cnn import CNN_TASKS
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
+from fedhpo_gym.tasks.gnn import GNN_TASKS
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 
 TASKS: Mapping[str, Task] = MappingProxyType(
-    {task.name: task for task in (*LR_TASKS, *CNN_TASKS, *CROSS_DEVICE_TASKS)}
+    {task.name: task for task in (*LR_TASKS, *CNN_TASKS, *CROSS_DEVICE_TASKS, *GNN_TASKS)}
 )
 
 TESTING = ("LR-CreditG", "LR-BreastCancer")

@@ -30,6 +30,8 @@ def test_every_task_agrees_with_its_data_and_its_model(task: Task) -> None:
     assert task.num_classes == source.num_classes
     if task.model == "LR":
         assert task.num_parameters == (task.num_features + 1) * task.num_classes
+    if task.model == "GNN":
+        assert task.num_parameters == (task.num_features + 1) * 64 + 65 * task.num_classes
     assert task.citation
     assert task.seeds == (1, 2, 3)
 
@@ -54,6 +56,12 @@ TABLE_8: dict[str, dict[str, tuple[float, ...]]] = {
         "dropout": (0.0, 0.5),
         "batch_size": (16, 32, 64),
         "step_size": (1, 2, 3, 4),
+    },
+    "GNN": {
+        "learning_rate": CNN_RATES,
+        "weight_decay": WEIGHT_DECAYS,
+        "dropout": (0.0, 0.5),
+        "step_size": (1, 2, 3, 4, 5, 6, 7, 8),
     },
 }
 

@@ -8,9 +8,12 @@ from types import MappingProxyType
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.fl.models.base import Inputs, Minibatch, Model, Parameters
 from fedhpo_gym.fl.models.cnn import ConvNet
+from fedhpo_gym.fl.models.gcn import GCN
 from fedhpo_gym.fl.models.logistic import LogisticRegression
 
-MODELS: Mapping[str, type[Model]] = MappingProxyType({"LR": LogisticRegression, "CNN": ConvNet})
+MODELS: Mapping[str, type[Model]] = MappingProxyType(
+    {"LR": LogisticRegression, "CNN": ConvNet, "GNN": GCN}
+)
 
 
 def get_model(name: str) -> type[Model]:
@@ -25,6 +28,7 @@ def get_model(name: str) -> type[Model]:
 
 
 __all__ = [
+    "GCN",
     "MODELS",
     "ConvNet",
     "Inputs",
