@@ -116,7 +116,7 @@ def test_parameters_are_counted(federations: dict[int, GraphFederation]) -> None
 def test_other_federations_are_refused() -> None:
     table = make_dataset("rows", np.eye(400), np.arange(400) % 2, 2)
     with pytest.raises(InvalidArgumentError, match="got a Federation"):
-        GCN.for_federation(make_federation(table, 1), CPU)
+        GCN.for_federation(make_federation(table, 1, num_clients=2), CPU)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**31))
