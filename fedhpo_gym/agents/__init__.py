@@ -34,6 +34,11 @@ CLIENT_AGENTS: Mapping[str, str] = MappingProxyType(
 )
 """The same for agents that act for every client, in environments made with `per_client=True`."""
 
+LEARNED_AGENTS: Mapping[str, str] = MappingProxyType(
+    {"policy": "fedhpo_gym.agents.policy_agent:PolicyAgent"}
+)
+"""The same for agents that need something learned before, as an option of `make_agent`."""
+
 
 def agent_class(name: str) -> type[Agent]:
     """Import the class of an agent.
@@ -42,7 +47,7 @@ def agent_class(name: str) -> type[Agent]:
         UnknownNameError: no such agent.
         MissingDependencyError: the library it is made of is not installed.
     """
-    known = {**AGENTS, **CLIENT_AGENTS}
+    known = {**AGENTS, **CLIENT_AGENTS, **LEARNED_AGENTS}
     if name not in known:
         raise unknown_name("agent", name, known)
     module, _, attribute = known[name].partition(":")
@@ -50,25 +55,27 @@ def agent_class(name: str) -> type[Agent]:
     return found
 
 
-def make_agent(name: str, action_space: gym.Space[Any], seed: int) -> Agent:
+def make_agent(name: str, action_space: gym.Space[Any], seed: int, **options: Any) -> Agent:
     """Make an agent by name.
 
     Args:
-        name: key of `AGENTS` or `CLIENT_AGENTS`.
+        name: key of `AGENTS`, `CLIENT_AGENTS` or `LEARNED_AGENTS`.
         action_space: the environment's.
         seed: non-negative integer; equal seeds give equal agents.
+        options: further arguments of its class, such as the `policy` of "policy".
 
     Raises:
         UnknownNameError: no such agent.
         MissingDependencyError: the library it is made of is not installed.
         InvalidArgumentError: the agent cannot act in this space, or the seed is negative.
     """
-    return agent_class(name)(action_space, seed)
+    return agent_class(name)(action_space, seed, **options)
 
 
 __all__ = [
     "AGENTS",
     "CLIENT_AGENTS",
+    "LEARNED_AGENTS",
     "Agent",
     "Step",
     "agent_class",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedhpo_gym.archive import arrays_beside, read_arrays, reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.schema import Evaluation, Fidelity
@@ -18,8 +19,6 @@ from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates.inputs import Inputs
 from fedhpo_gym.surrogates.model import Model
 from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics, weights_of
-from fedhpo_gym.tables.archive import read_arrays, write_archive
-from fedhpo_gym.tables.card import arrays_beside, reading_card
 
 FORMAT = 1
 SUFFIX = ".surrogate"

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.archive import arrays_beside, reading_card, write_archive
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.tables.archive import write_archive
-from fedhpo_gym.tables.card import arrays_beside, reading_card
 from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.stored import StoredCurves
 

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.archive import arrays_beside, reading_card, write_archive
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.schema import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.archive import write_archive
-from fedhpo_gym.tables.card import arrays_beside, reading_card
 from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.stored import WHICH, StoredCurves
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.archive import read_arrays
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.schema import SPLITS
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.archive import read_arrays
 
 WHICH = ("best", "current")
 

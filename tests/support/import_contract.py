@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 
 PACKAGE = "fedhpo_gym"
 MAX_LINES = 500
-LAYER_0 = frozenset({"dimension", "errors", "evaluations", "schema", "seeding", "space"})
+LAYER_0 = frozenset({"archive", "dimension", "errors", "evaluations", "schema", "seeding", "space"})
 EVERYTHING = frozenset({"*"})
 
 # What each part of the package may import from the package, besides itself and layer 0.
@@ -51,7 +51,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
         "root", "envs*", "wrappers*", "agents*", "analysis*", "testing*", "cli", "tools*",
     ),
     "tqdm": ("fl*", "backends*", "building*", "cli*", "tools*"),
-    "torch": ("fl", "fl.*"),
+    "torch": ("fl", "fl.*", "agents.sb3"),
     "arff": ("fl.datasets", "fl.datasets.*"),
     "PIL": ("fl.datasets", "fl.datasets.*"),
     "tokenizers": ("fl.datasets.wordpiece",),
@@ -62,7 +62,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "rdkit": ("fl.datasets.graphs.molecules",),
     "networkx": ("fl.graph_partition",),
     "optuna": ("agents.optuna_tpe",),
-    "stable_baselines3": ("agents.sb3",),
+    "stable_baselines3": ("agents.sb3", "agents.sb3_vectors"),
     "ConfigSpace": ("agents.*",),
     "matplotlib": ("*",),
     "pytest": ("testing*",),

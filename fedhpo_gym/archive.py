@@ -1,6 +1,7 @@
 """Arrays and the card that vouches for them: one npz and one JSON file, written and checked.
 
-Shared by everything the package stores. `numpy.load` opens the arrays without running code.
+Shared by everything the package stores: tables, samples, surrogates and learned policies.
+`numpy.load` opens the arrays without running code.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import hashlib
 import json
 import lzma
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +78,37 @@ def write_archive(
     card_part = folder / f"{stem}.json.part"
     card_part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return card_part.replace(folder / f"{stem}.json")
+
+
+@contextmanager
+def reading_card(card: Path, kind: str, number: int, repair: str) -> Iterator[dict[str, Any]]:
+    """Give the content of a card; what goes wrong while it is taken apart is damage of the card.
+
+    Args:
+        card: the JSON file.
+        kind: what the card describes, for messages.
+        number: the format that can be read.
+        repair: what to do after deleting the card, for messages.
+
+    Raises:
+        DamagedDataError: the card is no JSON, of another format, or the body of the `with`
+            statement misses an entry or refuses its value.
+    """
+    try:
+        content: dict[str, Any] = json.loads(card.read_text(encoding="utf-8"))
+        _require_format(content["format"], number)
+        yield content
+    except (LookupError, ValueError, TypeError) as error:
+        raise DamagedDataError(
+            f"{card} is not a {kind} card of format {number} ({error}); delete it and {repair}"
+        ) from error
+
+
+def _require_format(found: object, number: int) -> None:
+    if found != number:
+        raise ValueError(f"format {found!r}")
+
+
+def arrays_beside(card: Path) -> Path:
+    """Return the path of the arrays that a card describes."""
+    return card.with_name(card.name.removesuffix(".json") + ".npz")
