@@ -5,6 +5,8 @@ Importing the package registers its ids with Gymnasium; `gym.make("fedhpo_gym:<i
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 
 from fedhpo_gym.tasks import TASKS
@@ -12,25 +14,36 @@ from fedhpo_gym.tasks import TASKS
 __version__ = "0.1.0"
 
 ENTRY_POINT = "fedhpo_gym.envs.registration:make_trial_env"
+ROUND_ENTRY_POINT = "fedhpo_gym.envs.round_registration:make_round_env"
 VECTOR_ENTRY_POINT = "fedhpo_gym.envs.vector_trial:make_trial_vector_env"
 
 
 def register_all() -> None:
-    """Register `FedHPO-*` ids and their `MO-FedHPO-*` twins with vector rewards, once.
+    """Register `FedHPO-*`, `FedHPO-DAC-*`, and their `MO-` twins with vector rewards, once.
 
     Only strings are registered; what an id needs is imported when it is made. Gymnasium's checker
     knows no vector rewards and would warn at every step, so the twins go without it.
     """
     for name, task in TASKS.items():
         for prefix, extra in (("", {}), ("MO-", {"vector_reward": True})):
-            if prefix + task.id not in gym.registry:
-                gym.register(
-                    prefix + task.id,
-                    ENTRY_POINT,
-                    vector_entry_point=VECTOR_ENTRY_POINT,
-                    disable_env_checker=bool(extra),
-                    kwargs={"task": name, **extra},
-                )
+            _register(
+                prefix + task.id,
+                ENTRY_POINT,
+                vector_entry_point=VECTOR_ENTRY_POINT,
+                disable_env_checker=bool(extra),
+                kwargs={"task": name, **extra},
+            )
+            _register(
+                prefix + task.round_id,
+                ROUND_ENTRY_POINT,
+                disable_env_checker=bool(extra),
+                kwargs={"task": name, "preprocessing": task.round_preprocessing, **extra},
+            )
+
+
+def _register(name: str, entry_point: str, **options: Any) -> None:
+    if name not in gym.registry:
+        gym.register(name, entry_point, **options)
 
 
 register_all()

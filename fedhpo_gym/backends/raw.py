@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +11,6 @@ import numpy as np
 from fedhpo_gym.backends import training
 from fedhpo_gym.backends.base import Backend
 from fedhpo_gym.backends.curves import best_rounds
-from fedhpo_gym.fl import ENGINE_VERSION
-from fedhpo_gym.fl.datasets import load_dataset
 from fedhpo_gym.fl.engine import CourseBatch, Curves
 from fedhpo_gym.schema import Evaluation, Fidelity
 from fedhpo_gym.space import Value
@@ -55,9 +52,7 @@ class Raw(Backend):
     @property
     def fingerprint(self) -> str:
         """See `Backend.fingerprint`."""
-        data = load_dataset(self.task.dataset).fingerprint
-        words = f"{data} {self.task.table_name} engine {ENGINE_VERSION}"
-        return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
+        return training.fingerprint(self.task)
 
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         curves = self._curves(configuration, fidelity)

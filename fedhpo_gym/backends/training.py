@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.datasets import load_dataset
 from fedhpo_gym.fl.engine import CourseBatch
@@ -16,7 +18,8 @@ from fedhpo_gym.fl.partitions import get_partition
 from fedhpo_gym.tasks import Task
 
 
-@lru_cache(maxsize=64)
+# Holds all train and test instances of a round environment.
+@lru_cache(maxsize=256)
 def federation(
     dataset: str, partition: str, num_clients: int, alpha: float, preprocessing: str, seed: int
 ) -> Federation:
@@ -40,6 +43,13 @@ def task_federation(task: Task, seed: int) -> Federation:
             f"{task.num_clients}: `fedhpo-gym download {task.dataset}` says which data it needs"
         )
     return found
+
+
+def fingerprint(task: Task) -> str:
+    """Return a digest of everything that numbers of really trained courses depend on."""
+    data = load_dataset(task.dataset).fingerprint
+    words = f"{data} {task.table_name} engine {ENGINE_VERSION}"
+    return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 
 
 def make_course(

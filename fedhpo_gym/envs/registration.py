@@ -86,7 +86,7 @@ def build_trial_env(
     if settings:
         variant = variant.held(settings)
     if system:
-        variant = variant.variant(system=_system(variant.system, system))
+        variant = variant.variant(system=variant_system(variant.system, system))
     backend = default_backend(variant) if backend is None else backend
     if device is not None and backend != "raw":
         raise InvalidArgumentError(f'`device` is for backend="raw" only, got backend={backend!r}')
@@ -112,7 +112,12 @@ def build_trial_env(
     return ScalarizePenalty(env, constraints=constraints)
 
 
-def _system(base: SystemModel, changes: Mapping[str, Any]) -> SystemModel:
+def variant_system(base: SystemModel, changes: Mapping[str, Any]) -> SystemModel:
+    """Return a system model with some parameters replaced.
+
+    Raises:
+        InvalidArgumentError: a parameter is unknown or out of its range.
+    """
     known = inspect.signature(SystemModel).parameters
     for name in changes:
         if name not in known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,12 @@ from numpy.typing import NDArray
 from fedhpo_gym.envs.history import History
 from fedhpo_gym.errors import MissingDependencyError
 
+Plot = Callable[[Any], None]
+"""Draws into a matplotlib figure."""
 
-def draw(history: History, title: str, objective: str) -> NDArray[np.uint8]:
-    """Return (height, width, 3) pixels: all trials, and the incumbent over simulated time.
+
+def draw(plot: Plot) -> NDArray[np.uint8]:
+    """Return (height, width, 3) pixels of what `plot` draws into a figure.
 
     Raises:
         MissingDependencyError: the extra `plot` is not installed.
@@ -23,19 +27,17 @@ def draw(history: History, title: str, objective: str) -> NDArray[np.uint8]:
 
     figure = Figure(figsize=(6.4, 4.0), dpi=100)
     canvas: Any = FigureCanvasAgg(figure)
-    _plot(figure.add_subplot(), history, title, objective)
+    plot(figure)
     figure.tight_layout()
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def show(history: History, title: str, objective: str, window: int | None) -> int:
+def show(plot: Plot, window: int | None) -> int:
     """Draw into a window that stays open between calls.
 
     Args:
-        history: the episode so far.
-        title: name of the task.
-        objective: name of the objective on the vertical axis.
+        plot: draws into a figure.
         window: what the last call returned; None opens a window.
 
     Returns:
@@ -55,7 +57,7 @@ def show(history: History, title: str, objective: str, window: int | None) -> in
         )
     with plt.ion():
         figure = plt.figure(window, clear=True)
-        _plot(figure.add_subplot(), history, title, objective)
+        plot(figure)
         figure.tight_layout()
         figure.canvas.draw_idle()
         figure.canvas.flush_events()
@@ -69,7 +71,9 @@ def close(window: int) -> None:
     plt.close(window)
 
 
-def _plot(axes: Any, history: History, title: str, objective: str) -> None:
+def plot_history(figure: Any, history: History, title: str, objective: str) -> None:
+    """Draw all trials, and the incumbent over simulated time."""
+    axes = figure.add_subplot()
     times = [trial.elapsed_s for trial in history.trials]
     values = [trial.values[objective] for trial in history.trials]
     best = [trial.values[objective] for trial in history.incumbents()]

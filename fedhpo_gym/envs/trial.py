@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -255,11 +256,16 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             return None
         from fedhpo_gym.envs import rendering
 
-        name = self._objective_names[0]
+        plot = functools.partial(
+            rendering.plot_history,
+            history=self._history,
+            title=self.task.name,
+            objective=self._objective_names[0],
+        )
         if self.render_mode == "human":
-            self._window = rendering.show(self._history, self.task.name, name, self._window)
+            self._window = rendering.show(plot, self._window)
             return None
-        return rendering.draw(self._history, self.task.name, name)
+        return rendering.draw(plot)
 
     def close(self) -> None:
         """Close the window, if there is one."""

@@ -59,17 +59,21 @@ class CourseBatch:
         device: str = "cpu",
         horizon: int = 1,
         observe: bool = False,
+        local_metrics: bool = True,
     ) -> None:
         """Create the courses at round 0.
 
         Args:
-            federations: the data, by seed; one for every seed among `courses`.
+            federations: the data, by the seed courses ask for it; one for every seed among
+                `courses`. All draws come from the federation's own seed.
             model: the model to train.
             algorithm: the FL algorithm.
             courses: what to train.
             device: torch device.
             horizon: rounds the courses are meant to take: the T of algorithms that schedule noise.
             observe: whether to report the clients' `Feedback`.
+            local_metrics: whether that holds metrics before and after local training, which cost
+                two evaluations per client and round.
 
         Raises:
             InvalidArgumentError: a configuration lacks what training needs.
@@ -80,6 +84,7 @@ class CourseBatch:
         self._device = torch.device(device)
         self._horizon = horizon
         self._observe = observe
+        self._local_metrics = local_metrics
         self._clients = next(iter(federations.values())).num_clients
         self._data: dict[tuple[object, ...], tuple[Model, Inputs, Evaluation]] = {}
         self._courses: tuple[Course, ...] = ()
@@ -117,7 +122,9 @@ class CourseBatch:
                 for index in range(1, rounds + 1):
                     observer = None
                     if feedback is not None:
-                        observer = evaluation.observer(lockstep, feedback, index - 1)
+                        observer = evaluation.observer(
+                            lockstep, feedback, index - 1, self._local_metrics
+                        )
                     lockstep.step(observer)
                     if index in at:
                         values = self._evaluate(lockstep, evaluation)
@@ -127,11 +134,37 @@ class CourseBatch:
                 _scatter(lockstep.group, lockstep.diverged_at, diverged_at)
         return Curves(metrics, np.array(at, dtype=np.int64), diverged_at, feedback)
 
-    def configure(self, courses: Sequence[Course]) -> None:
+    def evaluate(self) -> NDArray[np.float32]:
+        """Return (courses, clients, splits, metrics) of the models as they are."""
+        shape = (len(self._courses), self._clients, len(SPLITS), len(METRICS))
+        metrics = np.empty(shape, dtype=np.float32)
+        with one_thread():
+            for lockstep in self._parts:
+                _, _, evaluation = self._of(lockstep.group)
+                _scatter(lockstep.group, self._evaluate(lockstep, evaluation), metrics)
+        return metrics
+
+    def sampled(self, rounds: int = 1) -> NDArray[np.bool_]:
+        """Return (courses, clients): who will train in at least one of the next rounds."""
+        sampled = np.zeros((len(self._courses), self._clients), dtype=np.bool_)
+        for lockstep in self._parts:
+            for index in range(rounds):
+                items = lockstep.items(index)
+                for block, client in zip(items.block.tolist(), items.client.tolist(), strict=True):
+                    sampled[lockstep.group.blocks[block].courses, client] = True
+        return sampled
+
+    def configure(
+        self, courses: Sequence[Course], federations: Mapping[int, Federation] | None = None
+    ) -> None:
         """Change the configurations (and client sample rates) of the courses from here on.
 
         Every course keeps its model, its server's state and its round, unless its seed changes:
         then it starts again at round 0.
+
+        Args:
+            courses: as many as before, in the same order.
+            federations: data of seeds that are new; data that no course uses are forgotten.
 
         Raises:
             InvalidArgumentError: there are more or fewer courses than before.
@@ -140,10 +173,15 @@ class CourseBatch:
             raise InvalidArgumentError(
                 f"`courses` must hold {len(self._courses)} courses, got {len(courses)}"
             )
-        states: list[CourseState | None] = [None] * len(courses)
-        for lockstep, block, slot, position in self._places():
-            if courses[position].seed == self._courses[position].seed:
-                states[position] = lockstep.get(block, slot)
+        if federations is not None:
+            used = {course.seed for course in courses}
+            known = {**self._federations, **federations}
+            self._federations = {seed: known[seed] for seed in used}
+            self._data = {key: data for key, data in self._data.items() if key[0] in used}
+        states = self.snapshot()
+        for position, course in enumerate(courses):
+            if course.seed != self._courses[position].seed:
+                states[position] = None
         self._arrange(courses, states)
 
     def restart(self, positions: Sequence[int]) -> None:

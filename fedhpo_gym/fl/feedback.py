@@ -73,12 +73,22 @@ class Evaluation:
         metrics = [self._of(c)(lockstep.client_parameters(c)) for c in clients]
         return np.concatenate(metrics, axis=2)
 
-    def observer(self, lockstep: Lockstep, feedback: Feedback, index: int) -> Observer:
-        """Return what fills in one round of a group's feedback."""
+    def observer(
+        self, lockstep: Lockstep, feedback: Feedback, index: int, metrics: bool = True
+    ) -> Observer:
+        """Return what fills in one round of a group's feedback, with or without the metrics."""
 
         def observe(items: Items, start: Parameters, local: Parameters) -> None:
             norm, alignment = _updates(items, start, local)
-            for client in np.unique(items.client).tolist():
+            blocks = [block.courses for block in lockstep.group.blocks]
+            for row, (block, client) in enumerate(
+                zip(items.block.tolist(), items.client.tolist(), strict=True)
+            ):
+                at, used = blocks[block], slice(len(blocks[block]))
+                feedback.sampled[at, index, client] = True
+                feedback.update_norm[at, index, client] = norm[row, used]
+                feedback.alignment[at, index, client] = alignment[row, used]
+            for client in np.unique(items.client).tolist() if metrics else ():
                 chosen = np.flatnonzero(items.client == client)
                 where = torch.from_numpy(chosen)
                 before, after = (
@@ -86,13 +96,9 @@ class Evaluation:
                     for values in (start, local)
                 )
                 for row, block in enumerate(items.block[chosen].tolist()):
-                    at = lockstep.group.blocks[block].courses
-                    used = slice(len(at))
-                    feedback.sampled[at, index, client] = True
+                    at, used = blocks[block], slice(len(blocks[block]))
                     feedback.before[at, index, client] = before[row, used]
                     feedback.after[at, index, client] = after[row, used]
-                    feedback.update_norm[at, index, client] = norm[chosen[row], used]
-                    feedback.alignment[at, index, client] = alignment[chosen[row], used]
 
         return observe
 
@@ -107,11 +113,13 @@ def _updates(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return (items, slots) norms of the updates and their cosines with the block's mean update."""
     blocks = int(items.block.max()) + 1
-    square = inner = mean_square = torch.zeros(())
-    where = torch.from_numpy(items.block)
+    device = next(iter(local.values())).device
+    square = inner = mean_square = torch.zeros((), device=device)
+    where = torch.from_numpy(items.block).to(device)
+    shares = torch.from_numpy(items.weight).to(device)
     for name, value in local.items():
         update = value - start[name]
-        weight = torch.from_numpy(items.weight).view(-1, *(1,) * (update.ndim - 2))
+        weight = shares.view(-1, *(1,) * (update.ndim - 2))
         mean = update.new_zeros((update.shape[0], blocks, *update.shape[2:]))
         mean.index_add_(1, where, update * weight)
         square = square + _inner(update, update)

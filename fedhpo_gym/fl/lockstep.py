@@ -107,7 +107,7 @@ class Lockstep:
 
     def step(self, observer: Observer | None = None) -> None:
         """Run one communication round of every course."""
-        items = sample_items(self.group, self._federation, self.round)
+        items = self.items()
         start = self._algorithm.broadcast(self.parameters, self._context())
         average = {
             name: torch.zeros_like(value)
@@ -122,6 +122,10 @@ class Lockstep:
             _accumulate(average, self._upload(local, part), part, self._device)
         self.round += 1
         self._commit(start, average)
+
+    def items(self, ahead: int = 0) -> Items:
+        """Return who trains in the next round, or some rounds ahead of it."""
+        return sample_items(self.group, self._federation, self.round + ahead)
 
     def _train(self, items: Items, start: Parameters) -> Parameters:
         """Return the parameters of the items after local training, (.., items, .., slots)."""

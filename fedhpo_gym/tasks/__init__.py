@@ -10,6 +10,7 @@ from fedhpo_gym.tasks.base import Task
 from fedhpo_gym.tasks.cnn import CNN_TASKS
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
 from fedhpo_gym.tasks.gnn import GNN_TASKS
+from fedhpo_gym.tasks.instances import Instance, make_instances
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 
 TASKS: Mapping[str, Task] = MappingProxyType(
@@ -26,10 +27,11 @@ def get_task(name: str) -> Task:
     Raises:
         UnknownNameError: no such task.
     """
-    short = name.removeprefix("MO-").removeprefix("FedHPO-").removesuffix("-v0")
+    short = name.removeprefix("MO-").removeprefix("FedHPO-").removeprefix("DAC-")
+    short = short.removesuffix("-v0")
     if short not in TASKS:
         raise unknown_name("task", name, TASKS)
     return TASKS[short]
 
 
-__all__ = ["TASKS", "TESTING", "Task", "get_task"]
+__all__ = ["TASKS", "TESTING", "Instance", "Task", "get_task", "make_instances"]

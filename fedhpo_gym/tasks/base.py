@@ -56,6 +56,8 @@ class Task:
         partition: how the data become clients: see `fl.partitions`.
         algorithm: FL algorithm.
         alpha: concentration of the LDA partition.
+        instance_alphas: concentrations that instances are drawn with (the paper's, where they give
+            a partition at all: every client has at least ten samples in every split).
         preprocessing: "label_encoded" (the paper's) or "standardized".
         settings: hyperparameters held still, as (name, value) pairs: what the space leaves out.
         seeds: seeds of the repetitions that tables hold.
@@ -76,6 +78,7 @@ class Task:
     partition: str = "lda"
     algorithm: str = "fedavg"
     alpha: float = 0.5
+    instance_alphas: tuple[float, ...] = (0.1, 0.5, 0.7)
     preprocessing: str = "label_encoded"
     settings: tuple[tuple[str, float], ...] = ()
     seeds: tuple[int, ...] = (1, 2, 3)
@@ -110,6 +113,20 @@ class Task:
     def id(self) -> str:
         """Environment id."""
         return f"FedHPO-{self.name}-v0"
+
+    @property
+    def round_id(self) -> str:
+        """Id of the environment in which a step is some rounds of one course."""
+        return f"FedHPO-DAC-{self.name}-v0"
+
+    @property
+    def round_preprocessing(self) -> str:
+        """Preprocessing of round environments, unless asked otherwise.
+
+        Tables are standardized there: on features as they come, a course is lost at thousands of
+        nats after one bold step, and no table of results binds us to them.
+        """
+        return "standardized" if "tabular-data" in self.tags else self.preprocessing
 
     @property
     def space(self) -> SearchSpace:

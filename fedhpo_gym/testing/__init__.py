@@ -14,7 +14,16 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"fedhpo_gym.testing.{name}"
-        for name in ("agent", "algorithm", "backend", "dataset", "objective", "task", "wrapper")
+        for name in (
+            "agent",
+            "algorithm",
+            "backend",
+            "dataset",
+            "objective",
+            "round",
+            "task",
+            "wrapper",
+        )
     )
 )
 
@@ -25,6 +34,7 @@ from fedhpo_gym.testing.backend import BackendConformance  # noqa: E402
 from fedhpo_gym.testing.dataset import DatasetConformance  # noqa: E402
 from fedhpo_gym.testing.objective import ObjectiveConformance  # noqa: E402
 from fedhpo_gym.testing.rollout import plain, rollout  # noqa: E402
+from fedhpo_gym.testing.round import RoundConformance  # noqa: E402
 from fedhpo_gym.testing.task import TaskConformance  # noqa: E402
 from fedhpo_gym.testing.wrapper import WrapperConformance  # noqa: E402
 
@@ -35,6 +45,7 @@ __all__ = [
     "BackendConformance",
     "DatasetConformance",
     "ObjectiveConformance",
+    "RoundConformance",
     "TaskConformance",
     "WrapperConformance",
     "make_env",

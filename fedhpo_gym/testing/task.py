@@ -72,6 +72,11 @@ class TaskConformance:
         """The task in the catalogue."""
         return get_task(self.task_id)
 
+    @property
+    def env_id(self) -> str:
+        """Id of the environment with scalar rewards."""
+        return self.task.id
+
     def arguments(self) -> dict[str, Any]:
         """Return what every environment of the laws is made with; training is kept short."""
         if self.backend != "raw":
@@ -86,7 +91,7 @@ class TaskConformance:
         """Make an environment of the task, or skip the law."""
         try:
             return gym.make(
-                prefix + self.task.id,
+                prefix + self.env_id,
                 disable_env_checker=bool(prefix),  # it warns of vectors, as for mo_gymnasium
                 **{**self.arguments(), **arguments},
             )
@@ -95,11 +100,11 @@ class TaskConformance:
 
     def test_it_is_in_the_catalogue_with_its_source(self) -> None:
         task = self.task
+        assert {self.env_id, f"MO-{self.env_id}"} <= set(gym.registry)
         assert task.citation
         assert task.budget_s > 0
         assert task.num_parameters > 0
         assert set(FIDELITIES) == set(task.fidelity_space.names)
-        assert {task.id, f"MO-{task.id}"} <= set(gym.registry)
 
     @pytest.mark.parametrize("prefix", ["", "MO-"])
     def test_gymnasium_accepts_it(self, prefix: str) -> None:
@@ -139,7 +144,7 @@ class TaskConformance:
 
     def rollout_elsewhere(self) -> Any:
         """Return `rollout` of the task's environment in a fresh interpreter."""
-        return elsewhere({self.task.id: self.arguments()})[self.task.id]
+        return elsewhere({self.env_id: self.arguments()})[self.env_id]
 
     def test_both_rewards_are_the_scores_of_the_objectives(self) -> None:
         vector, scalar = self.make("MO-"), self.make()

@@ -1,0 +1,118 @@
+"""The state of N episodes of a round environment, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Row = Mapping[str, Any]
+
+_RECORDS = ("configuration", "best_configuration", "cost")
+
+
+@dataclass
+class Episodes:
+    """N episodes; the first axis of every array counts them.
+
+    Attributes:
+        instance: (N,) index of the instance.
+        steps: (N,) steps since reset.
+        rounds: (N,) rounds since reset.
+        elapsed_s: (N,) simulated seconds since reset.
+        upload_bytes: (N,) bytes that clients have sent.
+        loss: (N, history, 2) train and validation loss of the last evaluations, nats; the oldest
+            first, and the one before the first round in place of those that have not been.
+        accuracy: (N, history, 2) likewise.
+        test: (N, metrics) of the last evaluation.
+        f1: (N,) macro-F1 on validation data at the last evaluation.
+        client_spread: (N,) standard deviation over clients of the validation accuracy.
+        update_norm: (N, 2) mean and standard deviation of log10 of the updates' norms.
+        disagreement: (N, 2) mean and standard deviation of 1 - cosine to the mean update.
+        action: (N, n) the last action; zeros before the first.
+        potential: (N,) potential of the last evaluation.
+        diverged: (N,) whether the course has diverged.
+        over: (N,) whether the episode has ended.
+        best_loss: (N,) lowest validation loss after a step, nats; infinite before the first.
+        best_step: (N,) step of it.
+        num_samples: (N, clients, splits).
+        trained: (N, clients) who trained in the last step.
+        val_loss_before: (N, clients) validation loss of the model a client received first, nats.
+        val_loss_after: (N, clients) of the model a client made last.
+        configuration: (N,) mappings: the last configuration.
+        best_configuration: (N,) mappings: that of `best_step`.
+        cost: (N,) the last step's `Cost`, as mappings.
+    """
+
+    instance: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    rounds: NDArray[np.int64]
+    elapsed_s: NDArray[np.float64]
+    upload_bytes: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    test: NDArray[np.float64]
+    f1: NDArray[np.float64]
+    client_spread: NDArray[np.float64]
+    update_norm: NDArray[np.float64]
+    disagreement: NDArray[np.float64]
+    action: NDArray[np.float32]
+    potential: NDArray[np.float64]
+    diverged: NDArray[np.bool_]
+    over: NDArray[np.bool_]
+    best_loss: NDArray[np.float64]
+    best_step: NDArray[np.int64]
+    num_samples: NDArray[np.int64]
+    trained: NDArray[np.bool_]
+    val_loss_before: NDArray[np.float64]
+    val_loss_after: NDArray[np.float64]
+    configuration: NDArray[np.object_]
+    best_configuration: NDArray[np.object_]
+    cost: NDArray[np.object_]
+
+    @classmethod
+    def start(cls, number: int, history: int, action_size: int, num_clients: int) -> Self:
+        """Return N episodes that have ended before they began."""
+        shapes: dict[str, tuple[int, ...]] = {
+            "loss": (history, 2),
+            "accuracy": (history, 2),
+            "test": (3,),
+            "update_norm": (2,),
+            "disagreement": (2,),
+            "action": (action_size,),
+            "num_samples": (num_clients, 3),
+            "trained": (num_clients,),
+            "val_loss_before": (num_clients,),
+            "val_loss_after": (num_clients,),
+        }
+        kinds: dict[str, Any] = {
+            **dict.fromkeys(("instance", "steps", "rounds", "best_step", "num_samples"), np.int64),
+            **dict.fromkeys(("diverged", "over", "trained"), np.bool_),
+            **dict.fromkeys(_RECORDS, np.object_),
+            "action": np.float32,
+        }
+        state = cls(
+            **{
+                field.name: np.zeros(
+                    (number, *shapes.get(field.name, ())), kinds.get(field.name, np.float64)
+                )
+                for field in fields(cls)
+            }
+        )
+        state.over[:] = True
+        for name in _RECORDS:
+            for index in range(number):
+                getattr(state, name)[index] = {}
+        return state
+
+    def row(self, index: int) -> Row:
+        """Return a copy of one episode."""
+        return {field.name: getattr(self, field.name)[index].copy() for field in fields(self)}
+
+    def put(self, index: int, row: Row) -> None:
+        """Set one episode to a copy."""
+        for name, value in row.items():
+            getattr(self, name)[index] = value
