@@ -81,7 +81,7 @@ class StepRecord:
     """One step, in plain Python values.
 
     Attributes:
-        action: (n,) what the agent did.
+        action: (n,) what the agent did; the rows of a matrix one after the other.
         reward: a number, or one per objective.
         terminated: whether the budget is spent.
         truncated: whether the episode was cut off from outside.
@@ -157,7 +157,7 @@ class StepRecord:
             raise InvalidArgumentError(f"`info` must hold {lacking}, got {sorted(info)}")
         values = {name: info[name] for name in reported}
         numbers = reward.tolist() if hasattr(reward, "tolist") else reward
-        return cls(action.tolist(), numbers, terminated, truncated, **values)
+        return cls(action.ravel().tolist(), numbers, terminated, truncated, **values)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def replay(record: RunRecord) -> Difference | None:
             return Difference(0, "fingerprint", header.fingerprint, found)
         dtype = getattr(env.action_space, "dtype", np.float32)
         for number, step in enumerate(record.steps, start=1):
-            action = np.array(step.action, dtype=dtype)
+            action = np.array(step.action, dtype=dtype).reshape(env.action_space.shape or -1)
             _, reward, terminated, truncated, info = env.step(action)
             replayed = StepRecord.from_step(action, reward, terminated, truncated, info)
             if difference := next(_differences(number, step, replayed), None):

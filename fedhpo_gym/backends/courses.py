@@ -64,6 +64,7 @@ class RunningCourses:
         instances: Sequence[Instance],
         number: int,
         configuration: Configuration,
+        client_sample_rate: float,
         *,
         device: str = "cpu",
         horizon: int,
@@ -75,7 +76,8 @@ class RunningCourses:
             task: the task.
             instances: what courses can start on.
             number: N.
-            configuration: any legal one; the shape of the model is taken from it.
+            configuration: what courses start with; the shape of the model is taken from it.
+            client_sample_rate: likewise.
             device: torch device.
             horizon: rounds of a whole course, which noise schedules need.
             local_metrics: whether reports hold metrics before and after local training.
@@ -88,6 +90,7 @@ class RunningCourses:
         self._task = task
         self._instances = tuple(instances)
         self._configuration = dict(configuration)
+        self._rate = client_sample_rate
         self._options: dict[str, Any] = {
             "device": device,
             "horizon": horizon,
@@ -123,7 +126,7 @@ class RunningCourses:
             self._where[position] = index
         courses = list(self._batch.courses)
         for position in positions:
-            courses[position] = self._course(self._configuration, 1.0, self._where[position])
+            courses[position] = self._fresh(self._where[position])
         data = {index: self._federation(index) for index in set(self._where)}
         self._batch.configure(courses, data)
         self._batch.restart(positions)
@@ -187,10 +190,13 @@ class RunningCourses:
             {index: self._federation(index) for index in set(where)},
             get_model(self._task.model),
             get_algorithm(self._task.algorithm),
-            [self._course(self._configuration, 1.0, index) for index in where],
+            [self._fresh(index) for index in where],
             observe=True,
             **self._options,
         )
+
+    def _fresh(self, index: int) -> Course:
+        return self._course(self._configuration, self._rate, index)
 
     def _course(self, configuration: Configuration, rate: float, index: int) -> Course:
         # Two instances may share a seed and differ in alpha: a course asks for its data by the

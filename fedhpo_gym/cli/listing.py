@@ -24,6 +24,11 @@ def main(_options: argparse.Namespace) -> int:
         if task.id in registered
     ]
     say_table(HEADS, rows)
+    if any(task.round_id in registered for task in TASKS.values()):
+        say(
+            "\nEvery FedHPO-... id is also there as FedHPO-DAC-...: a step is some rounds of one "
+            "course\nthat goes on (really trained; needs torch)."
+        )
     if any(f"MO-{task.id}" in registered for task in TASKS.values()):
         say("\nEvery id is also there as MO-..., with one reward per objective.")
     return 0

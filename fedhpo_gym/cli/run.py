@@ -61,8 +61,8 @@ def make_plans(options: argparse.Namespace) -> list[Plan]:
     return [
         Plan(env_id, kwargs, agent, seed)
         for env_id in dict.fromkeys(map(resolve_id, options.ids))
-        for kwargs in [environment_arguments(env_id, options)]
         for agent in dict.fromkeys(options.agents)
+        for kwargs in [environment_arguments(env_id, options, agent)]
         for seed in range(options.seeds)
     ]
 
@@ -109,14 +109,14 @@ def do_run(plan: Plan, folder: Path, show: Callable[[str], None]) -> bool:
     return True
 
 
-def environment_arguments(env_id: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `gymnasium.make` that the command line asks for.
+def environment_arguments(env_id: str, options: argparse.Namespace, agent: str) -> dict[str, Any]:
+    """Return the arguments of `gymnasium.make` that the command line and the agent ask for.
 
     Raises:
         InvalidArgumentError: an argument is malformed, or given twice.
         UnknownNameError: no such fidelity.
     """
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = {"per_client": True} if agent_class(agent).per_client else {}
     if options.backend is not None:
         kwargs["backend"] = options.backend
     if options.budget_s is not None:

@@ -148,6 +148,11 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         return self.process.controls.space
 
     @property
+    def fidelity_space(self) -> SearchSpace:
+        """Fidelities that an action asks for: none, a step always takes the same rounds."""
+        return SearchSpace(())
+
+    @property
     def fixed(self) -> dict[str, Value]:
         """Hyperparameters that are held still, `client_sample_rate` among them."""
         return dict(self.process.controls.fixed)

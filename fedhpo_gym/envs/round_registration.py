@@ -149,6 +149,7 @@ def build_round_process(
         chosen,
         number,
         {name: value for name, value in controls.default.items() if name != RATE},
+        float(controls.default[RATE]),
         device=device or "cpu",
         horizon=horizon,
         local_metrics=per_client,

@@ -1,0 +1,141 @@
+"""Agents of running courses on the real environment, and the commands that run them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedhpo_gym.agents import CLIENT_AGENTS, make_agent, run_episode
+from fedhpo_gym.agents.fedtune import FedTune
+from fedhpo_gym.agents.population import PopulationSettings, evolve
+from fedhpo_gym.cli import main
+from fedhpo_gym.testing import plain, rollout
+
+pytestmark = pytest.mark.raw
+
+ID = "FedHPO-DAC-LR-BreastCancer-v0"
+ONE = {"instances": [[0.7, 100]]}
+CLIENTS: dict[str, Any] = {**ONE, "per_client": True, "client_sample_rate": 0.6, "horizon": 6}
+
+
+# ---------------------------------------------------------------------------- the per-client form
+
+
+def test_only_the_rows_of_sampled_clients_count() -> None:
+    ends = []
+    for other in (-1.0, 1.0):
+        env = gym.make(ID, **CLIENTS)
+        observation, _ = env.reset(seed=0)
+        outcomes = []
+        for _ in range(3):
+            action = np.where(observation["sampled"][:, None] > 0, 0.2, other).astype(np.float32)
+            observation, reward, *_, info = env.step(np.repeat(action, 4, axis=1))
+            outcomes.append(plain([observation, reward, info["val_loss_after"], info["test"]]))
+        ends.append(outcomes)
+    assert ends[0] == ends[1]
+
+
+def test_rows_reach_their_clients() -> None:
+    env = gym.make(ID, **{**CLIENTS, "client_sample_rate": 1.0}, dynamic=["learning_rate"])
+    env.reset(seed=0)
+    rows = np.full((5, 1), -1.0, np.float32)  # steps of 1e-5 leave a model where it was
+    rows[2] = 0.6
+    observation, *_, info = env.step(rows)
+    moved = np.abs(np.subtract(info["val_loss_after"], info["val_loss_before"])) > 0.02
+    assert moved.tolist() == [False, False, True, False, False]
+    assert info["configuration"]["learning_rate@2"] == pytest.approx(0.1, rel=1e-5)
+    assert observation["last_action"].tolist() == rows.ravel().tolist()
+
+
+def test_equal_rows_are_the_plain_form() -> None:
+    rewards = []
+    for extra in ({}, {"per_client": True}):
+        env = gym.make(ID, **ONE, horizon=4, rounds_per_step=2, **extra)
+        env.reset(seed=0)
+        shape = env.action_space.shape
+        assert shape is not None
+        rewards.append([env.step(np.full(shape, -0.3, np.float32))[1] for _ in range(2)])
+    assert rewards[0] == pytest.approx(rewards[1], rel=1e-4)
+
+
+def test_the_sampled_clients_are_those_that_train_next() -> None:
+    env = gym.make(ID, **CLIENTS)
+    observation, _ = env.reset(seed=0)
+    for _ in range(4):
+        expected = observation["sampled"]
+        observation, *_, info = env.step(np.zeros((5, 4), np.float32))
+        assert (np.array(info["num_train_samples"]) > 0).tolist() == (expected > 0).tolist()
+        shown = observation["num_val_samples"] > 0
+        assert shown.tolist() == (expected > 0).tolist()
+        assert (np.array(info["val_loss_before"]) > 0).tolist() == shown.tolist()
+
+
+def test_the_per_client_form_is_accepted_by_the_checkers() -> None:
+    from gymnasium.utils.env_checker import check_env
+
+    env = gym.make(ID, **CLIENTS)
+    check_env(env.unwrapped, skip_render_check=True)
+    assert rollout(env) == rollout(gym.make(ID, **CLIENTS))
+
+
+# -------------------------------------------------------------------------------------- the agents
+
+
+@pytest.mark.parametrize("name", CLIENT_AGENTS)
+def test_client_agents_learn_from_its_reports(name: str) -> None:
+    env = gym.make(ID, **CLIENTS)
+    agent: Any = make_agent(name, env.action_space, 0)
+    steps = list(run_episode(env, agent, 0))
+    assert len(steps) == 6
+    assert sum(step.reward for step in steps) > 0.1, "the model got no better"
+    assert len({str(step.action) for step in steps}) > 1
+
+
+def test_fedtune_moves_passes_and_participants() -> None:
+    names = ["learning_rate", "step_size", "client_sample_rate"]
+    env = gym.make(ID, **ONE, horizon=10, rounds_per_step=1, dynamic=names)
+    start = {"learning_rate": 0.1, "step_size": 1, "client_sample_rate": 0.4}
+    space = env.get_wrapper_attr("search_space")
+    agent = FedTune(env.action_space, 0, space, start, participants="client_sample_rate")
+    played = [step.info["configuration"] for step in run_episode(env, agent, 0)]
+    assert len({(c["step_size"], c["client_sample_rate"]) for c in played}) > 1
+
+
+def test_a_population_gets_better() -> None:
+    env = gym.make(ID, **ONE, horizon=15)
+    settings = PopulationSettings(members=4)
+    generations = list(evolve(env, env.get_wrapper_attr("search_space"), 0, settings))
+    scores = [generation.best.score for generation in generations]
+    assert len(scores) == 3
+    assert scores[-1] > scores[0]
+
+
+# ------------------------------------------------------------------------------------ the commands
+
+
+def test_runs_are_recorded_and_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", ID, "--agent", "random", "--agent", "fedex", "--seeds", "1"]
+    words += ["--set", "horizon=10", "--out", str(tmp_path)]
+    assert main(words) == 0
+    assert len(list(tmp_path.rglob("*.jsonl"))) == 2
+    assert main(["replay", str(tmp_path)]) == 0
+    assert main(["report", str(tmp_path)]) == 0
+    capsys.readouterr()
+
+
+def test_a_fidelity_means_nothing_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", ID, "--agent", "random", "--fidelity", "round=5", "--out", str(tmp_path)]
+    assert main(words) == 2
+    assert "fidelity" in capsys.readouterr().err
+
+
+def test_the_list_speaks_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert "FedHPO-DAC-" in capsys.readouterr().out
