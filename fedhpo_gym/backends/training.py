@@ -56,7 +56,7 @@ def make_course(
     task: Task, configuration: Mapping[str, float], client_sample_rate: float, seed: int
 ) -> Course:
     """Return the course of a configuration, with what the task holds still."""
-    return Course({**dict(task.settings), **configuration}, client_sample_rate, seed)
+    return Course({**task.all_settings, **configuration}, client_sample_rate, seed)
 
 
 def require_device(task: Task, seed: int, device: str) -> None:

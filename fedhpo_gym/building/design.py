@@ -78,7 +78,7 @@ class Design(ABC, Generic[U]):
             "algorithm": task.algorithm,
             "alpha": task.alpha,
             "preprocessing": task.preprocessing,
-            **({"settings": dict(task.settings)} if task.settings else {}),
+            **({"settings": settings} if (settings := task.all_settings) else {}),
         }
 
     @property

@@ -156,7 +156,11 @@ def _add_surrogate(commands: Commands) -> None:
 def _add_variant(commands: Commands, name: str, text: str) -> argparse.ArgumentParser:
     sub = _add(commands, name, "data", text)
     sub.add_argument("id", metavar="ID", help="an environment id, version optional")
-    sub.add_argument("--algorithm", default="fedavg", help="fedavg (default) or fedopt")
+    sub.add_argument("--algorithm", default="fedavg", help="for example fedopt (fedavg)")
     sub.add_argument("--alpha", type=float, help="concentration of the partition (0.5)")
     sub.add_argument("--preprocessing", help="label_encoded (default) or standardized")
+    sub.add_argument(
+        "--setting", action="append", default=[], dest="settings", metavar="NAME=VALUE",
+        help="a hyperparameter held still, for example `epsilon=10` of nbafl",
+    )  # fmt: skip
     return sub

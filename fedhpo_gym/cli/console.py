@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import fedhpo_gym
+from fedhpo_gym.errors import InvalidArgumentError
 
 
 def say(text: str) -> None:
@@ -25,3 +28,27 @@ def say_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         say("  ".join(cells).rstrip())
+
+
+def parse_pairs(option: str, words: Sequence[str]) -> list[tuple[str, Any]]:
+    """Return the (name, value) pairs of words `name=value`; values are JSON, else plain text.
+
+    Raises:
+        InvalidArgumentError: a word is malformed, or a name is given twice.
+    """
+    pairs: list[tuple[str, Any]] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            raise InvalidArgumentError(f"`{option}` must be of the form name=value, got {word!r}")
+        if name in dict(pairs):
+            raise InvalidArgumentError(f"`{option}` names {name!r} twice")
+        pairs.append((name, _value(value)))
+    return pairs
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

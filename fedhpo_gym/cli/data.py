@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from fedhpo_gym.cli.console import say
+from fedhpo_gym.cli.console import parse_pairs, say
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.tasks import Task, get_task
 
@@ -88,8 +88,9 @@ def asked_task(options: argparse.Namespace) -> Task:
 
     Raises:
         UnknownNameError: no such task, algorithm or preprocessing.
-        InvalidArgumentError: alpha is not positive.
+        InvalidArgumentError: alpha is not positive, or a setting is malformed or unknown.
     """
     wanted = {name: getattr(options, name) for name in ("algorithm", "alpha", "preprocessing")}
     given = {name: value for name, value in wanted.items() if value is not None}
-    return get_task(options.id).variant(**given)
+    task = get_task(options.id).variant(**given)
+    return task.held(dict(parse_pairs("--setting", options.settings)))

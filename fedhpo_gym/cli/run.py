@@ -14,7 +14,7 @@ from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.analysis.environments import make_environment, resolve_id
 from fedhpo_gym.analysis.files import read_record, record_path, write_record
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
-from fedhpo_gym.cli.console import package_version, say
+from fedhpo_gym.cli.console import package_version, parse_pairs, say
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tasks import get_task
@@ -121,7 +121,7 @@ def environment_arguments(env_id: str, options: argparse.Namespace, agent: str) 
         kwargs["backend"] = options.backend
     if options.budget_s is not None:
         kwargs["budget_s"] = options.budget_s
-    for name, value in _pairs("--set", options.settings):
+    for name, value in parse_pairs("--set", options.settings):
         if name in kwargs or name in ("fidelity", "backend"):
             raise InvalidArgumentError(f"`{name}` is given twice, the second time by `--set`")
         kwargs[name] = value
@@ -147,28 +147,8 @@ def pinned_fidelity(space: SearchSpace, words: Sequence[str]) -> dict[str, Any]:
         UnknownNameError: no such fidelity.
     """
     pinned: dict[str, Any] = {d.name: d.high for d in space.dimensions}
-    for name, value in _pairs("--fidelity", words):
+    for name, value in parse_pairs("--fidelity", words):
         if name not in space.names:
             raise unknown_name("fidelity", name, space.names)
         pinned[name] = value
     return {name: value for name, value in pinned.items() if value != FREE}
-
-
-def _pairs(option: str, words: Sequence[str]) -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not (name and equals and value):
-            raise InvalidArgumentError(f"`{option}` must be of the form name=value, got {word!r}")
-        if name in dict(pairs):
-            raise InvalidArgumentError(f"`{option}` names {name!r} twice")
-        pairs.append((name, _value(value)))
-    return pairs
-
-
-def _value(text: str) -> Any:
-    """Read a value as JSON where it is JSON (numbers, true, lists), else as plain text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

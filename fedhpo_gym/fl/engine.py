@@ -159,8 +159,8 @@ class CourseBatch:
     ) -> None:
         """Change the configurations (and client sample rates) of the courses from here on.
 
-        Every course keeps its model, its server's state and its round, unless its seed changes:
-        then it starts again at round 0.
+        Every course keeps its model, its server's state and its round, unless its seed or the shape
+        of its model changes: then it starts again at round 0.
 
         Args:
             courses: as many as before, in the same order.
@@ -178,11 +178,11 @@ class CourseBatch:
             known = {**self._federations, **federations}
             self._federations = {seed: known[seed] for seed in used}
             self._data = {key: data for key, data in self._data.items() if key[0] in used}
-        states = self.snapshot()
-        for position, course in enumerate(courses):
-            if course.seed != self._courses[position].seed:
-                states[position] = None
-        self._arrange(courses, states)
+        kept = [
+            state if self._identity(new) == self._identity(old) else None
+            for state, new, old in zip(self.snapshot(), courses, self._courses, strict=True)
+        ]
+        self._arrange(courses, kept)
 
     def restart(self, positions: Sequence[int]) -> None:
         """Set some courses back to round 0."""
@@ -230,6 +230,10 @@ class CourseBatch:
             state = states[position]
             if state is not None:
                 lockstep.put(block, slot, state)
+
+    def _identity(self, course: Course) -> tuple[object, ...]:
+        """Return what a course cannot change and go on."""
+        return course.seed, *(course.configuration[name] for name in self._model.architecture)
 
     def _places(self) -> Iterator[tuple[Lockstep, int, int, int]]:
         """Yield the lockstep, block and slot of every course, and its position."""

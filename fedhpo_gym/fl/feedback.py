@@ -27,7 +27,8 @@ class Feedback:
         sampled: (courses, rounds, clients) which clients trained.
         before: (courses, rounds, clients, splits, metrics) of the model a client received.
         after: likewise, of the model it made of it.
-        update_norm: (courses, rounds, clients) Euclidean norm of a client's update.
+        update_norm: (courses, rounds, clients) Euclidean norm of a client's update of what is
+            trained.
         alignment: (courses, rounds, clients) cosine of a client's update and the weighted mean of
             all updates of the round (of those trained at once, if not all fit into memory), in
             [-1, 1].
@@ -60,6 +61,7 @@ class Evaluation:
     ) -> None:
         self._federation = federation
         self._arguments = (federation, model, inputs, device)
+        self._buffers = model.buffers
         self._all: Evaluator | None = None
         self._single: dict[int, Evaluator] = {}
 
@@ -77,9 +79,11 @@ class Evaluation:
         self, lockstep: Lockstep, feedback: Feedback, index: int, metrics: bool = True
     ) -> Observer:
         """Return what fills in one round of a group's feedback, with or without the metrics."""
+        fixed = self._buffers
 
         def observe(items: Items, start: Parameters, local: Parameters) -> None:
-            norm, alignment = _updates(items, start, local)
+            trained = {name: v - start[name] for name, v in local.items() if name not in fixed}
+            norm, alignment = _compare(items, trained)
             blocks = [block.courses for block in lockstep.group.blocks]
             for row, (block, client) in enumerate(
                 zip(items.block.tolist(), items.client.tolist(), strict=True)
@@ -108,18 +112,15 @@ class Evaluation:
         return self._single[client]
 
 
-def _updates(
-    items: Items, start: Parameters, local: Parameters
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return (items, slots) norms of the updates and their cosines with the block's mean update."""
+def _compare(items: Items, updates: Parameters) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return (items, slots) norms of updates and their cosines with the block's mean update."""
     blocks = int(items.block.max()) + 1
-    device = next(iter(local.values())).device
+    device = next(iter(updates.values())).device
     square = inner = mean_square = torch.zeros((), device=device)
     where = torch.from_numpy(items.block).to(device)
-    shares = torch.from_numpy(items.weight).to(device)
-    for name, value in local.items():
-        update = value - start[name]
-        weight = shares.view(-1, *(1,) * (update.ndim - 2))
+    weights = torch.from_numpy(items.weight).to(device)
+    for update in updates.values():
+        weight = weights.view(-1, *(1,) * (update.ndim - 2))
         mean = update.new_zeros((update.shape[0], blocks, *update.shape[2:]))
         mean.index_add_(1, where, update * weight)
         square = square + _inner(update, update)

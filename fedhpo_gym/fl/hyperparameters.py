@@ -77,7 +77,7 @@ class Hyperparameters:
         sizes = federation.num_samples[:, 0]
         if items is None:
             rows = torch.arange(self._shape[0], device=self._device) * self._shape[1]
-            samples = np.full(self._shape[0], max(int(sizes.min()), 1))
+            samples = np.full(self._shape[0], sizes.min())
             sampled = np.array([block.num_sampled for block in self._group.blocks])
         else:
             rows, samples, sampled = self.rows(items), sizes[items.client], items.num_sampled
@@ -85,7 +85,7 @@ class Hyperparameters:
             hyperparameters={n: self._others[n][rows] for n in self._algorithm.hyperparameters},
             num_clients=self._num_clients,
             num_sampled=self._tensor(sampled)[:, None, None],
-            num_samples=self._tensor(samples)[:, None, None],
+            num_samples=self._tensor(np.maximum(samples, 1))[:, None, None],
             horizon=horizon,
             normal=lambda purpose, parameter: normal_like(
                 parameter,

@@ -88,27 +88,18 @@ class Lockstep:
             name: self.parameters[name].repeat_interleave(federation.num_clients, dim=1)
             for name in kept
         }
-        self.state = algorithm.init_state(self._trained(self.parameters))
         self.round = group.round
         self.diverged_at = np.zeros((len(group.blocks), model.slots), dtype=np.int64)
-        self.configure(courses)
-
-    def configure(self, courses: Sequence[Course]) -> None:
-        """Take the hyperparameters of the courses from their configurations."""
         self._settings = Hyperparameters(
-            self.group,
-            courses,
-            self._federation.num_clients,
-            self._model,
-            self._algorithm,
-            self._device,
+            group, courses, federation.num_clients, model, algorithm, device
         )
-        self._settings.stop(self.diverged_at > 0)
+        self.state = algorithm.init_state(self._trained(self.parameters), self._context())
 
     def step(self, observer: Observer | None = None) -> None:
         """Run one communication round of every course."""
         items = self.items()
-        start = self._algorithm.broadcast(self.parameters, self._context())
+        sent = self._algorithm.broadcast(self._trained(self.parameters), self._context())
+        start = {**self.parameters, **sent}
         average = {
             name: torch.zeros_like(value)
             for name, value in start.items()
@@ -116,9 +107,10 @@ class Lockstep:
         }
         size = sum(value.numel() * value.element_size() for value in start.values())
         for part in split_items(items, size // len(self.group.blocks), MAX_LOCAL_BYTES):
+            received = None if observer is None else self._receive(part, start)
             local = self._train(part, start)
-            if observer is not None:
-                observer(part, self._gather(part, start), local)
+            if observer is not None and received is not None:
+                observer(part, received, local)
             _accumulate(average, self._upload(local, part), part, self._device)
         self.round += 1
         self._commit(start, average)
@@ -129,19 +121,24 @@ class Lockstep:
 
     def _train(self, items: Items, start: Parameters) -> Parameters:
         """Return the parameters of the items after local training, (.., items, .., slots)."""
-        received = self._gather(items, start)
+        received = self._receive(items, start)
         pull = self._algorithm.pull(self._context(items))
-        own = self._gather_personal(items)
         if self._algorithm.keeps_copy:
+            own = self._gather_personal(items)
             self._local.run(own, items, self._settings, self.round, pull, received)
             self._keep(items, own)
             self._local.run(received, items, self._settings, self.round)
             return received
         local = _copy(received) if pull is not None else received
-        local.update(own)
         self._local.run(local, items, self._settings, self.round, pull, received)
-        self._keep(items, {name: local[name] for name in own})
+        self._keep(items, {name: local[name] for name in self.personal})
         return local
+
+    def _receive(self, items: Items, start: Parameters) -> Parameters:
+        """Return a copy of what local training starts from: what is sent, and what stayed."""
+        block = self._index(items.block)
+        sent = {name: value.index_select(1, block) for name, value in start.items()}
+        return sent if self._algorithm.keeps_copy else {**sent, **self._gather_personal(items)}
 
     def client_parameters(self, client: int) -> Parameters:
         """Return what one client would predict with, (.., blocks, .., slots)."""
@@ -174,23 +171,19 @@ class Lockstep:
         self._settings.stop(self.diverged_at > 0)
 
     def _upload(self, local: Parameters, items: Items) -> Parameters:
-        shared = {k: v for k, v in local.items() if k not in self.personal_names}
-        return self._algorithm.upload(shared, self._context(items))
-
-    def _gather(self, items: Items, source: Parameters) -> Parameters:
-        block = self._index(items.block)
-        return {name: value.index_select(1, block) for name, value in source.items()}
+        return {**local, **self._algorithm.upload(self._trained(local), self._context(items))}
 
     def _gather_personal(self, items: Items) -> Parameters:
         index = self._index(items.block * self._federation.num_clients + items.client)
         return {name: value.index_select(1, index) for name, value in self.personal.items()}
 
     def _keep(self, items: Items, own: Parameters) -> None:
+        if not own:
+            return
         index = self._index(items.block * self._federation.num_clients + items.client)
-        for name, value in own.items():
-            finite = _finite(value)  # a client that diverged keeps its last finite model
-            old = self.personal[name].index_select(1, index)
-            value = torch.where(fit(finite[:, None, :], value), value, old)
+        # A client that diverged keeps its last finite model, and touches no other client.
+        finite = torch.stack([_finite(value) for value in own.values()]).all(0)[:, None, :]
+        for name, value in _where(finite, own, self._gather_personal(items)).items():
             self.personal[name].index_copy_(1, index, value)
 
     def _trained(self, parameters: Parameters) -> Parameters:
@@ -204,7 +197,8 @@ class Lockstep:
             self._trained(start), self._trained(average), self.state, self._context()
         )
         updated = {name: {**start, **average, **updated}[name] for name in self.parameters}
-        finite = torch.stack([_finite(value) for value in updated.values()]).all(0)
+        values = (*updated.values(), *state.values())
+        finite = torch.stack([_finite(value) for value in values]).all(0)
         self.freeze(~finite.cpu().numpy())
         if (self.diverged_at > 0).any():
             keep = torch.from_numpy(self.diverged_at == 0)[:, None, :].to(self._device)

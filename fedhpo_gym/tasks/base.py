@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.systems import CROSS_SILO, SystemModel
+from fedhpo_gym.tasks.algorithms import ALGORITHMS, algorithm_settings, check_settings
 
-ALGORITHMS = ("fedavg", "fedopt", "fedprox")
 PREPROCESSINGS = ("label_encoded", "standardized")
 
 # fmt: off
@@ -25,17 +25,6 @@ ladders (81 and 500 divided by powers of 3, 500 by 2 and 4)."""
 
 SPARSE_ROUNDS = (1, 3, 6, 9, 13, 19, 27, 38, 56, 81, 125, 200, 320, 500)
 """Rounds after which models are evaluated where an evaluation costs as much as training."""
-
-ALGORITHM_DIMENSIONS = {
-    "fedavg": (),
-    "fedopt": (
-        Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
-        Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
-    ),
-    "fedprox": (Dimension("mu", 0.1, 5.0, "float", values=(0.1, 1.0, 5.0)),),
-}
-"""What an FL algorithm adds to the search space (paper Table 8; for FedProx the values of the
-original's scripts)."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +48,8 @@ class Task:
         instance_alphas: concentrations that instances are drawn with (the paper's, where they give
             a partition at all: every client has at least ten samples in every split).
         preprocessing: "label_encoded" (the paper's) or "standardized".
-        settings: hyperparameters held still, as (name, value) pairs: what the space leaves out.
+        settings: hyperparameters held still, as (name, value) pairs, where they are not the
+            algorithm's defaults; see `held`.
         seeds: seeds of the repetitions that tables hold.
         system: where simulated time comes from.
         tags: families the catalogue can be filtered by.
@@ -90,7 +80,8 @@ class Task:
 
         Raises:
             UnknownNameError: the algorithm or preprocessing does not exist.
-            InvalidArgumentError: alpha is not a positive, finite number, or a seed is negative.
+            InvalidArgumentError: alpha is not a positive, finite number, a seed is negative, or a
+                setting is unknown, searched, or out of its range.
         """
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
@@ -103,6 +94,7 @@ class Task:
             )
         if not self.seeds or min(self.seeds) < 0:
             raise InvalidArgumentError(f"`seeds` must be non-negative, got {self.seeds!r}.")
+        check_settings(self.algorithm, self.space.names, dict(self.settings))
 
     @property
     def name(self) -> str:
@@ -131,8 +123,14 @@ class Task:
     @property
     def space(self) -> SearchSpace:
         """Search space of the configurations: client-side dimensions, then the algorithm's."""
-        added = ALGORITHM_DIMENSIONS[self.algorithm]
+        added = ALGORITHMS[self.algorithm].dimensions
         return SearchSpace((*self.client_space.dimensions, *added))
+
+    @property
+    def all_settings(self) -> dict[str, float]:
+        """All hyperparameters held still: the algorithm's defaults, and what differs from them."""
+        given = dict(self.settings)
+        return {**algorithm_settings(self.algorithm, given), **given}
 
     @property
     def max_round(self) -> int:
@@ -166,17 +164,13 @@ class Task:
         """Return the task with more hyperparameters held still.
 
         Raises:
-            InvalidArgumentError: one of them is in the search space, or its value is no number.
+            InvalidArgumentError: one is unknown, in the search space, or out of its range.
         """
-        for name, value in settings.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if name in self.space.names or not is_number or not math.isfinite(value):
-                raise InvalidArgumentError(
-                    "`settings` must give finite numbers to hyperparameters outside the search "
-                    f"space {self.space.names}, got {name}={value!r}"
-                )
-        merged = {**dict(self.settings), **settings}
-        return self.variant(settings=tuple(sorted(merged.items())))
+        check_settings(self.algorithm, self.space.names, settings)
+        defaults = algorithm_settings(self.algorithm, {})
+        merged = {**dict(self.settings), **{name: float(v) for name, v in settings.items()}}
+        kept = {name: value for name, value in merged.items() if value != defaults.get(name)}
+        return self.variant(settings=tuple(sorted(kept.items())))
 
     def variant(self, **changes: object) -> Task:
         """Return the task with some fields replaced.

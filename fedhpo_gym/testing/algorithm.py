@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.fl.datasets import Dataset
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.tasks.base import ALGORITHM_DIMENSIONS, ALGORITHMS
+from fedhpo_gym.tasks.algorithms import ALGORITHMS
 
 if TYPE_CHECKING:
     from fedhpo_gym.fl.algorithms import Algorithm
@@ -42,9 +42,10 @@ class AlgorithmConformance:
 
     def test_tasks_know_it_and_what_it_reads(self) -> None:
         assert self.algorithm.name == self.name
-        assert self.name in ALGORITHMS
-        names = tuple(d.name for d in ALGORITHM_DIMENSIONS[self.name])
-        assert names == tuple(self.algorithm.hyperparameters)
+        spec = ALGORITHMS[self.name]
+        searched = {d.name: None for d in spec.dimensions}
+        held = {name: setting.default for name, setting in spec.settings.items()}
+        assert {**searched, **held} == self.algorithm.hyperparameters
 
     def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(self) -> None:
         courses = self._courses()

@@ -13,7 +13,8 @@ from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, UnknownNameErro
 from fedhpo_gym.fl.datasets import SOURCES
 from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task
-from fedhpo_gym.tasks.base import ALGORITHM_DIMENSIONS, ALGORITHMS, STORED_ROUNDS
+from fedhpo_gym.tasks.algorithms import ALGORITHMS
+from fedhpo_gym.tasks.base import STORED_ROUNDS
 
 ALPHAS = (0.1, 0.5, 0.7, 1.0, 2, 1e-5, 0.1234567, 12345678.0, 1e20)
 VARIANTS = [
@@ -158,4 +159,4 @@ def test_tasks_and_engine_offer_the_same_algorithms() -> None:
     pytest.importorskip("torch")
     from fedhpo_gym.fl.algorithms import ALGORITHMS as IMPLEMENTED
 
-    assert set(IMPLEMENTED) == set(ALGORITHMS) == set(ALGORITHM_DIMENSIONS)
+    assert set(IMPLEMENTED) == set(ALGORITHMS)

@@ -16,6 +16,7 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives import OBJECTIVES, Objective
 from fedhpo_gym.schema import Evaluation, Fidelity
 from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks.algorithms import ALGORITHMS
 from fedhpo_gym.testing import (
     AgentConformance,
     AlgorithmConformance,
@@ -34,14 +35,11 @@ class TestAnalytic(BackendConformance):
         return Analytic(get_task("LR-CreditG"))
 
 
-@pytest.mark.raw
-class TestFedAvg(AlgorithmConformance):
-    name = "fedavg"
-
-
-@pytest.mark.raw
-class TestFedOpt(AlgorithmConformance):
-    name = "fedopt"
+for _name in ALGORITHMS:
+    _class = "TestAlgorithm" + _name.title()
+    globals()[_class] = pytest.mark.raw(
+        type(_class, (AlgorithmConformance,), {"name": _name, "__module__": __name__})
+    )
 
 
 class TestRandomSearch(AgentConformance):

@@ -6,14 +6,29 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.fl.algorithms.adaptive import FedAdam, FedYogi
 from fedhpo_gym.fl.algorithms.base import Algorithm, Context
+from fedhpo_gym.fl.algorithms.ditto import Ditto
 from fedhpo_gym.fl.algorithms.fedavg import FedAvg
+from fedhpo_gym.fl.algorithms.fedbn import FedBN
 from fedhpo_gym.fl.algorithms.fedopt import FedOpt
 from fedhpo_gym.fl.algorithms.fedprox import FedProx
+from fedhpo_gym.fl.algorithms.local import Local
+from fedhpo_gym.fl.algorithms.nbafl import NbAFL
 
-ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
-    {algorithm.name: algorithm for algorithm in (FedAvg(), FedOpt(), FedProx())}
+_KINDS: tuple[type[Algorithm], ...] = (
+    FedAvg,
+    FedOpt,
+    FedProx,
+    NbAFL,
+    FedAdam,
+    FedYogi,
+    FedBN,
+    Ditto,
+    Local,
 )
+
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({kind.name: kind() for kind in _KINDS})
 
 
 def get_algorithm(name: str) -> Algorithm:
@@ -27,4 +42,18 @@ def get_algorithm(name: str) -> Algorithm:
     return ALGORITHMS[name]
 
 
-__all__ = ["ALGORITHMS", "Algorithm", "Context", "FedAvg", "FedOpt", "FedProx", "get_algorithm"]
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Context",
+    "Ditto",
+    "FedAdam",
+    "FedAvg",
+    "FedBN",
+    "FedOpt",
+    "FedProx",
+    "FedYogi",
+    "Local",
+    "NbAFL",
+    "get_algorithm",
+]

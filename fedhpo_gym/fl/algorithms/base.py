@@ -22,8 +22,8 @@ class Context:
         hyperparameters: values of the algorithm's `hyperparameters`.
         num_clients: clients of the federation.
         num_sampled: (items, 1, 1) clients that train in this round.
-        num_samples: (items, 1, 1) training samples of the item's client; for the server, of the
-            smallest client of the federation.
+        num_samples: (items, 1, 1) training samples of the item's client, at least 1; for the
+            server, of the smallest client of the federation.
         horizon: rounds the courses will be trained for, the T of noise schedules.
         normal: draws (.., items, .., slots) standard normal numbers in the shape of a parameter;
             named by seed, round and client, and the same for all courses of a seed.
@@ -52,9 +52,14 @@ class Algorithm(ABC):
     hyperparameters: Mapping[str, float | None] = {}
     keeps_copy: bool = False
 
-    def init_state(self, parameters: Parameters) -> Parameters:
-        """Return the server's state before the first round: none, unless overridden."""
-        del parameters
+    def init_state(self, parameters: Parameters, context: Context) -> Parameters:
+        """Return the server's state before the first round: none, unless overridden.
+
+        Args:
+            parameters: those that `server_update` is called with.
+            context: see `Context`; its items are the blocks.
+        """
+        del parameters, context
         return {}
 
     def personal(self, names: Collection[str], norms: Collection[str]) -> frozenset[str]:
@@ -68,7 +73,12 @@ class Algorithm(ABC):
         return frozenset()
 
     def broadcast(self, parameters: Parameters, context: Context) -> Parameters:
-        """Return what the clients receive; `parameters` itself, unless overridden."""
+        """Return what the clients receive; `parameters` itself, unless overridden.
+
+        Args:
+            parameters: global parameters that are trained; running statistics travel as they are.
+            context: see `Context`; its items are the blocks.
+        """
         del context
         return parameters
 
@@ -82,7 +92,12 @@ class Algorithm(ABC):
         return None
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
-        """Return what the server receives of local parameters; they themselves by default."""
+        """Return what the server receives of local parameters; they themselves by default.
+
+        Args:
+            parameters: as in `broadcast`, of the items after local training.
+            context: see `Context`.
+        """
         del context
         return parameters
 

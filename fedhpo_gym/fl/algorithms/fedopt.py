@@ -19,8 +19,9 @@ class FedOpt(Algorithm):
     name = "fedopt"
     hyperparameters = {"server_momentum": None, "server_learning_rate": None}  # noqa: RUF012
 
-    def init_state(self, parameters: Parameters) -> Parameters:
+    def init_state(self, parameters: Parameters, context: Context) -> Parameters:
         """See `Algorithm.init_state`."""
+        del context
         return {name: torch.zeros_like(value) for name, value in parameters.items()}
 
     def server_update(

@@ -1,0 +1,84 @@
+"""FedAdam and FedYogi (Reddi et al., 2021, Algorithm 2): adaptive steps on the server."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from fedhpo_gym.fl.algorithms.base import Algorithm, Context
+from fedhpo_gym.fl.models import Parameters
+from fedhpo_gym.fl.models.base import fit
+
+FIRST, SECOND = "first moment of ", "second moment of "
+
+
+class Adaptive(Algorithm):
+    """The server takes an adaptive step along the clients' mean update D = w' - w.
+
+    With w the global model and w' the clients' average:
+    m <- first_decay m + (1 - first_decay) D, v <- `second_moment`(v, D^2),
+    w <- w + server_learning_rate m / (sqrt(v) + adaptivity); m starts at 0 and v at adaptivity^2.
+    There is no bias correction, as in the paper. The paper's names are eta for
+    server_learning_rate, tau for adaptivity, beta_1 and beta_2 for the decays.
+    """
+
+    hyperparameters = {  # noqa: RUF012
+        "server_learning_rate": None,
+        "adaptivity": 1e-3,
+        "first_decay": 0.9,
+        "second_decay": 0.99,
+    }
+
+    def init_state(self, parameters: Parameters, context: Context) -> Parameters:
+        """See `Algorithm.init_state`."""
+        start = context.hyperparameters["adaptivity"] ** 2
+        zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        first = {FIRST + name: zero for name, zero in zeros.items()}
+        return first | {SECOND + name: zero + fit(start, zero) for name, zero in zeros.items()}
+
+    def server_update(
+        self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
+    ) -> tuple[Parameters, Parameters]:
+        """See `Algorithm.server_update`."""
+        given = context.hyperparameters
+        updated, moments = {}, {}
+        for name, value in parameters.items():
+            rate, tau, first_decay, second_decay = (fit(x, value) for x in given.values())
+            update = average[name] - value
+            first = first_decay * state[FIRST + name] + (1.0 - first_decay) * update
+            second = self.second_moment(state[SECOND + name], update.square(), second_decay)
+            updated[name] = value + rate * first / (second.sqrt() + tau)
+            moments[FIRST + name], moments[SECOND + name] = first, second
+        return updated, moments
+
+    @abstractmethod
+    def second_moment(self, moment: Tensor, square: Tensor, decay: Tensor) -> Tensor:
+        """Return the next second moment.
+
+        Args:
+            moment: the last one.
+            square: squares of the mean update.
+            decay: second_decay.
+        """
+
+
+class FedAdam(Adaptive):
+    """v <- second_decay v + (1 - second_decay) D^2."""
+
+    name = "fedadam"
+
+    def second_moment(self, moment: Tensor, square: Tensor, decay: Tensor) -> Tensor:
+        """See `Adaptive.second_moment`."""
+        return decay * moment + (1.0 - decay) * square
+
+
+class FedYogi(Adaptive):
+    """v <- v - (1 - second_decay) D^2 sign(v - D^2)."""
+
+    name = "fedyogi"
+
+    def second_moment(self, moment: Tensor, square: Tensor, decay: Tensor) -> Tensor:
+        """See `Adaptive.second_moment`."""
+        return moment - (1.0 - decay) * square * torch.sign(moment - square)

@@ -1,0 +1,130 @@
+"""What an FL algorithm adds to a problem: dimensions of the space, and settings held still."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.space import Dimension
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A hyperparameter outside the search space.
+
+    Attributes:
+        default: value of problems that do not say another.
+        low: smallest value.
+        high: largest value.
+    """
+
+    default: float
+    low: float
+    high: float
+
+    def validate(self, name: str, value: object) -> None:
+        """Check a value.
+
+        Raises:
+            InvalidArgumentError: it is no number, or outside [low, high].
+        """
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not self.low <= value <= self.high:  # type: ignore[operator]
+            raise InvalidArgumentError(
+                f"setting {name!r} must be a number in [{self.low:g}, {self.high:g}], got {value!r}"
+            )
+
+
+@dataclass(frozen=True)
+class AlgorithmSpec:
+    """What an algorithm reads from a configuration, beyond what local training reads.
+
+    Attributes:
+        dimensions: what is searched.
+        settings: what is held still, by name.
+    """
+
+    dimensions: tuple[Dimension, ...] = ()
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+
+
+_ADAPTIVE = AlgorithmSpec(
+    (Dimension("server_learning_rate", 0.001, 1.0, "float", log=True, bins=4, scope="server"),),
+    {
+        "adaptivity": Setting(1e-3, 1e-9, 1.0),
+        "first_decay": Setting(0.9, 0.0, 0.9999),
+        "second_decay": Setting(0.99, 0.0, 0.9999),
+    },
+)
+
+ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
+    {
+        "fedavg": AlgorithmSpec(),
+        "fedopt": AlgorithmSpec(
+            (
+                Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
+                Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
+            )
+        ),
+        "fedprox": AlgorithmSpec((Dimension("mu", 0.1, 5.0, "float", values=(0.1, 1.0, 5.0)),)),
+        "nbafl": AlgorithmSpec(
+            settings={
+                "epsilon": Setting(20.0, 1e-6, 1e12),
+                "w_clip": Setting(0.1, 1e-6, 1e6),
+                "constant": Setting(1.0, 0.0, 100.0),
+                "mu": Setting(0.0, 0.0, 1e6),
+            }
+        ),
+        "fedadam": _ADAPTIVE,
+        "fedyogi": _ADAPTIVE,
+        "fedbn": AlgorithmSpec(),
+        "ditto": AlgorithmSpec(
+            (Dimension("regularization", 0.001, 1.0, "float", log=True, bins=4),),
+        ),
+        "local": AlgorithmSpec(),
+    }
+)
+"""By name. FedOpt: paper Table 8. FedProx, NbAFL: the original's scripts. FedAdam, FedYogi: from
+the ranges that Reddi et al. (2021) tune in. Ditto: our choice, around FederatedScope's 0.1."""
+
+TRAINING: Mapping[str, Setting] = MappingProxyType(
+    {
+        "learning_rate": Setting(math.nan, 0.0, 1e6),
+        "weight_decay": Setting(0.0, 0.0, 1e6),
+        "batch_size": Setting(math.nan, 1, 2**31 - 1),
+        "step_size": Setting(1, 1, 10**6),
+        "dropout": Setting(0.0, 0.0, 0.99),
+    }
+)
+"""What local training reads; most spaces search it. NaN: there is no default."""
+
+
+def algorithm_settings(algorithm: str, settings: Mapping[str, float]) -> dict[str, float]:
+    """Return the values of all settings of an algorithm: the given ones, else the defaults."""
+    defaults = {name: s.default for name, s in ALGORITHMS[algorithm].settings.items()}
+    return {name: settings.get(name, default) for name, default in defaults.items()}
+
+
+def check_settings(
+    algorithm: str, searched: tuple[str, ...], settings: Mapping[str, object]
+) -> None:
+    """Check settings: known, in their range, and not searched at the same time.
+
+    Raises:
+        InvalidArgumentError: they are not.
+    """
+    known = {**TRAINING, **ALGORITHMS[algorithm].settings}
+    for name, value in settings.items():
+        if name in searched:
+            raise InvalidArgumentError(
+                f"`settings` must be outside the search space {searched}, got {name}={value!r}"
+            )
+        if name not in known:
+            free = ", ".join(sorted(set(known) - set(searched))) or "none"
+            raise InvalidArgumentError(
+                f"`settings` of {algorithm} must be among: {free}; got {name}={value!r}"
+            )
+        known[name].validate(name, value)
