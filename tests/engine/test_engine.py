@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from engine.plain_fedavg import plain_fedavg  # noqa: E402
+from engine.plain_course import plain_course  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.datasets import Dataset  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
@@ -64,7 +64,7 @@ MIXED = [
 @pytest.mark.parametrize("index", range(0, len(MIXED), 4))
 def test_engine_equals_plain_fedavg(federations: Federations, index: int) -> None:
     chosen = MIXED[index]
-    expected = plain_fedavg(federations[chosen.seed], chosen, 6)
+    expected = plain_course(federations[chosen.seed], [chosen] * 6).metrics
     found = run(federations, MIXED).metrics[index]
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
 
@@ -74,7 +74,7 @@ def test_fedopt_equals_plain_server_sgd(
     federations: Federations, momentum: float, rate: float
 ) -> None:
     chosen = course(server_momentum=momentum, server_learning_rate=rate)
-    expected = plain_fedavg(federations[1], chosen, 6, momentum, rate)
+    expected = plain_course(federations[1], [chosen] * 6, "fedopt").metrics
     found = run(federations, [chosen], algorithm="fedopt").metrics[0]
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
 

@@ -178,6 +178,7 @@ def test_a_tabular_environment_needs_no_torch(
         ({"task": "LR-Nope"}, UnknownNameError, ["task", "LR-Nope", "LR-"]),
         ({"algorithm": "fedpot"}, UnknownNameError, ["algorithm", "fedpot", "'fedopt'"]),
         ({"preprocessing": "x"}, UnknownNameError, ["preprocessing", "'x'", "standardized"]),
+        ({"settings": {"epsilon": 1}}, ValueError, ["`settings`", "fedavg", "epsilon=1"]),
         ({"alpha": -0.5}, ValueError, ["`alpha`", "positive", "-0.5"]),
         ({"alpha": "0.5"}, ValueError, ["`alpha`", "number", "'0.5'"]),
         ({"system": {"mode": "wifi"}}, ValueError, ["`mode`", "cross_silo", "'wifi'"]),

@@ -121,6 +121,64 @@ def test_the_command_that_builds_a_table_names_its_variant(changes: dict[str, An
     assert asked_task(make_parser().parse_args(words)) == task
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("nbafl", {"epsilon": 1}),
+        ("nbafl", {"epsilon": 10, "w_clip": 0.5, "mu": 1e-5}),
+        ("fedyogi", {"first_decay": 0.5, "second_decay": 0.999, "adaptivity": 0.01}),
+        ("ditto", {"dropout": 0.3}),
+    ],
+)
+def test_what_is_held_still_is_part_of_the_name(algorithm: str, settings: dict[str, float]) -> None:
+    plain = get_task("LR-Car").variant(algorithm=algorithm)
+    task = plain.held(settings)
+    assert task.table_name != plain.table_name
+    words = f"build {build_arguments(task.table_name)}".split()
+    assert asked_task(make_parser().parse_args(words)) == task
+
+
+def test_defaults_are_left_out_of_the_name_and_reach_training() -> None:
+    task = get_task("LR-Car").variant(algorithm="nbafl")
+    assert task.held({"epsilon": 20, "mu": 0}) == task
+    assert task.held({"epsilon": 1}).held({"epsilon": 20}) == task
+    assert task.all_settings == {"epsilon": 20.0, "w_clip": 0.1, "constant": 1.0, "mu": 0.0}
+    assert task.held({"epsilon": 1}).all_settings == {**task.all_settings, "epsilon": 1.0}
+    assert get_task("LR-Car").all_settings == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epsilom": 1}, ["`settings`", "nbafl", "epsilon", "w_clip", "epsilom=1"]),
+        ({"adaptivity": 0.1}, ["`settings`", "nbafl", "adaptivity=0.1"]),
+        ({"learning_rate": 0.1}, ["`settings`", "search space", "learning_rate=0.1"]),
+        ({"epsilon": 0.0}, ["'epsilon'", "[1e-06, 1e+12]", "0.0"]),
+        ({"epsilon": float("nan")}, ["'epsilon'", "nan"]),
+        ({"epsilon": "10"}, ["'epsilon'", "number", "'10'"]),
+        ({"w_clip": True}, ["'w_clip'", "number", "True"]),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        get_task("LR-Car").variant(algorithm="nbafl").held(settings)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_variant_keeps_no_setting_of_another_algorithm() -> None:
+    task = get_task("LR-Car").variant(algorithm="nbafl").held({"epsilon": 1})
+    with pytest.raises(InvalidArgumentError, match="fedavg"):
+        task.variant(algorithm="fedavg")
+
+
+@pytest.mark.parametrize("words", ["--setting epsilon", "--setting epsilon=1 --setting epsilon=2"])
+def test_settings_of_the_command_line_are_pairs(words: str) -> None:
+    line = f"build FedHPO-LR-Car --algorithm nbafl {words}".split()
+    with pytest.raises(InvalidArgumentError, match="--setting"):
+        asked_task(make_parser().parse_args(line))
+
+
 @pytest.mark.parametrize("name", ["nonsense", "LR", "LR-Nope-fedavg", ""])
 def test_a_name_no_table_has_still_makes_a_command(name: str) -> None:
     assert isinstance(build_arguments(name), str)
