@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from engine.plain_fedavg import plain_fedavg  # noqa: E402
+from engine.plain_course import plain_course  # noqa: E402
 from fedhpo_gym.backends.curves import best_rounds  # noqa: E402
 from fedhpo_gym.building.encoding import encode_curves  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
@@ -75,7 +75,7 @@ def test_sparse_rows_train_as_dense_rows_do(federations: tuple[Federation, Feder
 def test_sparse_rows_train_as_plain_fedavg_does(index: int) -> None:
     sparse, dense = (make_user_federation(data, 1, num_users=12) for data in bags())
     found = run(sparse, [MIXED[index]], 2).metrics[0]
-    expected = plain_fedavg(dense, MIXED[index], 2)
+    expected = plain_course(dense, [MIXED[index]] * 2).metrics
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
 
 
