@@ -146,7 +146,6 @@ class SampleDesign(Design[SampleUnit]):
     def _units(self, done: set[int]) -> list[SampleUnit]:
         """Cut the points that are not done into units of courses that share minibatches."""
         axes = shared_axes(self.task)
-        size = max(UNIT_NUMBERS // self.task.num_parameters, 1)
         groups: dict[tuple[Any, ...], list[int]] = {}
         for point, course in enumerate(self._points):
             if point not in done:
@@ -155,9 +154,15 @@ class SampleDesign(Design[SampleUnit]):
         units = (
             SampleUnit(tuple(group[start : start + size]))
             for group in groups.values()
+            for size in [self._largest_unit(group[0])]
             for start in range(0, len(group), size)
         )
         return sorted(units, key=lambda unit: unit.points)
+
+    def _largest_unit(self, point: int) -> int:
+        """Return how many courses like one may be in a unit."""
+        size = self.task.parameters_of(self._points[point].configuration)
+        return max(UNIT_NUMBERS // size, 1)
 
     def consolidate(self, parts: Path, folder: Path) -> Path:
         """Write the sample of all finished points.

@@ -40,12 +40,13 @@ class CostLedger:
             key = (*configuration.values(), fidelity.client_sample_rate)
             rounds = max(0, fidelity.round - self._paid.get(key, 0))
             self._paid[key] = max(fidelity.round, self._paid.get(key, 0))
-        cost = charge(self._task, rounds, fidelity.client_sample_rate)
+        size = self._task.parameters_of(configuration)
+        cost = charge(self._task, size, rounds, fidelity.client_sample_rate)
         self.elapsed_s += cost.time_s
         return cost
 
 
-def charge(task: Task, rounds: int, client_sample_rate: float) -> Cost:
-    """Return what some rounds of a course cost under the task's system model."""
+def charge(task: Task, num_parameters: int, rounds: int, client_sample_rate: float) -> Cost:
+    """Return what some rounds of a course of a model of some size cost."""
     charged = Fidelity(rounds, client_sample_rate)
-    return task.system.cost(task.num_parameters, task.num_clients, charged)
+    return task.system.cost(num_parameters, task.num_clients, charged)

@@ -142,7 +142,8 @@ class Controls:
         base = self._task.system
         system = replace(base, client_compute_mean_s=base.client_compute_mean_s * epochs)
         fidelity = Fidelity(rounds, float(configuration[RATE]))
-        return system.cost(self._task.num_parameters, self._task.num_clients, fidelity)
+        size = self._task.parameters_of(configuration)
+        return system.cost(size, self._task.num_clients, fidelity)
 
     def largest_cost(self, rounds: int) -> Cost:
         """Return what some rounds cost at most, whatever the actions."""

@@ -14,14 +14,33 @@ from fedhpo_gym.envs.vector_layout import Indices
 from fedhpo_gym.tasks import Task
 
 
+def sizes(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """Return the (B,) parameters of the models of (B,) configurations, given by columns."""
+    names = task.architecture
+    if not names:
+        return np.full(len(columns["round"]), task.num_parameters)
+    values = np.stack([columns[name] for name in names], axis=-1)
+    rows, row_of = np.unique(values, axis=0, return_inverse=True)
+    found = [task.parameters_of(dict(zip(names, row, strict=True))) for row in rows.tolist()]
+    return np.array(found)[row_of.reshape(-1)]
+
+
 def times_s(
-    task: Task, rounds: NDArray[np.integer], rates: NDArray[np.floating]
+    task: Task,
+    num_parameters: NDArray[np.integer],
+    rounds: NDArray[np.integer],
+    rates: NDArray[np.floating],
 ) -> NDArray[np.float64]:
-    """Return the (B,) simulated seconds of evaluations at (B,) rounds and client sample rates."""
-    each_round, round_of = np.unique(rounds, return_inverse=True)
-    each_rate, rate_of = np.unique(rates, return_inverse=True)
-    table = [[charge(task, int(r), float(q)).time_s for q in each_rate] for r in each_round]
-    return np.array(table)[round_of, rate_of]
+    """Return the (B,) simulated seconds of evaluations of (B,) models, rounds and sample rates."""
+    axes = [np.unique(values, return_inverse=True) for values in (num_parameters, rounds, rates)]
+    (each_size, _), (each_round, _), (each_rate, _) = axes
+    seconds = [
+        [[charge(task, int(s), int(r), float(q)).time_s for q in each_rate] for r in each_round]
+        for s in each_size
+    ]
+    table = np.array(seconds, dtype=np.float64)
+    times: NDArray[np.float64] = table[tuple(where for _, where in axes)]
+    return times
 
 
 class FreezeThaw:
@@ -35,7 +54,7 @@ class FreezeThaw:
 
         Args:
             env: one environment; its `search_space` is a grid.
-            columns: (cells,) values of `round` and `client_sample_rate` at every cell.
+            columns: (cells,) values of every dimension at every cell.
             num_envs: N.
         """
         space = env.search_space
@@ -50,10 +69,11 @@ class FreezeThaw:
         shape = tuple(len(space[name].grid) for name in names)
         self._key = np.ravel_multi_index(tuple(indices[name] for name in names), shape)
         self._round = columns["round"].astype(np.int32)
+        models, self._model = np.unique(sizes(env.task, columns), return_inverse=True)
         rates, self._rate = np.unique(columns["client_sample_rate"], return_inverse=True)
-        charged = np.arange(self._round.max() + 1)
-        grid = np.meshgrid(charged, rates, indexing="ij")
-        self._times = times_s(env.task, grid[0].ravel(), grid[1].ravel()).reshape(grid[0].shape)
+        grid = np.meshgrid(models, np.arange(self._round.max() + 1), rates, indexing="ij")
+        times = times_s(env.task, *(values.ravel() for values in grid))
+        self._times = times.reshape(grid[0].shape)
         self._paid = np.zeros((num_envs, int(np.prod(shape))), dtype=np.int32)
 
     def restart(self, where: Indices) -> None:
@@ -66,4 +86,4 @@ class FreezeThaw:
         asked, paid = self._round[cells], self._paid[mine]
         rounds = np.maximum(asked - paid, 0)
         self._paid[mine] = np.maximum(asked, paid)
-        return self._times[rounds, self._rate[cells]], rounds
+        return self._times[self._model[cells], rounds, self._rate[cells]], rounds

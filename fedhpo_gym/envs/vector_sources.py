@@ -14,7 +14,7 @@ from fedhpo_gym.backends import StoredBackend
 from fedhpo_gym.envs.ledger import CostLedger
 from fedhpo_gym.envs.trial import TrialEnv
 from fedhpo_gym.envs.vector_layout import Indices, Mask
-from fedhpo_gym.envs.vector_ledger import FreezeThaw, times_s
+from fedhpo_gym.envs.vector_ledger import FreezeThaw, sizes, times_s
 from fedhpo_gym.envs.vector_scores import ROUNDS, TIME_S, Rows, Scorer
 from fedhpo_gym.schema import Fidelity
 from fedhpo_gym.space import Value
@@ -152,7 +152,10 @@ class GridSource:
             seen, numbers = self._scorer.many(self._backend.look_up(columns))
             numbers[:, ROUNDS] = columns["round"]
             numbers[:, TIME_S] = times_s(
-                self._env.task, columns["round"], columns["client_sample_rate"]
+                self._env.task,
+                sizes(self._env.task, columns),
+                columns["round"],
+                columns["client_sample_rate"],
             )
             chunks.append((seen, numbers))
         all_seen, all_numbers = zip(*chunks, strict=True)

@@ -198,7 +198,8 @@ class TrialVectorEnv(BatchedVectorEnv):
         )
         evaluation = self._env.backend.evaluate(last.configuration, last.fidelity)
         rounds = int(state.numbers[index, ROUNDS])
-        cost = charge(task, rounds, last.fidelity.client_sample_rate)
+        size = task.parameters_of(last.configuration)
+        cost = charge(task, size, rounds, last.fidelity.client_sample_rate)
         info = describe_trial(last, best, evaluation, cost)
         if self._scalarize is not None:
             info["penalty"] = float(state.numbers[index, PENALTY])

@@ -73,11 +73,12 @@ class LocalTraining:
         trained = [name for name in parameters if name not in self._model.buffers]
         for step, x, targets, weights, sizes in self._batches(items, round_index):
             count = active[step]
+            left_out = self._left_out(sizes[:count])
             batch = Minibatch(
                 x=x[:count],
                 targets=targets[:, :count],
-                rates=weights[:count] * rate[:count],
-                decay=decay[:count],
+                rates=_unless(left_out, weights[:count] * rate[:count], 0.0),
+                decay=_unless(left_out, decay[:count], 1.0),
                 sizes=sizes[:count],
                 settings={name: value[:count] for name, value in others.items()},
                 uniform=_uniform(draws, items.client[:count]),
@@ -86,8 +87,15 @@ class LocalTraining:
             self._model.sgd_step(part, batch)
             if pull is not None and anchor is not None:
                 for name in trained:
-                    strength = fit(pull[:count], part[name])
+                    strength = fit(_unless(left_out, pull[:count], 0.0), part[name])
                     part[name].addcmul_(strength, anchor[name][:, :count])
+
+    def _left_out(self, sizes: NDArray[np.int64]) -> Tensor | None:
+        """(items, 1, 1): the minibatch is too small for the model; None where none is."""
+        too_small = sizes < self._model.min_rows
+        if not too_small.any():
+            return None
+        return torch.from_numpy(too_small).to(self._device)[:, None, None]
 
     def _batches(
         self, items: Items, round_index: int
@@ -121,3 +129,7 @@ class LocalTraining:
 
 def _uniform(draws: Draws, clients: NDArray[np.int64]) -> Callable[[tuple[int, ...]], Tensor]:
     return lambda shape: draws.uniform(clients, shape)
+
+
+def _unless(where: Tensor | None, values: Tensor, otherwise: float) -> Tensor:
+    return values if where is None else torch.where(where, otherwise, values)

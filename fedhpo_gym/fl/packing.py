@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.schema import Fidelity
 
 FULL_BATCH = 2**31 - 1
@@ -109,6 +110,9 @@ def pack(
         slots: courses per block.
         architecture: names of the settings that shape the model.
         rounds: finished rounds of each course; 0 by default.
+
+    Raises:
+        InvalidArgumentError: a configuration lacks what shapes the model.
     """
     members: dict[_Key, dict[tuple[PerClient, int], list[int]]] = defaultdict(
         lambda: defaultdict(list)
@@ -117,12 +121,19 @@ def pack(
         group = _Key(
             course.seed,
             course.value("batch_size", FULL_BATCH),
-            tuple((name, course.configuration[name]) for name in architecture),
+            tuple((name, _required(course, name)) for name in architecture),
             0 if rounds is None else rounds[position],
         )
         sampled = Fidelity(0, course.client_sample_rate).sampled_clients(num_clients)
         members[group][course.value("step_size", 1), sampled].append(position)
     return [Group(*key, tuple(_blocks(members[key], slots))) for key in sorted(members, key=repr)]
+
+
+def _required(course: Course, name: str) -> float:
+    if name not in course.configuration:
+        given = dict(course.configuration)
+        raise InvalidArgumentError(f"a configuration needs {name!r}, got {given}")
+    return course.configuration[name]
 
 
 class _Key(NamedTuple):

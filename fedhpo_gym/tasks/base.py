@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.systems import CROSS_SILO, SystemModel
 from fedhpo_gym.tasks.algorithms import ALGORITHMS, algorithm_settings, check_settings
 
@@ -36,7 +36,8 @@ class Task:
         dataset: name of the data set.
         num_features: inputs per sample.
         num_classes: number of classes.
-        num_parameters: size of the model that travels between clients and server.
+        num_parameters: size of the model that travels between clients and server; of the largest
+            one where configurations shape it.
         client_space: client-side hyperparameters, as intervals.
         fidelity_space: `round` and `client_sample_rate`, as intervals.
         budget_s: simulated seconds of one HPO run.
@@ -52,6 +53,7 @@ class Task:
             algorithm's defaults; see `held`.
         seeds: seeds of the repetitions that tables hold.
         system: where simulated time comes from.
+        architecture: hyperparameters that shape the model.
         tags: families the catalogue can be filtered by.
     """
 
@@ -73,6 +75,7 @@ class Task:
     settings: tuple[tuple[str, float], ...] = ()
     seeds: tuple[int, ...] = (1, 2, 3)
     system: SystemModel = CROSS_SILO
+    architecture: tuple[str, ...] = ()
     tags: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
@@ -125,6 +128,14 @@ class Task:
         """Search space of the configurations: client-side dimensions, then the algorithm's."""
         added = ALGORITHMS[self.algorithm].dimensions
         return SearchSpace((*self.client_space.dimensions, *added))
+
+    def parameters_of(self, configuration: Mapping[str, Value]) -> int:
+        """Return the size of the model of a configuration: it decides what a message costs.
+
+        A family whose `architecture` is not empty overrides it.
+        """
+        del configuration
+        return self.num_parameters
 
     @property
     def all_settings(self) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedhpo_gym.cli import make_parser
@@ -50,6 +51,14 @@ TABLE_8: dict[str, dict[str, tuple[float, ...]]] = {
         "learning_rate": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
         "weight_decay": WEIGHT_DECAYS,
         "step_size": (1, 2, 3, 4),
+    },
+    "MLP": {
+        "learning_rate": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        "weight_decay": WEIGHT_DECAYS,
+        "batch_size": (4, 8, 16, 32, 64, 128, 256),
+        "step_size": (1, 2, 3, 4),
+        "model_depth": (1, 2, 3),
+        "model_width": (16, 32, 64, 128, 256, 512, 1024),
     },
     "CNN": {
         "learning_rate": CNN_RATES,
@@ -211,6 +220,29 @@ def test_errors_name_the_argument_the_rule_and_the_value(
 def test_an_unknown_task_suggests_a_known_one() -> None:
     with pytest.raises(UnknownNameError, match="'LR-CreditG'"):
         get_task("LR-CreditX")
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_tasks_and_models_agree_about_shapes_and_sizes(task: Task) -> None:
+    torch = pytest.importorskip("torch")
+    from fedhpo_gym.fl.datasets import Dataset
+    from fedhpo_gym.fl.federation import make_federation
+    from fedhpo_gym.fl.models import get_model
+
+    model = get_model(task.model)
+    assert task.architecture == model.architecture
+    if "tabular-data" not in task.tags:
+        return
+    labels = np.arange(1000) % task.num_classes
+    made = Dataset("made", np.zeros((1000, task.num_features)), labels, task.num_classes, "")
+    federation = make_federation(made, 1)
+    sizes = []
+    for end in ("low", "high"):
+        shape = {name: getattr(task.space[name], end) for name in task.architecture}
+        sizes.append(task.parameters_of(shape))
+        built = model.for_federation(federation, torch.device("cpu"), **shape)
+        assert built.num_parameters == sizes[-1]
+    assert sizes[-1] == task.num_parameters == max(sizes)
 
 
 def test_tasks_and_engine_offer_the_same_algorithms() -> None:

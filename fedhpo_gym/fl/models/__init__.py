@@ -10,9 +10,10 @@ from fedhpo_gym.fl.models.base import Inputs, Minibatch, Model, Parameters
 from fedhpo_gym.fl.models.cnn import ConvNet
 from fedhpo_gym.fl.models.gcn import GCN
 from fedhpo_gym.fl.models.logistic import LogisticRegression
+from fedhpo_gym.fl.models.mlp import Perceptron
 
 MODELS: Mapping[str, type[Model]] = MappingProxyType(
-    {"LR": LogisticRegression, "CNN": ConvNet, "GNN": GCN}
+    {"LR": LogisticRegression, "MLP": Perceptron, "CNN": ConvNet, "GNN": GCN}
 )
 
 
@@ -36,5 +37,6 @@ __all__ = [
     "Minibatch",
     "Model",
     "Parameters",
+    "Perceptron",
     "get_model",
 ]

@@ -40,6 +40,7 @@ class Model(ABC):
         hyperparameters: further settings that `sgd_step` reads, with the value for configurations
             that lack them.
         rows_at_once: rows that are evaluated together; None for all.
+        min_rows: rows of the smallest minibatch it can train on; smaller ones are left out.
         num_parameters: numbers that are trained.
         buffers: names of the parameters that are averaged but not trained, as running statistics.
         norms: names of the parameters of normalisation layers.
@@ -49,6 +50,7 @@ class Model(ABC):
     architecture: ClassVar[tuple[str, ...]] = ()
     hyperparameters: ClassVar[Mapping[str, float]] = {}
     rows_at_once: ClassVar[int | None] = None
+    min_rows: ClassVar[int] = 1
     buffers: frozenset[str] = frozenset()
     norms: frozenset[str] = frozenset()
     num_parameters: int
@@ -105,13 +107,14 @@ def fit(values: Tensor, parameter: Tensor) -> Tensor:
     return values.view(items, *(1,) * (parameter.ndim - 3), slots)
 
 
-def softmax_residual_(logits: Tensor, batch: Minibatch) -> Tensor:
+def softmax_residual_(logits: Tensor, targets: Tensor, rates: Tensor) -> Tensor:
     """Turn (classes, items, rows, slots) logits into learning rate x d(mean loss)/d(logits).
 
-    In place. The gradient of the mean cross-entropy is (softmax - one-hot) / minibatch size; the
-    step sizes are folded into the softmax's own division. Logits far below the largest are
-    clamped: their exponentials are denormal, ten times as slow, and vanish in the sum anyway.
+    In place; see `Minibatch` for the others. The gradient of the mean cross-entropy is (softmax -
+    one-hot) / minibatch size; the step sizes are folded into the softmax's own division. Logits
+    far below the largest are clamped: their exponentials are denormal, ten times as slow, and
+    vanish in the sum anyway.
     """
     logits.sub_(torch.amax(logits, 0)).clamp_(min=-60.0).exp_()
-    logits.mul_(batch.rates / logits.sum(0))
-    return logits.addcmul_(batch.targets, batch.rates, value=-1.0)
+    logits.mul_(rates / logits.sum(0))
+    return logits.addcmul_(targets, rates, value=-1.0)

@@ -58,7 +58,7 @@ class LogisticRegression(Model):
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
         """See `Model.sgd_step`."""
         weight = parameters["weight"]
-        residual = softmax_residual_(_logits(weight, batch.x), batch)
+        residual = softmax_residual_(_logits(weight, batch.x), batch.targets, batch.rates)
         weight.mul_(batch.decay)
         x = batch.x.transpose(1, 2)
         for label in range(self.num_classes):
@@ -97,7 +97,7 @@ class SparseLogisticRegression(LogisticRegression):
         _, items, columns, slots = weight.shape
         column, value = batch.x[:, :, 0].long(), batch.x[:, :, 1]
         column += torch.arange(items, device=weight.device)[:, None, None] * columns
-        residual = softmax_residual_(_products(weight, column, value), batch)
+        residual = softmax_residual_(_products(weight, column, value), batch.targets, batch.rates)
         weight.mul_(batch.decay)
         # What is padding adds nothing, so only stored values are added; in a fixed order per item.
         item, row, place = torch.nonzero(

@@ -1,0 +1,58 @@
+"""Perceptrons on tabular data: the MLP rows of the paper's Tables 1, 7 and 8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.tasks.base import Task
+from fedhpo_gym.tasks.logistic_regression import FIDELITY_SPACE, LR_TASKS
+
+CLIENT_SPACE = SearchSpace(
+    (
+        Dimension("learning_rate", 1e-5, 1.0, "float", log=True, bins=6),
+        Dimension("weight_decay", 0.0, 0.001, "float", bins=4),
+        Dimension("batch_size", 4, 256, "int", log=True, bins=7, unit="samples"),
+        Dimension("step_size", 1, 4, "int", bins=4, unit="local epochs"),
+        Dimension("model_depth", 1, 3, "int", bins=3, unit="hidden layers"),
+        Dimension("model_width", 16, 1024, "int", log=True, bins=7, unit="units"),
+    )
+)
+
+BUDGET_S = 43_200.0
+
+
+@dataclass(frozen=True)
+class PerceptronTask(Task):
+    """A task whose configurations choose depth and width of the model."""
+
+    def parameters_of(self, configuration: Mapping[str, Value]) -> int:
+        """See `Task.parameters_of`; biases, scales and shifts count, running statistics do not."""
+        depth, width = (int(configuration[name]) for name in self.architecture)
+        return _size(self.num_features, self.num_classes, depth, width)
+
+
+def _size(inputs: int, classes: int, depth: int, width: int) -> int:
+    return (inputs + 3) * width + (depth - 1) * (width + 3) * width + (width + 1) * classes
+
+
+def _task(like: Task) -> PerceptronTask:
+    """Return the task on the data of a task of logistic regression."""
+    largest = (int(CLIENT_SPACE[name].high) for name in ("model_depth", "model_width"))
+    return PerceptronTask(
+        model="MLP",
+        dataset=like.dataset,
+        num_features=like.num_features,
+        num_classes=like.num_classes,
+        num_parameters=_size(like.num_features, like.num_classes, *largest),
+        client_space=CLIENT_SPACE,
+        fidelity_space=FIDELITY_SPACE,
+        budget_s=BUDGET_S,
+        citation=like.citation.replace("LR rows", "MLP rows"),
+        architecture=("model_depth", "model_width"),
+        tags=frozenset({"mlp", *like.tags} - {"lr"}),
+    )
+
+
+MLP_TASKS = tuple(_task(like) for like in LR_TASKS)
