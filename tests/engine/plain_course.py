@@ -77,7 +77,7 @@ def plain_course(
             trace.updates[-1][client] = (start, local)
             if algorithm == "nbafl":
                 spread = horizon / size[client]
-                local |= _private(local, trained, course, spread, "uplink", index, client)
+                local = local | _private(local, trained, course, spread, "uplink", index, client)
             for name, value in local.items():
                 total[name] = total[name] + value * float(size[client] / size[clients].sum())
         world = sent | {name: value for name, value in total.items() if name not in kept}
