@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from fedhpo_gym.errors import MissingDependencyError
 from fedhpo_gym.tasks import TASKS
 
 __version__ = "0.1.0"
@@ -46,6 +47,29 @@ def _register(name: str, entry_point: str, **options: Any) -> None:
         gym.register(name, entry_point, **options)
 
 
+def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
+    """Make a round environment whose clients are agents, as a PettingZoo parallel environment.
+
+    Args:
+        env_id: a `FedHPO-DAC-*` id.
+        reward: "team" or "own"; see `fedhpo_gym.envs.round_parallel.ClientsParallelEnv`.
+        arguments: further arguments of `gymnasium.make`.
+
+    Raises:
+        MissingDependencyError: the extra `marl` is not installed.
+        InvalidArgumentError: the id is of another kind, or an argument is out of its range.
+    """
+    try:
+        from fedhpo_gym.envs.round_parallel import ClientsParallelEnv
+    except ModuleNotFoundError as error:
+        if error.name != "pettingzoo":
+            raise
+        raise MissingDependencyError(
+            "agents for clients need PettingZoo; install it with `pip install 'fedhpo_gym[marl]'`"
+        ) from error
+    return ClientsParallelEnv(gym.make(env_id, per_client=True, **arguments), reward)
+
+
 register_all()
 
-__all__ = ["__version__", "register_all"]
+__all__ = ["__version__", "parallel_env", "register_all"]

@@ -101,6 +101,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         process: the decision process.
         instances: what an episode can start on.
         reward_space: bounds of the reward vector.
+        vector_reward: whether rewards are vectors.
     """
 
     # Gymnasium declares it on instances, so it cannot be a ClassVar here.
@@ -138,7 +139,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.observation_space = process.observation_space  # type: ignore[assignment]
         self.reward_space = process.reward_space
         self._fingerprint = fingerprint
-        self._vector_reward = vector_reward
+        self.vector_reward = vector_reward
         self._trace: list[Point] = []
         self._window: int | None = None
 
@@ -205,7 +206,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
             raise gym.error.ResetNeeded("the episode has ended, or none has begun; call `reset`")
         outcome = self.process.step(np.asarray(action)[None])
         self._trace.append(self._point())
-        reward = outcome.vectors[0] if self._vector_reward else float(outcome.scalars[0])
+        reward = outcome.vectors[0] if self.vector_reward else float(outcome.scalars[0])
         if self.render_mode == "human":
             self.render()
         over = bool(outcome.terminated[0])

@@ -62,6 +62,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "rdkit": ("fl.datasets.graphs.molecules",),
     "networkx": ("fl.graph_partition",),
     "optuna": ("agents.optuna_tpe",),
+    "pettingzoo": ("envs.round_parallel",),
     "stable_baselines3": ("agents.sb3", "agents.sb3_vectors"),
     "ConfigSpace": ("agents.*",),
     "matplotlib": ("*",),

@@ -1,0 +1,78 @@
+"""Clients as agents: PettingZoo's own tests, and what each agent is told."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytest.importorskip("pettingzoo")
+
+with warnings.catch_warnings():  # PettingZoo's tests import a game in a way it deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+import fedhpo_gym
+from fedhpo_gym.errors import InvalidArgumentError
+
+pytestmark = pytest.mark.raw
+
+ID = "FedHPO-DAC-LR-BreastCancer-v0"
+SMALL: dict[str, Any] = {"instances": [[0.7, 100]], "client_sample_rate": 0.6, "horizon": 6}
+
+
+def make(**arguments: Any) -> Any:
+    return fedhpo_gym.parallel_env(ID, **{**SMALL, **arguments})
+
+
+@pytest.mark.parametrize("reward", ["team", "own"])
+def test_pettingzoo_accepts_it(reward: str) -> None:
+    parallel_api_test(make(reward=reward), num_cycles=10)
+
+
+def test_pettingzoo_finds_it_deterministic() -> None:
+    parallel_seed_test(make, num_cycles=8)
+
+
+def test_agents_see_their_own_client_and_the_course() -> None:
+    env = make()
+    observations, infos = env.reset(seed=0)
+    assert list(observations) == list(infos) == [f"client_{i}" for i in range(5)]
+    sampled = [bool(observations[agent]["sampled"][0]) for agent in env.agents]
+    assert sum(sampled) == 3
+    env.step({agent: np.full(4, 0.1 * i, np.float32) for i, agent in enumerate(env.agents)})
+    observations, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+    for agent, seen in observations.items():
+        assert seen in env.observation_space(agent)
+    losses = {str(seen["val_loss"]) for seen in observations.values()}
+    assert len(losses) == 1
+    assert len({str(seen["last_action"]) for seen in observations.values()}) > 1
+
+
+def test_the_team_shares_one_reward_and_own_rewards_are_gains_of_local_training() -> None:
+    team, own = make(), make(reward="own")
+    for env in (team, own):
+        env.reset(seed=0)
+    actions = {agent: np.zeros(4, np.float32) for agent in team.agents}
+    assert len(set(team.step(actions)[1].values())) == 1
+    observations, rewards, *_, infos = own.step(actions)
+    info = infos["client_0"]
+    for i, agent in enumerate(observations):
+        before, after = info["val_loss_before"][i], info["val_loss_after"][i]
+        gain = np.log10(before / after) if info["num_val_samples"][i] else 0.0
+        assert rewards[agent] == pytest.approx(gain, abs=1e-5)
+
+
+def test_it_refuses_what_it_cannot_be_made_of() -> None:
+    with pytest.raises(InvalidArgumentError, match="`reward`"):
+        make(reward="mine")
+    with pytest.raises(InvalidArgumentError, match="MO-"):
+        fedhpo_gym.parallel_env("MO-" + ID, **SMALL)
+    env = make()
+    env.reset(seed=0)
+    with pytest.raises(InvalidArgumentError, match=r"lacks.*client_4"):
+        env.step({agent: np.zeros(4, np.float32) for agent in env.agents[:4]})
