@@ -22,7 +22,7 @@ OWN: Final = ("sampled", "num_val_samples", "val_loss_before", "val_loss_after")
 REWARDS: Final = ("team", "own")
 
 
-class ClientsParallelEnv(ParallelEnv[str, Observation, Action]):
+class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
     """The clients of a course as agents that act at the same time: `client_0`, `client_1`, ...
 
     Every agent sets the hyperparameters of its client; what it says while its client does not
