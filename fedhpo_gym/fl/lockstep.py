@@ -82,7 +82,7 @@ class Lockstep:
         self._local = LocalTraining(federation, group.batch_size, model, inputs, device)
         self.parameters = self._initial()
         names = self.parameters.keys()
-        self.personal_names = algorithm.personal(names, model.norms)
+        self.personal_names = algorithm.personal(names, model.norms) | model.personal
         kept = frozenset(names) if algorithm.keeps_copy else self.personal_names
         self.personal = {
             name: self.parameters[name].repeat_interleave(federation.num_clients, dim=1)

@@ -10,6 +10,7 @@ from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.fl.datasets import Dataset
 from fedhpo_gym.fl.federation import Federation, make_federation, make_user_federation
 from fedhpo_gym.fl.graph_partition import make_graph_federation
+from fedhpo_gym.fl.hetero import make_hetero_federation
 
 
 class Partition(Protocol):
@@ -44,12 +45,20 @@ def _by_community(
     return make_graph_federation(dataset, seed, num_clients)
 
 
+def _by_task(
+    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
+) -> Federation:
+    del num_clients, alpha, preprocessing  # every client has its own problem
+    return make_hetero_federation(dataset, seed)
+
+
 PARTITIONS: Mapping[str, Partition] = MappingProxyType(
     {
         "lda": _by_lda,
         "user": _by_user(0.6, 0.2),
         "user-80-10-10": _by_user(0.8, 0.1),
         "community": _by_community,
+        "task": _by_task,
     }
 )
 

@@ -10,6 +10,7 @@ from fedhpo_gym.tasks.base import Task
 from fedhpo_gym.tasks.cnn import CNN_TASKS
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
 from fedhpo_gym.tasks.gnn import GNN_TASKS
+from fedhpo_gym.tasks.hetero import HETERO_TASKS
 from fedhpo_gym.tasks.instances import Instance, make_instances
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
@@ -17,7 +18,14 @@ from fedhpo_gym.tasks.mlp import MLP_TASKS
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
         task.name: task
-        for task in (*LR_TASKS, *MLP_TASKS, *CNN_TASKS, *CROSS_DEVICE_TASKS, *GNN_TASKS)
+        for task in (
+            *LR_TASKS,
+            *MLP_TASKS,
+            *CNN_TASKS,
+            *CROSS_DEVICE_TASKS,
+            *GNN_TASKS,
+            *HETERO_TASKS,
+        )
     }
 )
 

@@ -91,6 +91,19 @@ def test_spaces_are_those_of_the_papers_table_8(task: Task) -> None:
     assert task.max_round == 500
 
 
+def test_the_space_of_clients_with_problems_of_their_own_is_the_product_of_their_spaces() -> None:
+    task = get_task("Hetero-GraphDC")
+    own = [
+        {d.name: d.grid for d in task.space.dimensions if d.name.endswith(f"@{i}")}
+        for i in range(5)
+    ]
+    assert own == [
+        {f"learning_rate@{i}": (0.001, 0.01), f"step_size@{i}": (1, 4)} for i in range(5)
+    ]
+    assert task.space.grid_size == 4**5
+    assert task.max_round == 500
+
+
 def test_stored_rounds_hold_the_rungs_of_multi_fidelity_ladders() -> None:
     assert list(STORED_ROUNDS) == sorted(set(STORED_ROUNDS))
     assert {1, 3, 9, 27, 81} <= set(STORED_ROUNDS)

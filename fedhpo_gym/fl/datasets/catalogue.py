@@ -8,6 +8,7 @@ from types import MappingProxyType
 from fedhpo_gym.fl.datasets.base import Source
 from fedhpo_gym.fl.datasets.cifar import CIFAR10
 from fedhpo_gym.fl.datasets.femnist import FEMNIST
+from fedhpo_gym.fl.datasets.graphs.graph_tasks import GRAPH_DC
 from fedhpo_gym.fl.datasets.graphs.molecules import MOLECULES
 from fedhpo_gym.fl.datasets.graphs.planetoid import NODE_GRAPHS
 from fedhpo_gym.fl.datasets.graphs.tu import TU_SETS
@@ -114,6 +115,7 @@ _SOURCES: tuple[Source, ...] = (
     *NODE_GRAPHS,
     *MOLECULES,
     *TU_SETS,
+    GRAPH_DC,
     FEMNIST,
     CIFAR10,
     SYNTHETIC,

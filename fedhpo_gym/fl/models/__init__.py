@@ -9,11 +9,18 @@ from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.fl.models.base import Inputs, Minibatch, Model, Parameters
 from fedhpo_gym.fl.models.cnn import ConvNet
 from fedhpo_gym.fl.models.gcn import GCN
+from fedhpo_gym.fl.models.hetero_gcn import HeteroGCN
 from fedhpo_gym.fl.models.logistic import LogisticRegression
 from fedhpo_gym.fl.models.mlp import Perceptron
 
 MODELS: Mapping[str, type[Model]] = MappingProxyType(
-    {"LR": LogisticRegression, "MLP": Perceptron, "CNN": ConvNet, "GNN": GCN}
+    {
+        "LR": LogisticRegression,
+        "MLP": Perceptron,
+        "CNN": ConvNet,
+        "GNN": GCN,
+        "Hetero": HeteroGCN,
+    }
 )
 
 
@@ -32,6 +39,7 @@ __all__ = [
     "GCN",
     "MODELS",
     "ConvNet",
+    "HeteroGCN",
     "Inputs",
     "LogisticRegression",
     "Minibatch",

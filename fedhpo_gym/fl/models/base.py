@@ -44,6 +44,7 @@ class Model(ABC):
         num_parameters: numbers that are trained.
         buffers: names of the parameters that are averaged but not trained, as running statistics.
         norms: names of the parameters of normalisation layers.
+        personal: names of the parameters that stay with each client, whatever the algorithm.
     """
 
     slots: ClassVar[int] = 1
@@ -53,6 +54,7 @@ class Model(ABC):
     min_rows: ClassVar[int] = 1
     buffers: frozenset[str] = frozenset()
     norms: frozenset[str] = frozenset()
+    personal: frozenset[str] = frozenset()
     num_parameters: int
 
     @classmethod

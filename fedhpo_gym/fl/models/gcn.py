@@ -94,15 +94,12 @@ class GCN(Model):
         return cls(federation, device)
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Draw weights from U(-a, a), a = sqrt(6 / (fan-in + fan-out)); biases are zero.
-
-        The usual initialisation of graph convolutions (Glorot and Bengio, AISTATS 2010).
-        """
+        """Draw weights as `glorot` does; biases are zero."""
         weight1 = np.zeros((1, self._num_inputs + 1, HIDDEN), dtype=np.float32)
-        weight1[0, :-1] = _glorot(rng, self._num_inputs, HIDDEN)
+        weight1[0, :-1] = glorot(rng, self._num_inputs, HIDDEN)
         return {
             "weight1": weight1,
-            "weight2": _glorot(rng, HIDDEN, self._num_classes)[None],
+            "weight2": glorot(rng, HIDDEN, self._num_classes)[None],
             "bias2": np.zeros((1, self._num_classes), dtype=np.float32),
         }
 
@@ -183,7 +180,7 @@ def _step(
     weight1, weight2, bias2 = own["weight1"], own["weight2"], own["bias2"]
     hidden = graph.first @ weight1
     if drawn is not None:
-        hidden = _where_above(hidden, drawn[: len(hidden)], dropout)
+        hidden = where_above(hidden, drawn[: len(hidden)], dropout)
     hidden.relu_()
     # What is kept is scaled by 1 / keep; the smaller matrices take that factor.
     keep = 1.0 - dropout
@@ -196,18 +193,22 @@ def _step(
     residual.mul_(rates / residual.sum(0)).addcmul_(graph.targets, rates, value=-1.0)
     back = graph.second_t @ residual.t().contiguous()
     # Units that were dropped are zero, as those that ReLU cut off: neither has a gradient.
-    inner = _where_above(back @ scaled.t(), hidden, 0.0)
+    inner = where_above(back @ scaled.t(), hidden, 0.0)
     weight2.addmm_(hidden.t(), back, beta=decay, alpha=-1.0 / keep)
     bias2.mul_(decay).sub_(residual.sum(1))
     torch.sub(weight1.mul_(decay), graph.first_t @ inner, out=weight1)
 
 
-def _where_above(values: Tensor, reference: Tensor, threshold: float) -> Tensor:
+def where_above(values: Tensor, reference: Tensor, threshold: float) -> Tensor:
     """Return the values where a reference is above a threshold, and 0 elsewhere."""
     kept: Tensor = torch.ops.aten.threshold_backward(values, reference, threshold)
     return kept
 
 
-def _glorot(rng: np.random.Generator, fan_in: int, fan_out: int) -> NDArray[np.float32]:
+def glorot(rng: np.random.Generator, fan_in: int, fan_out: int) -> NDArray[np.float32]:
+    """Draw (fan-in, fan-out) weights from U(-a, a), a = sqrt(6 / (fan-in + fan-out)).
+
+    The usual initialisation of graph convolutions (Glorot and Bengio, AISTATS 2010).
+    """
     bound = math.sqrt(6.0 / (fan_in + fan_out))
     return rng.uniform(-bound, bound, (fan_in, fan_out)).astype(np.float32)
