@@ -10,8 +10,10 @@ from fedhpo_gym.analysis.environments import known_ids
 from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.surrogates import list_surrogates
 from fedhpo_gym.tables import list_tables
+from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tasks import TASKS, Task
 
+VARIANT_HEADS = ("id", "arguments", "backends")
 HEADS = ("id", "data set", "clients", "configurations", "simulated budget", "backends")
 
 
@@ -24,6 +26,9 @@ def main(_options: argparse.Namespace) -> int:
         if task.id in registered
     ]
     say_table(HEADS, rows)
+    if stored := variants(tables, surrogates):
+        say("\nVariants with stored numbers, by the arguments of gymnasium.make:\n")
+        say_table(VARIANT_HEADS, stored)
     if any(task.round_id in registered for task in TASKS.values()):
         say(
             "\nEvery FedHPO-... id is also there as FedHPO-DAC-...: a step is some rounds of one "
@@ -50,3 +55,25 @@ def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> li
     if find_spec("torch") is not None:
         found.append("raw")
     return found
+
+
+def variants(tables: Sequence[str], surrogates: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return id, arguments and backends of the stored variants that no id has by default."""
+    defaults = {task.table_name for task in TASKS.values()}
+    found = []
+    for name in sorted({*tables, *surrogates} - defaults):
+        words = build_arguments(name).split()
+        pairs = zip(words[1::2], words[2::2], strict=True)
+        arguments = (_argument(option.removeprefix("--"), value) for option, value in pairs)
+        stored = (("tabular", tables), ("surrogate", surrogates))
+        answers = [backend for backend, names in stored if name in names]
+        found.append((f"{words[0]}-v0", ", ".join(arguments), ", ".join(answers)))
+    return found
+
+
+def _argument(option: str, value: str) -> str:
+    """Return an option of `fedhpo-gym build` as an argument of `gymnasium.make`."""
+    if option == "setting":
+        name, _, number = value.partition("=")
+        return f"settings={{{name!r}: {number}}}"
+    return f"{option}={value if option == 'alpha' else repr(value)}"

@@ -185,6 +185,23 @@ def test_list_names_ids_sizes_and_backends(
     assert "surrogate, raw" in capsys.readouterr().out
 
 
+def test_list_says_how_stored_variants_are_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedhpo_gym.cli import listing
+
+    names = ("LR-CreditG-fedavg", "LR-CreditG-fedopt-alpha0.1", "GNN-Cora-nbafl-epsilon10")
+    monkeypatch.setattr(listing, "list_tables", lambda: names[:2])
+    monkeypatch.setattr(listing, "list_surrogates", lambda: names)
+    assert main(["list"]) == 0
+    variants = capsys.readouterr().out.partition("Variants")[2].partition("\n\n")[2]
+    rows = [" ".join(line.split()) for line in variants.partition("\n\n")[0].splitlines()]
+    assert rows[1:] == [
+        "FedHPO-GNN-Cora-v0 algorithm='nbafl', settings={'epsilon': 10} surrogate",
+        "FedHPO-LR-CreditG-v0 algorithm='fedopt', alpha=0.1 tabular, surrogate",
+    ]
+
+
 def _module(monkeypatch: pytest.MonkeyPatch, name: str, **attributes: Any) -> None:
     fake = ModuleType(name)
     fake.__dict__.update(attributes)
