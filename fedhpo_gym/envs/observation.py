@@ -15,6 +15,7 @@ from fedhpo_gym.objectives import (
     PRIVACY_NAMES,
     Objective,
     PrivacyLedger,
+    PrivacyLedgers,
     client_fairness,
 )
 from fedhpo_gym.schema import METRICS, Evaluation, Split
@@ -76,12 +77,14 @@ def observe(
 
 
 def measure(
-    spaces: gym.spaces.Dict, evaluation: Evaluation | Evaluations, privacy: PrivacyLedger
+    spaces: gym.spaces.Dict,
+    evaluation: Evaluation | Evaluations,
+    privacy: PrivacyLedger | PrivacyLedgers,
 ) -> dict[str, NDArray[np.float32]]:
     """Return what an observation says about the last trial alone.
 
-    One evaluation gives the shapes of the space, B evaluations a leading axis of B; `privacy` is
-    that of all of them and has no such axis.
+    One evaluation gives the shapes of the space, B evaluations a leading axis of B, which `privacy`
+    has only where it differs between them.
     """
     raw: dict[str, ArrayLike] = {
         metric: np.stack([evaluation.mean(split, metric) for split in SEEN_SPLITS], axis=-1)

@@ -16,10 +16,11 @@ from fedhpo_gym.envs import observation
 from fedhpo_gym.envs.history import History, Trial
 from fedhpo_gym.envs.ledger import CostLedger
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.objectives import NO_PRIVACY, Objective, get_objective
+from fedhpo_gym.objectives import Objective, get_objective
 from fedhpo_gym.schema import METRICS, Cost, Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks.privacy import privacy_spent
 
 DEFAULT_OBJECTIVES = ("val_loss", "fairness_std", "epsilon")
 
@@ -45,7 +46,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     `accuracy`          (2,)   accuracy on train and validation data, in [0, 1]
     `f1`                (2,)   macro-F1 on train and validation data, in [0, 1]
     `fairness`          (6,)   `FAIRNESS_NAMES` of the clients' validation accuracy
-    `privacy`           (5,)   `PRIVACY_NAMES` spent
+    `privacy`           (5,)   `PRIVACY_NAMES` spent, see `fedhpo_gym.tasks.privacy`
     `elapsed_time`      (1,)   simulated seconds since reset
     `trials`            (1,)   trials since reset
     `incumbent`         (n,)   action coordinates of the best trial so far; zeros before the first
@@ -210,7 +211,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         evaluation = self.backend.evaluate(configuration, fidelity)
         cost = self._costs.pay(configuration, fidelity)
         objectives = self.objectives
-        values = {o.name: o.compute(evaluation, NO_PRIVACY) for o in objectives}
+        privacy = privacy_spent(self.task, configuration, fidelity)
+        values = {o.name: o.compute(evaluation, privacy) for o in objectives}
         trial = Trial(
             number=len(self._history.trials) + 1,
             configuration=configuration,
@@ -222,7 +224,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         )
         self._history.add(trial)
         reward = np.array([o.score(values[o.name]) for o in objectives], dtype=np.float32)
-        seen = observation.observe(self._seen, evaluation, NO_PRIVACY, self._history, objectives[0])
+        seen = observation.observe(self._seen, evaluation, privacy, self._history, objectives[0])
         info = describe_trial(trial, self._history.incumbent, evaluation, cost)
         if self.render_mode == "human":
             self.render()

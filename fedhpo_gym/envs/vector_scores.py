@@ -12,7 +12,7 @@ from fedhpo_gym.envs import observation
 from fedhpo_gym.envs.trial import TrialEnv
 from fedhpo_gym.envs.vector_layout import Layout
 from fedhpo_gym.evaluations import Evaluations
-from fedhpo_gym.objectives import NO_PRIVACY
+from fedhpo_gym.objectives import PrivacyLedger, PrivacyLedgers
 from fedhpo_gym.schema import Evaluation
 from fedhpo_gym.wrappers import ScalarizePenalty
 
@@ -53,23 +53,25 @@ class Scorer:
         """Whether all objectives have `compute_many`."""
         return all(objective.compute_many for objective in self._env.objectives)
 
-    def one(self, evaluation: Evaluation) -> Rows:
+    def one(self, evaluation: Evaluation, privacy: PrivacyLedger) -> Rows:
         """Return the rows of one evaluation; its cost is left 0."""
-        values = [[o.compute(evaluation, NO_PRIVACY) for o in self._env.objectives]]
-        return self._rows(np.array(values), self._measure(evaluation))
+        values = [[o.compute(evaluation, privacy) for o in self._env.objectives]]
+        return self._rows(np.array(values), self._measure(evaluation, privacy))
 
-    def many(self, evaluations: Evaluations) -> Rows:
+    def many(self, evaluations: Evaluations, privacy: PrivacyLedger | PrivacyLedgers) -> Rows:
         """Return the (B, ...) rows of many evaluations, bit for bit those of each alone.
 
         `can_batch` must be true.
         """
         computers = [o.compute_many for o in self._env.objectives]
-        columns = [compute(evaluations, NO_PRIVACY) for compute in computers if compute]
-        return self._rows(np.stack(columns, axis=-1), self._measure(evaluations))
+        columns = [compute(evaluations, privacy) for compute in computers if compute]
+        return self._rows(np.stack(columns, axis=-1), self._measure(evaluations, privacy))
 
-    def _measure(self, evaluation: Evaluation | Evaluations) -> Mapping[str, NDArray[np.float32]]:
+    def _measure(
+        self, evaluation: Evaluation | Evaluations, privacy: PrivacyLedger | PrivacyLedgers
+    ) -> Mapping[str, NDArray[np.float32]]:
         assert isinstance(self._spaces, gym.spaces.Dict)  # noqa: S101 - our own invariant
-        return observation.measure(self._spaces, evaluation, NO_PRIVACY)
+        return observation.measure(self._spaces, evaluation, privacy)
 
     def _rows(
         self, values: NDArray[np.float64], measured: Mapping[str, NDArray[np.float32]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from fedhpo_gym.envs.vector_ledger import FreezeThaw, sizes, times_s
 from fedhpo_gym.envs.vector_scores import ROUNDS, TIME_S, Rows, Scorer
 from fedhpo_gym.schema import Fidelity
 from fedhpo_gym.space import Value
+from fedhpo_gym.tasks.privacy import privacy_spent, privacy_spent_many
 
 CHUNK = 8192
 """Cells that are computed together: a few ten MB."""
@@ -88,8 +89,13 @@ class BackendSource:
     def _rows(self, questions: Sequence[Question]) -> Rows:
         backend = self._env.backend
         if self._scorer.can_batch:
-            return self._scorer.many(backend.evaluate_many(questions))
-        each = [self._scorer.one(backend.evaluate(*question)) for question in questions]
+            columns = _columns_of(questions)
+            spent = privacy_spent_many(self._env.task, columns)
+            return self._scorer.many(backend.evaluate_many(questions), spent)
+        each = [
+            self._scorer.one(backend.evaluate(*question), privacy_spent(self._env.task, *question))
+            for question in questions
+        ]
         seen, numbers = zip(*each, strict=True)
         return np.concatenate(seen), np.concatenate(numbers)
 
@@ -149,7 +155,8 @@ class GridSource:
         for start in range(0, self._space.grid_size, CHUNK):
             cells = np.arange(start, min(start + CHUNK, self._space.grid_size))
             columns = self._columns(cells)
-            seen, numbers = self._scorer.many(self._backend.look_up(columns))
+            spent = privacy_spent_many(self._env.task, columns)
+            seen, numbers = self._scorer.many(self._backend.look_up(columns), spent)
             numbers[:, ROUNDS] = columns["round"]
             numbers[:, TIME_S] = times_s(
                 self._env.task,
@@ -195,6 +202,11 @@ class GridSource:
         """See `Source.question`."""
         columns = self._columns(np.array([handle], dtype=np.intp))
         return self._env.question({name: columns[name].tolist()[0] for name in self._space.names})
+
+
+def _columns_of(questions: Sequence[Question]) -> dict[str, NDArray[Any]]:
+    rows = [{**configuration, **asdict(fidelity)} for configuration, fidelity in questions]
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 @dataclass(frozen=True)

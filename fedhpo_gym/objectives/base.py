@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluations import Evaluations
-from fedhpo_gym.objectives.privacy import PrivacyLedger
+from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
 from fedhpo_gym.schema import Evaluation
 
 
@@ -45,7 +45,9 @@ class Objective:
     minimize: bool
     bounds: tuple[float, float]
     compute: Callable[[Evaluation, PrivacyLedger], float]
-    compute_many: Callable[[Evaluations, PrivacyLedger], NDArray[np.float64]] | None = None
+    compute_many: (
+        Callable[[Evaluations, PrivacyLedger | PrivacyLedgers], NDArray[np.float64]] | None
+    ) = None
 
     def __post_init__(self) -> None:
         """Check the bounds."""

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.objectives.base import Objective
-from fedhpo_gym.objectives.privacy import PrivacyLedger
+from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
 from fedhpo_gym.schema import SPLITS, Evaluation, Metric, Split
 
 FAIRNESS_NAMES: Final = ("std", "p10", "p50", "p90", "worst", "jain")
@@ -90,7 +90,9 @@ def fairness_objective(
     def compute(evaluation: Evaluation, _privacy: PrivacyLedger) -> float:
         return float(client_fairness(evaluation, split, metric)[position])
 
-    def compute_many(evaluations: Evaluations, _privacy: PrivacyLedger) -> NDArray[np.float64]:
+    def compute_many(
+        evaluations: Evaluations, _privacy: PrivacyLedger | PrivacyLedgers
+    ) -> NDArray[np.float64]:
         return client_fairness(evaluations, split, metric)[:, position]
 
     prefix = "" if split == "val" else f"{split}_"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.objectives.base import Objective
-from fedhpo_gym.objectives.privacy import PrivacyLedger
+from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
 from fedhpo_gym.schema import SPLITS, Evaluation, Metric, Split
 
 MAX_LOSS: Final = 10.0
@@ -50,7 +50,9 @@ def performance_objective(split: Split, measure: str) -> Objective:
         value = evaluation.mean(split, metric)
         return 1.0 - value if is_error else value
 
-    def compute_many(evaluations: Evaluations, _privacy: PrivacyLedger) -> NDArray[np.float64]:
+    def compute_many(
+        evaluations: Evaluations, _privacy: PrivacyLedger | PrivacyLedgers
+    ) -> NDArray[np.float64]:
         values = evaluations.mean(split, metric)
         return 1.0 - values if is_error else values
 

@@ -58,6 +58,21 @@ class PrivacyLedger:
         return np.array([self.epsilon, self.delta, *self.renyi], dtype=np.float64)
 
 
+@dataclass(frozen=True, eq=False)
+class PrivacyLedgers:
+    """The privacy spent by B evaluations side by side.
+
+    Attributes:
+        values: (B, 5) fields in the order of ``PRIVACY_NAMES``.
+    """
+
+    values: NDArray[np.float64]
+
+    def vector(self) -> NDArray[np.float64]:
+        """Return the (B, 5) fields: ``PrivacyLedger.vector`` with a leading axis."""
+        return self.values
+
+
 NO_PRIVACY: Final = PrivacyLedger(epsilon=CAP, delta=1.0, renyi=(CAP,) * len(ORDERS))
 """No guarantee at all: everything at its cap, never infinite."""
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.evaluations import Evaluations
 from fedhpo_gym.objectives.base import Objective
-from fedhpo_gym.objectives.privacy import CAP, PRIVACY_NAMES, PrivacyLedger
+from fedhpo_gym.objectives.privacy import CAP, PRIVACY_NAMES, PrivacyLedger, PrivacyLedgers
 from fedhpo_gym.schema import Evaluation
 
 
@@ -28,8 +28,10 @@ def privacy_objective(name: str) -> Objective:
     def compute(_evaluation: Evaluation, privacy: PrivacyLedger) -> float:
         return float(privacy.vector()[position])
 
-    def compute_many(evaluations: Evaluations, privacy: PrivacyLedger) -> NDArray[np.float64]:
-        return np.full(len(evaluations.best), privacy.vector()[position])
+    def compute_many(
+        evaluations: Evaluations, privacy: PrivacyLedger | PrivacyLedgers
+    ) -> NDArray[np.float64]:
+        return np.full(len(evaluations.best), privacy.vector()[..., position])
 
     unit, high = ("1", 1.0) if name == "delta" else ("nats", CAP)
     return Objective(name, unit, True, (0.0, high), compute, compute_many)

@@ -1,0 +1,111 @@
+"""The differential privacy that an evaluation spends: what an algorithm's noise is worth.
+
+Uploads of a private algorithm are Gaussian mechanisms; `objectives.privacy` composes them over the
+rounds of an evaluation. What the accountant assumes:
+
+- The sensitivity the noise was made for: replacing one of a client's n samples moves each clipped
+  number by at most 1/n of its range [-w_clip, w_clip] (Wei et al., 2020, Section III). That is
+  their assumption about local training, not a fact about SGD. A client uploads d numbers, so the
+  vector moves by at most 2 w_clip sqrt(d) / n.
+- The clients of a round are secret and drawn with probability m/N each; the engine draws exactly m.
+- The noise of other clients and of the broadcast is not counted, and running statistics of
+  normalisation layers are not protected at all.
+
+NbAFL's own "epsilon" is another number: a promise for one coordinate (no sqrt(d)), over all T
+rounds by linear composition, at the delta of its constant c, 1.25 exp(-c^2 / 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.objectives import NO_PRIVACY, PrivacyLedger, PrivacyLedgers, gaussian_ledger
+from fedhpo_gym.schema import Fidelity
+from fedhpo_gym.tasks.base import Task
+
+DELTA: Final = 1e-5
+"""The delta at which epsilon is stated."""
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """The Gaussian mechanism that uploads go through.
+
+    Attributes:
+        reads: hyperparameters that its noise depends on.
+        noise_multiplier: standard deviation of the noise over the sensitivity of an upload, from
+            the task and the values of `reads`.
+    """
+
+    reads: tuple[str, ...]
+    noise_multiplier: Callable[[Task, Mapping[str, float]], float]
+
+
+def _nbafl(task: Task, given: Mapping[str, float]) -> float:
+    """Return w_clip T c / (n epsilon) over 2 w_clip sqrt(d) / n."""
+    noise = task.max_round * given["constant"] / given["epsilon"]
+    return noise / (2.0 * math.sqrt(task.num_parameters))
+
+
+MECHANISMS: Mapping[str, Mechanism] = MappingProxyType(
+    {"nbafl": Mechanism(("epsilon", "constant"), _nbafl)}
+)
+"""By algorithm; the others protect nothing."""
+
+
+def privacy_spent(
+    task: Task, configuration: Mapping[str, Any], fidelity: Fidelity
+) -> PrivacyLedger:
+    """Return what one evaluation spends; it depends on no data.
+
+    Args:
+        task: names the algorithm, its settings, the size of the model and of the federation.
+        configuration: values of the search space.
+        fidelity: rounds, and the share of clients that take part in each.
+    """
+    mechanism = MECHANISMS.get(task.algorithm)
+    if mechanism is None:
+        return NO_PRIVACY
+    values = {**task.all_settings, **configuration}
+    given = {name: float(values[name]) for name in mechanism.reads}
+    share = fidelity.sampled_clients(task.num_clients) / task.num_clients
+    return _ledger(mechanism.noise_multiplier(task, given), fidelity.round, share)
+
+
+def privacy_spent_many(
+    task: Task, columns: Mapping[str, NDArray[Any]]
+) -> PrivacyLedger | PrivacyLedgers:
+    """Return what B evaluations spend; one ledger where it is the same for all.
+
+    Args:
+        task: see `privacy_spent`.
+        columns: (B,) values of every dimension of the search space and the fidelity, by name.
+    """
+    mechanism = MECHANISMS.get(task.algorithm)
+    if mechanism is None:
+        return NO_PRIVACY
+    fidelity = ("round", "client_sample_rate")
+    names = [*fidelity, *(name for name in mechanism.reads if name in columns)]
+    questions = list(zip(*(columns[name].tolist() for name in names), strict=True))
+    known = {
+        question: privacy_spent(
+            task,
+            dict(zip(names[2:], question[2:], strict=True)),
+            Fidelity(int(question[0]), float(question[1])),
+        ).vector()
+        for question in set(questions)
+    }
+    return PrivacyLedgers(np.stack([known[question] for question in questions]))
+
+
+@lru_cache(maxsize=4096)
+def _ledger(noise_multiplier: float, rounds: int, share: float) -> PrivacyLedger:
+    return gaussian_ledger(noise_multiplier, rounds, share, DELTA)
