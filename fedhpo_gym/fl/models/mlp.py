@@ -17,7 +17,7 @@ from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters, softmax_resi
 
 EPSILON, MOMENTUM = 1e-5, 0.1
 """Of batch normalisation: torch's defaults."""
-CACHED = 2**16
+CACHED = 2**17
 """Activations of a layer that are computed at once: few enough to stay in a core's cache."""
 
 _aten: Any = torch.ops.aten
