@@ -60,7 +60,8 @@ def make_federation(
 
     As in the runs behind the original tables, the seed of a course also draws its split and its
     partition. Splits are 80/10/10, unless the data set publishes them: then what it left together
-    is split, 80/20 into training and validation data.
+    is split, 80/20 into training and validation data. Where it publishes no labelled test data, a
+    tenth of its training data is.
 
     Args:
         dataset: the data.
@@ -139,6 +140,9 @@ def _draw_splits(dataset: Dataset, seed: int) -> list[Indices]:
         order = rng.permutation(len(dataset.labels))
         return np.split(order, np.cumsum(split_sizes(len(order)))[:-1])
     splits = [np.flatnonzero(fixed == code) for code in range(len(SPLITS))]
+    if not len(splits[2]):
+        order = rng.permutation(splits[0])
+        splits[0], splits[2] = np.split(order, [round(0.9 * len(order))])
     order = rng.permutation(np.flatnonzero(fixed == DRAWN))
     kept = len(order) if len(splits[1]) else round(0.8 * len(order))
     return [

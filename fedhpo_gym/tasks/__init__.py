@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.tasks.base import Task
+from fedhpo_gym.tasks.bert import BERT_TASKS
 from fedhpo_gym.tasks.cnn import CNN_TASKS
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
 from fedhpo_gym.tasks.gnn import GNN_TASKS
@@ -22,6 +23,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             *LR_TASKS,
             *MLP_TASKS,
             *CNN_TASKS,
+            *BERT_TASKS,
             *CROSS_DEVICE_TASKS,
             *GNN_TASKS,
             *HETERO_TASKS,

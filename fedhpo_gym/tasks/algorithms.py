@@ -102,21 +102,24 @@ TRAINING: Mapping[str, Setting] = MappingProxyType(
 """What local training reads; most spaces search it. NaN: there is no default."""
 
 
-def algorithm_settings(algorithm: str, settings: Mapping[str, float]) -> dict[str, float]:
-    """Return the values of all settings of an algorithm: the given ones, else the defaults."""
-    defaults = {name: s.default for name, s in ALGORITHMS[algorithm].settings.items()}
-    return {name: settings.get(name, default) for name, default in defaults.items()}
-
-
 def check_settings(
-    algorithm: str, searched: tuple[str, ...], settings: Mapping[str, object]
+    problem: str,
+    own: Mapping[str, Setting],
+    searched: tuple[str, ...],
+    settings: Mapping[str, object],
 ) -> None:
     """Check settings: known, in their range, and not searched at the same time.
+
+    Args:
+        problem: what they belong to, for messages.
+        own: the settings of the algorithm and the model, beside those of local training.
+        searched: names of the dimensions of the search space.
+        settings: their values, by name.
 
     Raises:
         InvalidArgumentError: they are not.
     """
-    known = {**TRAINING, **ALGORITHMS[algorithm].settings}
+    known = {**TRAINING, **own}
     for name, value in settings.items():
         if name in searched:
             raise InvalidArgumentError(
@@ -125,6 +128,6 @@ def check_settings(
         if name not in known:
             free = ", ".join(sorted(set(known) - set(searched))) or "none"
             raise InvalidArgumentError(
-                f"`settings` of {algorithm} must be among: {free}; got {name}={value!r}"
+                f"`settings` of {problem} must be among: {free}; got {name}={value!r}"
             )
         known[name].validate(name, value)

@@ -11,7 +11,7 @@ import numpy as np
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.systems import CROSS_SILO, SystemModel
-from fedhpo_gym.tasks.algorithms import ALGORITHMS, algorithm_settings, check_settings
+from fedhpo_gym.tasks.algorithms import ALGORITHMS, Setting, check_settings
 
 PREPROCESSINGS = ("label_encoded", "standardized")
 
@@ -50,7 +50,8 @@ class Task:
             a partition at all: every client has at least ten samples in every split).
         preprocessing: "label_encoded" (the paper's) or "standardized".
         settings: hyperparameters held still, as (name, value) pairs, where they are not the
-            algorithm's defaults; see `held`.
+            defaults; see `held`.
+        model_settings: settings that the model reads, by name.
         seeds: seeds of the repetitions that tables hold.
         system: where simulated time comes from.
         architecture: hyperparameters that shape the model.
@@ -73,6 +74,7 @@ class Task:
     instance_alphas: tuple[float, ...] = (0.1, 0.5, 0.7)
     preprocessing: str = "label_encoded"
     settings: tuple[tuple[str, float], ...] = ()
+    model_settings: tuple[tuple[str, Setting], ...] = ()
     seeds: tuple[int, ...] = (1, 2, 3)
     system: SystemModel = CROSS_SILO
     architecture: tuple[str, ...] = ()
@@ -97,7 +99,7 @@ class Task:
             )
         if not self.seeds or min(self.seeds) < 0:
             raise InvalidArgumentError(f"`seeds` must be non-negative, got {self.seeds!r}.")
-        check_settings(self.algorithm, self.space.names, dict(self.settings))
+        self._check(dict(self.settings))
 
     @property
     def name(self) -> str:
@@ -139,9 +141,18 @@ class Task:
 
     @property
     def all_settings(self) -> dict[str, float]:
-        """All hyperparameters held still: the algorithm's defaults, and what differs from them."""
-        given = dict(self.settings)
-        return {**algorithm_settings(self.algorithm, given), **given}
+        """All hyperparameters held still: defaults, and what differs from them."""
+        defaults = {name: setting.default for name, setting in self._own_settings.items()}
+        return {**defaults, **dict(self.settings)}
+
+    def _check(self, settings: Mapping[str, object]) -> None:
+        problem = f"{self.algorithm} on {self.name}"
+        check_settings(problem, self._own_settings, self.space.names, settings)
+
+    @property
+    def _own_settings(self) -> dict[str, Setting]:
+        """The settings that the algorithm or the model reads."""
+        return {**ALGORITHMS[self.algorithm].settings, **dict(self.model_settings)}
 
     @property
     def max_round(self) -> int:
@@ -156,7 +167,8 @@ class Task:
     def stored_fidelity_space(self) -> SearchSpace:
         """Return the fidelities that tables hold: some rounds, all client sample rates."""
         full = self.fidelity_space["round"]
-        kept = tuple(r for r in STORED_ROUNDS if r in self.evaluated_rounds)
+        last = self.max_round
+        kept = tuple(r for r in self.evaluated_rounds if r in STORED_ROUNDS or r == last)
         stored = replace(full, low=kept[0], high=kept[-1], values=kept, bins=None)
         return SearchSpace((stored, self.fidelity_space["client_sample_rate"].discretized()))
 
@@ -177,8 +189,8 @@ class Task:
         Raises:
             InvalidArgumentError: one is unknown, in the search space, or out of its range.
         """
-        check_settings(self.algorithm, self.space.names, settings)
-        defaults = algorithm_settings(self.algorithm, {})
+        self._check(settings)
+        defaults = {name: setting.default for name, setting in self._own_settings.items()}
         merged = {**dict(self.settings), **{name: float(v) for name, v in settings.items()}}
         kept = {name: value for name, value in merged.items() if value != defaults.get(name)}
         return self.variant(settings=tuple(sorted(kept.items())))

@@ -55,6 +55,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "arff": ("fl.datasets", "fl.datasets.*"),
     "PIL": ("fl.datasets", "fl.datasets.*"),
     "tokenizers": ("fl.datasets.wordpiece",),
+    "safetensors": ("fl.datasets.bert_weights",),
     "openml": ("fl.datasets", "fl.datasets.*"),
     "pandas": ("fl.datasets", "fl.datasets.*"),
     "sklearn": ("fl.datasets", "fl.datasets.*", "tools*", "*.fit_*"),

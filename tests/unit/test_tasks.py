@@ -60,6 +60,13 @@ TABLE_8: dict[str, dict[str, tuple[float, ...]]] = {
         "model_depth": (1, 2, 3),
         "model_width": (16, 32, 64, 128, 256, 512, 1024),
     },
+    "BERT": {
+        "learning_rate": CNN_RATES,
+        "weight_decay": WEIGHT_DECAYS,
+        "dropout": (0.0, 0.5),
+        "batch_size": (8, 16, 32, 64, 128),
+        "step_size": (1, 2, 3, 4),
+    },
     "CNN": {
         "learning_rate": CNN_RATES,
         "weight_decay": WEIGHT_DECAYS,
@@ -88,7 +95,8 @@ def test_spaces_are_those_of_the_papers_table_8(task: Task) -> None:
     cross_device = "cross-device" in task.tags
     rates = (0.005, 0.01, 0.02, 0.05) if cross_device else (0.2, 0.4, 0.6, 0.8, 1.0)
     assert task.fidelity_space["client_sample_rate"].grid == rates
-    assert task.max_round == 500
+    assert task.max_round == (40 if task.model == "BERT" else 500)
+    assert task.stored_fidelity_space()["round"].high == task.max_round
 
 
 def test_the_space_of_clients_with_problems_of_their_own_is_the_product_of_their_spaces() -> None:

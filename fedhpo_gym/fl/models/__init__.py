@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.fl.models.base import Inputs, Minibatch, Model, Parameters
+from fedhpo_gym.fl.models.bert import BertTiny
 from fedhpo_gym.fl.models.cnn import ConvNet
 from fedhpo_gym.fl.models.gcn import GCN
 from fedhpo_gym.fl.models.hetero_gcn import HeteroGCN
@@ -18,6 +19,7 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
         "LR": LogisticRegression,
         "MLP": Perceptron,
         "CNN": ConvNet,
+        "BERT": BertTiny,
         "GNN": GCN,
         "Hetero": HeteroGCN,
     }
@@ -38,6 +40,7 @@ def get_model(name: str) -> type[Model]:
 __all__ = [
     "GCN",
     "MODELS",
+    "BertTiny",
     "ConvNet",
     "HeteroGCN",
     "Inputs",
