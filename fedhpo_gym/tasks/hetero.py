@@ -43,7 +43,7 @@ HETERO_TASKS = (
         citation=f"{PAPER}; Wu et al.: MoleculeNet (2018); Morris et al.: TUDataset (2020)",
         num_clients=NUM_CLIENTS,
         partition="task",
-        settings=(("batch_size", 64),),
+        settings=(("batch_size", 64.0),),
         tags=frozenset({"gnn", "graphs", "cross-silo", "personalised"}),
     ),
 )
