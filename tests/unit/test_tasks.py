@@ -251,7 +251,8 @@ def test_tasks_and_models_agree_about_shapes_and_sizes(task: Task) -> None:
     from fedhpo_gym.fl.models import get_model
 
     model = get_model(task.model)
-    assert task.architecture == model.architecture
+    settings = tuple(name for name, _ in task.model_settings)
+    assert (*task.architecture, *settings) == model.architecture
     if "tabular-data" not in task.tags:
         return
     labels = np.arange(1000) % task.num_classes
