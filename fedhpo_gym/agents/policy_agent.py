@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -14,8 +14,15 @@ from fedhpo_gym.agents.policy import Policy, load_policy
 from fedhpo_gym.errors import InvalidArgumentError
 
 
+class Acts(Protocol):
+    """What has `act`: a learned `Policy`, a hand-made `Schedule`."""
+
+    def act(self, observation: Observation) -> NDArray[np.float32]:
+        """Return the action for an observation."""
+
+
 class PolicyAgent(Agent):
-    """Does what a policy finds most likely, and learns nothing more.
+    """Does what a policy says, and learns nothing more.
 
     Attributes:
         policy: what decides.
@@ -27,7 +34,7 @@ class PolicyAgent(Agent):
     """
 
     def __init__(
-        self, action_space: gym.Space[Any], seed: int, policy: Policy | Path | str | None = None
+        self, action_space: gym.Space[Any], seed: int, policy: Acts | Path | str | None = None
     ) -> None:
         """Take a policy, or the folder it was saved in; nothing is random: `seed` is unused."""
         super().__init__(action_space, seed)
@@ -36,8 +43,8 @@ class PolicyAgent(Agent):
                 "`policy` must be a policy or the folder of a saved one, got None; train one with "
                 "`fedhpo_gym.agents.sb3.train`."
             )
-        self.policy = policy if isinstance(policy, Policy) else load_policy(Path(policy))
-        if self.policy.action_space != self.action_space:
+        self.policy = load_policy(Path(policy)) if isinstance(policy, str | Path) else policy
+        if isinstance(self.policy, Policy) and self.policy.action_space != self.action_space:
             raise InvalidArgumentError(
                 f"`policy` must act in {self.action_space}, got one for "
                 f"{self.policy.action_space}; train one in this environment."

@@ -56,6 +56,7 @@ def train(
     seed: int,
     num_envs: int = 1,
     env_arguments: Mapping[str, Any] | None = None,
+    share_starts: bool = False,
     layers: Sequence[int] = (64, 64),
     settings: Mapping[str, Any] | None = None,
     made_by: str = "fedhpo_gym.agents.sb3.train",
@@ -73,6 +74,9 @@ def train(
         seed: source of all randomness, the environments' included.
         num_envs: how many environments to make of each id.
         env_arguments: arguments of `gymnasium.make_vec` for ids.
+        share_starts: reset all environments of an id with one seed. Courses of a round environment
+            then train on the same instances, and share their minibatches: 24 that differ only in
+            what may differ within a block take about the time of one.
         layers: widths of the hidden layers.
         settings: further arguments of the algorithm's class.
         made_by: command that repeats the training, for messages about damaged files.
@@ -90,7 +94,7 @@ def train(
         make_vector(one, num_envs, env_arguments or {}) if isinstance(one, str) else one
         for one in wanted
     ]
-    joined = JoinedVecEnv(parts, seed, progress)
+    joined = JoinedVecEnv(parts, seed, progress, share_starts)
     options: dict[str, Any] = {
         "seed": int(stream(seed, "sb3").integers(2**32)),
         "device": "cpu",

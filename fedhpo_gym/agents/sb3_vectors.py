@@ -35,7 +35,11 @@ class JoinedVecEnv(VecEnv):
     """
 
     def __init__(
-        self, parts: Sequence[Vectors], seed: int, progress: Callable[[int], object] | None
+        self,
+        parts: Sequence[Vectors],
+        seed: int,
+        progress: Callable[[int], object] | None = None,
+        share_starts: bool = False,
     ) -> None:
         """Join environments.
 
@@ -43,6 +47,7 @@ class JoinedVecEnv(VecEnv):
             parts: vector environments.
             seed: part j is reset with a seed drawn from stream "sb3_reset", j.
             progress: called with the number of environments after every step, if given.
+            share_starts: give every environment of a part the same seed.
 
         Raises:
             InvalidArgumentError: a part has another autoreset mode, spaces that differ from the
@@ -53,8 +58,10 @@ class JoinedVecEnv(VecEnv):
         self.parts = tuple(parts)
         self.episode_returns: list[float] = []
         self._progress = progress
-        self._first_seeds: list[int | None] = [
-            int(stream(seed, "sb3_reset", index).integers(2**31)) for index in range(len(parts))
+        drawn = [int(stream(seed, "sb3_reset", j).integers(2**31)) for j in range(len(parts))]
+        self._first_seeds: list[int | list[int] | None] = [
+            [one] * part.num_envs if share_starts else one
+            for one, part in zip(drawn, parts, strict=True)
         ]
         self._cuts = np.cumsum([part.num_envs for part in parts])[:-1]
         self._actions: NDArray[Any] = np.empty(0)
@@ -64,7 +71,11 @@ class JoinedVecEnv(VecEnv):
 
     def reset(self) -> dict[str, NDArray[Any]]:
         seeds, self._first_seeds = self._first_seeds, [None] * len(self.parts)
-        shown = [part.reset(seed=seed)[0] for part, seed in zip(self.parts, seeds, strict=True)]
+        # Ours and SyncVectorEnv take a list of seeds; VectorEnv.reset declares one only.
+        shown = [
+            part.reset(seed=seed)[0]  # type: ignore[arg-type]
+            for part, seed in zip(self.parts, seeds, strict=True)
+        ]
         self._returns[:] = 0.0
         return _side_by_side(shown)
 

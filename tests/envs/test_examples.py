@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+EXAMPLES = sorted((REPOSITORY / "examples").glob("[0-9]*.py"))
+STUDIES = ("train_dac_policy", "fedex_study")
 
 
 def test_there_are_examples() -> None:
@@ -19,9 +20,35 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path: Path) -> None:
+    assert run(path).strip()
+
+
+@pytest.mark.raw
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_runs_and_goes_on_where_it_stopped(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("stable_baselines3")
+    path = REPOSITORY / "examples" / f"{name}.py"
+    first = run(path, "--quick", "--out", str(tmp_path))
+    assert "±" in first
+    assert list(tmp_path.glob("*.png"))
+    pieces = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
+    next(iter(pieces)).unlink()
+    again = run(path, "--quick", "--out", str(tmp_path))
+    assert numbers(again) == numbers(first)
+    changed = [file for file, time in pieces.items() if file.stat().st_mtime_ns != time]
+    assert changed == [next(iter(pieces))]
+
+
+def numbers(report: str) -> list[str]:
+    """Return the tables of a report; CPU times differ."""
+    return [line for line in report.splitlines() if line.startswith("|")]
+
+
+def run(path: Path, *arguments: str) -> str:
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error"}
-    done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, check=False, env=environ
-    )
+    command = [sys.executable, str(path), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    return done.stdout

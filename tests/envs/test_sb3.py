@@ -21,6 +21,7 @@ from fedhpo_gym.agents import sb3 as door  # noqa: E402 - needs the library
 from fedhpo_gym.agents.sb3_vectors import JoinedVecEnv, make_vector  # noqa: E402 - likewise
 
 ID = "FedHPO-LR-BreastCancer-v0"
+ROUND_ID = "FedHPO-DAC-LR-BreastCancer-v0"
 SETTINGS: dict[str, dict[str, Any]] = {
     "PPO": {"n_steps": 8, "batch_size": 8, "n_epochs": 1},
     "A2C": {"n_steps": 5},
@@ -46,9 +47,10 @@ def train(algorithm: str, seed: int = 0, steps: int = 32, **options: Any) -> doo
     )
 
 
-def test_every_id_trains_without_glue() -> None:
+@pytest.mark.parametrize("name", [ID, pytest.param(ROUND_ID, marks=pytest.mark.raw)])
+def test_every_id_trains_without_glue(name: str) -> None:
     assert fedhpo_gym is not None  # importing it is what registers the ids
-    env = gym.make(ID)
+    env = gym.make(name)
     model = sb3.PPO("MultiInputPolicy", env, n_steps=4, batch_size=4, n_epochs=1, device="cpu")
     model.learn(8)
     action, _ = model.predict(env.reset(seed=0)[0], deterministic=True)
@@ -67,6 +69,22 @@ def test_an_id_trains_in_its_vector_form() -> None:
         run_episode(env, make_agent("policy", env.action_space, 0, policy=training.policy), 0)
     )
     assert len(steps) == 3
+
+
+@pytest.mark.raw
+def test_courses_that_share_starts_run_on_the_same_instances() -> None:
+    part = make_vector(ROUND_ID, 3, {"horizon": 5})
+    joined = JoinedVecEnv([part], 3, share_starts=True)
+    shown = joined.reset()
+    assert len(np.unique(shown["val_loss"], axis=0)) == 1
+    actions = np.array([[0.9], [0.9], [-0.9]], np.float32) * np.ones((3, 4), np.float32)
+    _, rewards, done, infos = joined.step(actions)
+    assert rewards[0] == rewards[1] != rewards[2]
+    assert done.all()
+    ends = [info["terminal_observation"]["val_loss"].tolist() for info in infos]
+    assert ends[0] == ends[1] != ends[2]
+    apart = JoinedVecEnv([make_vector(ROUND_ID, 3, {"horizon": 5})], 3).reset()
+    assert len(np.unique(apart["val_loss"], axis=0)) == 3
 
 
 @pytest.mark.parametrize("algorithm", door.ALGORITHMS)

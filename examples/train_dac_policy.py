@@ -1,0 +1,255 @@
+"""Train a policy that sets learning rate and local epochs while a course runs; compare it fairly.
+
+    python examples/train_dac_policy.py --out DIR
+
+PPO trains on several tables at once; what it learned is saved, loaded again, and set on held-out
+instances beside static configurations and hand-made schedules, tuned by random searches that took
+as many rounds on the same train instances. BreastCancer and Digits need no download; the OpenML
+tables join where FEDHPO_GYM_DATA points at them. Finished pieces are kept: start it again after an
+interruption. The report is DIR/report.md, with a picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from dac_report import write_report
+from numpy.typing import NDArray
+from studies import piece
+from tqdm import tqdm
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.agents.policy import load_policy, save_policy
+from fedhpo_gym.agents.policy_agent import Acts
+from fedhpo_gym.agents.sb3 import train
+from fedhpo_gym.agents.sb3_vectors import make_vector
+from fedhpo_gym.agents.schedule import KINDS, Schedule
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.space import SearchSpace
+
+OFFLINE = ("BreastCancer", "Digits")
+WITH_DATA = (*OFFLINE, "CreditG", "Vehicle")
+UNSEEN = ("Australian", "BloodTransfusion")
+SLOTS = 24  # courses that the engine trains at the price of one
+
+
+@dataclass(frozen=True)
+class Study:
+    """How much is done. A table gets `rollouts` x SLOTS courses in training and in each search."""
+
+    trained: Sequence[str]
+    unseen: Sequence[str]
+    rollouts: int = 20
+    searched_instances: int = 10
+    tested_instances: int = 12
+    policies: int = 2
+    longer: int = 3  # one more policy is trained this many times as long, to see what time buys
+    horizon: int = 30
+    rounds_per_step: int = 3
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return what every environment is made with."""
+        return {
+            "dynamic": ["learning_rate", "step_size"],
+            "configuration": {"batch_size": 32, "weight_decay": 0.0},
+            "horizon": self.horizon,
+            "rounds_per_step": self.rounds_per_step,
+        }
+
+    @property
+    def configurations(self) -> int:
+        """Number of configurations that a search tries on every one of its instances."""
+        return self.rollouts * SLOTS // self.searched_instances
+
+
+def env_id(table: str) -> str:
+    """Return the id of a table's round environment."""
+    return f"FedHPO-DAC-LR-{table}-v0"
+
+
+def instances(table: str, kind: str, number: int) -> list[list[float]]:
+    """Return some instances of a set, spread over seeds and concentrations."""
+    with gym.make(env_id(table), instances=kind) as env:
+        found = [[one.alpha, one.seed] for one in env.unwrapped.instances]
+    chosen = stream(0, f"instances_{kind}").permutation(len(found))[:number]
+    return [found[index] for index in sorted(chosen)]
+
+
+def space_of(study: Study) -> SearchSpace:
+    """Return what an action sets; the same for all tables."""
+    with gym.make(env_id(study.trained[0]), **study.arguments) as env:
+        return env.unwrapped.search_space
+
+
+def play(
+    study: Study, table: str, instance: Sequence[float], actors: Sequence[Acts]
+) -> dict[str, list[float]]:
+    """Let every actor run one course of the same instance, side by side."""
+    env = make_vector(env_id(table), len(actors), {**study.arguments, "instances": [instance]})
+    shown, _ = env.reset(seed=0)
+    returns = np.zeros(len(actors))
+    done = np.zeros(len(actors), dtype=bool)
+    kept: dict[str, NDArray[np.float64]] = {
+        name: np.zeros(len(actors)) for name in ("val_loss", "test_loss", "test_accuracy")
+    }
+    while not done.all():
+        rows = [{name: value[i] for name, value in shown.items()} for i in range(len(actors))]
+        actions = [actor.act(row) for actor, row in zip(actors, rows, strict=True)]
+        shown, rewards, ended, _, info = env.step(np.stack(actions))
+        new = ended & ~done
+        returns += np.where(done, 0.0, rewards)
+        if new.any():
+            last = info["final_info"]
+            kept["val_loss"][new] = last["val_loss"][new]
+            kept["test_loss"][new] = last["test"]["loss"][new]
+            kept["test_accuracy"][new] = last["test"]["accuracy"][new]
+        done |= ended
+    env.close()
+    return {"return": returns.tolist(), **{name: v.tolist() for name, v in kept.items()}}
+
+
+def train_policy(study: Study, out: Path, name: str, seed: int, rollouts: int) -> dict[str, Any]:
+    """Train and save one policy; return how it went."""
+    env_steps = study.horizon // study.rounds_per_step
+    steps = rollouts * SLOTS * len(study.trained) * env_steps
+    with tqdm(total=steps, desc=f"policy {name}", leave=False, disable=None) as bar:
+        began = time.process_time()
+        training = train(
+            [env_id(table) for table in study.trained],
+            "PPO",
+            steps=steps,
+            seed=seed,
+            num_envs=SLOTS,
+            env_arguments=study.arguments,
+            share_starts=True,
+            settings={
+                "n_steps": env_steps,
+                "batch_size": SLOTS * env_steps,
+                "n_epochs": 10,
+                "learning_rate": 1e-3,
+                "policy_kwargs": {"log_std_init": -0.5},
+            },
+            made_by=f"python examples/train_dac_policy.py --out {out}",
+            progress=bar.update,
+        )
+    save_policy(training.policy, out / f"policy-{name}")
+    width = SLOTS * len(study.trained)
+    curve = training.episode_returns[: rollouts * width].reshape(-1, width).mean(axis=1)
+    return {"curve": curve.tolist(), "steps": steps, "cpu_s": time.process_time() - began}
+
+
+def candidates(study: Study, kind: str) -> list[Schedule]:
+    """Return what the random search of one kind of schedule tries: the prior of the space."""
+    space, rng = space_of(study), stream(0, "random_search_dac")
+    actions = rng.uniform(-1.0, 1.0, (study.configurations, len(space)))
+    return [Schedule(space, space.decode(action), kind) for action in actions]
+
+
+def search(study: Study, table: str, kind: str) -> dict[str, Any]:
+    """Return (instances, configurations) returns of every candidate on train instances."""
+    tried = candidates(study, kind)
+    rows = []
+    for instance in instances(table, "train", study.searched_instances):
+        parts = [
+            play(study, table, instance, tried[start : start + SLOTS])["return"]
+            for start in range(0, len(tried), SLOTS)
+        ]
+        rows.append([value for part in parts for value in part])
+    return {"returns": rows}
+
+
+def contestants(study: Study, out: Path, table: str) -> dict[str, Acts]:
+    """Return who is compared on a table, by name."""
+    space = space_of(study)
+    middle = space.decode(np.zeros(len(space)))
+    found: dict[str, Acts] = {"default": Schedule(space, middle)}
+    for kind in KINDS:
+        tried = candidates(study, kind)
+        means = {
+            trained: np.mean(searched(study, out, trained, kind)["returns"], axis=0)
+            for trained in study.trained
+        }
+        found[f"{kind}, one for all"] = tried[int(np.mean(list(means.values()), axis=0).argmax())]
+        if table in means:
+            found[f"{kind}, per table"] = tried[int(means[table].argmax())]
+    for seed in range(study.policies):
+        found[f"policy {seed}"] = load_policy(out / f"policy-{seed}")
+    return found
+
+
+def searched(study: Study, out: Path, table: str, kind: str) -> dict[str, Any]:
+    """Return a search, from its file where it is finished."""
+    return piece(out / f"search-{table}-{kind}.json", partial(search, study, table, kind))
+
+
+def test(study: Study, out: Path, table: str) -> dict[str, Any]:
+    """Return what every contestant reached on every held-out instance."""
+    return examine(study, table, contestants(study, out, table))
+
+
+def examine(study: Study, table: str, who: Mapping[str, Acts]) -> dict[str, Any]:
+    """Return what some actors reach on the held-out instances of a table."""
+    played = [
+        {"instance": one, **play(study, table, one, list(who.values()))}
+        for one in instances(table, "test", study.tested_instances)
+    ]
+    return {"names": list(who), "played": played}
+
+
+def examine_longer(study: Study, out: Path, table: str) -> dict[str, Any]:
+    """Return what the policy that was trained longer reached."""
+    return examine(study, table, {"longer": load_policy(out / "policy-longer")})
+
+
+def run(study: Study, out: Path) -> Mapping[str, Any]:
+    """Do every piece that is not there yet, and return them all."""
+    results: dict[str, Any] = {"policies": [], "tests": {}, "longer": {}}
+    lengths = {str(seed): study.rollouts for seed in range(study.policies)}
+    lengths["longer"] = study.longer * study.rollouts
+    tables = (*study.trained, *study.unseen)
+    total = len(lengths) + len(study.trained) * len(KINDS) + 2 * len(tables)
+    with tqdm(total=total, unit="piece", disable=None) as bar:
+        for seed, (name, rollouts) in enumerate(lengths.items()):
+            path, work = out / f"training-{name}.json", (study, out, name, seed, rollouts)
+            results["policies"].append(piece(path, partial(train_policy, *work)))
+            bar.update()
+        for table, kind in product(study.trained, KINDS):
+            searched(study, out, table, kind)
+            bar.update()
+        for table in tables:
+            path = out / f"test-{table}.json"
+            results["tests"][table] = piece(path, partial(test, study, out, table))
+            path = out / f"longer-{table}.json"
+            results["longer"][table] = piece(path, partial(examine_longer, study, out, table))
+            bar.update(2)
+    return results
+
+
+def main() -> None:
+    """Run the study that the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for policies and results")
+    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    options = parser.parse_args()
+    with_data = bool(os.environ.get("FEDHPO_GYM_DATA"))
+    study = Study(WITH_DATA if with_data else OFFLINE, UNSEEN if with_data else ())
+    if options.quick:
+        study = Study(("BreastCancer",), (), 2, 2, 2, 1, 2, 6)
+    results = run(study, options.out)
+    write_report(study, results, candidates, options.out)
+    print((options.out / "report.md").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

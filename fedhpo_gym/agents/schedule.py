@@ -1,0 +1,85 @@
+"""Hand-made schedules: one configuration, whose learning rate falls as practitioners let it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import Observation
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.space import SearchSpace
+
+STEP_FACTOR: Final = 0.1
+
+
+def _step(done: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(done < 0.5, 1.0, np.where(done < 0.75, STEP_FACTOR, STEP_FACTOR**2))
+
+
+KINDS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = MappingProxyType(
+    {
+        "static": np.ones_like,
+        "cosine": lambda done: 0.5 * (1.0 + np.cos(math.pi * done)),
+        "step": _step,
+    }
+)
+"""Factor of the initial learning rate where a fraction of the rounds is done: held still; cosine
+(Loshchilov and Hutter, 2017, without restarts); a tenth after 1/2 and again after 3/4 (He et al.,
+2016)."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What to do in a round environment when only the round counts; used as a `Policy` is.
+
+    Attributes:
+        space: the environment's `search_space`.
+        configuration: values of all its dimensions, at the first round.
+        kind: key of `KINDS`.
+        name: the dimension that is multiplied; it ends at the edge of its range.
+
+    Raises:
+        UnknownNameError: no such kind or dimension.
+        InvalidArgumentError: a value is not legal.
+    """
+
+    space: SearchSpace
+    configuration: Mapping[str, Any]
+    kind: str = "static"
+    name: str = "learning_rate"
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise unknown_name("schedule", self.kind, KINDS)
+        if self.kind != "static" and self.name not in self.space.names:
+            raise unknown_name("dimension", self.name, self.space.names)
+        self.space.validate(self.configuration)
+
+    def act(self, observation: Observation) -> NDArray[np.float32]:
+        """Return the action for an observation, or for many: (..., n).
+
+        Raises:
+            InvalidArgumentError: the observation does not say how many rounds remain.
+        """
+        if "remaining_rounds" not in observation:
+            raise InvalidArgumentError(
+                f"`observation` must have 'remaining_rounds', got {sorted(observation)}; schedules "
+                "are for round environments, `FedHPO-DAC-*`."
+            )
+        done = 1.0 - np.asarray(observation["remaining_rounds"], dtype=np.float64)[..., 0]
+        actions = np.empty((*done.shape, len(self.space)), dtype=np.float32)
+        for index in np.ndindex(done.shape):
+            actions[index] = self._action(float(KINDS[self.kind](done[index])))
+        return actions
+
+    def _action(self, factor: float) -> NDArray[np.float32]:
+        if self.kind == "static":
+            return self.space.encode(self.configuration).astype(np.float32)
+        value = max(self.configuration[self.name] * factor, self.space[self.name].low)
+        return self.space.encode({**self.configuration, self.name: value}).astype(np.float32)
