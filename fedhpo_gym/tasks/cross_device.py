@@ -1,10 +1,11 @@
-"""Very many clients with little data each: the cross-device rows of the paper's Tables 1 and 7."""
+"""Very many clients with little data each: the paper's cross-device rows, and LEAF's Synthetic."""
 
 from __future__ import annotations
 
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.systems import CROSS_DEVICE
 from fedhpo_gym.tasks.base import SPARSE_ROUNDS, Task
+from fedhpo_gym.tasks.logistic_regression import BUDGET_S, CLIENT_SPACE
 
 PAPER = "Wang et al.: FedHPO-Bench (2022), Tables 1, 7, Appendix H.1"
 
@@ -34,6 +35,26 @@ TWITTER_SPACE = SearchSpace(
 
 DAY_S = 86_400.0
 
+
+def _synthetic(model: str) -> Task:
+    """Return LEAF's Synthetic, 60/20/20 per device; 10 devices a round at rate 0.01."""
+    return Task(
+        model=model,
+        dataset="Synthetic",
+        num_features=60,
+        num_classes=5,
+        num_parameters=61 * 5,
+        client_space=CLIENT_SPACE,
+        fidelity_space=FIDELITY_SPACE,
+        budget_s=BUDGET_S,
+        citation="Caldas et al.: LEAF (2018); space of the LR rows of FedHPO-Bench Table 8",
+        num_clients=1_000,
+        partition="user",
+        system=CROSS_DEVICE,
+        tags=frozenset({"lr", "generated-data", "cross-device"}),
+    )
+
+
 CROSS_DEVICE_TASKS = (
     Task(
         model="LR",
@@ -50,4 +71,6 @@ CROSS_DEVICE_TASKS = (
         system=CROSS_DEVICE,
         tags=frozenset({"lr", "texts", "cross-device"}),
     ),
+    _synthetic("LR"),
+    _synthetic("LeafLR"),
 )

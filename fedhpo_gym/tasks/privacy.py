@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.objectives import NO_PRIVACY, PrivacyLedger, PrivacyLedgers, gaussian_ledger
 from fedhpo_gym.schema import Fidelity
+from fedhpo_gym.space import Value
 from fedhpo_gym.tasks.base import Task
 
 DELTA: Final = 1e-5
@@ -42,17 +43,17 @@ class Mechanism:
     Attributes:
         reads: hyperparameters that its noise depends on.
         noise_multiplier: standard deviation of the noise over the sensitivity of an upload, from
-            the task and the values of `reads`.
+            the task and a configuration with the values of `reads`.
     """
 
     reads: tuple[str, ...]
-    noise_multiplier: Callable[[Task, Mapping[str, float]], float]
+    noise_multiplier: Callable[[Task, Mapping[str, Value]], float]
 
 
-def _nbafl(task: Task, given: Mapping[str, float]) -> float:
+def _nbafl(task: Task, given: Mapping[str, Value]) -> float:
     """Return w_clip T c / (n epsilon) over 2 w_clip sqrt(d) / n."""
     noise = task.max_round * given["constant"] / given["epsilon"]
-    return noise / (2.0 * math.sqrt(task.num_parameters))
+    return noise / (2.0 * math.sqrt(task.parameters_of(given)))
 
 
 MECHANISMS: Mapping[str, Mechanism] = MappingProxyType(
@@ -62,7 +63,7 @@ MECHANISMS: Mapping[str, Mechanism] = MappingProxyType(
 
 
 def privacy_spent(
-    task: Task, configuration: Mapping[str, Any], fidelity: Fidelity
+    task: Task, configuration: Mapping[str, Value], fidelity: Fidelity
 ) -> PrivacyLedger:
     """Return what one evaluation spends; it depends on no data.
 
@@ -75,9 +76,8 @@ def privacy_spent(
     if mechanism is None:
         return NO_PRIVACY
     values = {**task.all_settings, **configuration}
-    given = {name: float(values[name]) for name in mechanism.reads}
     share = fidelity.sampled_clients(task.num_clients) / task.num_clients
-    return _ledger(mechanism.noise_multiplier(task, given), fidelity.round, share)
+    return _ledger(mechanism.noise_multiplier(task, values), fidelity.round, share)
 
 
 def privacy_spent_many(
@@ -93,7 +93,8 @@ def privacy_spent_many(
     if mechanism is None:
         return NO_PRIVACY
     fidelity = ("round", "client_sample_rate")
-    names = [*fidelity, *(name for name in mechanism.reads if name in columns)]
+    decisive = (*mechanism.reads, *task.architecture)
+    names = [*fidelity, *(name for name in decisive if name in columns)]
     questions = list(zip(*(columns[name].tolist() for name in names), strict=True))
     known = {
         question: privacy_spent(

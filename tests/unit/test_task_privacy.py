@@ -89,6 +89,16 @@ def test_many_ledgers_are_those_of_each() -> None:
         np.testing.assert_array_equal(row, expected.vector())
 
 
+def test_a_larger_model_is_protected_less() -> None:
+    task = get_task("MLP-Car").variant(algorithm="nbafl").held({"epsilon": 0.1})
+    shapes = {"model_depth": np.array([1, 3, 1]), "model_width": np.array([16, 64, 1024])}
+    rows = [dict(zip(shapes, values, strict=True)) for values in zip(*shapes.values(), strict=True)]
+    ledgers = [privacy_spent(task, row, Fidelity(9, 0.4)).vector() for row in rows]
+    assert all(less[0] < more[0] for less, more in itertools.pairwise(ledgers))
+    columns = {"round": np.full(3, 9), "client_sample_rate": np.full(3, 0.4), **shapes}
+    np.testing.assert_array_equal(privacy_spent_many(task, columns).vector(), ledgers)
+
+
 OBJECTIVES = ("val_loss", "epsilon", "renyi_8")
 
 

@@ -11,12 +11,14 @@ from fedhpo_gym.fl.models.bert import BertTiny
 from fedhpo_gym.fl.models.cnn import ConvNet
 from fedhpo_gym.fl.models.gcn import GCN
 from fedhpo_gym.fl.models.hetero_gcn import HeteroGCN
+from fedhpo_gym.fl.models.leaf_logistic import LeafLogisticRegression
 from fedhpo_gym.fl.models.logistic import LogisticRegression
 from fedhpo_gym.fl.models.mlp import Perceptron
 
 MODELS: Mapping[str, type[Model]] = MappingProxyType(
     {
         "LR": LogisticRegression,
+        "LeafLR": LeafLogisticRegression,
         "MLP": Perceptron,
         "CNN": ConvNet,
         "BERT": BertTiny,
@@ -44,6 +46,7 @@ __all__ = [
     "ConvNet",
     "HeteroGCN",
     "Inputs",
+    "LeafLogisticRegression",
     "LogisticRegression",
     "Minibatch",
     "Model",

@@ -58,7 +58,15 @@ class LogisticRegression(Model):
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
         """See `Model.sgd_step`."""
         weight = parameters["weight"]
-        residual = softmax_residual_(_logits(weight, batch.x), batch.targets, batch.rates)
+        residual = softmax_residual_(self.affine(weight, batch.x), batch.targets, batch.rates)
+        self.descend(weight, residual, batch)
+
+    def affine(self, weight: Tensor, x: Tensor) -> Tensor:
+        """Return the (classes, items, rows, slots) products of weights and inputs."""
+        return _logits(weight, x)
+
+    def descend(self, weight: Tensor, residual: Tensor, batch: Minibatch) -> None:
+        """Take the step of learning rate x d(mean loss)/d(products)."""
         weight.mul_(batch.decay)
         x = batch.x.transpose(1, 2)
         for label in range(self.num_classes):
