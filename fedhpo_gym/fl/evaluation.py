@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.models import Inputs, Model, Parameters
+from fedhpo_gym.fl.models.base import sum_classes
 from fedhpo_gym.schema import METRICS, SPLITS
 
 MAX_LOGITS = 2**19
@@ -115,7 +116,8 @@ class Evaluator:
                 for label, span in enumerate(self._spans)
             ]
         )
-        loss = logits.sub_(top).clamp_(min=-60.0).exp_().sum(0).log_().add_(top).sub_(own)
+        total = sum_classes(logits.sub_(top).clamp_(min=-60.0).exp_())
+        loss = total.log_().add_(top).sub_(own)
         return torch.stack(
             [
                 self._sum_rows(loss) / self._size.clamp(min=1),
@@ -160,4 +162,4 @@ def _macro_f1(hits: Tensor, true: Tensor, predicted: Tensor) -> Tensor:
     """Macro-F1 over the classes that occur among labels or predictions, as scikit-learn's."""
     total = true + predicted
     f1 = 2 * hits / total.clamp(min=1)
-    return f1.sum(0) / (total > 0).sum(0).clamp(min=1)
+    return sum_classes(f1) / (total > 0).sum(0).clamp(min=1)

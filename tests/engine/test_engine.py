@@ -16,6 +16,7 @@ from fedhpo_gym.fl.datasets import Dataset  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.federation import Federation, make_federation  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
+from fedhpo_gym.fl.models.base import sum_classes  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 
 Federations = dict[int, Federation]
@@ -128,6 +129,16 @@ def test_a_diverged_course_is_frozen_and_touches_no_neighbour(
     stopped = curves.metrics[1, curves.diverged_at[1] - 1 :]
     assert (stopped == stopped[0]).all()
     assert ((curves.metrics[..., 1:] >= 0) & (curves.metrics[..., 1:] <= 1)).all()
+
+
+@pytest.mark.parametrize("classes", [1, 2, 4, 5, 7, 10, 15, 16, 62])
+@pytest.mark.parametrize("columns", [1, 5, 16, 48, 64, 97, 320, 2708])
+def test_classes_are_summed_one_after_the_other(classes: int, columns: int) -> None:
+    values = torch.rand((classes, 3, columns), generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([sum_classes(values[:, i : i + 1].contiguous()) for i in range(3)])
+    assert torch.equal(sum_classes(values), alone)
+    expected = np.add.accumulate(values.numpy(), axis=0)[-1]
+    np.testing.assert_array_equal(alone.numpy(), expected)
 
 
 def test_the_seed_matters(federations: Federations) -> None:

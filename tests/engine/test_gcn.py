@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def federations() -> dict[int, GraphFederation]:
-    return {seed: make_graph_federation(made_up_graph(), seed, 3) for seed in (1, 2)}
+    return {seed: make_graph_federation(made_up_graph(groups=7), seed, 3) for seed in (1, 2)}
 
 
 def course(
@@ -110,7 +110,7 @@ def test_parameters_are_counted(federations: dict[int, GraphFederation]) -> None
     model = GCN.for_federation(federations[1], CPU)
     drawn = model.init(np.random.default_rng(0))
     assert sum(value.size for value in drawn.values()) == model.num_parameters
-    assert model.num_parameters == (7 + 1) * 64 + (64 + 1) * 4
+    assert model.num_parameters == (7 + 1) * 64 + (64 + 1) * 7
 
 
 def test_other_federations_are_refused() -> None:
