@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 ENTRY_POINT = "fedhpo_gym.envs.registration:make_trial_env"
 ROUND_ENTRY_POINT = "fedhpo_gym.envs.round_registration:make_round_env"
+ROUND_VECTOR_ENTRY_POINT = "fedhpo_gym.envs.vector_round:make_round_vector_env"
 VECTOR_ENTRY_POINT = "fedhpo_gym.envs.vector_trial:make_trial_vector_env"
 
 
@@ -37,6 +38,7 @@ def register_all() -> None:
             _register(
                 prefix + task.round_id,
                 ROUND_ENTRY_POINT,
+                vector_entry_point=ROUND_VECTOR_ENTRY_POINT,
                 disable_env_checker=bool(extra),
                 kwargs={"task": name, "preprocessing": task.round_preprocessing, **extra},
             )

@@ -185,15 +185,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     def describe(self) -> Info:
         """Return what `reset` says: which course this is, and what its numbers depend on."""
-        instance = describe_instance(self.process, 0)
-        return {
-            "task": self.process.task.name,
-            "backend": "raw",
-            "fingerprint": self._fingerprint,
-            "seeds": [instance["seed"]],
-            "instance": instance,
-            "objective_names": list(self.process.settings.rewards),
-        }
+        return describe_episode(self.process, 0, self._fingerprint)
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, Any, bool, bool, Info]:
         """Train for `rounds_per_step` rounds with some hyperparameters.
@@ -290,6 +282,19 @@ def describe_instance(process: RoundProcess, index: int) -> Info:
     """Return the instance of an episode as plain data."""
     number = int(process.episodes.instance[index])
     return {"index": number, **asdict(process.instances[number])}
+
+
+def describe_episode(process: RoundProcess, index: int, fingerprint: str) -> Info:
+    """Return what `reset` says of an episode."""
+    instance = describe_instance(process, index)
+    return {
+        "task": process.task.name,
+        "backend": "raw",
+        "fingerprint": fingerprint,
+        "seeds": [instance["seed"]],
+        "instance": instance,
+        "objective_names": list(process.settings.rewards),
+    }
 
 
 def describe_step(process: RoundProcess, index: int) -> Info:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import gymnasium as gym
 import numpy as np
@@ -139,11 +140,8 @@ class Controls:
         epochs = float(configuration.get("step_size", 1))
         if self.num_rows is not None and "step_size@0" in configuration:
             epochs = max(float(configuration[f"step_size@{i}"]) for i in np.flatnonzero(sampled))
-        base = self._task.system
-        system = replace(base, client_compute_mean_s=base.client_compute_mean_s * epochs)
-        fidelity = Fidelity(rounds, float(configuration[RATE]))
         size = self._task.parameters_of(configuration)
-        return system.cost(size, self._task.num_clients, fidelity)
+        return _cost(self._task, size, epochs, rounds, float(configuration[RATE]))
 
     def largest_cost(self, rounds: int) -> Cost:
         """Return what some rounds cost at most, whatever the actions."""
@@ -154,3 +152,10 @@ class Controls:
     def _ordered(self, configuration: Mapping[str, Value]) -> dict[str, Value]:
         names = (*self._task.space.names, RATE)
         return {name: configuration[name] for name in names}
+
+
+@lru_cache(maxsize=4096)
+def _cost(task: Task, size: int, epochs: float, rounds: int, rate: float) -> Cost:
+    base = task.system
+    system = replace(base, client_compute_mean_s=base.client_compute_mean_s * epochs)
+    return system.cost(size, task.num_clients, Fidelity(rounds, rate))

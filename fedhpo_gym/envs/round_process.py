@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import gymnasium as gym
@@ -187,7 +187,7 @@ class RoundProcess:
             cost = self.controls.cost(configuration, settings.rounds_per_step, trained[index])
             state.elapsed_s[index] += cost.time_s
             state.upload_bytes[index] += cost.upload_bytes
-            state.cost[index] = asdict(cost)
+            state.cost[index] = dict(vars(cost))
             state.configuration[index] = configuration
         state.steps += 1
         state.rounds += settings.rounds_per_step

@@ -25,8 +25,8 @@ from fedhpo_gym.envs.vector_layout import (
     Mask,
     Observations,
     final_observations,
+    listed,
     masked,
-    repeated,
 )
 from fedhpo_gym.errors import InvalidArgumentError
 
@@ -124,13 +124,14 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         What it does to the others does not matter: they restart next.
 
         Args:
-            actions: (N, n) actions; those of active environments were checked, others are in range.
+            actions: (N, ...) actions; those of active environments were checked, others are in
+                range.
             active: (N,) which environments step.
         """
 
     @abstractmethod
-    def _describe(self) -> dict[str, Any]:
-        """Return what `reset` says in `info`, the same for all environments."""
+    def _describe(self, index: int) -> dict[str, Any]:
+        """Return what `reset` says of an environment in `info`."""
 
     def reset(
         self, *, seed: int | Seeds | None = None, options: Mapping[str, Any] | None = None
@@ -151,7 +152,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         self._restart(where, [seeds[index] for index in where])
         self._done[mask] = False
         self._was_reset |= mask
-        return self._observations(), repeated(self._describe(), mask)
+        return self._observations(), listed(self._describe, mask)
 
     def step(
         self, actions: ArrayLike
@@ -217,12 +218,13 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         limit = 1.0 + ACTION_SLACK
         if float(array.min()) >= -limit and float(array.max()) <= limit:  # False for NaN
             return array
-        bad = np.flatnonzero(active & ~(np.abs(array) <= limit).all(axis=1))
+        bad = np.flatnonzero(active & ~(np.abs(array) <= limit).reshape(len(array), -1).all(axis=1))
         if bad.size:
             raise InvalidArgumentError(
                 f"`actions[{bad[0]}]` must be in [-1, 1], got {array[bad[0]].tolist()}"
             )
-        return np.where(active[:, None], array, array.dtype.type(0.0))
+        rows = active.reshape(-1, *(1,) * (array.ndim - 1))
+        return np.where(rows, array, array.dtype.type(0.0))
 
     def _reset_mask(self, options: Mapping[str, Any]) -> Mask:
         mask = options.get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))

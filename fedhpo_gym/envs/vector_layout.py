@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -64,15 +63,20 @@ def masked(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
     return out
 
 
-def repeated(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
-    """Return infos in which all environments of a mask say the same."""
-    where = np.flatnonzero(mask)
+def listed(describe: Callable[[int], Mapping[str, Any]], mask: Mask) -> dict[str, Any]:
+    """Return infos, as (n,) arrays of objects, of what each environment of a mask says.
+
+    Args:
+        describe: returns what an environment says, objects of its own.
+        mask: (n,) environments that say something.
+    """
     out: dict[str, Any] = {}
-    for key, value in info.items():
-        out[key] = np.full(len(mask), None, dtype=object)
-        for index in where:
-            out[key][index] = copy.copy(value)
-        out[f"_{key}"] = mask.copy()
+    for index in np.flatnonzero(mask):
+        for key, value in describe(int(index)).items():
+            if key not in out:
+                out[key] = np.full(len(mask), None, dtype=object)
+                out[f"_{key}"] = mask.copy()
+            out[key][index] = value
     return out
 
 

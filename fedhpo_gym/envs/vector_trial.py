@@ -220,7 +220,7 @@ class TrialVectorEnv(BatchedVectorEnv):
             elapsed_s=float(self._progress.elapsed_s[index]),
         )
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self, index: int) -> dict[str, Any]:
         return self._env.describe()
 
     def _restart(self, where: Indices, seeds: Seeds) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -178,6 +179,11 @@ class CourseBatch:
             known = {**self._federations, **federations}
             self._federations = {seed: known[seed] for seed in used}
             self._data = {key: data for key, data in self._data.items() if key[0] in used}
+        if self._fits(courses):
+            self._courses = tuple(courses)
+            for lockstep in self._parts:
+                lockstep.configure(courses)
+            return
         kept = [
             state if self._identity(new) == self._identity(old) else None
             for state, new, old in zip(self.snapshot(), courses, self._courses, strict=True)
@@ -231,6 +237,17 @@ class CourseBatch:
             if state is not None:
                 lockstep.put(block, slot, state)
 
+    def _fits(self, courses: Sequence[Course]) -> bool:
+        """Return whether courses would train in the very slots they are in."""
+        if any(map(operator.ne, map(self._identity, courses), map(self._identity, self._courses))):
+            return False
+        rounds = [0] * len(courses)
+        for lockstep, _, _, position in self._places():
+            rounds[position] = lockstep.round
+        groups = pack(courses, self._clients, self._model.slots, self._model.architecture, rounds)
+        now = [replace(lockstep.group, round=lockstep.round) for lockstep in self._parts]
+        return list(map(_key, groups)) == list(map(_key, now))
+
     def _identity(self, course: Course) -> tuple[object, ...]:
         """Return what a course cannot change and go on."""
         return course.seed, *(course.configuration[name] for name in self._model.architecture)
@@ -265,6 +282,11 @@ class CourseBatch:
                 else:
                     metrics[index, slot] = self._last.get(position, WORST)
         return metrics
+
+
+def _key(group: Group) -> tuple[object, ...]:
+    blocks = [(b.courses.tolist(), b.num_epochs, b.num_sampled) for b in group.blocks]
+    return group.seed, group.batch_size, group.architecture, group.round, blocks
 
 
 def _scatter(group: Group, values: NDArray[np.generic], out: NDArray[np.generic]) -> None:

@@ -90,10 +90,20 @@ class Lockstep:
         }
         self.round = group.round
         self.diverged_at = np.zeros((len(group.blocks), model.slots), dtype=np.int64)
-        self._settings = Hyperparameters(
-            group, courses, federation.num_clients, model, algorithm, device
-        )
+        self.configure(courses)
         self.state = algorithm.init_state(self._trained(self.parameters), self._context())
+
+    def configure(self, courses: Sequence[Course]) -> None:
+        """Take the hyperparameters of courses that are packed as the group is."""
+        self._settings = Hyperparameters(
+            self.group,
+            courses,
+            self._federation.num_clients,
+            self._model,
+            self._algorithm,
+            self._device,
+        )
+        self._settings.stop(self.diverged_at > 0)
 
     def step(self, observer: Observer | None = None) -> None:
         """Run one communication round of every course."""
@@ -168,7 +178,8 @@ class Lockstep:
         for name, value in state.personal.items():
             self.personal[name][:, block * n : (block + 1) * n, ..., slot] = value
         self.diverged_at[block, slot] = state.diverged_at
-        self._settings.stop(self.diverged_at > 0)
+        if state.diverged_at:
+            self._settings.stop(self.diverged_at > 0)
 
     def _upload(self, local: Parameters, items: Items) -> Parameters:
         return {**local, **self._algorithm.upload(self._trained(local), self._context(items))}

@@ -351,3 +351,15 @@ def _freeze(env: Any) -> None:
     weight = state.parameters["weight"]
     weight[:] = 3e38
     env.process._courses.restore(0, (index, state))
+
+
+@pytest.mark.parametrize("names", [["learning_rate"], ["learning_rate", "batch_size"]], ids=str)
+def test_every_step_trains_with_its_own_action(names: list[str]) -> None:
+    env = gym.make(ID, **SHORT, dynamic=names)
+    env.reset(seed=0)
+    norms = []
+    for rate in (0.1, 1e-5, 0.1):
+        observation, *_ = env.step(_coordinate(env, {"learning_rate": rate}))
+        norms.append(6.0 * observation["update_norm"][0])
+    assert norms[0] - norms[1] > 2.0
+    assert norms[2] - norms[1] > 2.0

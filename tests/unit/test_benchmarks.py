@@ -266,6 +266,19 @@ def test_vector_env_speed_reports_every_size_and_variant(
     assert out.read_text(encoding="utf-8") == report
 
 
+def test_vector_round_speed_reports_every_variant(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = load("vector_round_speed")
+    monkeypatch.setattr(load("measuring"), "in_fresh_process", call_here)
+    out, names = tmp_path / "report.md", list(benchmark.VARIANTS)[:2]
+    words = ["--num-envs=2", "--turns=1", "--variants", *names]
+    report = benchmark.main([*words, f"--out={out}"])
+    assert all(name in report for name in names)
+    assert "Target of 50 times: missed" in report
+    assert out.read_text(encoding="utf-8") == report
+
+
 @pytest.mark.parametrize("name", ["federatedscope_parity", "env_speed", "vector_env_speed"])
 def test_what_cannot_be_measured_is_skipped_aloud(
     load: Load,
