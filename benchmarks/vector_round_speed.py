@@ -108,6 +108,8 @@ def main(argv: Sequence[str] | None = None) -> str:
     ]
     command = ["python", f"benchmarks/vector_round_speed.py --task {arguments.task}"]
     command += [f"--num-envs {arguments.num_envs} --turns {arguments.turns}"]
+    if arguments.variants != list(VARIANTS):
+        command += ["--variants", *(f'"{name}"' for name in arguments.variants)]
     title = "Vector round environment speed"
     return measuring.write_report(arguments.out, title, command, load, sections)
 
