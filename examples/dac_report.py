@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from studies import cell, mean_and_error, table
 
-POLICIES = {"policy": "learned policy", "longer": "trained longer"}
 BASELINES = {
     "default": "default",
     "static, per table": "best static, per table",
@@ -30,53 +29,38 @@ def values(test: Mapping[str, Any], name: str, what: str) -> NDArray[np.float64]
     return np.array([[one[what][i] for i in chosen] for one in test["played"]]).mean(axis=1)
 
 
-def gains(
-    test: Mapping[str, Any], baseline: str, what: str = "return", name: str = "policy"
-) -> NDArray[np.float64]:
+def gains(test: Mapping[str, Any], baseline: str, what: str = "return") -> NDArray[np.float64]:
     """Return (instances,) paired differences, policy minus baseline; empty where it is missing."""
     if baseline not in test["names"]:
         return np.empty(0)
-    return values(test, name, what) - values(test, baseline, what)
-
-
-def merged(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tests by table, the policy that was trained longer among the contestants."""
-    tests = {}
-    for name, test in results["tests"].items():
-        more = results["longer"][name]
-        played = [
-            {key: known + other[key] if key != "instance" else known for key, known in one.items()}
-            for one, other in zip(test["played"], more["played"], strict=True)
-        ]
-        tests[name] = {"names": test["names"] + more["names"], "played": played}
-    return tests
+    return values(test, "policy", what) - values(test, baseline, what)
 
 
 def returns_table(tests: Mapping[str, Any], what: str, digits: int, factor: float) -> str:
     """Return who reached what on every table."""
     rows = []
-    for name in (*POLICIES, *BASELINES):
+    for name in ("policy", *BASELINES):
         shown = [
             cell(factor * values(test, name, what), digits)
-            if name in (*test["names"], *POLICIES)
+            if name in (*test["names"], "policy")
             else "–"
             for test in tests.values()
         ]
-        rows.append([{**POLICIES, **BASELINES}[name], *shown])
+        rows.append([BASELINES.get(name, "learned policy"), *shown])
     return table(["", *tests], rows)
 
 
-def gains_table(groups: Mapping[str, Sequence[Mapping[str, Any]]], policy: str) -> str:
-    """Return a policy's paired differences, in returns and in test accuracy, on some tables."""
+def gains_table(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Return paired differences of groups of tables, in returns and in test accuracy."""
     rows = []
     for baseline, label in BASELINES.items():
         row = [label]
         for tests in groups.values():
             for what, factor, digits in (("return", 1.0, 4), ("test_accuracy", 100.0, 2)):
-                found = np.concatenate([gains(test, baseline, what, policy) for test in tests])
+                found = np.concatenate([gains(test, baseline, what) for test in tests])
                 row.append(cell(factor * found, digits, sign=True) if found.size else "–")
         rows.append(row)
-    head = [f"{POLICIES[policy]} minus"]
+    head = ["policy minus"]
     for name in groups:
         head += [f"{name}: return", "test accuracy, points"]
     return table(head, rows)
@@ -89,7 +73,7 @@ def write_report(
     out: Path,
 ) -> None:
     """Write `report.md` and `dac_policy.png`."""
-    tests = merged(results)
+    tests = results["tests"]
     trained = [tests[name] for name in study.trained]
     groups = {"trained tables": trained}
     if study.unseen:
@@ -111,9 +95,7 @@ def write_report(
         "per table. Mean ± standard error over instances; the policy's value on an instance is the "
         "mean over policies.\n",
         "**Paired differences**\n",
-        gains_table(groups, "policy"),
-        f"With {study.longer} times the rounds of training, one policy:\n",
-        gains_table(groups, "longer"),
+        gains_table(groups),
         f"The policies one by one, minus the best static one per table: {spread}.\n",
         "**Return**\n",
         returns_table(tests, "return", 3, 1.0),
@@ -142,14 +124,13 @@ def draw(study: Any, results: Mapping[str, Any], path: Path) -> None:
         width = 5 if len(one["curve"]) > 10 else 1
         curve = np.convolve(one["curve"], np.ones(width) / width, mode="valid")
         shown = 24 * len(study.trained) * np.arange(width, len(one["curve"]) + 1)
-        label = f"policy {seed}" if seed < study.policies else "trained longer"
-        left.plot(shown, curve, label=label)
+        left.plot(shown, curve, label=f"policy {seed}")
     left.set_xlabel("courses of training, all tables")
     left.set_ylabel("return while exploring, mean of 5 rollouts")
     left.legend(frameon=False)
     names = [name for name in BASELINES if name != "default"]
     for offset, baseline in enumerate(names):
-        for place, (name, test) in enumerate(merged(results).items()):
+        for place, (name, test) in enumerate(results["tests"].items()):
             found = gains(test, baseline)
             if not found.size:
                 continue

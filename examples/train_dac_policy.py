@@ -53,7 +53,6 @@ class Study:
     searched_instances: int = 10
     tested_instances: int = 12
     policies: int = 2
-    longer: int = 3  # one more policy is trained this many times as long, to see what time buys
     horizon: int = 30
     rounds_per_step: int = 3
 
@@ -119,11 +118,11 @@ def play(
     return {"return": returns.tolist(), **{name: v.tolist() for name, v in kept.items()}}
 
 
-def train_policy(study: Study, out: Path, name: str, seed: int, rollouts: int) -> dict[str, Any]:
+def train_policy(study: Study, out: Path, seed: int) -> dict[str, Any]:
     """Train and save one policy; return how it went."""
     env_steps = study.horizon // study.rounds_per_step
-    steps = rollouts * SLOTS * len(study.trained) * env_steps
-    with tqdm(total=steps, desc=f"policy {name}", leave=False, disable=None) as bar:
+    steps = study.rollouts * SLOTS * len(study.trained) * env_steps
+    with tqdm(total=steps, desc=f"policy {seed}", leave=False, disable=None) as bar:
         began = time.process_time()
         training = train(
             [env_id(table) for table in study.trained],
@@ -143,9 +142,9 @@ def train_policy(study: Study, out: Path, name: str, seed: int, rollouts: int) -
             made_by=f"python examples/train_dac_policy.py --out {out}",
             progress=bar.update,
         )
-    save_policy(training.policy, out / f"policy-{name}")
+    save_policy(training.policy, out / f"policy-{seed}")
     width = SLOTS * len(study.trained)
-    curve = training.episode_returns[: rollouts * width].reshape(-1, width).mean(axis=1)
+    curve = training.episode_returns[: study.rollouts * width].reshape(-1, width).mean(axis=1)
     return {"curve": curve.tolist(), "steps": steps, "cpu_s": time.process_time() - began}
 
 
@@ -195,11 +194,7 @@ def searched(study: Study, out: Path, table: str, kind: str) -> dict[str, Any]:
 
 def test(study: Study, out: Path, table: str) -> dict[str, Any]:
     """Return what every contestant reached on every held-out instance."""
-    return examine(study, table, contestants(study, out, table))
-
-
-def examine(study: Study, table: str, who: Mapping[str, Acts]) -> dict[str, Any]:
-    """Return what some actors reach on the held-out instances of a table."""
+    who = contestants(study, out, table)
     played = [
         {"instance": one, **play(study, table, one, list(who.values()))}
         for one in instances(table, "test", study.tested_instances)
@@ -207,22 +202,15 @@ def examine(study: Study, table: str, who: Mapping[str, Acts]) -> dict[str, Any]
     return {"names": list(who), "played": played}
 
 
-def examine_longer(study: Study, out: Path, table: str) -> dict[str, Any]:
-    """Return what the policy that was trained longer reached."""
-    return examine(study, table, {"longer": load_policy(out / "policy-longer")})
-
-
 def run(study: Study, out: Path) -> Mapping[str, Any]:
     """Do every piece that is not there yet, and return them all."""
-    results: dict[str, Any] = {"policies": [], "tests": {}, "longer": {}}
-    lengths = {str(seed): study.rollouts for seed in range(study.policies)}
-    lengths["longer"] = study.longer * study.rollouts
+    results: dict[str, Any] = {"policies": [], "tests": {}}
     tables = (*study.trained, *study.unseen)
-    total = len(lengths) + len(study.trained) * len(KINDS) + 2 * len(tables)
+    total = study.policies + len(study.trained) * len(KINDS) + len(tables)
     with tqdm(total=total, unit="piece", disable=None) as bar:
-        for seed, (name, rollouts) in enumerate(lengths.items()):
-            path, work = out / f"training-{name}.json", (study, out, name, seed, rollouts)
-            results["policies"].append(piece(path, partial(train_policy, *work)))
+        for seed in range(study.policies):
+            path = out / f"training-{seed}.json"
+            results["policies"].append(piece(path, partial(train_policy, study, out, seed)))
             bar.update()
         for table, kind in product(study.trained, KINDS):
             searched(study, out, table, kind)
@@ -230,9 +218,7 @@ def run(study: Study, out: Path) -> Mapping[str, Any]:
         for table in tables:
             path = out / f"test-{table}.json"
             results["tests"][table] = piece(path, partial(test, study, out, table))
-            path = out / f"longer-{table}.json"
-            results["longer"][table] = piece(path, partial(examine_longer, study, out, table))
-            bar.update(2)
+            bar.update()
     return results
 
 
@@ -245,7 +231,7 @@ def main() -> None:
     with_data = bool(os.environ.get("FEDHPO_GYM_DATA"))
     study = Study(WITH_DATA if with_data else OFFLINE, UNSEEN if with_data else ())
     if options.quick:
-        study = Study(("BreastCancer",), (), 2, 2, 2, 1, 2, 6)
+        study = Study(("BreastCancer",), (), 2, 2, 2, 1, 6)
     results = run(study, options.out)
     write_report(study, results, candidates, options.out)
     print((options.out / "report.md").read_text(encoding="utf-8"))
