@@ -96,10 +96,9 @@ TRAINING: Mapping[str, Setting] = MappingProxyType(
         "weight_decay": Setting(0.0, 0.0, 1e6),
         "batch_size": Setting(math.nan, 1, 2**31 - 1),
         "step_size": Setting(1, 1, 10**6),
-        "dropout": Setting(0.0, 0.0, 0.99),
     }
 )
-"""What local training reads; most spaces search it. NaN: there is no default."""
+"""What local training reads of any model; most spaces search it. NaN: there is no default."""
 
 
 def check_settings(

@@ -157,7 +157,6 @@ def test_the_command_that_builds_a_table_names_its_variant(changes: dict[str, An
         ("nbafl", {"epsilon": 1}),
         ("nbafl", {"epsilon": 10, "w_clip": 0.5, "mu": 1e-5}),
         ("fedyogi", {"first_decay": 0.5, "second_decay": 0.999, "adaptivity": 0.01}),
-        ("ditto", {"dropout": 0.3}),
     ],
 )
 def test_what_is_held_still_is_part_of_the_name(algorithm: str, settings: dict[str, float]) -> None:
@@ -181,6 +180,7 @@ def test_defaults_are_left_out_of_the_name_and_reach_training() -> None:
     ("settings", "words"),
     [
         ({"epsilom": 1}, ["`settings`", "nbafl", "epsilon", "w_clip", "epsilom=1"]),
+        ({"dropout": 0.1}, ["`settings`", "LR-Car", "dropout=0.1"]),
         ({"adaptivity": 0.1}, ["`settings`", "nbafl", "adaptivity=0.1"]),
         ({"learning_rate": 0.1}, ["`settings`", "search space", "learning_rate=0.1"]),
         ({"epsilon": 0.0}, ["'epsilon'", "[1e-06, 1e+12]", "0.0"]),
