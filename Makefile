@@ -8,7 +8,7 @@ BIN     := $(VENV)/bin
 DEMO    := runs/demo
 
 TEST_STAMP := $(VENV)/.installed-test
-# The test environment holds everything the demo needs; alone, the demo needs far less.
+# The test environment holds everything the demo needs; alone, the demo needs less.
 DEMO_STAMP := $(if $(wildcard $(TEST_STAMP)),$(TEST_STAMP),$(VENV)/.installed-demo)
 DECLARED   := pyproject.toml setup.py constraints.txt
 INSTALL    := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
@@ -24,7 +24,7 @@ test check: export OMP_NUM_THREADS := 1
 .PHONY: help venv demo test check format bench clean
 
 help:
-	@echo "make demo    run two agents on FedHPO-LR-CreditG and write a report"
+	@echo "make demo    run agents on a stored problem and on a course that goes on, and write a report"
 	@echo "make test    run the whole test suite"
 	@echo "make check   format, lint, types and the fast tests (before every commit)"
 	@echo "make format  rewrite the sources in the project's format"
@@ -37,7 +37,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed-demo: $(DECLARED) | $(BIN)/python
-	$(INSTALL) -e ".[agents,plot]"
+	$(INSTALL) -e ".[agents,data,plot,raw]"
 	@touch $@
 
 $(TEST_STAMP): $(DECLARED) | $(BIN)/python
@@ -48,6 +48,7 @@ venv: $(TEST_STAMP)
 
 demo: $(DEMO_STAMP)
 	$(BIN)/fedhpo-gym run FedHPO-LR-CreditG --agent random --agent optuna-tpe --seeds 5 --out $(DEMO)
+	$(BIN)/fedhpo-gym run FedHPO-DAC-LR-BreastCancer --agent random --agent fedex --seeds 3 --out $(DEMO)
 	$(BIN)/fedhpo-gym report $(DEMO)
 	@find $(DEMO) -name '*.html' -exec echo "Report: {}" \; | grep . \
 	  || { echo "No report was written to $(DEMO)" >&2; exit 1; }
