@@ -79,6 +79,7 @@ def configure(course: dict[str, Any], name: str, folder: Path, data: Any) -> Any
     config.model.type, config.model.out_channels = "lr", int(data["num_classes"])
     config.data.type, config.seed = "registered", course["seed"]
     config.outdir, config.expname = str(folder), name
+    config.merge_from_list([x for pair in course.get("settings", {}).items() for x in pair])
     return config
 
 
@@ -113,9 +114,9 @@ def run_course(course: dict[str, Any], name: str, folder: Path, data: Any) -> di
     """Run one course.
 
     Returns:
-        `cpu_s` and `wall_s`: (rounds - 1) times from the start of one round's evaluation to the
-        next one's; `setup_cpu_s`: time before the first round; `val_loss`: (rounds,) mean
-        validation loss, weighted over clients by their samples.
+        `cpu_s` and `wall_s`: times from the start of one evaluation to that of the next;
+        `setup_cpu_s`: time before the first round; `val_loss`: mean validation loss of every
+        evaluation, weighted over clients by their samples.
     """
     part = "federatedscope.core.auxiliaries."
     workers = importlib.import_module(f"{part}worker_builder")

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ def run_courses(
     courses: Sequence[Course],
     rounds: int,
     initial: Sequence[NDArray[np.float32]] = (),
+    settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run courses one after the other in one FederatedScope process.
 
@@ -53,6 +54,8 @@ def run_courses(
         rounds: rounds of each.
         initial: (classes, features + 1) initial weights of each course, bias last; by default
             FederatedScope draws its own.
+        settings: entries of FederatedScope's configuration that differ from those of `scripts/lr`,
+            by dotted name.
 
     Returns:
         The answer of `federatedscope_course.py`.
@@ -71,6 +74,7 @@ def run_courses(
                     "client_sample_rate": course.client_sample_rate,
                     "seed": course.seed,
                     "rounds": rounds,
+                    "settings": dict(settings or {}),
                 }
                 for course in courses
             ],

@@ -90,7 +90,7 @@ class PlainCourse:
         y = torch.tensor(federation.labels)
         self._weight = torch.from_numpy(drawn.astype(np.float32))
         self._train = [(x[rows[0]], y[rows[0]]) for rows in federation.clients]
-        self._evaluate = _Evaluator(federation, x, y)
+        self._evaluate = Evaluator(federation, x, y)
         self._epochs = int(configuration["step_size"])
         self._batch_size = int(configuration["batch_size"])
         self._rate = float(configuration["learning_rate"])
@@ -114,7 +114,7 @@ class PlainCourse:
             average.add_(local, alpha=len(self._train[client][1]) / total)
         self._weight = average
         self._round += 1
-        return self._evaluate(average)
+        return self._evaluate(functional.linear(self._evaluate.x, average))
 
     def _train_locally(self, client: int) -> Tensor:
         x, y = self._train[client]
@@ -129,8 +129,12 @@ class PlainCourse:
         return weight
 
 
-class _Evaluator:
-    """All metrics of all clients and splits with one forward pass over all rows."""
+class Evaluator:
+    """All metrics of all clients and splits, from the logits of all rows.
+
+    Attributes:
+        x: inputs of all rows.
+    """
 
     def __init__(self, federation: Federation, x: Tensor, y: Tensor) -> None:
         groups = [torch.from_numpy(rows) for client in federation.clients for rows in client]
@@ -139,12 +143,11 @@ class _Evaluator:
         self._shape = (federation.num_clients, len(SPLITS), len(METRICS))
         self._sizes = torch.tensor([len(group) for group in groups])
         self._group = torch.repeat_interleave(torch.arange(len(groups)), self._sizes)
-        self._x, self._y = x[rows], y[rows]
+        self.x, self._y = x[rows], y[rows]
         self._true = self._count(self._group, self._y)
 
-    def __call__(self, weight: Tensor) -> NDArray[np.float32]:
-        """Return (clients, splits, metrics) metrics."""
-        logits = functional.linear(self._x, weight)
+    def __call__(self, logits: Tensor) -> NDArray[np.float32]:
+        """Return (clients, splits, metrics) metrics of the (rows, classes) logits of `x`."""
         losses = functional.cross_entropy(logits, self._y, reduction="none")
         predicted = logits.argmax(1)
         hit = predicted == self._y

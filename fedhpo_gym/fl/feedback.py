@@ -13,6 +13,7 @@ from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.items import Items
 from fedhpo_gym.fl.lockstep import Lockstep, Observer
 from fedhpo_gym.fl.models import Inputs, Model, Parameters
+from fedhpo_gym.fl.models.base import sum_classes
 from fedhpo_gym.schema import METRICS, SPLITS
 
 MAX_NORM = 1e18
@@ -134,4 +135,4 @@ def _compare(items: Items, updates: Parameters) -> tuple[NDArray[np.float32], ND
 
 def _inner(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Inner products (items, slots) of parameters (own, items, .., slots)."""
-    return (a * b).sum(0).flatten(1, -2).sum(1)
+    return sum_classes(a * b).flatten(1, -2).sum(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -128,6 +129,74 @@ def test_engine_speed_needs_no_peer(toy: Load, tmp_path: Path) -> None:
     out = tmp_path / "report.md"
     report = toy("engine_speed").main(["--grid-rounds=1", "--single-rounds=1", f"--out={out}"])
     assert_report(report, out, [(4, 6), (2, 4), (3, 3)])
+
+
+@pytest.fixture
+def small_family(load: Load, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Any]:
+    """`family_speed` with one family: a small perceptron on BreastCancer."""
+    benchmark, families = load("family_speed"), load("families")
+    configuration = {**families.FAMILIES["MLP"].configuration, "batch_size": 64}
+    small = replace(
+        families.FAMILIES["MLP"],
+        configuration=configuration,
+        courses=3,
+        measured=(2, 2, 2, 2),
+        warm_up=1,
+        flops=(2 * 30 * 64, 2 * 64 * 2),
+    )
+    monkeypatch.setattr(benchmark, "FAMILIES", {"MLP": small})
+    monkeypatch.setattr(benchmark, "PEAK_SIZE", 64)
+    monkeypatch.setattr(load("measuring"), "in_fresh_process", call_here)
+    made = get_task("MLP-BreastCancer").variant(preprocessing="standardized")
+    monkeypatch.setattr(benchmark, "get_task", lambda _: made)
+    return benchmark, small
+
+
+def test_family_speed_compares_with_everything(
+    small_family: tuple[ModuleType, Any],
+    load: Load,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    benchmark, small = small_family
+    asked = []
+
+    def run_courses(*arguments: Any, settings: Mapping[str, Any]) -> Any:
+        asked.append((arguments[2].features.dtype, arguments[4], settings))
+        return answer(1, arguments[4])
+
+    monkeypatch.setattr(load("peer"), "run_courses", run_courses)
+    out = tmp_path / "report.md"
+    report = benchmark.main(["--families=MLP", "--federatedscope=tree", f"--out={out}"])
+    assert_report(report, out, [(4, 6)])
+    assert asked == [(np.float32, 1 + 2 + 1, small.settings)]
+    # A round of 0.1 s: 72 courses of 500 rounds per hour.
+    assert tables(report)[0][-1][:3] == ["Peer 1", "72", "100"]
+
+
+def test_family_speed_scales_earlier_times_by_arithmetic(
+    small_family: tuple[ModuleType, Any], tmp_path: Path
+) -> None:
+    benchmark, small = small_family
+    out = tmp_path / "report.md"
+    report = benchmark.main(["--families=MLP", f"--out={out}"])
+    assert_report(report, out, [(4, 6)])
+    # Per trained row: forward 4,096, weights 4,096, inputs of the last layer 256; 569 rows.
+    assert small.work(1, 0) == 3 * 4096 - 3840
+    assert small.work(0, 1) == 4096
+    work = small.work(455, 569)
+    expected = 1e3 * small.peer_s * work / small.work(800, 1000)
+    assert float(tables(report)[0][-1][2]) == pytest.approx(expected, rel=0.01)
+
+
+def test_the_plain_module_loop_learns(small_family: tuple[ModuleType, Any], load: Load) -> None:
+    _, small = small_family
+    made = get_task("MLP-BreastCancer").variant(preprocessing="standardized")
+    course = load("plain_module").PlainModuleCourse(small, task_federation(made, 1))
+    with torch.no_grad():
+        course.advance(30)
+    engine = make_batch(made, [Course(small.configuration, 1.0, 1)]).advance(30).metrics[0, -1]
+    np.testing.assert_allclose(course.metrics.mean(axis=0), engine.mean(axis=0), atol=0.05)
 
 
 @pytest.mark.parametrize("step", ["autograd", "gradient by hand"])

@@ -1,0 +1,152 @@
+"""The families whose training speed is measured: one record each, with an independent module.
+
+A new family is one more `Family` in `FAMILIES`. FederatedScope's seconds are those of version 0.1
+(commit a653102) on Python 3.9 with torch 1.10, one thread of a quiet machine, CPU time; its rows
+are those of the measured course, so that problems of another size compare by their arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedhpo_gym.fl.federation import Federation
+
+
+@dataclass(frozen=True)
+class Family:
+    """One way to train, and everything that it is compared with.
+
+    Attributes:
+        task: name of the task.
+        configuration: of the course; courses of a batch differ in the learning rate.
+        client_sample_rate: fraction of clients sampled per round.
+        rounds: rounds of a course.
+        every: rounds from one evaluation to the next.
+        courses: courses of the batch.
+        measured: rounds measured in a batch, alone, of the plain loop, of FederatedScope.
+        warm_up: rounds before.
+        inputs: (n, ...) features as the module takes them.
+        module: the same model of torch's own layers.
+        max_norm: length to which gradients are shortened.
+        flops: of the products of one row, of each layer, forward: 2 x inputs x outputs x places.
+        settings: FederatedScope's configuration, by dotted name.
+        peer_s: seconds of FederatedScope per round, evaluation included.
+        peer_rows: rows that it trains on and evaluates per round.
+    """
+
+    task: str
+    configuration: Mapping[str, float]
+    client_sample_rate: float
+    rounds: int
+    every: int
+    courses: int
+    measured: tuple[int, int, int, int]
+    warm_up: int
+    inputs: Callable[[Any], Tensor]
+    module: Callable[[Federation], nn.Module]
+    max_norm: float | None
+    flops: tuple[float, ...]
+    settings: Mapping[str, Any]
+    peer_s: float
+    peer_rows: tuple[int, int]
+
+    def work(self, trained: float, evaluated: float) -> float:
+        """Return the floating-point operations of products over rows.
+
+        Forward, the gradient of the weights and, in all layers but the first, that of the inputs;
+        an evaluated row goes forward only.
+        """
+        forward = sum(self.flops)
+        return trained * (3 * forward - self.flops[0]) + evaluated * forward
+
+
+def _perceptron(federation: Federation) -> nn.Module:
+    inputs = federation.features.shape[1]
+    hidden = [nn.Linear(inputs, 64), nn.BatchNorm1d(64), nn.ReLU()]
+    return nn.Sequential(*hidden, nn.Linear(64, federation.num_classes))
+
+
+def _convnet(federation: Federation) -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 32, 5, padding=2), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 5, padding=2), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(3136, 2048), nn.ReLU()),
+        nn.Linear(2048, federation.num_classes),
+    )
+
+
+def _table(features: Any) -> Tensor:
+    return torch.from_numpy(np.asarray(features, dtype=np.float32))
+
+
+def _images(features: Any) -> Tensor:
+    pixels = torch.from_numpy(np.array(features)).unsqueeze(1)
+    return pixels.float().div_(255.0).sub_(0.1307).div_(0.3081)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "MLP": Family(
+        task="MLP-CreditG",
+        configuration={
+            "learning_rate": 0.01,
+            "weight_decay": 0.0,
+            "batch_size": 64,
+            "step_size": 1,
+            "model_depth": 1,
+            "model_width": 64,
+        },
+        client_sample_rate=1.0,
+        rounds=500,
+        every=1,
+        courses=120,
+        measured=(6, 30, 30, 10),
+        warm_up=2,
+        inputs=_table,
+        module=_perceptron,
+        max_norm=None,
+        flops=(2 * 20 * 64, 2 * 64 * 2),
+        settings={"model.type": "mlp", "model.hidden": 64, "model.layer": 2, "model.dropout": 0.0},
+        peer_s=19.5 / 500,  # 1,000 x 20 made-up samples, 5 clients
+        peer_rows=(800, 1000),
+    ),
+    "CNN": Family(
+        task="CNN-FEMNIST",
+        configuration={
+            "learning_rate": 0.01,
+            "weight_decay": 0.0,
+            "dropout": 0.0,
+            "batch_size": 32,
+            "step_size": 1,
+        },
+        client_sample_rate=0.2,
+        rounds=500,
+        every=2,
+        courses=2,
+        measured=(2, 2, 2, 2),
+        warm_up=0,
+        inputs=_images,
+        module=_convnet,
+        max_norm=5.0,
+        flops=(
+            2 * 25 * 32 * 28 * 28,
+            2 * 25 * 32 * 64 * 14 * 14,
+            2 * 3136 * 2048,
+            2 * 2048 * 62,
+        ),
+        settings={
+            "model.type": "convnet2",
+            "model.hidden": 2048,
+            "model.dropout": 0.0,
+            "optimizer.grad_clip": 5.0,
+            "eval.freq": 2,
+        },
+        peer_s=28.0,  # 40 of 200 made-up writers with 220 samples each
+        peer_rows=(40 * 132, 200 * 220 // 2),
+    ),
+}

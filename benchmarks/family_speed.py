@@ -1,0 +1,194 @@
+"""How many courses of each model family a core trains per hour, beside FederatedScope.
+
+Measured in one run, each in a fresh process on one thread, on the same samples:
+
+- our engine on a batch of courses that differ in the learning rate, and on one course alone;
+- a plain torch loop for one course, with torch's layers, autograd and optimizer;
+- FederatedScope, when `--federatedscope` names its source tree. Without it, its measured times
+  stand in, as constants (19.5 s for the 500 rounds of a perceptron on 1,000 x 20 samples; 28 s for
+  a round of the convolutional network with 40 of 200 writers and an evaluation of all every second
+  round; version 0.1 on Python 3.9, CPU time of a quiet core), scaled by floating-point operations;
+- the rate at which this core multiplies matrices, and the share of it that each of them reaches:
+  operations of all products, counted by formula, over time and over that rate.
+
+Every evaluation is loss, accuracy and macro-F1 of all clients, on train, validation and test split.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import measuring
+import numpy as np
+import peer
+import torch
+from families import FAMILIES, Family
+from measuring import number
+from plain_module import PlainModuleCourse
+
+from fedhpo_gym.backends.training import make_batch, task_federation
+from fedhpo_gym.fl.engine import one_thread
+from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.tasks import get_task
+
+SEED = 1
+PEAK_SIZE, PEAK_REPEATS = 1536, 5
+
+
+def courses(family: Family, count: int) -> list[Course]:
+    """Return courses of a family that differ in the learning rate."""
+    rates = (
+        np.geomspace(1e-3, 1e-1, count) if count > 1 else [family.configuration["learning_rate"]]
+    )
+    return [
+        Course(
+            {**family.configuration, "learning_rate": float(rate)}, family.client_sample_rate, SEED
+        )
+        for rate in rates
+    ]
+
+
+def time_engine(name: str, count: int, rounds: int) -> float:
+    """Return our engine's processor seconds per round and course."""
+    family = FAMILIES[name]
+    batch = make_batch(get_task(family.task), courses(family, count))
+    batch.advance(family.warm_up)
+    evaluated = range(family.every, rounds + 1, family.every)
+    with measuring.stopwatch() as spent:
+        batch.advance(rounds, evaluated=evaluated)
+    return spent.cpu_s / rounds / count
+
+
+def time_plain(name: str, rounds: int) -> float:
+    """Return the plain loop's processor seconds per round."""
+    family = FAMILIES[name]
+    with one_thread():
+        course = PlainModuleCourse(family, task_federation(get_task(family.task), SEED))
+        course.advance(family.warm_up)
+        with measuring.stopwatch() as spent:
+            course.advance(rounds)
+    return spent.cpu_s / rounds
+
+
+def time_federatedscope(name: str, arguments: argparse.Namespace) -> tuple[str, float]:
+    """Return FederatedScope's version and processor seconds per round."""
+    family = FAMILIES[name]
+    federation = task_federation(get_task(family.task), SEED)
+    features = family.inputs(federation.features).numpy()
+    answer = peer.run_courses(
+        arguments.federatedscope,
+        arguments.federatedscope_python,
+        replace(federation, features=features),
+        courses(family, 1),
+        family.warm_up + family.measured[3] + family.every,
+        settings=family.settings,
+    )
+    times = answer["courses"][0]["cpu_s"][family.warm_up :]
+    return peer.describe(answer), float(np.mean(times)) / family.every
+
+
+def gemm_peak() -> float:
+    """Return the most floating-point operations per second of a large product, measured here."""
+    with one_thread():
+        a, b = torch.randn(2, PEAK_SIZE, PEAK_SIZE)
+        times = []
+        for _ in range(PEAK_REPEATS):
+            with measuring.stopwatch() as spent:
+                torch.mm(a, b)
+            times.append(spent.cpu_s)
+    return 2.0 * PEAK_SIZE**3 / min(times)
+
+
+def work_per_round(family: Family, federation: Federation) -> float:
+    """Return the floating-point operations of a round, in the mean over client samplings."""
+    trained = family.client_sample_rate * federation.num_samples[:, 0].sum()
+    evaluated = federation.num_samples.sum() / family.every
+    return family.work(family.configuration["step_size"] * trained, evaluated)
+
+
+Row = tuple[str, float, float]
+"""One way to train: its name, seconds per round, operations per round."""
+
+
+def measure(name: str, arguments: argparse.Namespace) -> list[Row]:
+    """Return a row per way to train."""
+    family = FAMILIES[name]
+    in_batch, alone, plain, _ = family.measured
+    work = work_per_round(family, task_federation(get_task(family.task), SEED))
+    run = measuring.in_fresh_process
+    together, _ = run(time_engine, name, family.courses, in_batch)
+    single, _ = run(time_engine, name, 1, alone)
+    loop, _ = run(time_plain, name, plain)
+    rows = [
+        (f"our engine, {family.courses} courses", together, work),
+        ("our engine, one course", single, work),
+        ("plain torch loop", loop, work),
+    ]
+    if arguments.federatedscope:
+        label, seconds = time_federatedscope(name, arguments)
+        return [*rows, (label, seconds, work)]
+    scale = work / family.work(*family.peer_rows)
+    return [*rows, ("FederatedScope 0.1, earlier, scaled", family.peer_s * scale, work)]
+
+
+def main(argv: Sequence[str] | None = None) -> str:
+    """Measure, print the tables and write them to a file."""
+    parser = measuring.parser(__file__, __doc__)
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    peer.add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    load = measuring.load_average()
+    peaks, sections = [], []
+    for name in arguments.families:
+        peaks.append(measuring.in_fresh_process(gemm_peak)[0])
+        sections.append((name, measure(name, arguments)))
+    peaks.append(measuring.in_fresh_process(gemm_peak)[0])
+    peak = max(peaks)
+    texts = [f"Products of {PEAK_SIZE} x {PEAK_SIZE} float32 matrices: {peak / 1e9:.0f} GFLOP/s."]
+    for name, rows in sections:
+        texts += [f"## {name}", _describe(FAMILIES[name]), _table(FAMILIES[name], rows, peak)]
+    command = ["python", "benchmarks/family_speed.py", "--families", *arguments.families]
+    if arguments.federatedscope:
+        command += ["--federatedscope PATH", "--federatedscope-python PATH"]
+    return measuring.write_report(arguments.out, "Speed of model families", command, load, texts)
+
+
+def _describe(family: Family) -> str:
+    settings: Mapping[str, float] = family.configuration
+    words = ", ".join(f"{name} {value:g}" for name, value in settings.items())
+    batch, alone, plain, _ = family.measured
+    return (
+        f"{family.task}, {words}, client sample rate {family.client_sample_rate}, evaluation every "
+        f"{family.every} round(s). Rounds measured: {batch} in a batch, {alone} alone, {plain} of "
+        f"the plain loop, after {family.warm_up}; extrapolated to {family.rounds}."
+    )
+
+
+def _table(family: Family, rows: Sequence[Row], peak: float) -> str:
+    header = (
+        "",
+        "courses per core-hour",
+        "CPU ms per round",
+        "MFLOP per round",
+        "share of the peak",
+        "times slower than the batch",
+    )
+    lines = [
+        [
+            label,
+            number(3600 / (seconds * family.rounds)),
+            number(1e3 * seconds),
+            number(work / 1e6),
+            f"{100 * work / seconds / peak:.1f}%",
+            number(seconds / rows[0][1]),
+        ]
+        for label, seconds, work in rows
+    ]
+    return measuring.table(header, lines)
+
+
+if __name__ == "__main__":
+    main()
