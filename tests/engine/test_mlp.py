@@ -16,7 +16,7 @@ from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.datasets import Dataset  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.federation import Federation, make_federation  # noqa: E402
-from fedhpo_gym.fl.models import Perceptron  # noqa: E402
+from fedhpo_gym.fl.models import LogisticRegression, Model, Perceptron  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 
 Federations = dict[int, Federation]
@@ -117,6 +117,24 @@ def test_position_does_not_change_the_arithmetic(
     for position in (0, 1, 7, 12, 20):
         courses = [*crowd[:position], course(depth, width, lr=0.05), *crowd[position:]]
         np.testing.assert_array_equal(run(federations, courses).metrics[position], alone)
+
+
+@pytest.mark.parametrize("size", [13, 16])
+@pytest.mark.parametrize("model", [LogisticRegression, Perceptron])
+def test_many_classes_do_not_change_the_arithmetic(model: type[Model], size: int) -> None:
+    rng = np.random.default_rng(7)
+    labels = np.arange(1100) % 7
+    made = Dataset("made", rng.normal(size=(1100, 5)) + labels[:, None], labels, 7, "")
+    federations = {1: make_federation(made, 1)}
+    courses = [course(1, 20, lr=lr, batch=size) for lr in np.geomspace(0.01, 0.5, 30)]
+
+    def train(some: list[Course]) -> np.ndarray:
+        batch = CourseBatch(federations, model, get_algorithm("fedavg"), some)
+        return batch.advance(2).metrics
+
+    together = train(courses)
+    for index in (0, 14, 29):
+        np.testing.assert_array_equal(train([courses[index]])[0], together[index])
 
 
 def test_a_diverged_course_touches_no_neighbour(federations: Federations) -> None:
