@@ -51,6 +51,7 @@ def _task(like: Task) -> PerceptronTask:
         budget_s=BUDGET_S,
         citation=like.citation.replace("LR rows", "MLP rows"),
         architecture=("model_depth", "model_width"),
+        instance_alphas=like.instance_alphas,
         tags=frozenset({"mlp", *like.tags} - {"lr"}),
     )
 

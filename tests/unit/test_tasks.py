@@ -272,3 +272,9 @@ def test_tasks_and_engine_offer_the_same_algorithms() -> None:
     from fedhpo_gym.fl.algorithms import ALGORITHMS as IMPLEMENTED
 
     assert set(IMPLEMENTED) == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_instances_are_drawn_alike_from_the_same_data(task: Task) -> None:
+    twins = [t for t in TASKS.values() if t.dataset == task.dataset]
+    assert {twin.instance_alphas for twin in twins} == {task.instance_alphas}
