@@ -33,7 +33,36 @@ TWITTER_SPACE = SearchSpace(
     )
 )
 
+# The paper searches these three (Appendix H.1) and gives no intervals: these are ours.
+RATINGS_SPACE = SearchSpace(
+    (
+        Dimension("learning_rate", 0.01, 10.0, "float", log=True, bins=7),
+        Dimension("batch_size", 8, 128, "int", log=True, bins=5, unit="samples"),
+        Dimension("step_size", 1, 4, "int", bins=4, unit="local epochs"),
+    )
+)
+
 DAY_S = 86_400.0
+RATED_PARAMETERS = 11
+"""Ten factors and a bias of every item."""
+
+
+def _ratings(dataset: str, items: int, users: int, citation: str, *tags: str) -> Task:
+    return Task(
+        model="MF",
+        dataset=dataset,
+        num_features=1,
+        num_classes=5,
+        num_parameters=items * RATED_PARAMETERS,
+        client_space=RATINGS_SPACE,
+        fidelity_space=FIDELITY_SPACE,
+        budget_s=DAY_S,
+        citation=citation,
+        num_clients=users,
+        partition="user-80-10-10",
+        system=CROSS_DEVICE,
+        tags=frozenset({"mf", "ratings", "cross-device", *tags}),
+    )
 
 
 def _synthetic(model: str) -> Task:
@@ -73,4 +102,6 @@ CROSS_DEVICE_TASKS = (
     ),
     _synthetic("LR"),
     _synthetic("LeafLR"),
+    _ratings("FedNetflix", 17_770, 480_189, f"{PAPER}; Bennett, Lanning: Netflix Prize (2007)"),
+    _ratings("MadeRatings", 200, 500, "problem of this suite on generated ratings", "bundled-data"),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 import fedhpo_gym
 from fedhpo_gym.backends import BACKENDS
+from fedhpo_gym.cli import main
 from fedhpo_gym.errors import (
     FedHPOError,
     MissingDataError,
@@ -117,6 +119,41 @@ for _task in TASKS.values():
         _class = conformance(_task, _backend)
         globals()[_class.__name__] = _class
 del _class, _task, _backend
+
+
+TABLES_OF_OPENML = ("CreditG", "Vehicle", "KC1", "BloodTransfusion", "Australian", "Car", "Segment")
+PAPER_TABLE_1 = {
+    "CNN-FEMNIST", "CNN-CIFAR10", "BERT-SST2", "BERT-CoLA", "GNN-Cora", "GNN-CiteSeer",
+    "GNN-PubMed", "Hetero-GraphDC", "LR-Twitter", "MF-FedNetflix",
+    *(f"{model}-{dataset}" for model in ("LR", "MLP") for dataset in TABLES_OF_OPENML),
+}  # fmt: skip
+
+
+def test_every_row_of_the_papers_table_1_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(TASKS) >= PAPER_TABLE_1
+    assert main(["list"]) == 0
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert {f"FedHPO-{name}-v0" for name in PAPER_TABLE_1} <= listed
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+@pytest.mark.parametrize(("backend", "command"), [("tabular", "build"), ("surrogate", "surrogate")])
+def test_an_id_without_numbers_names_the_command_that_makes_them(
+    task: Task, backend: str, command: str
+) -> None:
+    variant = {"alpha": 0.123, "backend": backend}  # nobody has numbers for this one
+    words = f"fedhpo-gym {command} {task.id.removesuffix('-v0')} --algorithm fedavg --alpha 0.123"
+    with pytest.raises(MissingDataError, match=re.escape(words)):
+        gym.make(task.id, **variant)
+
+
+def test_raw_refuses_data_that_are_missing_with_the_download_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(tmp_path))
+    with pytest.raises(MissingDataError, match="fedhpo-gym download FedNetflix"):
+        gym.make("FedHPO-MF-FedNetflix-v0", backend="raw")
 
 
 def test_every_task_has_both_ids() -> None:

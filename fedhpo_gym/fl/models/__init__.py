@@ -13,6 +13,7 @@ from fedhpo_gym.fl.models.gcn import GCN
 from fedhpo_gym.fl.models.hetero_gcn import HeteroGCN
 from fedhpo_gym.fl.models.leaf_logistic import LeafLogisticRegression
 from fedhpo_gym.fl.models.logistic import LogisticRegression
+from fedhpo_gym.fl.models.matrix_factorisation import MatrixFactorisation
 from fedhpo_gym.fl.models.mlp import Perceptron
 
 MODELS: Mapping[str, type[Model]] = MappingProxyType(
@@ -23,6 +24,7 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
         "CNN": ConvNet,
         "BERT": BertTiny,
         "GNN": GCN,
+        "MF": MatrixFactorisation,
         "Hetero": HeteroGCN,
     }
 )
@@ -48,6 +50,7 @@ __all__ = [
     "Inputs",
     "LeafLogisticRegression",
     "LogisticRegression",
+    "MatrixFactorisation",
     "Minibatch",
     "Model",
     "Parameters",

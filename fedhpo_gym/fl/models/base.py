@@ -78,6 +78,19 @@ class Model(ABC):
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
         """Return (classes, items, n, slots) logits of rows x (n, ...), the same for every item."""
 
+    def losses(self, logits: Tensor, top: Tensor, own: Tensor) -> Tensor:
+        """Return the (items, n, slots) losses of rows: their cross-entropy, unless overridden.
+
+        Logits far below the largest are clamped, see `softmax_residual_`.
+
+        Args:
+            logits: (classes, items, n, slots); may be overwritten.
+            top: (items, n, slots) the largest logits.
+            own: (items, n, slots) the logits of the true labels.
+        """
+        total = sum_classes(logits.sub_(top).clamp_(min=-60.0).exp_())
+        return total.log_().add_(top).sub_(own)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Minibatch:
