@@ -164,7 +164,9 @@ def test_every_task_has_both_ids() -> None:
 @pytest.mark.slow
 @pytest.mark.raw
 @pytest.mark.usefixtures("real_data")
-@pytest.mark.parametrize("task", [t for t in TASKS.values() if t.num_parameters > LARGE], ids=str)
+@pytest.mark.parametrize(
+    "task", [t for t in TASKS.values() if t.num_parameters > LARGE], ids=lambda task: task.name
+)
 def test_a_large_model_trains(task: Task) -> None:
     law = conformance(task, "raw")()
     env = law.make()
