@@ -9,6 +9,7 @@ import pytest
 from fedhpo_gym.surrogates import Surrogate
 from fedhpo_gym.tables import Table
 from made_up_table import NAME, write_made_up_table
+from quick_fits import fit_quickly
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +22,7 @@ def fitted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_made_up_table(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDHPO_GYM_TABLES", str(folder))
-        patch.setattr("fedhpo_gym.tools.candidates.FEWEST_STEPS", 30)
-        patch.setattr("fedhpo_gym.tools.candidates.BOOSTED_TREES", 30)
-        patch.setattr("fedhpo_gym.tools.candidates.KERNEL_POINTS", 100)
+        fit_quickly(patch)
         fit_surrogate(NAME, folder)
     return folder
 

@@ -34,6 +34,7 @@ from fedhpo_gym.tools.candidates import CANDIDATES
 from fedhpo_gym.tools.sources import SampleSource, TableSource, open_source
 from fedhpo_gym.tools.surrogate_data import MAX_COMPONENTS, prepare, principal_components
 from fedhpo_gym.tools.validate_surrogate import compression_summary, folds_of, outcome_spread
+from quick_fits import fit_quickly
 
 TASK = get_task("LR-CreditG").variant(alpha=0.25)  # nobody stores this variant
 NAME = TASK.table_name
@@ -91,9 +92,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_made_up_sample(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDHPO_GYM_TABLES", str(folder))
-        patch.setattr("fedhpo_gym.tools.candidates.FEWEST_STEPS", 30)
-        patch.setattr("fedhpo_gym.tools.candidates.BOOSTED_TREES", 30)
-        patch.setattr("fedhpo_gym.tools.candidates.KERNEL_POINTS", 100)
+        fit_quickly(patch)
         fitting.fit_surrogate(NAME)
     return folder
 
