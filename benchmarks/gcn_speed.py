@@ -5,20 +5,25 @@ FedHPO-Bench) with its client sample rates:
 
 - our engine, all courses in one batch, and each alone;
 - a plain torch loop, one course after the other: dense features, autograd, `torch.optim.SGD`;
+- FederatedScope 0.1, when `--federatedscope` names its source tree, on the same graphs, with the
+  settings of FedHPO-Bench's scripts: the server evaluates the whole graph after every round;
 - the largest rate at which this core multiplies float32 matrices, and the share of it that the
   engine's arithmetic reaches: of the products it does (of sparse matrices), and of those that
   dense features would take.
 
-Models are evaluated at the rounds the task evaluates, by all three.
+Models are evaluated at the rounds the task evaluates, but by FederatedScope after every round.
+The engine's time with an evaluation after every round is given, too.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Sequence
 
 import measuring
 import numpy as np
+import peer
 import torch
 from measuring import number
 from torch import Tensor
@@ -42,6 +47,7 @@ def main() -> None:
     parser.add_argument("--courses", type=int, default=24, help="courses of the batch")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--singles", type=int, default=6, help="courses trained one by one")
+    peer.add_arguments(parser)
     options = parser.parse_args()
     load, task = measuring.load_average(), get_task(options.task)
     courses = draw_courses(task, options.courses)
@@ -50,38 +56,47 @@ def main() -> None:
     if not isinstance(federation, GraphFederation):
         raise SystemExit(f"{options.task} is no task on one graph; use GNN-Cora or GNN-CiteSeer")
     steps = sum(course_steps(federation, c, options.rounds) for c in courses)
-    batch_s = clock(lambda: engine(task, courses, options.rounds)) / len(courses)
-    some = courses[: options.singles]
-    alone_s = clock(lambda: [engine(task, [c], options.rounds) for c in some]) / len(some)
+    rounds, some = options.rounds, courses[: options.singles]
+    batch_s = clock(lambda: engine(task, courses, rounds)) / len(courses)
+    alone_s = clock(lambda: [engine(task, [c], rounds) for c in some]) / len(some)
+    every_s = clock(lambda: engine(task, some, rounds, every=True)) / len(some)
     plain = Plain(federation)
-    plain_s = clock(lambda: [plain.train(c, task, options.rounds) for c in some]) / len(some)
-    some_s = clock(lambda: engine(task, some, options.rounds)) / len(some)
+    plain_s = clock(lambda: [plain.train(c, task, rounds) for c in some]) / len(some)
+    some_s = clock(lambda: engine(task, some, rounds)) / len(some)
+    times = {
+        "engine, one batch of all": batch_s / rounds,
+        "engine, one batch of the singles": some_s / rounds,
+        "engine, one batch of the singles, evaluated after every round": every_s / rounds,
+        "engine, one course alone": alone_s / rounds,
+        "plain torch loop": plain_s / rounds,
+    }
+    if options.federatedscope:
+        label, seconds = federatedscope(options, federation, some, rounds)
+        times[label] = seconds
+    others = [seconds for name, seconds in times.items() if not name.startswith("engine")]
     rows = [
-        ["engine, one batch of all", *_row(batch_s, task, options.rounds), ""],
-        [
-            "engine, one batch of the singles",
-            *_row(some_s, task, options.rounds),
-            ratio(plain_s, some_s),
-        ],
-        ["engine, one course alone", *_row(alone_s, task, options.rounds), ratio(plain_s, alone_s)],
-        ["plain torch loop", *_row(plain_s, task, options.rounds), "1"],
+        [name, *_row(s, task), *(_ratio(other, s) for other in others)] for name, s in times.items()
     ]
     header = [
         "",
         "ms per round",
         f"courses of {task.max_round} rounds per core-hour",
         "times the plain loop",
+        *(["times FederatedScope"] if options.federatedscope else []),
     ]
     sparse, dense = step_flops(federation)
     spent = batch_s * len(courses) / steps
+    command = ["python", "benchmarks/gcn_speed.py", "--task", options.task]
+    if options.federatedscope:
+        command += ["--federatedscope PATH", "--federatedscope-python PATH"]
     measuring.write_report(
         options.out,
         f"Graph convolutional networks: {task.name}",
-        ["python", "benchmarks/gcn_speed.py", "--task", options.task],
+        command,
         load,
         [
             f"{len(courses)} courses of seed 1 from the grid, {len(some)} of them one by one, "
-            f"{options.rounds} rounds each; processor time. FederatedScope was not measured.",
+            f"{rounds} rounds each; processor time.",
             measuring.table(header, rows),
             f"A local step, everything of a round counted: {number(spent * 1e3)} ms. "
             f"float32 products here: {number(peak / 1e9)} GFLOP/s at most. The engine does "
@@ -92,13 +107,40 @@ def main() -> None:
     )
 
 
-def _row(seconds: float, task: Task, rounds: int) -> list[str]:
-    return [number(seconds / rounds * 1e3), number(3600 / (seconds / rounds * task.max_round))]
+def _row(seconds: float, task: Task) -> list[str]:
+    return [number(seconds * 1e3), number(3600 / (seconds * task.max_round))]
 
 
-def ratio(other: float, own: float) -> str:
+def _ratio(other: float, own: float) -> str:
     """Return how many times as long the other took."""
     return number(other / own)
+
+
+def federatedscope(
+    options: argparse.Namespace, federation: GraphFederation, courses: Sequence[Course], rounds: int
+) -> tuple[str, float]:
+    """Return FederatedScope's version and its mean processor seconds per round."""
+    settings = {
+        "trainer.type": "nodefullbatch_trainer",
+        "model.type": "gcn",
+        "model.task": "node",
+        "model.hidden": HIDDEN,
+        "federate.batch_or_epoch": "batch",
+        "federate.make_global_eval": True,
+        "eval.metrics": ["acc", "correct"],
+    }
+    times = []
+    for course in courses:
+        answer = peer.run_courses(
+            options.federatedscope,
+            options.federatedscope_python,
+            federation,
+            [course],
+            rounds + 1,
+            settings={**settings, "model.dropout": course.configuration["dropout"]},
+        )
+        times.append(np.mean(answer["courses"][0]["cpu_s"]))
+    return peer.describe(answer), float(np.mean(times))
 
 
 def draw_courses(task: Task, count: int) -> list[Course]:
@@ -136,10 +178,10 @@ def gemm_peak() -> float:
     return 2 * 1024**3 / best
 
 
-def engine(task: Task, courses: Sequence[Course], rounds: int) -> None:
-    """Train courses together."""
+def engine(task: Task, courses: Sequence[Course], rounds: int, every: bool = False) -> None:
+    """Train courses together, and evaluate them when the task does, or after every round."""
     batch = make_batch(task, courses)
-    batch.advance(rounds, evaluated=task.evaluated_rounds)
+    batch.advance(rounds, evaluated=None if every else task.evaluated_rounds)
 
 
 def course_steps(federation: GraphFederation, course: Course, rounds: int) -> int:

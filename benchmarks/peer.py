@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.fl.graph_partition import GraphFederation
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.schema import SPLITS
 
@@ -49,7 +50,7 @@ def run_courses(
     Args:
         source: FederatedScope's source tree.
         python: interpreter.
-        federation: the samples of every client; all courses use it, whatever their seed.
+        federation: the data of every client; all courses use it, whatever their seed.
         courses: what to run; a course's seed is FederatedScope's.
         rounds: rounds of each.
         initial: (classes, features + 1) initial weights of each course, bias last; by default
@@ -96,11 +97,44 @@ def _write_data(path: Path, federation: Federation, initial: Sequence[NDArray[np
         "num_classes": federation.num_classes,
         **{f"initial_course{index}": weights for index, weights in enumerate(initial)},
     }
+    if isinstance(federation, GraphFederation):
+        np.savez(path, **arrays, **_graphs(federation))
+        return
     for index, client in enumerate(federation.clients, start=1):
         for split, rows in zip(SPLITS, client, strict=True):
             arrays[f"x_{index}_{split}"] = federation.features[rows]
             arrays[f"y_{index}_{split}"] = federation.labels[rows]
     np.savez(path, **arrays)
+
+
+def _graphs(federation: GraphFederation) -> dict[str, NDArray[np.generic]]:
+    """Return the graph of every client, and as number 0 the whole one."""
+    everything = np.arange(len(federation.labels))
+    rows = [np.concatenate(split) for split in zip(*federation.clients, strict=True)]
+    arrays = _graph(federation, 0, everything, federation.graph.edges, rows)
+    for client, own in enumerate(federation.clients):
+        nodes = federation.client_nodes(client)
+        inside = federation.edges[:, federation.owner[federation.edges[0]] == client]
+        arrays |= _graph(federation, client + 1, nodes, inside, own)
+    return arrays
+
+
+def _graph(
+    federation: GraphFederation,
+    number: int,
+    nodes: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    splits: Sequence[NDArray[np.int64]],
+) -> dict[str, NDArray[np.generic]]:
+    ends = np.searchsorted(nodes, edges)
+    arrays: dict[str, NDArray[np.generic]] = {
+        f"x_{number}": np.asarray(federation.features[nodes], dtype=np.float32),
+        f"y_{number}": federation.labels[nodes],
+        f"edges_{number}": np.hstack([ends, ends[::-1]]),
+    }
+    for split, rows in zip(SPLITS, splits, strict=True):
+        arrays[f"{split}_{number}"] = np.isin(nodes, rows)
+    return arrays
 
 
 def _run(source: Path, python: Path, folder: Path) -> None:

@@ -20,8 +20,12 @@ import torch
 
 from fedhpo_gym.backends.training import make_batch, task_federation
 from fedhpo_gym.building.grid import GridDesign
+from fedhpo_gym.fl.datasets.graphs.records import make_node_graph
+from fedhpo_gym.fl.datasets.graphs.sparse import from_dense
+from fedhpo_gym.fl.graph_partition import make_graph_federation
 from fedhpo_gym.fl.minibatches import client_order
 from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.schema import SPLITS
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import Task, get_task
@@ -379,3 +383,31 @@ def test_a_wrong_source_tree_is_named(load: Load, task: Task, tmp_path: Path) ->
 )
 def test_numbers_have_no_exponent(load: Load, value: float, text: str) -> None:
     assert load("measuring").number(value) == text
+
+
+# --------------------------------------------------------------------------- graphs for the peer
+
+
+def test_federatedscope_gets_the_graphs_our_clients_have(load: Load, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    features = from_dense(rng.random((40, 3), dtype=np.float32))
+    graph = make_node_graph(
+        "made", features, rng.integers(0, 2, 40), rng.integers(0, 40, (2, 90)), 2
+    )
+    federation = make_graph_federation(graph, seed=1, num_clients=3, delta=4)
+    load("peer")._write_data(tmp_path / "data.npz", federation, ())
+    with np.load(tmp_path / "data.npz", allow_pickle=False) as found:
+        data = dict(found)
+    for client in range(3):
+        own = {key: data[f"{key}_{client + 1}"] for key in ("x", "y", "edges", *SPLITS)}
+        nodes, count = federation.client_nodes(client), len(own["y"])
+        ours = federation.client_adjacency(client)[np.arange(count)]
+        assert np.array_equal(own["x"], federation.features[nodes])
+        theirs = np.eye(count, dtype=bool)
+        theirs[tuple(own["edges"])] = True
+        assert np.array_equal(theirs, ours > 0)
+        assert np.array_equal(sum(own[split].astype(int) for split in SPLITS), np.ones(count))
+        for split, rows in zip(SPLITS, federation.clients[client], strict=True):
+            assert np.array_equal(nodes[own[split]], np.sort(rows))
+    assert len(data["y_0"]) == 40
+    assert data["edges_0"].shape == (2, 2 * graph.edges.shape[1])
