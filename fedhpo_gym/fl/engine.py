@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.algorithms import Algorithm
+from fedhpo_gym.fl.buffers import Buffers
 from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.feedback import Evaluation, Feedback, empty_feedback
 from fedhpo_gym.fl.lockstep import CourseState, Lockstep
@@ -91,6 +92,7 @@ class CourseBatch:
         self._courses: tuple[Course, ...] = ()
         self._parts: list[Lockstep] = []
         self._last: dict[int, NDArray[np.float32]] = {}
+        self._buffers = Buffers()
         self._arrange(courses, [None] * len(courses))
 
     @property
@@ -230,6 +232,7 @@ class CourseBatch:
                 self._algorithm,
                 self._device,
                 self._horizon,
+                self._buffers,
             )
             self._parts.append(lockstep)
         for lockstep, block, slot, position in self._places():

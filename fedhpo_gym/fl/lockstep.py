@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhpo_gym.fl.algorithms import Algorithm, Context
+from fedhpo_gym.fl.buffers import Buffers
 from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.items import Items, sample_items, split_items
@@ -23,6 +24,8 @@ from fedhpo_gym.seeding import stream
 MAX_LOCAL_BYTES = 2**26
 """Local parameters that are trained at once; more clients than fit train one part after the other,
 and so memory does not grow with their number."""
+MIN_ALONE = 2**16
+"""Numbers of a parameter from which on items are added one by one, without gathering them first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +74,7 @@ class Lockstep:
         algorithm: Algorithm,
         device: torch.device,
         horizon: int,
+        buffers: Buffers,
     ) -> None:
         """Initialise every course of the group from its seed."""
         self.group = group
@@ -79,6 +83,7 @@ class Lockstep:
         self._algorithm = algorithm
         self._device = device
         self._horizon = horizon
+        self._buffers = buffers
         self._local = LocalTraining(federation, group.batch_size, model, inputs, device)
         self.parameters = self._initial()
         names = self.parameters.keys()
@@ -117,11 +122,11 @@ class Lockstep:
         }
         size = sum(value.numel() * value.element_size() for value in start.values())
         for part in split_items(items, size // len(self.group.blocks), MAX_LOCAL_BYTES):
-            received = None if observer is None else self._receive(part, start)
+            received = None if observer is None else self._receive(part, start, "observed ")
             local = self._train(part, start)
             if observer is not None and received is not None:
                 observer(part, received, local)
-            _accumulate(average, self._upload(local, part), part, self._device)
+            self._accumulate(average, self._upload(local, part), part)
         self.round += 1
         self._commit(start, average)
 
@@ -139,16 +144,37 @@ class Lockstep:
             self._keep(items, own)
             self._local.run(received, items, self._settings, self.round)
             return received
-        local = _copy(received) if pull is not None else received
+        local = received if pull is None else self._receive(items, start, "pulled ")
         self._local.run(local, items, self._settings, self.round, pull, received)
         self._keep(items, {name: local[name] for name in self.personal})
         return local
 
-    def _receive(self, items: Items, start: Parameters) -> Parameters:
-        """Return a copy of what local training starts from: what is sent, and what stayed."""
+    def _receive(self, items: Items, start: Parameters, purpose: str = "") -> Parameters:
+        """Return a copy of what local training starts from: what is sent, and what stayed.
+
+        It is valid until the next call for the same purpose.
+        """
         block = self._index(items.block)
-        sent = {name: value.index_select(1, block) for name, value in start.items()}
+        sent = {}
+        for name, value in start.items():
+            shape = (value.shape[0], len(items), *value.shape[2:])
+            out = self._buffers.take(purpose + name, shape, value)
+            sent[name] = torch.index_select(value, 1, block, out=out)
         return sent if self._algorithm.keeps_copy else {**sent, **self._gather_personal(items)}
+
+    def _accumulate(self, average: Parameters, local: Parameters, items: Items) -> None:
+        """Add each block's clients to its average, always in the order of the clients."""
+        alone = any(value[:, 0].numel() >= MIN_ALONE for value in average.values())
+        for client in np.unique(items.client):
+            chosen = np.flatnonzero(items.client == client)
+            for own in chosen[:, None] if alone else chosen[None]:
+                block, index = self._index(items.block[own]), self._index(own)
+                weight = torch.from_numpy(items.weight[own]).to(self._device)[:, None, None]
+                for name, value in average.items():
+                    one = local[name][:, own[0] : own[0] + 1]
+                    part = one if len(own) == 1 else local[name].index_select(1, index)
+                    out = self._buffers.take("weighted", part.shape, part)
+                    value.index_add_(1, block, torch.mul(part, fit(weight, part), out=out))
 
     def client_parameters(self, client: int) -> Parameters:
         """Return what one client would predict with, (.., blocks, .., slots)."""
@@ -242,18 +268,6 @@ class Lockstep:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
 
 
-def _accumulate(average: Parameters, local: Parameters, items: Items, device: torch.device) -> None:
-    """Add each block's clients to its average, always in the order of the clients."""
-    for client in np.unique(items.client):
-        chosen = np.flatnonzero(items.client == client)
-        block = torch.from_numpy(items.block[chosen]).to(device)
-        index = torch.from_numpy(chosen).to(device)
-        weight = torch.from_numpy(items.weight[chosen]).to(device)[:, None, None]
-        for name, value in average.items():
-            part = local[name].index_select(1, index)
-            value.index_add_(1, block, part * fit(weight, part))
-
-
 def _finite(value: Tensor) -> Tensor:
     """(items, slots): all numbers of an item's tensor are finite."""
     return torch.isfinite(value).all(0).flatten(1, -2).all(1)
@@ -261,7 +275,3 @@ def _finite(value: Tensor) -> Tensor:
 
 def _where(keep: Tensor, new: Parameters, old: Parameters) -> Parameters:
     return {name: torch.where(fit(keep, value), value, old[name]) for name, value in new.items()}
-
-
-def _copy(values: Parameters) -> Parameters:
-    return {name: value.clone() for name, value in values.items()}

@@ -14,7 +14,7 @@ from fedhpo_gym.fl.datasets.records import Dataset, make_dataset  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl.minibatches import client_order, draw_round  # noqa: E402
-from fedhpo_gym.fl.models import ConvNet  # noqa: E402
+from fedhpo_gym.fl.models import ConvNet, cnn  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.seeding import stream  # noqa: E402
 
@@ -132,6 +132,29 @@ def test_portions_of_clients_give_the_same_numbers(
     monkeypatch.setattr("fedhpo_gym.fl.lockstep.MAX_LOCAL_BYTES", 1)
     monkeypatch.setattr("fedhpo_gym.fl.local.MAX_LAID_OUT", 1)
     np.testing.assert_array_equal(run(federation, MIXED).metrics, whole)
+
+
+@pytest.mark.parametrize("limit", [1, 2**40])
+def test_gathering_items_first_gives_the_same_numbers(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    whole = run(federation, MIXED).metrics
+    monkeypatch.setattr("fedhpo_gym.fl.lockstep.MIN_ALONE", limit)
+    np.testing.assert_array_equal(run(federation, MIXED).metrics, whole)
+
+
+@pytest.mark.parametrize("few", [1, 5, 1000])
+def test_evaluation_in_portions_of_rows_gives_the_same_numbers(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    whole = run(federation, MIXED[:1]).metrics
+    monkeypatch.setattr("fedhpo_gym.fl.models.cnn.FEW_ROWS", few)
+    np.testing.assert_array_equal(run(federation, MIXED[:1]).metrics, whole)
+
+
+def test_pooling_is_that_of_torch() -> None:
+    maps = torch.randn(3, 4, 7, 6).contiguous(memory_format=torch.channels_last)
+    assert torch.equal(cnn._pool(maps), torch.nn.functional.max_pool2d(maps, 2))
 
 
 def test_dropout_changes_training_and_not_the_evaluation(federation: Federation) -> None:
