@@ -58,6 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_download(commands)
     _add_leaf(commands)
     _add_surrogate(commands)
+    _add_check(commands)
     return parser
 
 
@@ -151,6 +152,13 @@ def _add_leaf(commands: Commands) -> None:
 
 def _add_surrogate(commands: Commands) -> None:
     _add_variant(commands, "surrogate", "fit a surrogate on the table or the sample of a problem")
+
+
+def _add_check(commands: Commands) -> None:
+    sub = _add(commands, "check", "check", "ask other libraries' checkers about environments")
+    sub.add_argument(
+        "ids", nargs="+", metavar="ID", help="ids, patterns like `FedHPO-DAC-*`, or `all`"
+    )
 
 
 def _add_variant(commands: Commands, name: str, text: str) -> argparse.ArgumentParser:
