@@ -235,8 +235,13 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
             return None
         from fedhpo_gym.envs import rendering, round_drawing
 
+        per_client = self.process.controls.num_rows is not None
         drawing = round_drawing.Drawing(
-            self.process.task.name, tuple(self._trace), self.search_space.names
+            self.process.task.name,
+            tuple(self._trace),
+            self.search_space.names,
+            self.process.settings.horizon,
+            "action, client mean" if per_client else "action",
         )
         if self.render_mode == "human":
             self._window = rendering.show(drawing.plot, self._window)

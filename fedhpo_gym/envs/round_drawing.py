@@ -7,9 +7,12 @@ from typing import Any, Protocol
 
 
 class _Point(Protocol):
-    round: int
-    val_loss: float
-    action: tuple[float, ...]
+    @property
+    def round(self) -> int: ...
+    @property
+    def val_loss(self) -> float: ...
+    @property
+    def action(self) -> tuple[float, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -20,14 +23,18 @@ class Drawing:
         title: name of the task.
         trace: the untrained model, and then every step.
         names: what the coordinates of an action are.
+        horizon: rounds of an episode.
+        action: what is drawn of actions.
     """
 
     title: str
-    trace: tuple[Any, ...]
+    trace: tuple[_Point, ...]
     names: tuple[str, ...]
+    horizon: int
+    action: str
 
     def plot(self, figure: Any) -> None:
-        """Draw the validation loss, and below it the actions, against the rounds."""
+        """Draw the validation loss, and below it the actions, against the rounds they ruled."""
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         rounds = [point.round for point in self.trace]
         above.plot(rounds, [point.val_loss for point in self.trace], color="#0b5394", marker=".")
@@ -38,8 +45,13 @@ class Drawing:
             above.set_yscale("log")
         for column, name in enumerate(self.names):
             values = [point.action[column] for point in self.trace[1:]]
-            below.plot(rounds[1:], values, marker=".", label=name)
+            # An action rules the rounds before the point that it led to.
+            drawn = [*values[:1], *values]
+            below.step(rounds[: len(drawn)], drawn, where="pre", label=name)
+        below.set_xlim(0, self.horizon)
+        below.xaxis.get_major_locator().set_params(integer=True)
         below.set_ylim(-1.05, 1.05)
-        below.set_ylabel("action")
+        below.set_ylabel(self.action)
         below.set_xlabel("round")
-        below.legend(loc="upper left", fontsize="x-small", ncols=2, frameon=False)
+        # Beside the axes: actions lie anywhere inside them.
+        below.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="x-small", frameon=False)

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
+from fedhpo_gym.envs.round import Point
+from fedhpo_gym.envs.round_drawing import Drawing
 from fedhpo_gym.errors import MissingDependencyError
 from fedhpo_gym.testing import make_env
+
+pytest.importorskip("matplotlib")
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 plt = pytest.importorskip("matplotlib.pyplot", reason="the extra `plot` is not installed")
 
@@ -74,4 +81,55 @@ def test_pixels_open_no_window(windows: Any) -> None:
     one: Any = env.render()
     assert empty.shape == one.shape == (400, 640, 3)
     assert (empty != one).any()
+    assert windows.get_fignums() == []
+
+
+# ---------------------------------------------------------------------------- round environments
+
+
+def picture(*values: tuple[int, float, float]) -> tuple[Any, Any]:
+    """Return the axes of a course: (round, loss, action) after the reset and after every step."""
+    trace = tuple(Point(rounds, loss, (action,)) for rounds, loss, action in values)
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    Drawing("LR-Made", trace, ("learning_rate",), 8, "action").plot(figure)
+    return figure.axes  # type: ignore[return-value]
+
+
+def test_an_action_is_drawn_over_the_rounds_it_ruled() -> None:
+    above, below = picture((0, 2.0, 0.0), (2, 1.0, 0.5), (4, 0.5, -0.25))
+    assert above.lines[0].get_xydata().tolist() == [[0, 2.0], [2, 1.0], [4, 0.5]]
+    (line,) = below.lines
+    assert line.get_drawstyle() == "steps-pre"
+    assert line.get_xydata().tolist() == [[0, 0.5], [2, 0.5], [4, -0.25]]
+    assert above.get_title(loc="left") == "LR-Made: round 4"
+
+
+def test_the_picture_of_a_course_is_as_wide_as_its_horizon_from_the_start() -> None:
+    above, below = picture((0, 2.0, 0.0))
+    assert above.get_xlim() == below.get_xlim() == (0.0, 8.0)
+    assert all(tick == int(tick) for tick in below.get_xticks())
+    figure = below.figure
+    figure.tight_layout()
+    figure.canvas.draw()
+    box = below.get_legend().get_window_extent()
+    assert not box.overlaps(below.get_window_extent()), "the legend hides actions"
+
+
+@pytest.mark.raw
+def test_the_window_of_a_course_follows_it(windows: Any) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    env = gym.make(
+        "FedHPO-DAC-LR-BreastCancer-v0", render_mode="human", horizon=4, rounds_per_step=2
+    )
+    env.reset(seed=0)
+    (window,) = windows.get_fignums()
+    for rounds in (2, 4):
+        env.step(np.zeros(env.action_space.shape or (), np.float32))
+        above, below = plt.figure(window).axes
+        assert above.get_title(loc="left") == f"LR-BreastCancer: round {rounds}"
+        assert len(below.lines) == 4
+    assert windows.get_fignums() == [window]
+    env.close()
     assert windows.get_fignums() == []
