@@ -16,6 +16,9 @@ from fedhpo_gym.errors import InvalidArgumentError
 Observation = dict[str, NDArray[np.float32]]
 Action = NDArray[np.float32]
 
+OWN_INFO: Final = ("num_train_samples", "num_val_samples", "val_loss_before", "val_loss_after")
+"""Entries of `info` with one number per client, likewise."""
+
 OWN: Final = ("sampled", "num_val_samples", "val_loss_before", "val_loss_after")
 """Entries with one number per client, of which an agent sees its own."""
 
@@ -28,7 +31,8 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
     Every agent sets the hyperparameters of its client; what it says while its client does not
     train is ignored. It sees what is known of the course (see `RoundEnv`) and, with shape (n,) or
     (1,), its own last action, `sampled`, `num_val_samples`, `val_loss_before` and `val_loss_after`.
-    All agents live as long as the episode.
+    All agents live as long as the episode. An agent's `info` is that of the environment with its
+    own numbers only: what grows with the clients would grow with their square.
 
     **Reward**: "team" gives all agents the environment's reward. "own" gives each one what local
     training did to its own validation loss, log10(before / after), and 0 while it does not train.
@@ -94,7 +98,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         """Start a course; see `RoundEnv.reset`."""
         observation, info = self.env.reset(seed=seed, options=options)
         self.agents = list(self.possible_agents)
-        return self._split(observation), {agent: _copied(info) for agent in self.agents}
+        return self._split(observation), self._split_info(info)
 
     def step(
         self, actions: dict[str, Action]
@@ -115,7 +119,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         rows = np.stack([np.asarray(actions[agent]) for agent in self.possible_agents])
         observation, reward, terminated, truncated, info = self.env.step(rows)
         agents, rewards = self.agents, self._rewards(observation, float(reward))
-        seen = self._split(observation)
+        seen, infos = self._split(observation), self._split_info(info)
         if terminated or truncated:
             self.agents = []
         return (
@@ -123,7 +127,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
             rewards,
             dict.fromkeys(agents, terminated),
             dict.fromkeys(agents, truncated),
-            {agent: _copied(info) for agent in agents},
+            infos,
         )
 
     def render(self) -> Any:
@@ -146,6 +150,14 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
             for i, agent in enumerate(self.possible_agents)
         }
 
+    def _split_info(self, info: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        own = {name: info[name] for name in OWN_INFO if name in info}
+        parts = _split_nested({k: v for k, v in info.items() if k not in own}, len(self.agents))
+        return {
+            agent: {**part, **{name: values[i] for name, values in own.items()}}
+            for i, (agent, part) in enumerate(zip(self.agents, parts, strict=True))
+        }
+
     def _rewards(self, observation: Observation, team: float) -> dict[str, float]:
         if not self._own_reward:
             return dict.fromkeys(self.agents, team)
@@ -163,8 +175,15 @@ def _own_space(whole: gym.spaces.Dict, width: int) -> gym.spaces.Dict:
     return gym.spaces.Dict(boxes)
 
 
-def _copied(value: Any) -> Any:
-    """Copy nested infos: agents must not share what one of them may change."""
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return list(value) if isinstance(value, list) else value
+def _split_nested(value: dict[str, Any], number: int) -> list[dict[str, Any]]:
+    """Return a copy for every client, in which `name@i` is the `name` of client i alone."""
+    parts: list[dict[str, Any]] = [{} for _ in range(number)]
+    for key, item in value.items():
+        name, _, client = key.partition("@")
+        if client:
+            parts[int(client)][name] = item
+            continue
+        shown = _split_nested(item, number) if isinstance(item, dict) else [item] * number
+        for part, one in zip(parts, shown, strict=True):
+            part[key] = list(one) if isinstance(one, list) else one
+    return parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -59,12 +60,36 @@ def test_the_team_shares_one_reward_and_own_rewards_are_gains_of_local_training(
         env.reset(seed=0)
     actions = {agent: np.zeros(4, np.float32) for agent in team.agents}
     assert len(set(team.step(actions)[1].values())) == 1
-    observations, rewards, *_, infos = own.step(actions)
-    info = infos["client_0"]
-    for i, agent in enumerate(observations):
-        before, after = info["val_loss_before"][i], info["val_loss_after"][i]
-        gain = np.log10(before / after) if info["num_val_samples"][i] else 0.0
+    _, rewards, *_, infos = own.step(actions)
+    for agent, info in infos.items():
+        before, after = info["val_loss_before"], info["val_loss_after"]
+        gain = np.log10(before / after) if info["num_val_samples"] else 0.0
         assert rewards[agent] == pytest.approx(gain, abs=1e-5)
+
+
+def test_an_agent_is_told_its_own_numbers_only() -> None:
+    env, whole = make(), gym.make(ID, per_client=True, **SMALL)
+    env.reset(seed=0)
+    whole.reset(seed=0)
+    rows = np.linspace(-0.5, 0.5, 20, dtype=np.float32).reshape(5, 4)
+    infos = env.step(dict(zip(env.agents, rows, strict=True)))[-1]
+    info = whole.step(rows)[-1]
+    for i, agent in enumerate(env.possible_agents):
+        told = infos[agent]
+        for name in ("num_train_samples", "num_val_samples", "val_loss_before", "val_loss_after"):
+            assert told[name] == info[name][i]
+        expected = {
+            name: info["configuration"].get(f"{name}@{i}", info["configuration"].get(name))
+            for name in told["configuration"]
+        }
+        assert told["configuration"] == expected
+        assert {"learning_rate", "client_sample_rate"} <= set(expected)
+        assert set(told) == set(info)
+        assert "@" not in str(told)
+    infos["client_0"]["test"]["loss"] = -1.0
+    infos["client_0"]["instance"].clear()
+    assert infos["client_1"]["test"]["loss"] == info["test"]["loss"]
+    assert infos["client_1"]["instance"] == info["instance"]
 
 
 def test_it_refuses_what_it_cannot_be_made_of() -> None:
