@@ -34,6 +34,15 @@ CLIENT_AGENTS: Mapping[str, str] = MappingProxyType(
 )
 """The same for agents that act for every client, in environments made with `per_client=True`."""
 
+MULTI_FIDELITY_AGENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "hyperband": "fedhpo_gym.agents.hyperband:Hyperband",
+        "bohb": "fedhpo_gym.agents.bohb:BOHB",
+    }
+)
+"""The same for agents that choose one fidelity, the last coordinate of an action, which the option
+`fidelity` of `make_agent` describes."""
+
 LEARNED_AGENTS: Mapping[str, str] = MappingProxyType(
     {"policy": "fedhpo_gym.agents.policy_agent:PolicyAgent"}
 )
@@ -47,7 +56,7 @@ def agent_class(name: str) -> type[Agent]:
         UnknownNameError: no such agent.
         MissingDependencyError: the library it is made of is not installed.
     """
-    known = {**AGENTS, **CLIENT_AGENTS, **LEARNED_AGENTS}
+    known = {**AGENTS, **CLIENT_AGENTS, **MULTI_FIDELITY_AGENTS, **LEARNED_AGENTS}
     if name not in known:
         raise unknown_name("agent", name, known)
     module, _, attribute = known[name].partition(":")
@@ -59,7 +68,7 @@ def make_agent(name: str, action_space: gym.Space[Any], seed: int, **options: An
     """Make an agent by name.
 
     Args:
-        name: key of `AGENTS`, `CLIENT_AGENTS` or `LEARNED_AGENTS`.
+        name: key of `AGENTS`, `CLIENT_AGENTS`, `MULTI_FIDELITY_AGENTS` or `LEARNED_AGENTS`.
         action_space: the environment's.
         seed: non-negative integer; equal seeds give equal agents.
         options: further arguments of its class, such as the `policy` of "policy".
@@ -76,6 +85,7 @@ __all__ = [
     "AGENTS",
     "CLIENT_AGENTS",
     "LEARNED_AGENTS",
+    "MULTI_FIDELITY_AGENTS",
     "Agent",
     "Step",
     "agent_class",

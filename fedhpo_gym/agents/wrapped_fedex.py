@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import gymnasium as gym
@@ -21,6 +22,7 @@ from fedhpo_gym.agents.fedex import FedEx
 from fedhpo_gym.agents.fedex_policy import FedExSettings
 from fedhpo_gym.agents.feedback import Traces
 from fedhpo_gym.agents.loop import Step, run_episode
+from fedhpo_gym.dimension import Dimension
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
@@ -65,8 +67,8 @@ class WrappedTrial:
     score: float
 
 
-def row_space(action_space: gym.Space[Any]) -> gym.spaces.Box:
-    """Return the action space of one client, in which X acts: (n,) in [-1, 1].
+def row_space(action_space: gym.Space[Any], more: int = 0) -> gym.spaces.Box:
+    """Return the action space of one client, in which X acts: (n + more,) in [-1, 1].
 
     Raises:
         InvalidArgumentError: `action_space` is no (clients, n) box in [-1, 1].
@@ -76,7 +78,7 @@ def row_space(action_space: gym.Space[Any]) -> gym.spaces.Box:
             f"`action_space` must be a Box of shape (clients, n), got {action_space}; make the "
             "environment with per_client=True."
         )
-    return gym.spaces.Box(-1.0, 1.0, (check_unit_rows(action_space),), np.float32)
+    return gym.spaces.Box(-1.0, 1.0, (check_unit_rows(action_space) + more,), np.float32)
 
 
 def wrapped_search(
@@ -85,19 +87,22 @@ def wrapped_search(
     seed: int,
     neighbourhood: Neighbourhood | None = None,
     space: SearchSpace | None = None,
+    steps: Dimension | None = None,
 ) -> Iterator[WrappedTrial]:
-    """Let an optimizer choose neighbourhoods, one whole course for each, without end.
+    """Let an optimizer choose neighbourhoods, one course for each, without end.
 
-    Every course starts from the same reset and runs to the end of its episode, so that a
-    neighbourhood of one arm and one of many get equal training. (The original's wrapped courses
-    went on from checkpoints and got more.)
+    Every course starts from the same reset and runs to the end of its episode, or for as many
+    steps as X says, so that a neighbourhood of one arm and one of many get equal training. (The
+    original's wrapped courses went on from checkpoints and got more.)
 
     Args:
         env: made with `per_client=True`.
-        outer: X; it acts in `row_space(env.action_space)` and sees no observation.
+        outer: X; it acts in `row_space(env.action_space)` and sees no observation. With `steps` it
+            has one more coordinate.
         seed: of the environment and of everything drawn here.
         neighbourhood: what FedEx is given around each configuration.
         space: says which coordinates are grids; without it, all are intervals.
+        steps: what X's last coordinate means: how long a course is.
 
     Yields:
         One trial per course; stop when the budget is spent.
@@ -106,20 +111,21 @@ def wrapped_search(
         InvalidArgumentError: the environment or X acts in another space.
     """
     around = neighbourhood or Neighbourhood()
-    if outer.action_space != row_space(env.action_space):
-        raise InvalidArgumentError(
-            f"`outer` must act in {row_space(env.action_space)}, got {outer.action_space}."
-        )
+    acts_in = row_space(env.action_space, more=0 if steps is None else 1)
+    if outer.action_space != acts_in:
+        raise InvalidArgumentError(f"`outer` must act in {acts_in}, got {outer.action_space}.")
     trial = 0
     while True:
-        centre = outer.ask({})
+        action = outer.ask({})
+        length = None if steps is None else int(steps.decode(float(action[-1])))
+        centre = action if steps is None else action[:-1]
         rng = stream(seed, "wrapped_fedex_arms", trial)
         arms = perturbed_arms(centre, around.arms, around.epsilon, rng, space)
         inner_seed = int(stream(seed, "wrapped_fedex", trial).integers(2**32))
         inner = FedEx(env.action_space, inner_seed, arms, around.settings)
-        steps = tuple(run_episode(env, inner, seed))
+        taken = tuple(islice(run_episode(env, inner, seed), length))
         traces = inner.policy.traces
         score = -traces.after[-1] if traces.after else NOTHING_LEARNED
-        outer.tell(centre, score, {}, False, {})
-        yield WrappedTrial(centre, arms, inner.best_actions()[0], traces, steps, score)
+        outer.tell(action, score, {}, False, {})
+        yield WrappedTrial(centre, arms, inner.best_actions()[0], traces, taken, score)
         trial += 1

@@ -1,0 +1,138 @@
+"""BOHB: Hyperband whose configurations come from a model of the good and the bad ones.
+
+Falkner, Klein, Hutter, "BOHB: robust and efficient hyperparameter optimization at scale", ICML
+2018, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.hyperband import Hyperband, Point
+from fedhpo_gym.dimension import Dimension, Value
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+
+MIN_WIDTH = 2e-3
+"""Smallest bandwidth, as a coordinate in [-1, 1]: without it, equal points would be a spike."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """How BOHB draws configurations; the defaults are the paper's.
+
+    Attributes:
+        random_share: chance that a configuration is drawn from the prior.
+        good_share: share of the configurations of a rung that counts as good.
+        candidates: points drawn near good configurations, of which the likeliest is taken.
+        widening: what bandwidths are multiplied by where candidates are drawn.
+
+    Raises:
+        InvalidArgumentError: a number is out of its range.
+    """
+
+    random_share: float = 1 / 3
+    good_share: float = 0.15
+    candidates: int = 64
+    widening: float = 3.0
+
+    def __post_init__(self) -> None:
+        for name in ("random_share", "good_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InvalidArgumentError(f"`{name}` must be in [0, 1], got {getattr(self, name)}")
+        if self.candidates < 1 or not 0 < self.widening < math.inf:
+            raise InvalidArgumentError(
+                "`candidates` must be at least 1 and `widening` positive, got "
+                f"candidates={self.candidates}, widening={self.widening}"
+            )
+
+
+class BOHB(Hyperband):
+    """Hyperband that draws configurations where l(x) / g(x) is large.
+
+    l and g are kernel densities of the good and the bad configurations of the highest rung that
+    has seen enough of them; see `Density`. Differs from the paper: all coordinates are intervals,
+    because the action codec has turned integers and grids into such already.
+    """
+
+    def __init__(
+        self,
+        action_space: gym.Space[Any],
+        seed: int,
+        fidelity: Dimension,
+        low: Value | None = None,
+        high: Value | None = None,
+        eta: int = 3,
+        model: ModelSettings | None = None,
+    ) -> None:
+        """Start as `Hyperband` does; `model` says how configurations are drawn."""
+        super().__init__(action_space, seed, fidelity, low, high, eta)
+        self._model = model or ModelSettings()
+        self._model_rng = stream(seed, "bohb")
+        self._seen: list[list[tuple[float, Point]]] = [[] for _ in self.rungs]
+
+    def _learn(self, rung: int, point: Point, score: float) -> None:
+        self._seen[rung].append((score, point))
+
+    def _draw(self) -> Point:
+        prior, densities = super()._draw(), self._densities()
+        if densities is None or self._model_rng.random() < self._model.random_share:
+            return prior
+        good, bad = densities
+        points = good.draw(self._model.candidates, self._model.widening, self._model_rng)
+        best: Point = points[np.argmax(good.log(points) - bad.log(points))]
+        return best.astype(np.float32).astype(np.float64)
+
+    def _densities(self) -> tuple[Density, Density] | None:
+        """Return l and g, of at least one point more than there are coordinates each."""
+        fewest = self.action_space.shape[0]
+        for seen in reversed(self._seen):
+            if len(seen) >= fewest + 2:
+                order = sorted(seen, key=lambda one: -one[0])
+                points = np.array([point for _, point in order])
+                number = max(fewest, int(self._model.good_share * len(seen)))
+                rest = max(fewest, len(seen) - number)
+                return Density(points[:number]), Density(points[-rest:])
+        return None
+
+
+class Density:
+    """A product-kernel density of points in [-1, 1]^n, with Gaussian kernels.
+
+    Bandwidths are 1.06 s m^(-1/(4 + n)) for m points of standard deviation s in a coordinate, the
+    normal reference rule (Silverman, 1986).
+    """
+
+    def __init__(self, points: NDArray[np.float64]) -> None:
+        """Fit the bandwidths.
+
+        Args:
+            points: (m, n).
+        """
+        number, size = points.shape
+        rule = 1.06 * points.std(axis=0) * number ** (-1.0 / (4 + size))
+        self._points = points
+        self._widths = np.maximum(rule, MIN_WIDTH)
+
+    def log(self, where: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return (k,) logarithms of the density at (k, n) places, up to a constant of n."""
+        apart = (where[:, None] - self._points) / self._widths
+        powers = -0.5 * (apart**2).sum(axis=2)
+        top = powers.max(axis=1, keepdims=True)
+        summed = np.log(np.exp(powers - top).mean(axis=1)) + top[:, 0]
+        return np.asarray(summed - np.log(self._widths).sum())
+
+    def draw(self, number: int, widening: float, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Return (number, n) points drawn with wider kernels, cut off at the edges of the box."""
+        centres = self._points[rng.integers(len(self._points), size=number)]
+        drawn = np.full(centres.shape, np.inf)
+        while (outside := np.abs(drawn) > 1.0).any():
+            fresh = centres + rng.standard_normal(centres.shape) * self._widths * widening
+            drawn = np.where(outside, fresh, drawn)
+        return drawn

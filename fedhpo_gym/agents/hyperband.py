@@ -1,0 +1,146 @@
+"""Hyperband: many configurations trained a little, the best third of them three times as long.
+
+Li, Jamieson, DeSalvo, Rostamizadeh, Talwalkar, "Hyperband: a novel bandit-based approach to
+hyperparameter optimization", JMLR 18 (2018), Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import Agent, Observation
+from fedhpo_gym.dimension import Dimension, Value
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+
+Point = NDArray[np.float64]
+
+
+class Hyperband(Agent):
+    """Brackets of successive halving over one fidelity, the last coordinate of every action.
+
+    A bracket starts with many configurations on a low rung, or few on a high one; a rung is asked
+    for entirely before the best 1/eta of it go on to the next. The brackets take turns, without
+    end. Each one takes about as many rounds as any other.
+
+    Differs from the paper: a bracket that starts s rungs below the top has
+    floor((s_max + 1) / (s + 1)) eta^s configurations instead of the ceiling of the unrounded
+    number, as in the authors of BOHB's implementation, so that every rung divides by eta.
+
+    Attributes:
+        rungs: values of the fidelity, lowest first.
+    """
+
+    def __init__(
+        self,
+        action_space: gym.Space[Any],
+        seed: int,
+        fidelity: Dimension,
+        low: Value | None = None,
+        high: Value | None = None,
+        eta: int = 3,
+    ) -> None:
+        """Start with the bracket of the most configurations.
+
+        Args:
+            action_space: at least two coordinates in [-1, 1].
+            seed: decides which configurations are drawn.
+            fidelity: what the last coordinate means.
+            low: the lowest rung is at least this; by default the fidelity's.
+            high: the highest rung; by default the fidelity's.
+            eta: a rung is this many times the one below it.
+
+        Raises:
+            InvalidArgumentError: an argument breaks one of these rules.
+            OffGridError: the fidelity has no such value as a rung.
+        """
+        super().__init__(action_space, seed)
+        box = self.action_space
+        if box.shape[0] < 2 or (box.low != -1).any() or (box.high != 1).any():
+            raise InvalidArgumentError(
+                "`action_space` must be a Box in [-1, 1] of a configuration's coordinates and then "
+                f"the fidelity's, got {box}"
+            )
+        if isinstance(eta, bool) or not isinstance(eta, int) or eta < 2:
+            raise InvalidArgumentError(f"`eta` must be an integer of at least 2, got {eta!r}")
+        self.rungs = _rungs(fidelity, low, high, eta)
+        self._coordinates = [fidelity.encode(rung) for rung in self.rungs]
+        self._eta = eta
+        self._rng = stream(seed, "hyperband")
+        self._rung = len(self.rungs) - 1
+        self._start = 0
+        self._waiting: list[Point | None] = []
+        self._told: list[tuple[float, Point]] = []
+        self._asked: Point | None = None
+
+    def ask(self, observation: Observation) -> NDArray[np.float32]:
+        if not self._waiting:
+            self._climb()
+        # A new configuration is drawn when its turn comes: BOHB has learned more by then.
+        kept = self._waiting.pop(0)
+        self._asked = self._draw() if kept is None else kept
+        return np.array([*self._asked, self._coordinates[self._rung]], dtype=np.float32)
+
+    def tell(
+        self,
+        action: NDArray[np.float32],
+        reward: float,
+        observation: Observation,
+        terminated: bool,
+        info: Mapping[str, Any],
+    ) -> None:
+        if np.ndim(reward):
+            raise InvalidArgumentError(
+                f"`reward` must be one number, got shape {np.shape(reward)}; use the environment "
+                "id without `MO-`, whose reward is a float."
+            )
+        if self._asked is None:
+            raise InvalidArgumentError("`tell` must follow `ask`, but nothing was asked.")
+        self._told.append((float(reward), self._asked))
+        self._learn(self._rung, self._asked, float(reward))
+        self._asked = None
+
+    def _climb(self) -> None:
+        """Go on to the next rung of the bracket, or to the first of the next bracket."""
+        best = sorted(self._told, key=lambda one: -one[0])[: len(self._told) // self._eta]
+        self._told = []
+        if best and self._rung + 1 < len(self.rungs):
+            self._rung += 1
+            self._waiting = [point for _, point in best]
+            return
+        self._rung = self._start
+        top = len(self.rungs) - 1
+        below = top - self._start
+        number = (top + 1) // (below + 1) * self._eta**below
+        self._waiting = [None] * number
+        self._start = (self._start + 1) % len(self.rungs)
+
+    def _draw(self) -> Point:
+        """Return a new configuration; here, from the prior of the space."""
+        width = self.action_space.shape[0] - 1
+        return self._rng.uniform(-1.0, 1.0, width).astype(np.float32).astype(np.float64)
+
+    def _learn(self, rung: int, point: Point, score: float) -> None:
+        """Take in what a configuration reached on a rung; here, nothing more is made of it."""
+
+
+def _rungs(
+    fidelity: Dimension, low: Value | None, high: Value | None, eta: int
+) -> tuple[Value, ...]:
+    bottom = fidelity.validate(fidelity.low if low is None else low, "low")
+    top = fidelity.validate(fidelity.high if high is None else high, "high")
+    if not 0 < bottom <= top:
+        raise InvalidArgumentError(
+            f"`low` must be positive and at most `high`, got low={bottom}, high={top}"
+        )
+    number = math.floor(math.log(top / bottom, eta) + 1e-9) + 1
+    wanted = [top / eta**below for below in reversed(range(number))]
+    if fidelity.kind == "int":
+        wanted = [math.floor(rung + 0.5) for rung in wanted]
+    return tuple(fidelity.validate(rung, "rungs") for rung in wanted)
