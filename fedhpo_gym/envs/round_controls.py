@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.schema import Cost, Fidelity
-from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks import Task
 
 RATE = "client_sample_rate"
@@ -53,14 +53,14 @@ class Controls:
 
         Raises:
             UnknownNameError: a name is no hyperparameter of the task.
-            InvalidArgumentError: a value is not legal, or a name cannot be dynamic.
+            InvalidArgumentError: a value is not legal, a name cannot be dynamic, or clients have
+                too different hyperparameters to have rows of one kind.
         """
         rate = task.fidelity_space[RATE]
-        offered = {d.name: d for d in (*task.space.dimensions, rate)}
+        own = _rows(task) if per_client else task.space.dimensions
+        offered = {d.name: d for d in (*own, rate)}
         free = [
-            d.name
-            for d in task.space.dimensions
-            if d.name not in frozen and (d.scope == "client" or not per_client)
+            d.name for d in own if d.name not in frozen and (d.scope == "client" or not per_client)
         ]
         chosen = free if dynamic is None else list(dynamic)
         if isinstance(dynamic, str) or not chosen or len(set(chosen)) < len(chosen):
@@ -91,6 +91,7 @@ class Controls:
         shape = (len(self.space),) if self.num_rows is None else (self.num_rows, len(self.space))
         self.action_space = gym.spaces.Box(-1.0, 1.0, shape, np.float32)
         self._task = task
+        self._names = tuple(offered)
 
     @property
     def default(self) -> dict[str, Value]:
@@ -130,28 +131,47 @@ class Controls:
         The system model's computation time (Eq. 1 of FedHPO-Bench) is that of one local epoch
         here, so a client that takes two needs twice as long; the paper charges every
         configuration alike, and then there would be nothing to trade. In the per-client form,
-        all sampled clients are charged the epochs of the one that takes most.
+        and where a problem has hyperparameters `name@i` of its own for every client, all sampled
+        clients are charged the epochs of the one that takes most.
 
         Args:
             configuration: what `decode` returned.
             rounds: number of rounds.
             sampled: (clients,) who trains.
         """
-        epochs = float(configuration.get("step_size", 1))
-        if self.num_rows is not None and "step_size@0" in configuration:
-            epochs = max(float(configuration[f"step_size@{i}"]) for i in np.flatnonzero(sampled))
-        size = self._task.parameters_of(configuration)
-        return _cost(self._task, size, epochs, rounds, float(configuration[RATE]))
+        shared = float(configuration.get("step_size", 1))
+        epochs = [
+            float(configuration.get(f"step_size@{i}", shared)) for i in np.flatnonzero(sampled)
+        ]
+        return self._cost(configuration, rounds, max(epochs, default=shared))
 
     def largest_cost(self, rounds: int) -> Cost:
         """Return what some rounds cost at most, whatever the actions."""
         dearest: dict[str, Value] = {**self.default}
         dearest.update({d.name: d.high for d in self.space.dimensions})
-        return self.cost(dearest, rounds, np.ones(0, dtype=np.bool_))
+        epochs = (float(v) for k, v in dearest.items() if k.partition("@")[0] == "step_size")
+        return self._cost(dearest, rounds, max(epochs, default=1.0))
+
+    def _cost(self, configuration: Mapping[str, Value], rounds: int, epochs: float) -> Cost:
+        size = self._task.parameters_of(configuration)
+        return _cost(self._task, size, epochs, rounds, float(configuration[RATE]))
 
     def _ordered(self, configuration: Mapping[str, Value]) -> dict[str, Value]:
-        names = (*self._task.space.names, RATE)
-        return {name: configuration[name] for name in names}
+        return {name: configuration[name] for name in self._names}
+
+
+def _rows(task: Task) -> tuple[Dimension, ...]:
+    """Return the dimensions of one client: those of all clients `name@i` are one `name` here."""
+    found: dict[str, Dimension] = {}
+    for dimension in task.space.dimensions:
+        name, _, client = dimension.name.partition("@")
+        row = replace(dimension, name=name)
+        if found.setdefault(name, row) != row:
+            raise InvalidArgumentError(
+                f"`per_client` must be False for {task.name}: {name!r} of client {client} has "
+                "another range than that of client 0, so that rows would differ in kind"
+            )
+    return tuple(found.values())
 
 
 @lru_cache(maxsize=4096)
