@@ -1,4 +1,8 @@
-"""Prints the errors of all surrogates on this machine as a table, beside those of the paper.
+"""Prints the errors of all surrogates on this machine as two tables, beside those of the paper.
+
+The first has a line per surrogate: cross-validated errors on held-out configurations, and beside
+them the yardstick: how far seeds of one configuration are apart, or, where every configuration was
+trained under one seed, the error of a constant. The second has every candidate that was compared.
 
 Every number comes from a surrogate's card; nothing is fitted here. Run it from the repository:
 `python benchmarks/surrogate_errors.py`.
@@ -25,11 +29,41 @@ PAPER = (
     ("GNN-PubMed", "fedavg", 0.04042, 0.04148),
     ("GNN-PubMed", "fedopt", 0.04816, 0.05699),
 )
+SUMMARY = (
+    "surrogate", "configurations", "rounds", "client sample rates", "model",
+    "accuracy", "yardstick", "log loss", "yardstick", "yardstick is", "paper: accuracy, by row",
+)  # fmt: skip
 HEADER = (
     "table", "model", "folds by", "rows",
     "accuracy train", "accuracy test", "/ seed spread",
     "log loss train", "log loss test", "/ seed spread",
 )  # fmt: skip
+
+
+def summary_row(card: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the line of a surrogate: the errors of the candidate that was chosen."""
+    chosen = card["comparison"]["candidates"][card["model"]["candidate"]]
+    errors = chosen["by_configuration"]["test"]
+    of_sample = not card["seed_spread"]
+    spread = card["outcome_spread" if of_sample else "seed_spread"]
+    paper = {f"{name}-{algorithm}": test for name, algorithm, _, test in PAPER}
+    axes = {axis["name"]: axis for axis in card["fidelity_space"]["dimensions"]}
+    rates = axes["client_sample_rate"]
+    numbers = [
+        f"{value:.3f}"
+        for measure in ("val_accuracy", "log_val_loss")
+        for value in (errors[measure]["mae"], spread[measure])
+    ]
+    return (
+        card["name"],
+        str(card.get("num_configurations", "grid")),
+        f"{axes['round']['high']:g}",
+        f"{rates['low']:g} to {rates['high']:g}",
+        card["model"]["candidate"],
+        *numbers,
+        "a constant" if of_sample else "another seed",
+        f"{paper[card['name']]:.3f}" if card["name"] in paper else "",
+    )
 
 
 def candidate_rows(card: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
@@ -72,19 +106,22 @@ def paper_rows() -> Iterable[tuple[str, ...]]:
         yield (f"paper: {name}-{algorithm}", "random_forest", "row", "all", *shown)
 
 
-def markdown(rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a markdown table under `HEADER`."""
-    lines = [HEADER, ("---",) * len(HEADER), *rows]
+def markdown(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a markdown table."""
+    lines = [header, ("---",) * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     names = list_surrogates()
     if not names:
         print("no surrogate on this machine; fit one with `fedhpo-gym surrogate`")
-    rows = [row for name in names for row in candidate_rows(open_surrogate(name).card)]
-    print(markdown([*rows, *paper_rows()]))
+    cards = [open_surrogate(name).card for name in names]
+    print(markdown(SUMMARY, map(summary_row, cards)))
+    rows = [row for card in cards for row in candidate_rows(card)]
+    print()
+    print(markdown(HEADER, [*rows, *paper_rows()]))
 
 
 if __name__ == "__main__":
