@@ -30,6 +30,8 @@ from fedhpo_gym.tasks import Task
 
 COHORT = 96
 """Consecutive points among which units are formed."""
+MAX_BLOCKS = 32
+"""Blocks of a unit; its file is named by its points, and names are limited to 255 bytes."""
 PREFIX = "points-"
 
 
@@ -45,8 +47,8 @@ class SampleUnit:
 
     @property
     def name(self) -> str:
-        """See `Unit`."""
-        return PREFIX + "-".join(map(str, self.points))
+        """See `Unit`; a run of three or more points is written as `first_last`."""
+        return PREFIX + "-".join(_runs(self.points))
 
 
 class SampleDesign(Design[SampleUnit]):
@@ -135,10 +137,9 @@ class SampleDesign(Design[SampleUnit]):
         seen: set[int] = set()
         found: dict[str, dict[int, int]] = {}
         for path in sorted(parts.glob(f"{PREFIX}*.npz")):
-            words = path.stem.removeprefix(PREFIX).split("-")
-            rows = {row: int(word) for row, word in enumerate(words)}
+            points = _points_of(path.stem)
             found[path.stem] = {
-                row: p for row, p in rows.items() if p < self.size and p not in seen
+                row: p for row, p in enumerate(points) if p < self.size and p not in seen
             }
             seen |= set(found[path.stem].values())
         return {stem: rows for stem, rows in found.items() if rows}
@@ -162,7 +163,8 @@ class SampleDesign(Design[SampleUnit]):
     def _largest_unit(self, point: int) -> int:
         """Return how many courses like one may be in a unit."""
         size = self.task.parameters_of(self._points[point].configuration)
-        return max(UNIT_NUMBERS // size, 1)
+        blocks = MAX_BLOCKS * get_model(self.task.model).slots
+        return max(min(UNIT_NUMBERS // size, blocks), 1)
 
     def consolidate(self, parts: Path, folder: Path) -> Path:
         """Write the sample of all finished points.
@@ -251,6 +253,23 @@ class SampleDesign(Design[SampleUnit]):
             + ",".join(map(str, rate.grid)),
             **provenance(task, samples, hardware),
         }
+
+
+def _runs(points: Sequence[int]) -> Iterator[str]:
+    """Yield ascending points as words, those of a run of three or more as one."""
+    points = list(points)
+    while points:
+        length = 1
+        while length < len(points) and points[length] == points[0] + length:
+            length += 1
+        yield f"{points[0]}_{points[length - 1]}" if length > 2 else str(points[0])
+        points = points[length if length > 2 else 1 :]
+
+
+def _points_of(stem: str) -> list[int]:
+    """Return the points in the name of a unit's file."""
+    ends = [word.split("_") for word in stem.removeprefix(PREFIX).split("-")]
+    return [p for word in ends for p in range(int(word[0]), int(word[-1]) + 1)]
 
 
 def _up_to(dimension: Dimension, rounds: int | None) -> Dimension:

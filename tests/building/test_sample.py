@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -146,6 +149,21 @@ def test_units_of_large_models_are_small(kind: Callable[[Task], Design[Any]]) ->
     assert max(counts[0]) > max(counts[1]) or max(counts[0]) < 20
 
 
+@pytest.mark.parametrize("name", ["LR-Twitter", "GNN-Cora", "LR-CreditG", "MLP-Car"])
+def test_names_of_units_fit_into_a_file_system(name: str) -> None:
+    units = SampleDesign(get_task(name), 12_000).units()
+    assert max(len(unit.name) for unit in units) < 220
+
+
+@given(st.sets(st.integers(0, 40), min_size=1))
+def test_the_name_of_a_unit_says_its_points(points: set[int]) -> None:
+    name = SampleUnit(tuple(sorted(points))).name
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / f"{name}.npz").touch()
+        finished = SampleDesign(TASK, 41).finished(Path(folder))
+    assert finished == {name: dict(enumerate(sorted(points)))}
+
+
 def test_the_last_round_is_the_one_that_was_asked_for() -> None:
     sparse = replace(TASK.fidelity_space["round"], values=(1, 3, 9, 500))
     task = TASK.variant(
@@ -236,8 +254,8 @@ def test_a_larger_sample_extends_a_smaller_one(
     build_sample(TASK, SIZE, rounds=ROUNDS, rates=RATES, folder=small, workers=1)
     now = {path.name: path.stat().st_mtime_ns for path in parts_of(small).iterdir()}
     assert {name: now[name] for name in kept} == kept
-    words = [n.removesuffix(".npz").removeprefix("points-").split("-") for n in now]
-    assert sorted(int(word) for unit in words for word in unit) == list(range(SIZE))
+    found = SampleDesign(TASK, SIZE, ROUNDS, RATES).finished(parts_of(small))
+    assert sorted(p for rows in found.values() for p in rows.values()) == list(range(SIZE))
     assert_same(small, built)
     monkeypatch.setattr("fedhpo_gym.building.build.compute_units", None)
     again = build_sample(TASK, 5, rounds=ROUNDS, rates=RATES, folder=small, workers=1)
