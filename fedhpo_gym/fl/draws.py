@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -10,54 +14,75 @@ from torch import Tensor
 from fedhpo_gym.seeding import stream
 
 
+@dataclass(frozen=True, eq=False)
+class Names:
+    """Whom random numbers are drawn for: what names the stream of each item.
+
+    Attributes:
+        cohorts: (seed of the federation, finished rounds) of each cohort.
+        cohort: (items,) index of the cohort.
+        client: (items,) client; -1 for draws of the server.
+    """
+
+    cohorts: Sequence[tuple[int, int]]
+    cohort: NDArray[np.int64]
+    client: NDArray[np.int64]
+
+    @cached_property
+    def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
+        """The (seed, round, client) that occur, and (items,) which of them each item has."""
+        width = int(self.client.max()) + 2
+        found, where = np.unique(self.cohort * width + self.client + 1, return_inverse=True)
+        pairs = [divmod(key, width) for key in found.tolist()]
+        return [(*self.cohorts[i], *([c - 1] if c else [])) for i, c in pairs], where
+
+
 class Draws:
     """The random numbers of local training in one round.
 
     Every client has its own stream, which goes on from step to step; so what one client draws
     depends neither on the other clients nor on the courses that are trained beside.
-
-    Attributes:
-        seed: seed of the courses.
-        round: finished rounds.
     """
 
-    def __init__(self, seed: int, round_index: int, device: torch.device) -> None:
-        """Start the streams of a round."""
-        self.seed = seed
-        self.round = round_index
+    def __init__(self, names: Names, device: torch.device) -> None:
+        """Start the streams of a round.
+
+        Args:
+            names: whom numbers are drawn for.
+            device: where they are put.
+        """
+        self._names = names
         self._device = device
         self._streams: dict[int, np.random.Generator] = {}
 
-    def uniform(self, clients: NDArray[np.int64], shape: tuple[int, ...]) -> Tensor:
-        """Return (clients, *shape) float32 from U[0, 1), equal for equal clients."""
-        distinct, where = np.unique(clients, return_inverse=True)
-        drawn = np.stack([self._of(int(c)).random(shape, dtype=np.float32) for c in distinct])
+    def uniform(self, items: int, shape: tuple[int, ...]) -> Tensor:
+        """Return (items, *shape) float32 from U[0, 1) for the first items: per name the same."""
+        distinct, where = np.unique(self._names.distinct[1][:items], return_inverse=True)
+        drawn = np.stack([self._of(i).random(shape, dtype=np.float32) for i in distinct.tolist()])
         return torch.from_numpy(drawn[where]).to(self._device)
 
-    def _of(self, client: int) -> np.random.Generator:
-        if client not in self._streams:
-            self._streams[client] = stream(self.seed, "local training", self.round, client)
-        return self._streams[client]
+    def _of(self, index: int) -> np.random.Generator:
+        if index not in self._streams:
+            seed, *keys = self._names.distinct[0][index]
+            self._streams[index] = stream(seed, "local training", *keys)
+        return self._streams[index]
 
 
-def normal_like(
-    parameter: Tensor, seed: int, purpose: str, round_index: int, clients: NDArray[np.int64] | None
-) -> Tensor:
+def normal_like(parameter: Tensor, purpose: str, names: Names) -> Tensor:
     """Draw standard normal numbers (own, items, .., 1): every slot of an item gets the same.
 
     Args:
         parameter: (own, items, .., slots) gives the shape.
-        seed: seed of the courses.
-        purpose: names the stream.
-        round_index: finished rounds.
-        clients: (items,) client of each item; None for draws of the server.
+        purpose: names the stream, together with `names`.
+        names: whom numbers are drawn for.
     """
-    own, items, *inner, _ = parameter.shape
-    who = np.full(items, -1) if clients is None else clients
-    distinct, where = np.unique(who, return_inverse=True)
-    keys = [(round_index,) if c < 0 else (round_index, int(c)) for c in distinct]
+    own, _, *inner, _ = parameter.shape
+    distinct, where = names.distinct
     drawn = np.stack(
-        [stream(seed, purpose, *k).standard_normal((own, *inner), dtype=np.float32) for k in keys],
+        [
+            stream(seed, purpose, *keys).standard_normal((own, *inner), dtype=np.float32)
+            for seed, *keys in distinct
+        ],
         axis=1,
     )
     return torch.from_numpy(drawn[:, where][..., None]).to(parameter.device)

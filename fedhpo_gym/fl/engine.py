@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -15,10 +14,12 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.algorithms import Algorithm
 from fedhpo_gym.fl.buffers import Buffers
 from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.feedback import Evaluation, Feedback, empty_feedback
+from fedhpo_gym.fl.feedback import Evaluation, Feedback, OfClients, empty_feedback
 from fedhpo_gym.fl.lockstep import CourseState, Lockstep
-from fedhpo_gym.fl.models import Inputs, Model
-from fedhpo_gym.fl.packing import Course, Group, pack
+from fedhpo_gym.fl.minibatches import batch_rows
+from fedhpo_gym.fl.models import Model
+from fedhpo_gym.fl.packing import Course, Group, Needs, needs, pack
+from fedhpo_gym.fl.stack import Prepared, Stack, prepare, shapes
 from fedhpo_gym.schema import METRICS, SPLITS
 
 
@@ -88,9 +89,12 @@ class CourseBatch:
         self._observe = observe
         self._local_metrics = local_metrics
         self._clients = next(iter(federations.values())).num_clients
-        self._data: dict[tuple[object, ...], tuple[Model, Inputs, Evaluation]] = {}
+        self._shapes = shapes(self._federations, model)
+        self._prepared: dict[tuple[object, ...], Prepared] = {}
+        self._of_clients: OfClients = {}
         self._courses: tuple[Course, ...] = ()
-        self._parts: list[Lockstep] = []
+        self._needs: list[Needs] = []
+        self._parts: list[tuple[Lockstep, Evaluation]] = []
         self._last: dict[int, NDArray[np.float32]] = {}
         self._buffers = Buffers()
         self._arrange(courses, [None] * len(courses))
@@ -120,8 +124,7 @@ class CourseBatch:
         size = (len(self._courses), rounds, self._clients)
         feedback = empty_feedback(size) if self._observe else None
         with one_thread():
-            for lockstep in self._parts:
-                _, _, evaluation = self._of(lockstep.group)
+            for lockstep, evaluation in self._parts:
                 for index in range(1, rounds + 1):
                     observer = None
                     if feedback is not None:
@@ -131,10 +134,10 @@ class CourseBatch:
                     lockstep.step(observer)
                     if index in at:
                         values = self._evaluate(lockstep, evaluation)
-                        _scatter(lockstep.group, values, metrics[:, at.index(index)])
+                        _scatter(lockstep, values, metrics[:, at.index(index)])
                     if progress is not None:
                         progress()
-                _scatter(lockstep.group, lockstep.diverged_at, diverged_at)
+                _scatter(lockstep, lockstep.diverged_at, diverged_at)
         return Curves(metrics, np.array(at, dtype=np.int64), diverged_at, feedback)
 
     def evaluate(self) -> NDArray[np.float32]:
@@ -142,19 +145,19 @@ class CourseBatch:
         shape = (len(self._courses), self._clients, len(SPLITS), len(METRICS))
         metrics = np.empty(shape, dtype=np.float32)
         with one_thread():
-            for lockstep in self._parts:
-                _, _, evaluation = self._of(lockstep.group)
-                _scatter(lockstep.group, self._evaluate(lockstep, evaluation), metrics)
+            for lockstep, evaluation in self._parts:
+                _scatter(lockstep, self._evaluate(lockstep, evaluation), metrics)
         return metrics
 
     def sampled(self, rounds: int = 1) -> NDArray[np.bool_]:
         """Return (courses, clients): who will train in at least one of the next rounds."""
         sampled = np.zeros((len(self._courses), self._clients), dtype=np.bool_)
-        for lockstep in self._parts:
+        for lockstep, _ in self._parts:
             for index in range(rounds):
                 items = lockstep.items(index)
-                for block, client in zip(items.block.tolist(), items.client.tolist(), strict=True):
-                    sampled[lockstep.group.blocks[block].courses, client] = True
+                at = lockstep.positions[items.block]
+                row, slot = np.nonzero(at >= 0)
+                sampled[at[row, slot], items.client[row]] = True
         return sampled
 
     def configure(
@@ -177,18 +180,16 @@ class CourseBatch:
                 f"`courses` must hold {len(self._courses)} courses, got {len(courses)}"
             )
         if federations is not None:
-            used = {course.seed for course in courses}
-            known = {**self._federations, **federations}
-            self._federations = {seed: known[seed] for seed in used}
-            self._data = {key: data for key, data in self._data.items() if key[0] in used}
-        if self._fits(courses):
+            self._know(federations, {course.seed for course in courses})
+        needed = [self._needs_of(course) for course in courses]
+        if needed == self._needs:
             self._courses = tuple(courses)
-            for lockstep in self._parts:
+            for lockstep, _ in self._parts:
                 lockstep.configure(courses)
             return
         kept = [
-            state if self._identity(new) == self._identity(old) else None
-            for state, new, old in zip(self.snapshot(), courses, self._courses, strict=True)
+            state if new[:2] == old[:2] else None
+            for state, new, old in zip(self.snapshot(), needed, self._needs, strict=True)
         ]
         self._arrange(courses, kept)
 
@@ -215,62 +216,62 @@ class CourseBatch:
     def _arrange(self, courses: Sequence[Course], states: Sequence[CourseState | None]) -> None:
         """Pack courses into groups; each starts from its state, or from its seed at round 0."""
         rounds = [0 if state is None else state.round for state in states]
-        groups = pack(courses, self._clients, self._model.slots, self._model.architecture, rounds)
+        self._needs = [self._needs_of(course) for course in courses]
+        groups = pack(self._needs, rounds, self._model.slots, self._shape_of)
         self._courses = tuple(courses)
         self._parts = []
         self._last = {
             i: state.last for i, state in enumerate(states) if state and state.last is not None
         }
         for group in groups:
-            model, inputs, _ = self._of(group)
+            stack = Stack([self._prepare(seed, group) for seed in group.seeds])
             lockstep = Lockstep(
                 group,
                 courses,
-                self._federations[group.seed],
-                model,
-                inputs,
+                stack,
                 self._algorithm,
                 self._device,
                 self._horizon,
                 self._buffers,
             )
-            self._parts.append(lockstep)
+            evaluation = Evaluation(stack, self._of_clients, self._device)
+            self._parts.append((lockstep, evaluation))
         for lockstep, block, slot, position in self._places():
             state = states[position]
             if state is not None:
                 lockstep.put(block, slot, state)
 
-    def _fits(self, courses: Sequence[Course]) -> bool:
-        """Return whether courses would train in the very slots they are in."""
-        if any(map(operator.ne, map(self._identity, courses), map(self._identity, self._courses))):
-            return False
-        rounds = [0] * len(courses)
-        for lockstep, _, _, position in self._places():
-            rounds[position] = lockstep.round
-        groups = pack(courses, self._clients, self._model.slots, self._model.architecture, rounds)
-        now = [replace(lockstep.group, round=lockstep.round) for lockstep in self._parts]
-        return list(map(_key, groups)) == list(map(_key, now))
+    def _needs_of(self, course: Course) -> Needs:
+        return needs(course, self._clients, self._model.architecture)
 
-    def _identity(self, course: Course) -> tuple[object, ...]:
-        """Return what a course cannot change and go on."""
-        return course.seed, *(course.configuration[name] for name in self._model.architecture)
+    def _shape_of(self, needed: Needs) -> Hashable:
+        """Return what the shapes of tensors depend on."""
+        width = batch_rows(self._federations[needed.seed], needed.batch_size)
+        return self._shapes[needed.seed], width
+
+    def _know(self, federations: Mapping[int, Federation], used: Collection[int]) -> None:
+        """Take new federations in, and forget those that are not used."""
+        known = {**self._federations, **federations}
+        self._federations = {seed: known[seed] for seed in used}
+        self._shapes = shapes(self._federations, self._model)
+        self._prepared = {k: part for k, part in self._prepared.items() if k[0] in used}
+        parts = set(self._prepared.values())
+        self._of_clients = {k: v for k, v in self._of_clients.items() if k[0] in parts}
+
+    def _prepare(self, seed: int, group: Group) -> Prepared:
+        key = seed, group.architecture
+        if key not in self._prepared:
+            self._prepared[key] = prepare(
+                self._federations[seed], self._model, group.architecture, self._device
+            )
+        return self._prepared[key]
 
     def _places(self) -> Iterator[tuple[Lockstep, int, int, int]]:
         """Yield the lockstep, block and slot of every course, and its position."""
-        for lockstep in self._parts:
+        for lockstep, _ in self._parts:
             for index, block in enumerate(lockstep.group.blocks):
                 for slot, position in enumerate(block.courses.tolist()):
                     yield lockstep, index, slot, position
-
-    def _of(self, group: Group) -> tuple[Model, Inputs, Evaluation]:
-        key = (group.seed, group.architecture)
-        if key not in self._data:
-            federation = self._federations[group.seed]
-            shape = dict(group.architecture)
-            model = self._model.for_federation(federation, self._device, **shape)
-            inputs = model.inputs(federation.features)
-            self._data[key] = model, inputs, Evaluation(federation, model, inputs, self._device)
-        return self._data[key]
 
     def _evaluate(self, lockstep: Lockstep, evaluation: Evaluation) -> NDArray[np.float32]:
         """Evaluate; courses whose metrics are not finite diverge and keep their last ones."""
@@ -287,15 +288,10 @@ class CourseBatch:
         return metrics
 
 
-def _key(group: Group) -> tuple[object, ...]:
-    blocks = [(b.courses.tolist(), b.num_epochs, b.num_sampled) for b in group.blocks]
-    return group.seed, group.batch_size, group.architecture, group.round, blocks
-
-
-def _scatter(group: Group, values: NDArray[np.generic], out: NDArray[np.generic]) -> None:
+def _scatter(lockstep: Lockstep, values: NDArray[np.generic], out: NDArray[np.generic]) -> None:
     """Copy (blocks, slots, ...) values to the courses they belong to."""
-    for index, block in enumerate(group.blocks):
-        out[block.courses] = values[index, : len(block.courses)]
+    used = lockstep.positions >= 0
+    out[lockstep.positions[used]] = values[used]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.models import Inputs, Model, Parameters
+from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import sum_classes
+from fedhpo_gym.fl.stack import Stack
 from fedhpo_gym.schema import METRICS, SPLITS
 
 MAX_LOGITS = 2**19
@@ -24,58 +26,75 @@ MAX_MEMBERSHIP = 2**24
 """Largest 0/1 matrix by which sums over a client's rows are products."""
 
 
-class Evaluator:
-    """Evaluates models on the data of some clients of a federation.
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of some clients of a federation, sorted by label; a group is a client's split.
 
-    Rows are sorted by label, so that everything that concerns the true label is a contiguous
-    slice; sums over a client's split are products with a 0/1 matrix.
+    Attributes:
+        index: (n,) rows.
+        group: (n,) group of each row.
+        bounds: (classes + 1,) where the rows of each label begin, and where the last end.
+        true: (classes, groups) float32, rows of each label.
     """
 
-    def __init__(
-        self,
-        federation: Federation,
-        model: Model,
-        inputs: Inputs,
-        device: torch.device,
-        clients: Sequence[int] | None = None,
-    ) -> None:
-        """Lay the rows of some clients out; of all by default."""
-        chosen = range(federation.num_clients) if clients is None else clients
-        groups = [rows for client in chosen for rows in federation.clients[client]]
-        rows = np.concatenate(groups)
-        group = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
-        order = np.argsort(federation.labels[rows], kind="stable")
-        rows, group = rows[order], group[order]
-        labels = federation.labels[rows]
-        bounds = np.searchsorted(labels, np.arange(federation.num_classes + 1))
-        true = np.stack(
-            [
-                np.bincount(group[labels == j], minlength=len(groups))
-                for j in range(federation.num_classes)
-            ]
-        ).astype(np.float32)
-        self._model = model
-        self._inputs = inputs
-        self._num_clients = len(chosen)
-        self._num_classes = federation.num_classes
-        self._spans = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
-        self._rows = torch.from_numpy(rows).to(device)
-        self._group = torch.from_numpy(group).to(device)
+    index: NDArray[np.int64]
+    group: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    true: NDArray[np.float32]
+
+
+def lay_out(federation: Federation, clients: Sequence[int] | None = None) -> Rows:
+    """Sort the rows of some clients; of all by default."""
+    chosen = range(federation.num_clients) if clients is None else clients
+    groups = [rows for client in chosen for rows in federation.clients[client]]
+    rows = np.concatenate(groups)
+    group = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
+    order = np.argsort(federation.labels[rows], kind="stable")
+    rows, group = rows[order], group[order]
+    labels = federation.labels[rows]
+    bounds = np.searchsorted(labels, np.arange(federation.num_classes + 1))
+    true = [np.bincount(group[a:b], minlength=len(groups)) for a, b in itertools.pairwise(bounds)]
+    return Rows(rows, group, bounds, np.stack(true).astype(np.float32))
+
+
+class Evaluator:
+    """Evaluates models on the data of some clients of one federation, or of several.
+
+    Rows are sorted by label, so that everything that concerns the true label is a contiguous
+    slice; sums over a client's split are products with a 0/1 matrix. Several federations have
+    the same number of rows of every label.
+    """
+
+    def __init__(self, stack: Stack, rows: Sequence[Rows], device: torch.device) -> None:
+        """Evaluate on some rows of each federation of a stack."""
+        self._model = stack.model
+        self._inputs = stack.inputs
+        self._num_classes, self._num_groups = rows[0].true.shape
+        self._spans = [slice(int(a), int(b)) for a, b in itertools.pairwise(rows[0].bounds)]
+        index = [r.index + first for r, first in zip(rows, stack.first_row, strict=True)]
+        self._rows = torch.from_numpy(np.stack(index)).to(device)
+        self._group = torch.from_numpy(np.stack([r.group for r in rows])).to(device)
         self._member: Tensor | None = None
-        if len(groups) * len(rows) <= MAX_MEMBERSHIP:
-            self._member = (
-                self._group == torch.arange(len(groups), device=device)[:, None]
-            ).float()
-        self._true = torch.from_numpy(true).to(device)[:, None, :, None]
-        sizes = np.bincount(group, minlength=len(groups)).astype(np.float32)
-        self._size = torch.from_numpy(sizes).to(device)[:, None]
+        if self._num_groups * self._rows.shape[1] <= MAX_MEMBERSHIP:
+            groups = torch.arange(self._num_groups, device=device)
+            self._member = (self._group[:, None] == groups[:, None]).float()
+        true = torch.from_numpy(np.stack([r.true for r in rows], axis=1)).to(device)
+        self._true = true[..., None]
+        self._size = true.sum(0)[..., None]
         self._kept: Tensor | None = None
         self._packed = False
 
-    def __call__(self, parameters: Parameters) -> NDArray[np.float32]:
-        """Return (items, slots, clients, splits, metrics) metrics, a few items at a time."""
+    def __call__(
+        self, parameters: Parameters, federations: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float32]:
+        """Return (items, slots, clients, splits, metrics) metrics, a few items at a time.
+
+        Args:
+            parameters: parameters of the items.
+            federations: (items,) federation of each; None for items that share the only one.
+        """
         _, items, *_, slots = next(iter(parameters.values())).shape
-        chunk = MAX_LOGITS // (self._num_classes * len(self._rows) * slots)
+        chunk = MAX_LOGITS // (self._num_classes * self._rows.shape[1] * slots)
         # Products over fewer columns than a pack would be rounded differently with other items
         # beside; a single one is as good.
         self._packed = slots == 1 and chunk >= PACK
@@ -83,73 +102,110 @@ class Evaluator:
         chunk = max(chunk, 1)
         parts = []
         for start in range(0, items, chunk):
-            part = {name: value[:, start : start + chunk] for name, value in parameters.items()}
-            parts.append(self._evaluate(part))
+            span = slice(start, start + chunk)
+            part = {name: value[:, span] for name, value in parameters.items()}
+            which = None if federations is None else federations[span]
+            parts.append(self._evaluate(part, self._choose(which)))
         metrics = torch.cat(parts, dim=1)  # (metrics, items, groups, slots)
-        shape = (len(METRICS), items, self._num_clients, len(SPLITS), slots)
+        clients = self._num_groups // len(SPLITS)
+        shape = (len(METRICS), items, clients, len(SPLITS), slots)
         return metrics.reshape(shape).permute(1, 4, 2, 3, 0).cpu().numpy()
 
-    def _logits(self, parameters: Parameters) -> Tensor:
+    def _choose(self, federations: NDArray[np.int64] | None) -> _Chosen:
+        """Return what items are evaluated on; the first axis is 1 where they share it."""
+        which = np.zeros(1, dtype=np.int64) if federations is None else federations
+        index = torch.from_numpy(which).to(self._rows.device)
+        member = None if self._member is None else self._member[index]
+        return _Chosen(index, member, self._true[:, index], self._size[index])
+
+    def _logits(self, parameters: Parameters, index: Tensor) -> Tensor:
         """Return (classes, items, n, slots) logits of all rows."""
         limit = self._model.rows_at_once
         if limit is None:
             if self._kept is None:
                 self._kept = self._inputs[self._rows]
-            return self._model.logits(parameters, self._kept)
+            x = self._kept[index] if len(self._kept) > 1 else self._kept[0]
+            return self._model.logits(parameters, x)
         parts = [
-            self._model.logits(parameters, self._inputs[r]) for r in torch.split(self._rows, limit)
+            self._model.logits(parameters, self._inputs[rows])
+            for rows in torch.split(self._rows[0], limit)
         ]
         return torch.cat(parts, dim=2)
 
-    def _evaluate(self, parameters: Parameters) -> Tensor:
-        logits = self._logits(parameters)
+    def _evaluate(self, parameters: Parameters, chosen: _Chosen) -> Tensor:
+        logits = self._logits(parameters, chosen.index)
+        size, member = chosen.size, chosen.member
         top = torch.amax(logits, 0)
         own = self._of_true_label(logits)
         predicted = torch.eq(logits, top, out=torch.empty_like(logits))
-        predicted_count = self._sum(predicted)
-        if not torch.equal(predicted_count.sum(0), self._size.expand_as(predicted_count[0])):
+        predicted_count = self._sum(predicted, member)
+        if not torch.equal(predicted_count.sum(0), size.expand_as(predicted_count[0])):
             predicted = _first_of_ties(predicted)
-            predicted_count = self._sum(predicted)
+            predicted_count = self._sum(predicted, member)
         hits = torch.stack(
             [
-                self._sum_rows(predicted[label, :, span], span)
+                self._sum_rows(predicted[label, :, span], member, span)
                 for label, span in enumerate(self._spans)
             ]
         )
         loss = self._model.losses(logits, top, own)
         return torch.stack(
             [
-                self._sum_rows(loss) / self._size.clamp(min=1),
-                hits.sum(0) / self._size.clamp(min=1),
-                _macro_f1(hits, self._true, predicted_count),
+                self._sum_rows(loss, member) / size.clamp(min=1),
+                hits.sum(0) / size.clamp(min=1),
+                _macro_f1(hits, chosen.true, predicted_count),
             ]
         )
 
     def _of_true_label(self, logits: Tensor) -> Tensor:
         return torch.cat([logits[j, :, span] for j, span in enumerate(self._spans)], dim=1)
 
-    def _sum(self, values: Tensor) -> Tensor:
-        sums = self._sum_rows(values.flatten(0, 1))
+    def _sum(self, values: Tensor, member: Tensor | None) -> Tensor:
+        sums = self._sum_rows(values.flatten(0, 1), member)
         return sums.view(*values.shape[:2], *sums.shape[1:])
 
-    def _sum_rows(self, values: Tensor, span: slice = slice(None)) -> Tensor:
+    def _sum_rows(self, values: Tensor, member: Tensor | None, span: slice = slice(None)) -> Tensor:
         """Sum (items, n, slots) over the rows of each group: (items, groups, slots)."""
-        if self._member is not None:
-            return self._multiply(self._member[:, span], values)
-        sums = values.new_zeros((len(values), len(self._size), values.shape[2]))
-        return sums.index_add_(1, self._group[span], values)
+        if member is not None:
+            return self._multiply(member[:, :, span], values)
+        sums = values.new_zeros((len(values), self._num_groups, values.shape[2]))
+        return sums.index_add_(1, self._group[0, span], values)
 
     def _multiply(self, member: Tensor, values: Tensor) -> Tensor:
         """Multiply (groups, n) by each of (items, n, slots), in products of fixed width."""
         items, n, _ = values.shape
         if not self._packed:
-            return torch.bmm(member.expand(items, *member.shape), values)
+            return torch.bmm(_repeated(member, items), values)
         packs = -(-items // PACK)
         padded = values.new_zeros((packs * PACK, n))
         padded[:items] = values[..., 0]
         columns = padded.view(packs, PACK, n).transpose(1, 2).contiguous()
-        sums = torch.bmm(member.expand(packs, *member.shape), columns)
+        sums = torch.bmm(_repeated(member, packs), columns)
         return sums.transpose(1, 2).reshape(packs * PACK, -1)[:items, :, None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    """What some items are evaluated on.
+
+    Attributes:
+        index: (m,) federations; m is the number of items, or 1.
+        member: (m, groups, n) 0/1 matrices; None where they would be too large.
+        true: (classes, m, groups, 1) rows of each label.
+        size: (m, groups, 1) rows.
+    """
+
+    index: Tensor
+    member: Tensor | None
+    true: Tensor
+    size: Tensor
+
+
+def _repeated(matrices: Tensor, number: int) -> Tensor:
+    """Repeat the sequence of (m, ..) matrices until there are as many as asked for."""
+    if len(matrices) in (1, number):
+        return matrices.expand(number, *matrices.shape[1:])
+    return matrices.repeat(number // len(matrices), 1, 1)
 
 
 def _first_of_ties(predicted: Tensor) -> Tensor:

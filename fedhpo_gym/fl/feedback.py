@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedhpo_gym.fl.evaluation import Evaluator
-from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.fl.evaluation import Evaluator, lay_out
 from fedhpo_gym.fl.items import Items
 from fedhpo_gym.fl.lockstep import Lockstep, Observer
-from fedhpo_gym.fl.models import Inputs, Model, Parameters
+from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import sum_classes
+from fedhpo_gym.fl.stack import Prepared, Stack
 from fedhpo_gym.schema import METRICS, SPLITS
 
 MAX_NORM = 1e18
@@ -54,63 +54,82 @@ def empty_feedback(size: tuple[int, int, int]) -> Feedback:
     )
 
 
-class Evaluation:
-    """Evaluates the courses of groups that share a federation and a model."""
+OfClients = dict[tuple[Prepared, int], Evaluator]
+"""Evaluators of single clients."""
 
-    def __init__(
-        self, federation: Federation, model: Model, inputs: Inputs, device: torch.device
-    ) -> None:
-        self._federation = federation
-        self._arguments = (federation, model, inputs, device)
-        self._buffers = model.buffers
+
+class Evaluation:
+    """Evaluates the courses of groups on one stack of federations."""
+
+    def __init__(self, stack: Stack, of_clients: OfClients, device: torch.device) -> None:
+        """Evaluate on the federations of a stack; `of_clients` is shared with other stacks."""
+        self._stack = stack
+        self._device = device
         self._all: Evaluator | None = None
-        self._single: dict[int, Evaluator] = {}
+        self._of_clients = of_clients
 
     def __call__(self, lockstep: Lockstep) -> NDArray[np.float32]:
         """Return (blocks, slots, clients, splits, metrics) of the model each client would use."""
+        which = lockstep.roster.federation
         if not lockstep.personal:
             if self._all is None:
-                self._all = Evaluator(*self._arguments)
-            return self._all(lockstep.parameters)
-        clients = range(self._federation.num_clients)
-        metrics = [self._of(c)(lockstep.client_parameters(c)) for c in clients]
+                rows = [lay_out(part.federation) for part in self._stack.parts]
+                self._all = Evaluator(self._stack, rows, self._device)
+            several = len(self._stack.parts) > 1
+            return self._all(lockstep.parameters, which if several else None)
+        clients = range(self._stack.num_clients)
+        metrics = [self._of_client(c, which, lockstep.client_parameters(c)) for c in clients]
         return np.concatenate(metrics, axis=2)
 
     def observer(
         self, lockstep: Lockstep, feedback: Feedback, index: int, metrics: bool = True
     ) -> Observer:
         """Return what fills in one round of a group's feedback, with or without the metrics."""
-        fixed = self._buffers
+        fixed = self._stack.model.buffers
+        positions, used = lockstep.positions, lockstep.positions >= 0
 
         def observe(items: Items, start: Parameters, local: Parameters) -> None:
             trained = {name: v - start[name] for name, v in local.items() if name not in fixed}
             norm, alignment = _compare(items, trained)
-            blocks = [block.courses for block in lockstep.group.blocks]
-            for row, (block, client) in enumerate(
-                zip(items.block.tolist(), items.client.tolist(), strict=True)
-            ):
-                at, used = blocks[block], slice(len(blocks[block]))
-                feedback.sampled[at, index, client] = True
-                feedback.update_norm[at, index, client] = norm[row, used]
-                feedback.alignment[at, index, client] = alignment[row, used]
+            row, slot = np.nonzero(used[items.block])
+            at = positions[items.block[row], slot], index, items.client[row]
+            feedback.sampled[at] = True
+            feedback.update_norm[at] = norm[row, slot]
+            feedback.alignment[at] = alignment[row, slot]
             for client in np.unique(items.client).tolist() if metrics else ():
                 chosen = np.flatnonzero(items.client == client)
-                where = torch.from_numpy(chosen)
-                before, after = (
-                    self._of(client)({k: v[:, where] for k, v in values.items()})[:, :, 0]
-                    for values in (start, local)
-                )
-                for row, block in enumerate(items.block[chosen].tolist()):
-                    at, used = blocks[block], slice(len(blocks[block]))
-                    feedback.before[at, index, client] = before[row, used]
-                    feedback.after[at, index, client] = after[row, used]
+                where = torch.from_numpy(chosen).to(self._device)
+                row, slot = np.nonzero(used[items.block[chosen]])
+                at = positions[items.block[chosen][row], slot], index, client
+                for values, out in ((start, feedback.before), (local, feedback.after)):
+                    of_client = {k: v[:, where] for k, v in values.items()}
+                    found = self._of_client(client, items.federation[chosen], of_client)
+                    out[at] = found[row, slot, 0]
 
         return observe
 
-    def _of(self, client: int) -> Evaluator:
-        if client not in self._single:
-            self._single[client] = Evaluator(*self._arguments, clients=[client])
-        return self._single[client]
+    def _of_client(
+        self, client: int, federations: NDArray[np.int64], parameters: Parameters
+    ) -> NDArray[np.float32]:
+        """Return (items, slots, 1, splits, metrics) on one client of each item's federation."""
+        slots = next(iter(parameters.values())).shape[-1]
+        shape = (len(federations), slots, 1, len(SPLITS), len(METRICS))
+        metrics = np.empty(shape, dtype=np.float32)
+        # Clients of different federations have different numbers of rows: one after the other.
+        for federation in np.unique(federations).tolist():
+            chosen = np.flatnonzero(federations == federation)
+            where = torch.from_numpy(chosen).to(self._device)
+            part = {name: value[:, where] for name, value in parameters.items()}
+            metrics[chosen] = self._evaluator(federation, client)(part)
+        return metrics
+
+    def _evaluator(self, federation: int, client: int) -> Evaluator:
+        part = self._stack.parts[federation]
+        key = part, client
+        if key not in self._of_clients:
+            rows = lay_out(part.federation, [client])
+            self._of_clients[key] = Evaluator(Stack([part]), [rows], self._device)
+        return self._of_clients[key]
 
 
 def _compare(items: Items, updates: Parameters) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.algorithms import Algorithm, Context
-from fedhpo_gym.fl.draws import normal_like
-from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.items import Items
+from fedhpo_gym.fl.draws import Names, normal_like
+from fedhpo_gym.fl.items import Items, Roster
 from fedhpo_gym.fl.models import Model
 from fedhpo_gym.fl.packing import Course, Group
 
@@ -40,12 +39,7 @@ class Hyperparameters:
         self._algorithm = algorithm
         self._device = device
         self._num_clients = num_clients
-        self._differ = any(
-            "@" in k
-            for block in group.blocks
-            for i in block.courses
-            for k in courses[i].configuration
-        )
+        self._differ = any(courses[i].own for block in group.blocks for i in block.courses)
         self._shape = (len(group.blocks), num_clients if self._differ else 1, model.slots)
         rate = self._values(courses, "learning_rate", None)
         decay = 1.0 - rate * self._values(courses, "weight_decay", 0.0)
@@ -70,30 +64,20 @@ class Hyperparameters:
         rows = self.rows(items)
         return {name: self._others[name][rows] for name in self._model.hyperparameters}
 
-    def context(
-        self, items: Items | None, federation: Federation, round_index: int, horizon: int
-    ) -> Context:
+    def context(self, items: Items | None, roster: Roster, names: Names, horizon: int) -> Context:
         """Return what the algorithm's hooks may know about items, or, for None, the blocks."""
-        sizes = federation.num_samples[:, 0]
         if items is None:
             rows = torch.arange(self._shape[0], device=self._device) * self._shape[1]
-            samples = np.full(self._shape[0], sizes.min())
-            sampled = np.array([block.num_sampled for block in self._group.blocks])
+            samples, sampled = roster.samples.min(axis=1), roster.num_sampled
         else:
-            rows, samples, sampled = self.rows(items), sizes[items.client], items.num_sampled
+            rows, samples, sampled = self.rows(items), items.samples, items.num_sampled
         return Context(
             hyperparameters={n: self._others[n][rows] for n in self._algorithm.hyperparameters},
             num_clients=self._num_clients,
             num_sampled=self._tensor(sampled)[:, None, None],
             num_samples=self._tensor(np.maximum(samples, 1))[:, None, None],
             horizon=horizon,
-            normal=lambda purpose, parameter: normal_like(
-                parameter,
-                federation.seed,
-                purpose,
-                round_index,
-                None if items is None else items.client,
-            ),
+            normal=lambda purpose, parameter: normal_like(parameter, purpose, names),
         )
 
     def _values(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.minibatches import client_order, steps_per_epoch
-from fedhpo_gym.fl.packing import Group
+from fedhpo_gym.fl.draws import Names
+from fedhpo_gym.fl.minibatches import client_orders
+from fedhpo_gym.fl.packing import Group, PerClient
+from fedhpo_gym.fl.stack import Stack
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +21,10 @@ class Items:
     Attributes:
         block: (items,) index of the block.
         client: (items,) index of the client.
+        cohort: (items,) index of the block's cohort.
+        federation: (items,) index of the federation in the stack.
+        samples: (items,) training samples of the client.
+        batch_size: (items,) samples per minibatch.
         epochs: (items,) local epochs.
         steps: (items,) local steps.
         weight: (items,) share of the client's samples among the block's sampled clients.
@@ -28,6 +33,10 @@ class Items:
 
     block: NDArray[np.int64]
     client: NDArray[np.int64]
+    cohort: NDArray[np.int64]
+    federation: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    batch_size: NDArray[np.int64]
     epochs: NDArray[np.int64]
     steps: NDArray[np.int64]
     weight: NDArray[np.float32]
@@ -39,50 +48,105 @@ class Items:
 
     def take(self, index: NDArray[np.intp]) -> Items:
         """Return some of the items."""
-        return Items(
-            self.block[index],
-            self.client[index],
-            self.epochs[index],
-            self.steps[index],
-            self.weight[index],
-            self.num_sampled[index],
+        return Items(*(getattr(self, name)[index] for name in _FIELDS))
+
+
+_FIELDS = tuple(field.name for field in fields(Items))
+
+
+class Roster:
+    """Who trains in the rounds of a group.
+
+    Attributes:
+        cohort: (blocks,) index of each block's cohort in the group.
+        federation: (blocks,) index of each block's federation in the stack.
+        num_sampled: (blocks,) clients each block samples.
+        samples: (blocks, clients) training samples.
+    """
+
+    def __init__(self, group: Group, stack: Stack) -> None:
+        """Lay out what does not change from round to round."""
+        needed = [block.needs for block in group.blocks]
+        place_of = {cohort: index for index, cohort in enumerate(group.cohorts)}
+        federation_of = {seed: index for index, seed in enumerate(group.seeds)}
+        self._cohorts = [
+            (stack.federations[federation_of[cohort.seed]].seed, cohort.round)
+            for cohort in group.cohorts
+        ]
+        self._num_clients = stack.num_clients
+        self.cohort = np.array([place_of[block.cohort] for block in group.blocks])
+        self.federation = np.array([federation_of[one.seed] for one in needed])
+        self.num_sampled = np.array([one.num_sampled for one in needed])
+        self.samples = stack.num_samples[self.federation]
+        self._epochs = _table([one.num_epochs for one in needed], stack.num_clients)
+        self._batch_size = _table([one.batch_size for one in needed], stack.num_clients)
+        self._steps = self._epochs * -(-self.samples // self._batch_size)
+
+    def items(self, elapsed: int) -> Items:
+        """Return the items of a round, `elapsed` rounds after the blocks were packed."""
+        block, client = np.nonzero(self._sampled(elapsed))
+        size = self.samples[block, client]
+        total = np.bincount(block, size, minlength=len(self.cohort))
+        items = Items(
+            block,
+            client,
+            self.cohort[block],
+            self.federation[block],
+            size,
+            self._batch_size[block, client],
+            self._epochs[block, client],
+            self._steps[block, client],
+            (size / np.maximum(total, 1)[block]).astype(np.float32),
+            self.num_sampled[block],
         )
+        return items.take(np.argsort(-items.steps, kind="stable"))
 
+    def names(self, items: Items | None, elapsed: int) -> Names:
+        """Return whom random numbers of a round are drawn for; None for the blocks' server."""
+        cohorts = [(seed, finished + elapsed) for seed, finished in self._cohorts]
+        if items is None:
+            return Names(cohorts, self.cohort, np.full_like(self.cohort, -1))
+        return Names(cohorts, items.cohort, items.client)
 
-def sample_items(group: Group, federation: Federation, round_index: int) -> Items:
-    """Draw the clients of a round."""
-    order = client_order(federation.seed, round_index, federation.num_clients)
-    sizes = federation.num_samples[:, 0]
-    rows = []
-    for index, block in enumerate(group.blocks):
-        sampled = np.sort(order[: block.num_sampled])
-        total = max(sizes[sampled].sum(), 1)
-        for client in sampled:
-            epochs = int(block.num_epochs.of(client))
-            per_epoch = steps_per_epoch(int(sizes[client]), int(group.batch_size.of(client)))
-            weight = sizes[client] / total
-            rows.append((index, client, epochs, epochs * per_epoch, weight, len(sampled)))
-    blocks, clients, epochs_of, steps, weights, counts = (
-        np.array(x) for x in zip(*rows, strict=True)
-    )
-    items = Items(blocks, clients, epochs_of, steps, weights.astype(np.float32), counts)
-    return items.take(np.argsort(-steps, kind="stable"))
+    def _sampled(self, elapsed: int) -> NDArray[np.bool_]:
+        """Draw the clients: (blocks, clients)."""
+        rounds = [(seed, finished + elapsed) for seed, finished in self._cohorts]
+        rank = np.argsort(client_orders(rounds, self._num_clients), axis=1)
+        sampled: NDArray[np.bool_] = rank[self.cohort] < self.num_sampled[:, None]
+        return sampled
 
 
 def split_items(items: Items, item_bytes: int, max_bytes: int) -> Iterator[Items]:
-    """Yield the items in portions of whole clients, clients in ascending order.
+    """Yield the items in portions of whole cohorts; of one that is too large, of whole clients.
 
-    A portion holds at least one client, and else at most `max_bytes` of local parameters.
+    A portion holds at least one client of a cohort, and else at most `max_bytes` of local
+    parameters. How a cohort is split does not depend on the others.
     """
     limit = max(max_bytes // max(item_bytes, 1), 1)
+    for part in _portions(items, items.cohort, limit):
+        yield from _portions(part, part.client, limit)
+
+
+def _portions(items: Items, key: NDArray[np.int64], limit: int) -> Iterator[Items]:
+    """Yield at most `limit` items at a time, if possible, never parting those of equal key."""
     if len(items) <= limit:
         yield items
         return
-    clients, counts = np.unique(items.client, return_counts=True)
+    keys, counts = np.unique(key, return_counts=True)
     first, used = 0, 0
-    for position, count in enumerate(counts):
+    for position, count in enumerate(counts.tolist()):
         if used and used + count > limit:
-            yield items.take(np.flatnonzero(np.isin(items.client, clients[first:position])))
+            yield items.take(np.flatnonzero(np.isin(key, keys[first:position])))
             first, used = position, 0
-        used += int(count)
-    yield items.take(np.flatnonzero(np.isin(items.client, clients[first:])))
+        used += count
+    yield items.take(np.flatnonzero(np.isin(key, keys[first:])))
+
+
+def _table(settings: Sequence[PerClient], num_clients: int) -> NDArray[np.int64]:
+    """Return (blocks, clients) settings."""
+    found = np.empty((len(settings), num_clients), dtype=np.int64)
+    for row, setting in enumerate(settings):
+        found[row] = int(setting.base)
+        for client, value in setting.own:
+            found[row, client] = int(value)
+    return found

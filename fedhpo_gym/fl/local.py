@@ -10,44 +10,38 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.fl.draws import Draws
-from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.fl.draws import Draws, Names
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.items import Items
-from fedhpo_gym.fl.minibatches import RoundBatches, draw_round
-from fedhpo_gym.fl.models import Inputs, Minibatch, Model, Parameters
+from fedhpo_gym.fl.minibatches import RoundBatches, draw_minibatches
+from fedhpo_gym.fl.models import Minibatch, Parameters
 from fedhpo_gym.fl.models.base import fit
-from fedhpo_gym.fl.packing import PerClient
+from fedhpo_gym.fl.stack import Stack
 
 MAX_LAID_OUT = 2**26
 """Numbers of minibatches that are laid out ahead of the steps that read them."""
 
 
+Laid = tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]
+"""Inputs, targets, weights and sizes of the minibatches of one step."""
+
+
 class LocalTraining:
     """Runs the local steps of items of one group."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        batch_size: PerClient,
-        model: Model,
-        inputs: Inputs,
-        device: torch.device,
-    ) -> None:
-        self._federation = federation
-        self._batch_size = batch_size
-        self._model = model
-        self._inputs = inputs
+    def __init__(self, stack: Stack, width: int, device: torch.device) -> None:
+        """Train on a stack's federations, with minibatches of `width` rows, padding included."""
+        self._stack = stack
+        self._model = stack.model
+        self._width = width
         self._device = device
-        one_hot = np.eye(federation.num_classes, dtype=np.float32)[federation.labels]
-        self._targets = torch.from_numpy(one_hot).to(device)
 
     def run(
         self,
         parameters: Parameters,
         items: Items,
         settings: Hyperparameters,
-        round_index: int,
+        names: Names,
         pull: Tensor | None = None,
         anchor: Parameters | None = None,
     ) -> None:
@@ -57,7 +51,7 @@ class LocalTraining:
             parameters: parameters of the items.
             items: the items.
             settings: hyperparameters of the courses.
-            round_index: finished rounds.
+            names: whom random numbers are drawn for.
             pull: (items, 1, slots) strength of the pull towards `anchor`, see `Algorithm.pull`.
             anchor: parameters of the items before training.
         """
@@ -66,22 +60,20 @@ class LocalTraining:
         if pull is not None:
             pull = rate * pull
             decay = decay - pull
-        draws = Draws(self._federation.seed, round_index, self._device)
-        # Items are sorted by their number of steps: the ones still training are a prefix.
-        active = np.searchsorted(-items.steps, -np.arange(items.steps[0]), side="left").tolist()
+        draws = Draws(names, self._device)
         others = settings.of_model(items)
         trained = [name for name in parameters if name not in self._model.buffers]
-        for step, x, targets, weights, sizes in self._batches(items, round_index):
-            count = active[step]
-            left_out = self._left_out(sizes[:count])
+        for x, targets, weights, sizes in self._batches(items, names):
+            count = len(sizes)
+            left_out = self._left_out(sizes)
             batch = Minibatch(
-                x=x[:count],
-                targets=targets[:, :count],
-                rates=_unless(left_out, weights[:count] * rate[:count], 0.0),
+                x=x,
+                targets=targets,
+                rates=_unless(left_out, weights * rate[:count], 0.0),
                 decay=_unless(left_out, decay[:count], 1.0),
-                sizes=sizes[:count],
+                sizes=sizes,
                 settings={name: value[:count] for name, value in others.items()},
-                uniform=_uniform(draws, items.client[:count]),
+                uniform=_uniform(draws, count),
             )
             part = {name: value[:, :count] for name, value in parameters.items()}
             self._model.sgd_step(part, batch)
@@ -97,38 +89,69 @@ class LocalTraining:
             return None
         return torch.from_numpy(too_small).to(self._device)[:, None, None]
 
-    def _batches(
-        self, items: Items, round_index: int
-    ) -> Iterator[tuple[int, Tensor, Tensor, Tensor, NDArray[np.int64]]]:
-        """Yield step, inputs, targets, weights and sizes of the minibatches of all items."""
-        clients, where = np.unique(items.client, return_inverse=True)
-        epochs = int(items.epochs.max())
-        drawn = draw_round(self._federation, round_index, clients, self._batch_size, epochs)
-        column = torch.from_numpy(where).to(self._device)
+    def _batches(self, items: Items, names: Names) -> Iterator[Laid]:
+        """Yield inputs, targets, weights and sizes of the minibatches of each step.
+
+        Items are sorted by their number of steps: the ones still training are a prefix.
+        """
+        drawn, column = self._draw(items, names)
+        active = np.searchsorted(-items.steps, -np.arange(items.steps[0]), side="left")
         row = torch.zeros((1, 1, 1), dtype=torch.int64, device=self._device)
-        per_step = math.prod(self._inputs[row].shape) * drawn.rows.shape[2] * len(items)
-        chunk = max(MAX_LAID_OUT // per_step, 1)
+        per_item = math.prod(self._stack.inputs[row].shape) * self._width
         # Everything a step reads is laid out by item before the first step: a step of small
         # courses costs as much as its number of tensor operations.
-        for first in range(0, int(items.steps[0]), chunk):
-            span = slice(first, min(first + chunk, int(items.steps[0])))
-            yield from self._lay_out(drawn, span, column)
+        portion = np.cumsum(active) * per_item // MAX_LAID_OUT
+        for steps in np.split(np.arange(len(active)), np.flatnonzero(np.diff(portion)) + 1):
+            if len(steps):
+                yield from self._lay_out(drawn, steps, active[steps], column)
+
+    def _draw(self, items: Items, names: Names) -> tuple[RoundBatches, NDArray[np.int64]]:
+        """Draw the minibatches of all clients, and say which column is each item's."""
+        named, where = names.distinct
+        order = np.argsort(where, kind="stable")
+        first = order[np.searchsorted(where[order], np.arange(len(named)))]
+        epochs = np.zeros(len(named), dtype=np.int64)
+        np.maximum.at(epochs, where, items.epochs)
+        rows = [
+            self._stack.rows(federation, client)
+            for federation, client in zip(
+                items.federation[first].tolist(), items.client[first].tolist(), strict=True
+            )
+        ]
+        return draw_minibatches(named, rows, items.batch_size[first], epochs, self._width), where
 
     def _lay_out(
-        self, drawn: RoundBatches, span: slice, column: Tensor
-    ) -> Iterator[tuple[int, Tensor, Tensor, Tensor, NDArray[np.int64]]]:
-        rows = torch.from_numpy(drawn.rows[span]).to(self._device)
-        x = self._inputs[rows].index_select(1, column)
-        targets = self._targets[rows].permute(0, 3, 1, 2).index_select(2, column).unsqueeze(-1)
-        weights = torch.from_numpy(drawn.weights[span]).to(self._device)
-        weights = weights.index_select(1, column).unsqueeze(-1)
-        sizes = drawn.sizes[span][:, column.cpu().numpy()]
-        for offset in range(len(x)):
-            yield span.start + offset, x[offset], targets[offset], weights[offset], sizes[offset]
+        self,
+        drawn: RoundBatches,
+        steps: NDArray[np.int64],
+        active: NDArray[np.int64],
+        column: NDArray[np.int64],
+    ) -> Iterator[Laid]:
+        """Lay out some steps of the items that still train, one step after the other."""
+        step = np.repeat(steps, active)
+        item = np.arange(len(step)) - np.repeat(np.cumsum(active) - active, active)
+        at: tuple[NDArray[np.int64], ...] = step, column[item]
+        where: NDArray[np.int64] | None = None
+        if len(column) > drawn.sizes.shape[1]:  # the rows of a minibatch are gathered once
+            places, where = np.unique(
+                np.ravel_multi_index(at, drawn.sizes.shape), return_inverse=True
+            )
+            at = np.unravel_index(places, drawn.sizes.shape)
+        rows = torch.from_numpy(drawn.rows[at]).to(self._device)
+        x, target = self._stack.take(rows), self._stack.targets(rows)
+        weight, sizes = torch.from_numpy(drawn.weights[at]).to(self._device), drawn.sizes[at]
+        if where is not None:
+            index = torch.from_numpy(where).to(self._device)
+            x, target = x.index_select(0, index), target.index_select(1, index)
+            weight, sizes = weight.index_select(0, index), sizes[where]
+        target, weight = target.unsqueeze(-1), weight.unsqueeze(-1)
+        for end, count in zip(np.cumsum(active).tolist(), active.tolist(), strict=True):
+            span = slice(end - count, end)
+            yield x[span], target[:, span], weight[span], sizes[span]
 
 
-def _uniform(draws: Draws, clients: NDArray[np.int64]) -> Callable[[tuple[int, ...]], Tensor]:
-    return lambda shape: draws.uniform(clients, shape)
+def _uniform(draws: Draws, items: int) -> Callable[[tuple[int, ...]], Tensor]:
+    return lambda shape: draws.uniform(items, shape)
 
 
 def _unless(where: Tensor | None, values: Tensor, otherwise: float) -> Tensor:

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fedhpo_gym.fl.algorithms import Algorithm, Context
 from fedhpo_gym.fl.buffers import Buffers
-from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
-from fedhpo_gym.fl.items import Items, sample_items, split_items
+from fedhpo_gym.fl.items import Items, Roster, split_items
 from fedhpo_gym.fl.local import LocalTraining
-from fedhpo_gym.fl.models import Inputs, Model, Parameters
+from fedhpo_gym.fl.minibatches import batch_rows
+from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import fit
 from fedhpo_gym.fl.packing import Course, Group
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.fl.stack import Stack
 
 MAX_LOCAL_BYTES = 2**26
 """Local parameters that are trained at once; more clients than fit train one part after the other,
@@ -60,17 +60,16 @@ class Lockstep:
         parameters: global parameters, (.., blocks, .., slots) each.
         state: the server's state, likewise.
         personal: parameters that stay with the clients, (.., blocks x clients, .., slots).
-        round: number of finished rounds.
+        elapsed: number of rounds since the courses were packed.
         diverged_at: (blocks, slots) round in which a course left the finite numbers; 0 if none.
+        positions: (blocks, slots) position of each course in the batch; -1 where a slot is idle.
     """
 
     def __init__(
         self,
         group: Group,
         courses: Sequence[Course],
-        federation: Federation,
-        model: Model,
-        inputs: Inputs,
+        stack: Stack,
         algorithm: Algorithm,
         device: torch.device,
         horizon: int,
@@ -78,23 +77,30 @@ class Lockstep:
     ) -> None:
         """Initialise every course of the group from its seed."""
         self.group = group
-        self._federation = federation
-        self._model = model
+        self.stack = stack
+        self.roster = Roster(group, stack)
+        self._model = stack.model
         self._algorithm = algorithm
         self._device = device
         self._horizon = horizon
         self._buffers = buffers
-        self._local = LocalTraining(federation, group.batch_size, model, inputs, device)
+        self.elapsed = 0
+        self._started = np.array([block.round for block in group.blocks])[:, None]
+        first = group.cohorts[0]
+        width = batch_rows(stack.federations[0], first.batch_size)
+        self._local = LocalTraining(stack, width, device)
         self.parameters = self._initial()
         names = self.parameters.keys()
-        self.personal_names = algorithm.personal(names, model.norms) | model.personal
+        self.personal_names = algorithm.personal(names, self._model.norms) | self._model.personal
         kept = frozenset(names) if algorithm.keeps_copy else self.personal_names
         self.personal = {
-            name: self.parameters[name].repeat_interleave(federation.num_clients, dim=1)
-            for name in kept
+            name: self.parameters[name].repeat_interleave(stack.num_clients, dim=1) for name in kept
         }
-        self.round = group.round
-        self.diverged_at = np.zeros((len(group.blocks), model.slots), dtype=np.int64)
+        shape = len(group.blocks), self._model.slots
+        self.diverged_at = np.zeros(shape, dtype=np.int64)
+        self.positions = np.full(shape, -1)
+        for index, block in enumerate(group.blocks):
+            self.positions[index, : len(block.courses)] = block.courses
         self.configure(courses)
         self.state = algorithm.init_state(self._trained(self.parameters), self._context())
 
@@ -103,7 +109,7 @@ class Lockstep:
         self._settings = Hyperparameters(
             self.group,
             courses,
-            self._federation.num_clients,
+            self.stack.num_clients,
             self._model,
             self._algorithm,
             self._device,
@@ -127,25 +133,26 @@ class Lockstep:
             if observer is not None and received is not None:
                 observer(part, received, local)
             self._accumulate(average, self._upload(local, part), part)
-        self.round += 1
+        self.elapsed += 1
         self._commit(start, average)
 
     def items(self, ahead: int = 0) -> Items:
         """Return who trains in the next round, or some rounds ahead of it."""
-        return sample_items(self.group, self._federation, self.round + ahead)
+        return self.roster.items(self.elapsed + ahead)
 
     def _train(self, items: Items, start: Parameters) -> Parameters:
         """Return the parameters of the items after local training, (.., items, .., slots)."""
         received = self._receive(items, start)
         pull = self._algorithm.pull(self._context(items))
+        names = self.roster.names(items, self.elapsed)
         if self._algorithm.keeps_copy:
             own = self._gather_personal(items)
-            self._local.run(own, items, self._settings, self.round, pull, received)
+            self._local.run(own, items, self._settings, names, pull, received)
             self._keep(items, own)
-            self._local.run(received, items, self._settings, self.round)
+            self._local.run(received, items, self._settings, names)
             return received
         local = received if pull is None else self._receive(items, start, "pulled ")
-        self._local.run(local, items, self._settings, self.round, pull, received)
+        self._local.run(local, items, self._settings, names, pull, received)
         self._keep(items, {name: local[name] for name in self.personal})
         return local
 
@@ -178,25 +185,25 @@ class Lockstep:
 
     def client_parameters(self, client: int) -> Parameters:
         """Return what one client would predict with, (.., blocks, .., slots)."""
-        index = np.arange(len(self.group.blocks)) * self._federation.num_clients + client
+        index = np.arange(len(self.group.blocks)) * self.stack.num_clients + client
         own = {k: v.index_select(1, self._index(index)) for k, v in self.personal.items()}
         return {**self.parameters, **own}
 
     def get(self, block: int, slot: int) -> CourseState:
         """Return a copy of the state of one course."""
-        n = self._federation.num_clients
+        n = self.stack.num_clients
         own = {k: v[:, block * n : (block + 1) * n, ..., slot] for k, v in self.personal.items()}
         return CourseState(
             {name: value[:, block, ..., slot].clone() for name, value in self.parameters.items()},
             {name: value[:, block, ..., slot].clone() for name, value in self.state.items()},
             {name: value.clone() for name, value in own.items()},
-            self.round,
+            self.group.blocks[block].round + self.elapsed,
             int(self.diverged_at[block, slot]),
         )
 
     def put(self, block: int, slot: int, state: CourseState) -> None:
-        """Set the state of one course; its round must be that of the group."""
-        n = self._federation.num_clients
+        """Set the state of one course; its round must be that of the block."""
+        n = self.stack.num_clients
         for name, value in state.parameters.items():
             self.parameters[name][:, block, ..., slot] = value
         for name, value in state.server.items():
@@ -211,13 +218,13 @@ class Lockstep:
         return {**local, **self._algorithm.upload(self._trained(local), self._context(items))}
 
     def _gather_personal(self, items: Items) -> Parameters:
-        index = self._index(items.block * self._federation.num_clients + items.client)
+        index = self._index(items.block * self.stack.num_clients + items.client)
         return {name: value.index_select(1, index) for name, value in self.personal.items()}
 
     def _keep(self, items: Items, own: Parameters) -> None:
         if not own:
             return
-        index = self._index(items.block * self._federation.num_clients + items.client)
+        index = self._index(items.block * self.stack.num_clients + items.client)
         # A client that diverged keeps its last finite model, and touches no other client.
         finite = torch.stack([_finite(value) for value in own.values()]).all(0)[:, None, :]
         for name, value in _where(finite, own, self._gather_personal(items)).items():
@@ -247,22 +254,23 @@ class Lockstep:
         """Mark (blocks, slots) courses as diverged in this round and stop training them."""
         new = diverged & (self.diverged_at == 0)
         if new.any():
-            self.diverged_at[new] = self.round
+            now = self._started + self.elapsed
+            self.diverged_at = np.where(new, now, self.diverged_at)
             self._settings.stop(new)
 
     def _initial(self) -> Parameters:
-        drawn = self._model.init(stream(self._federation.seed, "init"))
-        blocks, slots = len(self.group.blocks), self._model.slots
+        drawn = self.stack.initial(self.roster.federation)
         return {
-            name: torch.from_numpy(value)[:, None, ..., None]
-            .expand(value.shape[0], blocks, *value.shape[1:], slots)
+            name: torch.from_numpy(value)[..., None]
+            .expand(*value.shape, self._model.slots)
             .contiguous()
             .to(self._device)
             for name, value in drawn.items()
         }
 
     def _context(self, items: Items | None = None) -> Context:
-        return self._settings.context(items, self._federation, self.round, self._horizon)
+        names = self.roster.names(items, self.elapsed)
+        return self._settings.context(items, self.roster, names, self._horizon)
 
     def _index(self, values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)

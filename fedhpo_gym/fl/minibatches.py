@@ -1,12 +1,12 @@
 """Which clients train in a round and on which minibatches: drawn from the seed alone.
 
-Courses that share a seed and a batch size share their minibatches, whatever else they are
+Courses that share a seed, a batch size and a round share their minibatches, whatever else they are
 configured to do; that is what lets the engine train them as one matrix product.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.packing import PerClient
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.seeding import streams
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class RoundBatches:
     """The minibatches of some clients in one round.
 
     Attributes:
-        rows: (steps, clients, batch) row indices into the federation; 0 where padded.
+        rows: (steps, clients, batch) row indices; 0 where padded.
         weights: (steps, clients, batch) float32, 1 / minibatch size; 0 where padded.
         sizes: (steps, clients) rows that are not padding.
     """
@@ -37,12 +37,13 @@ def client_order(seed: int, round_index: int, num_clients: int) -> NDArray[np.in
 
     Rounds of courses that differ only in the client sample rate are thus nested.
     """
-    return stream(seed, "clients", round_index).permutation(num_clients)
+    order: NDArray[np.int64] = client_orders([(seed, round_index)], num_clients)[0]
+    return order
 
 
-def steps_per_epoch(num_samples: int, batch_size: int) -> int:
-    """Return the number of minibatches of one local epoch; the last may be smaller."""
-    return math.ceil(num_samples / batch_size)
+def client_orders(rounds: Sequence[tuple[int, int]], num_clients: int) -> NDArray[np.int64]:
+    """Return (rounds, clients) orders of some (seed, finished rounds); see `client_order`."""
+    return np.stack([rng.permutation(num_clients) for rng in streams("clients", rounds)])
 
 
 def batch_rows(federation: Federation, batch_size: PerClient) -> int:
@@ -67,32 +68,58 @@ def draw_round(
     Every client has its own stream and draws epoch after epoch, so the result for one client does
     not depend on which others are asked for nor on how many epochs follow.
     """
-    width = batch_rows(federation, batch_size)
-    of = [_client_sizes(federation, int(client), batch_size) for client in clients]
-    steps = num_epochs * max(len(sizes) for sizes in of)
-    rows = np.zeros((steps, len(clients), width), dtype=np.int64)
-    weights = np.zeros((steps, len(clients), width), dtype=np.float32)
-    sizes = np.zeros((steps, len(clients)), dtype=np.int64)
-    for column, client in enumerate(clients):
-        own = federation.clients[client][0]
-        rng = stream(federation.seed, "minibatches", round_index, int(client))
-        per_epoch = len(of[column])
-        full = np.zeros((per_epoch, width), dtype=np.int64)
-        mask = np.arange(width) < of[column][:, None]
-        weight = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
-        for epoch in range(num_epochs):
-            full[mask] = own[rng.permutation(len(own))]
-            span = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
-            rows[span, column] = full
-            weights[span, column] = weight
-            sizes[span, column] = of[column]
-    return RoundBatches(rows, weights, sizes)
+    chosen = clients.tolist()
+    return draw_minibatches(
+        [(federation.seed, round_index, client) for client in chosen],
+        [federation.clients[client][0] for client in chosen],
+        np.array([int(batch_size.of(client)) for client in chosen]),
+        np.full(len(chosen), num_epochs),
+        batch_rows(federation, batch_size),
+    )
 
 
-def _client_sizes(federation: Federation, client: int, batch_size: PerClient) -> NDArray[np.int64]:
-    """Return the sizes of a client's minibatches: all full but perhaps the last."""
-    n, size = int(federation.num_samples[client, 0]), int(batch_size.of(client))
-    sizes = np.full(steps_per_epoch(n, size), min(size, n), dtype=np.int64)
-    if len(sizes):
-        sizes[-1] = n - size * (len(sizes) - 1)
-    return sizes
+def draw_minibatches(
+    names: Sequence[tuple[int, ...]],
+    rows: Sequence[NDArray[np.int64]],
+    batch_size: NDArray[np.int64],
+    epochs: NDArray[np.int64],
+    width: int,
+) -> RoundBatches:
+    """Draw the minibatches of clients, of one federation or of several.
+
+    Args:
+        names: seed, finished rounds and client: what names the stream of each.
+        rows: training samples of each.
+        batch_size: (clients,) samples per minibatch.
+        epochs: (clients,) local epochs.
+        width: rows of a minibatch, padding included.
+    """
+    held = np.array([len(own) for own in rows])
+    per_epoch = -(-held // batch_size)
+    steps = epochs * per_epoch
+    flat = np.zeros((len(rows), int(steps.max()) * width), dtype=np.int64)
+    plan = zip(
+        streams("minibatches", names),
+        rows,
+        batch_size.tolist(),
+        per_epoch.tolist(),
+        epochs.tolist(),
+        strict=True,
+    )
+    for column, (rng, own, size, stride, repeats) in enumerate(plan):
+        for start in range(0, repeats * stride * width, max(stride * width, 1)):
+            if size >= width:  # minibatches are not padded, but perhaps the last: no gaps
+                drawn = flat[column, start : start + len(own)]
+                drawn[:] = own
+                rng.shuffle(drawn)
+            else:
+                places = np.arange(len(own))
+                places += places // size * (width - size) + start
+                flat[column, places] = own[rng.permutation(len(own))]
+    step = np.arange(steps.max())[:, None]
+    sizes = np.minimum(held - step % np.maximum(per_epoch, 1) * batch_size, batch_size)
+    sizes[step >= steps] = 0
+    share = (1.0 / np.maximum(sizes, 1)).astype(np.float32)[..., None]
+    weights = np.where(np.arange(width) < sizes[..., None], share, np.float32(0.0))
+    laid_out = flat.reshape(len(rows), len(step), width).transpose(1, 0, 2)
+    return RoundBatches(laid_out, weights, sizes)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -36,12 +37,17 @@ class Course:
     def value(self, name: str, default: float) -> PerClient:
         """Return a setting of the course, for all clients and for those that differ."""
         base = self.configuration.get(name, default)
-        own = (
-            (int(key.rpartition("@")[2]), value)
-            for key, value in self.configuration.items()
-            if key.startswith(f"{name}@") and value != base
-        )
-        return PerClient(base, tuple(sorted(own)))
+        own = (item for item in self.own.get(name, ()) if item[1] != base)
+        return PerClient(base, tuple(own))
+
+    @cached_property
+    def own(self) -> Mapping[str, Sequence[tuple[int, float]]]:
+        """Settings for one client alone: (client, value) pairs by name, sorted."""
+        found: dict[str, list[tuple[int, float]]] = {}
+        for key in filter(_is_own, self.configuration):
+            name, _, client = key.rpartition("@")
+            found.setdefault(name, []).append((int(client), self.configuration[key]))
+        return {name: sorted(pairs) for name, pairs in found.items()}
 
 
 @dataclass(frozen=True)
@@ -61,72 +67,126 @@ class PerClient:
         return dict(self.own).get(client, self.base)
 
 
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Courses that sample as many clients and take as many local epochs.
+class Needs(NamedTuple):
+    """What decides where a course is packed.
 
     Attributes:
-        courses: (m,) positions of the courses in the batch; m is at most the model's slots.
+        seed: which federation it trains on.
+        architecture: (name, value) pairs of the configuration that shape the model.
+        batch_size: samples per minibatch.
         num_epochs: local epochs per round.
         num_sampled: clients per round.
     """
 
-    courses: NDArray[np.int64]
+    seed: int
+    architecture: tuple[tuple[str, float], ...]
+    batch_size: PerClient
     num_epochs: PerClient
     num_sampled: int
 
 
-@dataclass(frozen=True)
-class Group:
-    """Blocks that share a federation, a model and batch sizes, hence their minibatches.
-
-    Attributes:
-        seed: seed of all courses.
-        batch_size: samples per minibatch.
-        architecture: (name, value) pairs of the configuration that shape the model.
-        round: finished rounds of all courses.
-        blocks: the blocks.
-    """
-
-    seed: int
-    batch_size: PerClient
-    architecture: tuple[tuple[str, float], ...]
-    round: int
-    blocks: tuple[Block, ...]
-
-
-def pack(
-    courses: Sequence[Course],
-    num_clients: int,
-    slots: int,
-    architecture: Sequence[str] = (),
-    rounds: Sequence[int] | None = None,
-) -> list[Group]:
-    """Sort courses into groups and blocks; the order of `courses` inside a block is kept.
+def needs(course: Course, num_clients: int, architecture: Sequence[str] = ()) -> Needs:
+    """Return what decides where a course is packed.
 
     Args:
-        courses: the courses.
-        num_clients: clients of their federation.
-        slots: courses per block.
+        course: the course.
+        num_clients: clients of its federation.
         architecture: names of the settings that shape the model.
-        rounds: finished rounds of each course; 0 by default.
 
     Raises:
         InvalidArgumentError: a configuration lacks what shapes the model.
     """
-    members: dict[_Key, dict[tuple[PerClient, int], list[int]]] = defaultdict(
-        lambda: defaultdict(list)
+    return Needs(
+        course.seed,
+        tuple((name, _required(course, name)) for name in architecture),
+        course.value("batch_size", FULL_BATCH),
+        course.value("step_size", 1),
+        Fidelity(0, course.client_sample_rate).sampled_clients(num_clients),
     )
-    for position, course in enumerate(courses):
-        group = _Key(
-            course.seed,
-            course.value("batch_size", FULL_BATCH),
-            tuple((name, _required(course, name)) for name in architecture),
-            0 if rounds is None else rounds[position],
-        )
-        sampled = Fidelity(0, course.client_sample_rate).sampled_clients(num_clients)
-        members[group][course.value("step_size", 1), sampled].append(position)
-    return [Group(*key, tuple(_blocks(members[key], slots))) for key in sorted(members, key=repr)]
+
+
+class Cohort(NamedTuple):
+    """What blocks with the same minibatches have in common.
+
+    Attributes:
+        seed: which federation they train on.
+        batch_size: samples per minibatch.
+        round: finished rounds of all of them when they were packed.
+    """
+
+    seed: int
+    batch_size: PerClient
+    round: int
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Courses that differ in nothing that decides which samples they are trained on.
+
+    Attributes:
+        courses: (m,) positions of the courses in the batch; m is at most the model's slots.
+        needs: what they all need.
+        round: finished rounds of all of them when they were packed.
+    """
+
+    courses: NDArray[np.int64]
+    needs: Needs
+    round: int
+
+    @property
+    def cohort(self) -> Cohort:
+        """What it shares with the blocks that see the same minibatches."""
+        return Cohort(self.needs.seed, self.needs.batch_size, self.round)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Blocks whose tensors have the same shapes: they are trained as one.
+
+    Attributes:
+        architecture: (name, value) pairs of the configuration that shape the model.
+        blocks: the blocks.
+    """
+
+    architecture: tuple[tuple[str, float], ...]
+    blocks: tuple[Block, ...]
+
+    @cached_property
+    def cohorts(self) -> tuple[Cohort, ...]:
+        """The cohorts of the blocks, each once."""
+        return tuple(dict.fromkeys(block.cohort for block in self.blocks))
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """The federations of the blocks, each once."""
+        return tuple(dict.fromkeys(cohort.seed for cohort in self.cohorts))
+
+
+def pack(
+    courses: Sequence[Needs],
+    rounds: Sequence[int],
+    slots: int,
+    shape_of: Callable[[Needs], Hashable],
+) -> list[Group]:
+    """Sort courses into groups and blocks; the order of `courses` inside a block is kept.
+
+    Args:
+        courses: what each course needs.
+        rounds: finished rounds of each course.
+        slots: courses per block.
+        shape_of: what must be equal for two courses to be in one group, besides the shape of the
+            model.
+    """
+    members: dict[tuple[Needs, int], list[int]] = defaultdict(list)
+    for position, key in enumerate(zip(courses, rounds, strict=True)):
+        members[key].append(position)
+    groups: dict[Hashable, list[Block]] = defaultdict(list)
+    for (needed, finished), positions in members.items():
+        groups[needed.architecture, shape_of(needed)] += [
+            Block(np.array(positions[start : start + slots]), needed, finished)
+            for start in range(0, len(positions), slots)
+        ]
+    return [Group(blocks[0].needs.architecture, tuple(blocks)) for blocks in groups.values()]
 
 
 def _required(course: Course, name: str) -> float:
@@ -136,18 +196,5 @@ def _required(course: Course, name: str) -> float:
     return course.configuration[name]
 
 
-class _Key(NamedTuple):
-    """What the courses of a group share; see `Group`."""
-
-    seed: int
-    batch_size: PerClient
-    architecture: tuple[tuple[str, float], ...]
-    round: int
-
-
-def _blocks(members: Mapping[tuple[PerClient, int], list[int]], slots: int) -> list[Block]:
-    return [
-        Block(np.array(positions[start : start + slots]), epochs, sampled)
-        for (epochs, sampled), positions in sorted(members.items(), key=repr)
-        for start in range(0, len(positions), slots)
-    ]
+def _is_own(key: str) -> bool:
+    return "@" in key

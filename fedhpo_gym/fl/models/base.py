@@ -62,6 +62,16 @@ class Model(ABC):
     def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> Model:
         """Create the model that fits a federation's data; `shape` holds the architecture."""
 
+    @classmethod
+    def stacks(cls, federation: Federation) -> bool:
+        """Return whether one model can read this and other federations of its shape at once.
+
+        Then `inputs` is a tensor, `slots` more than one, and `logits` takes the rows x of each
+        item, (items, n, ...), as well.
+        """
+        del federation
+        return False
+
     @abstractmethod
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
         """Draw the initial parameters of one course: as `Parameters`, without items and slots."""

@@ -43,6 +43,11 @@ class LogisticRegression(Model):
         kind = SparseLogisticRegression if sparse else cls
         return kind(federation.features.shape[1], federation.num_classes, device)
 
+    @classmethod
+    def stacks(cls, federation: Federation) -> bool:
+        """Dense rows can be laid end to end."""
+        return not isinstance(federation.features, SparseRows)
+
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
         """Draw from U(-1/sqrt(d), 1/sqrt(d)), the default of `torch.nn.Linear`."""
         bound = 1.0 / np.sqrt(self.num_inputs)
@@ -75,7 +80,7 @@ class LogisticRegression(Model):
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
         """See `Model.logits`."""
         weight = parameters["weight"]
-        return _logits(weight, x.expand(weight.shape[1], *x.shape))
+        return _logits(weight, x if x.ndim > 2 else x.expand(weight.shape[1], *x.shape))
 
 
 class SparseLogisticRegression(LogisticRegression):
