@@ -44,7 +44,7 @@ def streams(name: str, keys: Sequence[tuple[int, ...]]) -> Iterator[np.random.Ge
     Raises:
         InvalidArgumentError: see `stream`.
     """
-    if len(keys) < _MANY or max(seed for seed, *_ in keys) >= _WORD:
+    if len(keys) < _MANY or any(seed >= _WORD for seed, *_ in keys):
         for seed, *others in keys:
             yield stream(seed, name, *others)
         return

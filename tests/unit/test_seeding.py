@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.seeding import stream, streams
 
 
 def draw(seed: int, name: str, *keys: int) -> list[int]:
@@ -75,3 +77,33 @@ def test_refuses_a_bad_seed(seed: object) -> None:
 def test_refuses_a_bad_key(key: object) -> None:
     with pytest.raises(InvalidArgumentError, match=r"`keys\[1\]` must be an integer in \[0, "):
         stream(0, "a", 0, key)  # type: ignore[arg-type]
+
+
+WORDS = st.integers(0, 2**32 - 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 3).flatmap(
+        lambda n: st.lists(st.tuples(*[WORDS] * (n + 1)), min_size=1, max_size=9)
+    ),
+    st.sampled_from([1, 40]),
+    st.text(max_size=5),
+)
+def test_many_streams_are_those_made_one_by_one(
+    keys: list[tuple[int, ...]], copies: int, name: str
+) -> None:
+    found = list(streams(name, keys * copies))
+    assert len(found) == len(keys) * copies
+    for rng, (seed, *others) in zip(found, keys * copies, strict=True):
+        assert rng.bit_generator.state == stream(seed, name, *others).bit_generator.state
+
+
+def test_many_streams_take_large_seeds_and_refuse_keys_out_of_range() -> None:
+    large = [(2**70 + i, 3) for i in range(50)]
+    expected = [stream(seed, "a", key).random() for seed, key in large]
+    assert [rng.random() for rng in streams("a", large)] == expected
+    assert list(streams("a", [])) == []
+    for key in (-1, 2**32, True, 1.5):
+        with pytest.raises(InvalidArgumentError, match="must be"):
+            list(streams("a", [(1, key)] * 50))  # type: ignore[list-item]
