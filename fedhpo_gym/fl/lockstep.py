@@ -26,6 +26,8 @@ MAX_LOCAL_BYTES = 2**26
 and so memory does not grow with their number."""
 MIN_ALONE = 2**16
 """Numbers of a parameter from which on items are added one by one, without gathering them first."""
+PIECE = 2**16
+"""Numbers that are weighted and added at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,10 +180,12 @@ class Lockstep:
                 block, index = self._index(items.block[own]), self._index(own)
                 weight = torch.from_numpy(items.weight[own]).to(self._device)[:, None, None]
                 for name, value in average.items():
-                    one = local[name][:, own[0] : own[0] + 1]
-                    part = one if len(own) == 1 else local[name].index_select(1, index)
-                    out = self._buffers.take("weighted", part.shape, part)
-                    value.index_add_(1, block, torch.mul(part, fit(weight, part), out=out))
+                    if len(own) > 1:
+                        part = local[name].index_select(1, index)
+                        value.index_add_(1, block, part.mul_(fit(weight, part)))
+                    else:
+                        whole = value[:, items.block[own[0]], None]
+                        _add_weighted(whole, local[name][:, own[0], None], fit(weight, value))
 
     def client_parameters(self, client: int) -> Parameters:
         """Return what one client would predict with, (.., blocks, .., slots)."""
@@ -276,8 +280,17 @@ class Lockstep:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
 
 
+def _add_weighted(total: Tensor, part: Tensor, weight: Tensor) -> None:
+    """Add weight x part to a total (own, 1, .., slots), in pieces that stay in the cache."""
+    rows = max(PIECE * part.shape[2] // max(part.numel(), 1), 1)
+    for into, piece in zip(torch.split(total, rows, 2), torch.split(part, rows, 2), strict=True):
+        into.add_(piece * weight)
+
+
 def _finite(value: Tensor) -> Tensor:
     """(items, slots): all numbers of an item's tensor are finite."""
+    if torch.isfinite(torch.stack(torch.aminmax(value))).all():
+        return value.new_ones((value.shape[1], value.shape[-1]), dtype=torch.bool)
     return torch.isfinite(value).all(0).flatten(1, -2).all(1)
 
 

@@ -131,6 +131,11 @@ def _normalise(pixels: Tensor) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last)
 
 
+def _layout(maps: Tensor) -> torch.memory_format:
+    last = maps.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if last else torch.contiguous_format
+
+
 def _rows(maps: Tensor) -> Tensor:
     """Flatten channels-last feature maps without a copy."""
     return maps.permute(0, 2, 3, 1).flatten(1)
@@ -195,11 +200,13 @@ class _Step:
         logits = torch.addmm(own["bias4"], kept, own["weight4"].t())
         out = (torch.softmax(logits, 1) - targets) * rates
         inner = out @ own["weight4"]
-        inner = (inner if self._mask is None else inner * self._mask[:, split:]) * (hidden > 0)
+        inner = inner if self._mask is None else inner.mul_(self._mask[:, split:])
+        inner = _aten.threshold_backward(inner, hidden, 0)
         back = inner @ own["weight3"]
-        back = back if self._mask is None else back * self._mask[:, :split]
+        back = back if self._mask is None else back.mul_(self._mask[:, :split])
         back = back.view(len(back), maps.shape[2], maps.shape[3], -1).permute(0, 3, 1, 2)
-        back, gradients = self._backward("2", back * (maps > 0), True)
+        back, gradients = self._backward("2", _aten.threshold_backward(back, maps, 0), True)
+        back = _aten.threshold_backward(back, self._saved["2"][0], 0)
         gradients.update(self._backward("1", back, False)[1])
         gradients["bias3"], gradients["bias4"] = inner.sum(0), out.sum(0)
         scale = self._clip(gradients, ((inner, flat), (out, kept)), rates.sum())
@@ -222,6 +229,8 @@ class _Step:
             MOMENTUM,
             EPSILON,
         )
+        # Maps of one channel are not channels-last, and pooling them takes ten times as long.
+        normal = normal.contiguous(memory_format=torch.channels_last)
         pooled, where = functional.max_pool2d_with_indices(normal, [2, 2])
         self._saved[layer] = (x, kernel, maps, normal, mean, inverse, where)
         # Pooling first: the larger of two rectified numbers is the rectified larger one.
@@ -229,11 +238,9 @@ class _Step:
 
     def _backward(self, layer: str, back: Tensor, further: bool) -> tuple[Tensor, Parameters]:
         x, kernel, maps, normal, mean, inverse, where = self._saved[layer]
-        if not further:
-            back = back * (self._rectified(layer) > 0)
         back = _aten.max_pool2d_with_indices_backward(
             back, normal, [2, 2], [2, 2], [0, 0], [1, 1], False, where
-        )
+        ).contiguous(memory_format=_layout(maps))
         scale = self._own["scale" + layer]
         back, scales, shifts = _aten.native_batch_norm_backward(
             back, maps, scale, None, None, mean, inverse, True, EPSILON, [True, True, True]
@@ -254,10 +261,6 @@ class _Step:
         names = ("kernel", "bias", "scale", "shift")
         values = (kernels, biases, scales, shifts)
         return into, {name + layer: value for name, value in zip(names, values, strict=True)}
-
-    def _rectified(self, layer: str) -> Tensor:
-        """Return the output of a layer: the input of the next."""
-        return self._saved[str(int(layer) + 1)][0]
 
     def _clip(
         self, gradients: Parameters, products: tuple[tuple[Tensor, Tensor], ...], rate: Tensor
