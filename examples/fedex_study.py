@@ -2,11 +2,12 @@
 
     python examples/fedex_study.py --out DIR
 
-X (random search, TPE) chooses a configuration per course. Without FedEx all clients use it; with
-FedEx they try its neighbourhood (27 arms) while the course runs. A seed gives both arms the same
-partition, initialisation and minibatches, and every course the same number of rounds from scratch.
-(In the original, a wrapped course that came up again went on from its checkpoint.) Finished pieces
-are kept: start it again after an interruption. The report is DIR/report.md, with a picture.
+X (random search, TPE, Hyperband, BOHB) chooses a configuration per course, and the latter two also
+how many rounds it gets. Without FedEx all clients use it; with FedEx they try its neighbourhood (27
+arms) while the course runs. A seed gives both arms the same partition, initialisation and
+minibatches, and every search the same number of rounds; every course starts from scratch. (In the
+original, a wrapped course that came up again went on from its checkpoint.) Finished pieces are
+kept: start it again after an interruption. The report is DIR/report.md, with a picture.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +29,27 @@ from studies import cell, piece, table
 from tqdm import tqdm
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.agents import make_agent
+from fedhpo_gym.agents import MULTI_FIDELITY_AGENTS, make_agent
 from fedhpo_gym.agents.wrapped_fedex import Neighbourhood, row_space, wrapped_search
+from fedhpo_gym.dimension import Dimension
 
-OUTER = {"random": "random search", "optuna-tpe": "TPE"}
+OUTER = {"random": "random search", "optuna-tpe": "TPE", "hyperband": "Hyperband", "bohb": "BOHB"}
 ARMS = (1, 27)
-COLOURS = {"random": "#4878a8", "optuna-tpe": "#c8602c"}
+COLOURS = dict(zip(OUTER, ("#4878a8", "#c8602c", "#6a9a4a", "#8a5aa8"), strict=True))
 
 
 @dataclass(frozen=True)
 class Study:
-    """How much is done: `courses` courses of `horizon` rounds per problem, X, arm and seed."""
+    """How much is done per problem, X, arm and seed.
+
+    Two turns of Hyperband's brackets (81 + 54 + 81 rounds) are 16 courses of 27 rounds.
+    """
 
     problems: Mapping[str, float]  # table -> concentration of the partition
-    seeds: int = 6
-    courses: int = 20
-    horizon: int = 25
+    seeds: int = 5
+    rounds: int = 432
+    horizon: int = 27
+    shortest: int = 3
 
 
 def run_search(study: Study, problem: str, outer: str, arms: int, seed: int) -> dict[str, Any]:
@@ -54,22 +60,29 @@ def run_search(study: Study, problem: str, outer: str, arms: int, seed: int) -> 
         instances=[[study.problems[problem], 1000 + seed]],
         horizon=study.horizon,
     )
-    agent = make_agent(outer, row_space(env.action_space), seed)
+    chooses = outer in MULTI_FIDELITY_AGENTS
+    lengths = Dimension("round", study.shortest, study.horizon, "int") if chooses else None
+    row = row_space(env.action_space, more=int(chooses))
+    agent = make_agent(outer, row, seed, **({"fidelity": lengths} if chooses else {}))
     space = env.unwrapped.search_space  # type: ignore[attr-defined]
-    began = time.process_time()
+    began, spent = time.process_time(), 0
     courses = []
     around = Neighbourhood(arms=arms)
-    for trial in islice(wrapped_search(env, agent, seed, around, space), study.courses):
+    for trial in wrapped_search(env, agent, seed, around, space, lengths):
         last = trial.steps[-1].info
+        spent += trial.length or study.horizon
         courses.append(
             {
                 "score": trial.score,
+                "spent": spent,
                 "rounds": len(trial.steps),
                 "val_loss": last["val_loss"],
                 "test_loss": last["test"]["loss"],
                 "test_accuracy": last["test"]["accuracy"],
             }
         )
+        if spent >= study.rounds:
+            break
     env.close()
     return {"courses": courses, "cpu_s": time.process_time() - began}
 
@@ -91,10 +104,13 @@ def best(search: Mapping[str, Any]) -> Mapping[str, float]:
     return found
 
 
-def incumbents(searches: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-    """Return the (seeds, courses) lowest loss that X was told so far."""
+def incumbents(
+    searches: Sequence[Mapping[str, Any]],
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return (courses,) rounds spent and (seeds, courses) lowest losses that X was told so far."""
+    spent = np.array([course["spent"] for course in searches[0]["courses"]])
     losses = [[-course["score"] for course in one["courses"]] for one in searches]
-    return np.minimum.accumulate(np.array(losses), axis=1)
+    return spent, np.minimum.accumulate(np.array(losses), axis=1)
 
 
 def report(study: Study, found: Mapping[tuple[str, str, int], list[Any]]) -> str:
@@ -127,12 +143,12 @@ def report(study: Study, found: Mapping[tuple[str, str, int], list[Any]]) -> str
     head = ["problem", "X"]
     for name in ("loss X was told, nats", "validation loss, nats", "test accuracy, %"):
         head += [f"{name}: X", "X + FedEx", "difference"]
-    rounds = study.courses * study.horizon
     cpu = sum(one["cpu_s"] for searches in found.values() for one in searches)
     return (
-        f"{study.seeds} seeds; {rounds} rounds ({study.courses} courses of {study.horizon}) for "
-        f"every search, with FedEx and without; {cpu:.0f} s of CPU time in all. Mean ± standard "
-        "error over seeds; differences are paired by seed.\n\n**The best course of a search**\n\n"
+        f"{study.seeds} seeds; {study.rounds} rounds for every search, with FedEx and without, in "
+        f"courses of {study.horizon} (Hyperband, BOHB: {study.shortest} to {study.horizon}); "
+        f"{cpu:.0f} s of CPU time in all. Mean ± standard error over seeds; differences are paired "
+        "by seed.\n\n**The best course of a search**\n\n"
         + table(head, parts)
         + "\n**All courses of a search: mean validation loss of the aggregated model, nats**\n\n"
         + table(["problem", "X", "X", "X + FedEx", "difference"], averages)
@@ -146,22 +162,27 @@ def draw(study: Study, found: Mapping[tuple[str, str, int], list[Any]], path: Pa
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, len(study.problems), figsize=(9, 3.6), squeeze=False)
-    rounds = study.horizon * np.arange(1, study.courses + 1)
-    for axis, problem in zip(axes[0], study.problems, strict=True):
-        for outer, arms in product(OUTER, ARMS):
-            curves = incumbents(found[problem, outer, arms])
+    shape = (len(study.problems), len(OUTER))
+    figure, axes = plt.subplots(
+        *shape, figsize=(11, 1 + 2.5 * shape[0]), squeeze=False, sharex=True, sharey="row"
+    )
+    for (row, problem), (column, outer) in product(enumerate(study.problems), enumerate(OUTER)):
+        axis = axes[row, column]
+        for arms in ARMS:
+            rounds, curves = incumbents(found[problem, outer, arms])
             middle = curves.mean(axis=0)
             error = curves.std(axis=0, ddof=min(1, len(curves) - 1)) / np.sqrt(len(curves))
-            style, name = ("-", " + FedEx") if arms > 1 else ("--", "")
+            style, name = ("-", "X + FedEx") if arms > 1 else ("--", "X")
             colour = COLOURS[outer]
-            axis.plot(rounds, middle, style, color=colour, label=OUTER[outer] + name)
-            axis.fill_between(rounds, middle - error, middle + error, color=colour, alpha=0.12)
-        axis.set_title(f"LR on {problem}, α {study.problems[problem]}")
-        axis.set_xlabel("communication rounds")
-        axis.set_ylabel("lowest loss X was told, nats")
+            axis.step(rounds, middle, style, where="post", color=colour, label=name)
+            axis.fill_between(
+                rounds, middle - error, middle + error, step="post", color=colour, alpha=0.12
+            )
         axis.set_yscale("log")
-    axes[0, 0].legend(frameon=False)
+        axis.legend(frameon=False)
+        axis.set_title(OUTER[outer] if row == 0 else "")
+        axis.set_xlabel("communication rounds" if row == shape[0] - 1 else "")
+        axis.set_ylabel(f"{problem}: lowest loss\nX was told, nats" if column == 0 else "")
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     plt.close(figure)
@@ -178,7 +199,7 @@ def main() -> None:
         problems["Vehicle"] = 0.5
     study = Study(problems)
     if options.quick:
-        study = Study({"BreastCancer": 0.5}, seeds=2, courses=2, horizon=3)
+        study = Study({"BreastCancer": 0.5}, seeds=2, rounds=12, horizon=3, shortest=1)
     found = run(study, options.out)
     (options.out / "report.md").write_text(report(study, found), encoding="utf-8")
     draw(study, found, options.out / "fedex.png")

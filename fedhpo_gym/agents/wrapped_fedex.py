@@ -57,6 +57,8 @@ class WrappedTrial:
         traces: losses, entropy and certainty of the rounds.
         steps: of the episode.
         score: what X was told: minus the clients' weighted mean loss after the last round (nats).
+        length: how many steps X asked for; None for the whole episode. A course that diverges ends
+            earlier.
     """
 
     centre: NDArray[np.float32]
@@ -65,6 +67,7 @@ class WrappedTrial:
     traces: Traces
     steps: tuple[Step, ...]
     score: float
+    length: int | None = None
 
 
 def row_space(action_space: gym.Space[Any], more: int = 0) -> gym.spaces.Box:
@@ -127,5 +130,5 @@ def wrapped_search(
         traces = inner.policy.traces
         score = -traces.after[-1] if traces.after else NOTHING_LEARNED
         outer.tell(action, score, {}, False, {})
-        yield WrappedTrial(centre, arms, inner.best_actions()[0], traces, taken, score)
+        yield WrappedTrial(centre, arms, inner.best_actions()[0], traces, taken, score, length)
         trial += 1
