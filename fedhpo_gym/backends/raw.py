@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,18 +13,23 @@ import numpy as np
 from fedhpo_gym.backends import training
 from fedhpo_gym.backends.base import Backend
 from fedhpo_gym.backends.curves import best_rounds
-from fedhpo_gym.fl.engine import CourseBatch, Curves
-from fedhpo_gym.schema import Evaluation, Fidelity
+from fedhpo_gym.evaluations import Evaluations
+from fedhpo_gym.fl.engine import Curves
+from fedhpo_gym.fl.lockstep import CourseState
+from fedhpo_gym.schema import METRICS, Evaluation, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task
 
 MAX_COURSES_KEPT = 32
+MAX_TOGETHER = 256
+"""Configurations in one batch: more would gain nothing, and their curves need memory."""
 
 
 class Raw(Backend):
-    """Trains the courses of a configuration, one per seed, as one batch.
+    """Trains the courses of configurations, one per seed, as one batch.
 
-    Courses are kept for a while: asking for more rounds of a configuration goes on from where it
+    Questions that are asked together (`evaluate_many`) train together, with the same bits. Courses
+    are kept for a while: asking for more rounds of a configuration goes on from where it
     stopped, asking for fewer reads the curve.
     """
 
@@ -42,7 +49,7 @@ class Raw(Backend):
             [training.task_federation(task, s).num_samples for s in self.seeds]
         )
         training.require_device(task, self.seeds[0], device)
-        self._kept: OrderedDict[tuple[object, ...], tuple[CourseBatch, Curves]] = OrderedDict()
+        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """See `Backend.__reduce__`."""
@@ -55,7 +62,33 @@ class Raw(Backend):
         return training.fingerprint(self.task)
 
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
-        curves = self._curves(configuration, fidelity)
+        return self._answers([(configuration, fidelity)])[0]
+
+    def _evaluate_many(self, questions: Sequence[tuple[dict[str, Value], Fidelity]]) -> Evaluations:
+        return Evaluations.stack(self._answers(questions))
+
+    def _answers(
+        self, questions: Sequence[tuple[Mapping[str, Value], Fidelity]]
+    ) -> list[Evaluation]:
+        wanted: dict[_Key, _Wanted] = {}
+        keys: list[_Key] = []
+        for configuration, fidelity in questions:
+            key: _Key = (*configuration.values(), fidelity.client_sample_rate)
+            keys.append(key)
+            rounds = max(fidelity.round, wanted[key].rounds if key in wanted else 0)
+            wanted[key] = _Wanted(configuration, fidelity.client_sample_rate, rounds)
+        found = self._trained(wanted)
+        for key in wanted:
+            self._kept[key] = found[key]
+            self._kept.move_to_end(key)
+        while len(self._kept) > MAX_COURSES_KEPT:
+            self._kept.popitem(last=False)
+        return [
+            self._answer(found[key].curves, fidelity)
+            for key, (_, fidelity) in zip(keys, questions, strict=True)
+        ]
+
+    def _answer(self, curves: Curves, fidelity: Fidelity) -> Evaluation:
         metrics = curves.metrics[:, : np.searchsorted(curves.rounds, fidelity.round, "right")]
         best = np.stack(
             [
@@ -74,25 +107,76 @@ class Raw(Backend):
             fidelity=fidelity,
         )
 
-    def _curves(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Curves:
-        key = (*configuration.values(), fidelity.client_sample_rate)
-        if key not in self._kept:
-            courses = [
-                training.make_course(self.task, configuration, fidelity.client_sample_rate, seed)
-                for seed in self.seeds
-            ]
-            batch = training.make_batch(self.task, courses, self._device)
-            self._kept[key] = (batch, batch.advance(0))
-            if len(self._kept) > MAX_COURSES_KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        batch, curves = self._kept[key]
-        done = int(curves.rounds[-1]) if len(curves.rounds) else 0
-        if fidelity.round > done:
-            evaluated = [r - done for r in self.task.evaluated_rounds if r > done]
-            more = batch.advance(fidelity.round - done, evaluated=evaluated)
-            metrics = np.concatenate([curves.metrics, more.metrics], axis=1)
-            rounds = np.concatenate([curves.rounds, more.rounds + done])
-            curves = Curves(metrics, rounds, more.diverged_at)
-            self._kept[key] = (batch, curves)
-        return curves
+    def _trained(self, wanted: Mapping[_Key, _Wanted]) -> dict[_Key, _Kept]:
+        """Return courses that have taken the rounds wanted; those that stand alike train together.
+
+        Only the rounds that tables hold are evaluated, counted from where a course stands: courses
+        that have taken different numbers of rounds cannot share a batch and their evaluations.
+        """
+        found = {key: self._kept.get(key, self._untrained) for key in wanted}
+        waiting = [key for key, want in wanted.items() if want.rounds > found[key].rounds]
+        while waiting:
+            done = found[waiting[0]].rounds
+            together = [key for key in waiting if found[key].rounds == done][:MAX_TOGETHER]
+            rounds = min(wanted[key].rounds for key in together)
+            kept = self._advanced(
+                [wanted[key] for key in together], [found[key] for key in together], rounds
+            )
+            found.update(zip(together, kept, strict=True))
+            waiting = [key for key in waiting if wanted[key].rounds > found[key].rounds]
+        return found
+
+    def _advanced(
+        self, wanted: Sequence[_Wanted], kept: Sequence[_Kept], rounds: int
+    ) -> list[_Kept]:
+        """Train courses that have all taken the same number of rounds, up to another number."""
+        done = kept[0].rounds
+        courses = [
+            training.make_course(self.task, one.configuration, one.client_sample_rate, seed)
+            for one in wanted
+            for seed in self.seeds
+        ]
+        batch = training.make_batch(self.task, courses, self._device)
+        if done:
+            batch.restore([state for one in kept for state in one.states])
+        evaluated = [r - done for r in self.task.evaluated_rounds if r > done]
+        more = batch.advance(rounds - done, evaluated=evaluated)
+        states = batch.snapshot()
+        advanced = []
+        for index, before in enumerate(kept):
+            own = slice(index * len(self.seeds), (index + 1) * len(self.seeds))
+            curves = Curves(
+                np.concatenate([before.curves.metrics, more.metrics[own]], axis=1),
+                np.concatenate([before.curves.rounds, more.rounds + done]),
+                more.diverged_at[own].copy(),
+            )
+            advanced.append(_Kept(states[own], curves, rounds))
+        return advanced
+
+    @cached_property
+    def _untrained(self) -> _Kept:
+        seeds, clients, splits = self._samples.shape
+        metrics = np.empty((seeds, 0, clients, splits, len(METRICS)), dtype=np.float32)
+        curves = Curves(metrics, np.empty(0, dtype=np.int64), np.zeros(seeds, dtype=np.int64))
+        return _Kept([None] * seeds, curves, 0)
+
+
+_Key = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is asked of the courses of a configuration."""
+
+    configuration: Mapping[str, Value]
+    client_sample_rate: float
+    rounds: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """The courses of a configuration, one per seed, after some rounds."""
+
+    states: Sequence[CourseState | None]
+    curves: Curves
+    rounds: int

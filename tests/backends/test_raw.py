@@ -20,6 +20,7 @@ from tiny_table import tiny  # noqa: F401 - a fixture
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.backends import raw as raw_module
 from fedhpo_gym.backends.raw import MAX_COURSES_KEPT, Raw
 
 pytestmark = pytest.mark.raw
@@ -84,20 +85,71 @@ def test_asking_in_parts_equals_asking_at_once() -> None:
 
 
 def test_going_on_trains_only_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedhpo_gym.fl.engine import CourseBatch
-
-    trained: list[int] = []
-    advance = CourseBatch.advance
-
-    def watched(self: CourseBatch, rounds: int, **options: object) -> object:
-        trained.append(rounds)
-        return advance(self, rounds, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(CourseBatch, "advance", watched)
+    trained = watch(monkeypatch)
     backend = Raw(TASK, seed=1)
     for rounds in (3, 9, 5):
         backend.evaluate(SMALL, Fidelity(rounds, 1.0))
-    assert sum(trained) == 9
+    assert trained == [(1, 3), (1, 6)]
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return where the (courses, rounds) of every batch that trains from here on will appear."""
+    from fedhpo_gym.fl.engine import CourseBatch
+
+    trained: list[tuple[int, int]] = []
+    advance = CourseBatch.advance
+
+    def watched(self: CourseBatch, rounds: int, **options: object) -> object:
+        trained.append((len(self.courses), rounds))
+        return advance(self, rounds, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CourseBatch, "advance", watched)
+    return trained
+
+
+QUESTIONS = [
+    ({**SMALL, "learning_rate": 0.01 * (1 + index % 9), "batch_size": size}, Fidelity(rounds, rate))
+    for index, (size, rounds, rate) in enumerate(
+        itertools.product((16, 256), (1, 4, 9), (0.4, 1.0))
+    )
+] + [(SMALL, Fidelity(2, 1.0)), (SMALL, Fidelity(7, 1.0)), (SMALL, Fidelity(2, 1.0))]
+
+
+@pytest.mark.parametrize("preprocessing", ["standardized", "label_encoded"])
+def test_questions_asked_together_get_the_answers_they_get_alone(preprocessing: str) -> None:
+    """Rounds, rates and batch sizes differ, one is asked twice; raw features make some diverge."""
+    task = TASK.variant(preprocessing=preprocessing)
+    wild = [({**SMALL, "learning_rate": 1.0, "step_size": 4}, Fidelity(9, 1.0))]
+    together, alone = Raw(task), [Raw(task).evaluate(*one) for one in (*QUESTIONS, *wild)]
+    together.evaluate(QUESTIONS[5][0], Fidelity(3, 1.0))  # it has begun before the others
+    answers = together.evaluate_many([*QUESTIONS, *wild])
+    for best, expected in zip(answers.best, alone, strict=True):
+        np.testing.assert_array_equal(best, expected.best)
+    for one, expected in zip((*QUESTIONS, *wild), alone, strict=True):
+        again = together.evaluate(*one)
+        for name in ("best", "current", "best_round", "diverged"):
+            np.testing.assert_array_equal(getattr(again, name), getattr(expected, name))
+
+
+def test_questions_asked_together_train_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = [0.001 * (1 + index) for index in range(MAX_COURSES_KEPT + 8)]
+    questions = [({**SMALL, "learning_rate": rate}, Fidelity(3, 1.0)) for rate in rates]
+    backend, trained = Raw(TASK, seed=1), watch(monkeypatch)
+    answers = backend.evaluate_many(questions)
+    assert trained == [(len(rates), 3)]
+    backend.evaluate_many([(one, Fidelity(5, 1.0)) for one, _ in questions[-4:]])
+    assert trained[1:] == [(4, 2)], "they go on from round 3"
+    backend.evaluate_many(questions[-4:])
+    assert len(trained) == 2, "nothing is trained twice"
+    assert len({str(best) for best in answers.best}) == len(rates)
+
+
+def test_batches_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_module, "MAX_TOGETHER", 4)
+    backend, trained = Raw(TASK, seed=1), watch(monkeypatch)
+    questions = [({**SMALL, "learning_rate": 0.001 * n}, Fidelity(1, 0.2)) for n in range(1, 11)]
+    backend.evaluate_many(questions)
+    assert trained == [(4, 1), (4, 1), (2, 1)]
 
 
 def test_a_forgotten_course_gets_the_same_answer() -> None:
