@@ -352,6 +352,18 @@ def test_vector_round_speed_reports_every_variant(
     assert out.read_text(encoding="utf-8") == report
 
 
+def test_raw_together_reports_both_kinds_of_spaces(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = load("raw_together")
+    monkeypatch.setattr(load("measuring"), "in_fresh_process", call_here)
+    out = tmp_path / "report.md"
+    words = ["--task=FedHPO-LR-BreastCancer-v0", "--configurations=2", "--rounds=1"]
+    report = benchmark.main([*words, f"--out={out}"])
+    assert all(name in report for name in benchmark.SPACES)
+    assert out.read_text(encoding="utf-8") == report
+
+
 @pytest.mark.parametrize("name", ["federatedscope_parity", "env_speed", "vector_env_speed"])
 def test_what_cannot_be_measured_is_skipped_aloud(
     load: Load,
