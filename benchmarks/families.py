@@ -27,7 +27,7 @@ class Family:
         configuration: of the course; courses of a batch differ in the learning rate.
         client_sample_rate: fraction of clients sampled per round.
         rounds: rounds of a course.
-        every: rounds from one evaluation to the next.
+        every: rounds from one evaluation to the next, as in FedHPO-Bench's script for the task.
         courses: courses of the batch.
         measured: rounds measured in a batch, alone, of the plain loop, of FederatedScope.
         warm_up: rounds before.
@@ -144,7 +144,6 @@ FAMILIES: Mapping[str, Family] = {
             "model.hidden": 2048,
             "model.dropout": 0.0,
             "optimizer.grad_clip": 5.0,
-            "eval.freq": 2,
         },
         peer_s=28.0,  # 40 of 200 made-up writers with 220 samples each
         peer_rows=(40 * 132, 200 * 220 // 2),

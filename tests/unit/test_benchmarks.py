@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import re
 from collections.abc import Callable, Mapping
@@ -172,10 +173,35 @@ def test_family_speed_compares_with_everything(
     monkeypatch.setattr(load("peer"), "run_courses", run_courses)
     out = tmp_path / "report.md"
     report = benchmark.main(["--families=MLP", "--federatedscope=tree", f"--out={out}"])
-    assert_report(report, out, [(4, 6)])
-    assert asked == [(np.float32, 1 + 2 + 1, small.settings)]
+    assert_report(report, out, [(4, 6), (2, 5)])
+    assert asked == [(np.float32, 1 + 2 + 1, {**small.settings, "eval.freq": 1})]
     # A round of 0.1 s: 72 courses of 500 rounds per hour.
     assert tables(report)[0][-1][:3] == ["Peer 1", "72", "100"]
+    assert tables(report)[1][-1][:4] == ["Peer 1, as its script", "500", "50", "72"]
+
+
+def test_family_speed_compares_courses_as_each_system_runs_them(
+    small_family: tuple[ModuleType, Any], load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark, small = small_family
+    monkeypatch.setitem(benchmark.FAMILIES, "MLP", replace(small, every=2))
+    monkeypatch.setattr(benchmark, "time_parts", lambda *_: (0.01, 0.05))
+
+    def run_courses(*arguments: Any, settings: Mapping[str, Any]) -> Any:
+        found = answer(1, arguments[4])
+        # From one evaluation to the next: one training of 0.3 s per round, one evaluation of 0.1.
+        found["courses"][0]["cpu_s"] = [0.3 * settings["eval.freq"] + 0.1] * 3
+        return found
+
+    monkeypatch.setattr(load("peer"), "run_courses", run_courses)
+    arguments = argparse.Namespace(
+        federatedscope=Path("tree"), federatedscope_python=Path("python")
+    )
+    evaluations = len(benchmark.get_task("").evaluated_rounds)
+    ours, script, default = benchmark.measure_own("MLP", [("Peer 1", 0.35, 1.0)], arguments)
+    assert ours[1:] == (evaluations, pytest.approx(500 * 0.01 + evaluations * 0.05))
+    assert script == ("Peer 1, as its script", 250, pytest.approx(500 * 0.35))
+    assert default == ("Peer 1, its default", 500, pytest.approx(500 * 0.4))
 
 
 def test_family_speed_scales_earlier_times_by_arithmetic(
@@ -184,7 +210,7 @@ def test_family_speed_scales_earlier_times_by_arithmetic(
     benchmark, small = small_family
     out = tmp_path / "report.md"
     report = benchmark.main(["--families=MLP", f"--out={out}"])
-    assert_report(report, out, [(4, 6)])
+    assert_report(report, out, [(4, 6), (2, 5)])
     # Per trained row: forward 4,096, weights 4,096, inputs of the last layer 256; 569 rows.
     assert small.work(1, 0) == 3 * 4096 - 3840
     assert small.work(0, 1) == 4096
