@@ -102,7 +102,7 @@ def time_federatedscope(name: str, arguments: argparse.Namespace, every: int) ->
         family.warm_up + family.measured[3] + every,
         settings={**family.settings, "eval.freq": every},
     )
-    times = answer["courses"][0]["cpu_s"][family.warm_up :]
+    times = answer["courses"][0]["cpu_s"][family.warm_up // every :]
     return peer.describe(answer), float(np.mean(times)) / every
 
 

@@ -173,19 +173,21 @@ class Lockstep:
 
     def _accumulate(self, average: Parameters, local: Parameters, items: Items) -> None:
         """Add each block's clients to its average, always in the order of the clients."""
-        alone = any(value[:, 0].numel() >= MIN_ALONE for value in average.values())
+        large = any(value[:, 0].numel() >= MIN_ALONE for value in average.values())
+        weights = torch.from_numpy(items.weight).to(self._device)[:, None, None]
         for client in np.unique(items.client):
             chosen = np.flatnonzero(items.client == client)
-            for own in chosen[:, None] if alone else chosen[None]:
-                block, index = self._index(items.block[own]), self._index(own)
-                weight = torch.from_numpy(items.weight[own]).to(self._device)[:, None, None]
-                for name, value in average.items():
-                    if len(own) > 1:
-                        part = local[name].index_select(1, index)
-                        value.index_add_(1, block, part.mul_(fit(weight, part)))
-                    else:
-                        whole = value[:, items.block[own[0]], None]
-                        _add_weighted(whole, local[name][:, own[0], None], fit(weight, value))
+            if large:
+                for own in chosen.tolist():
+                    for name, value in average.items():
+                        into = value[:, items.block[own]]
+                        _add_weighted(into, local[name][:, own], weights[own])
+                continue
+            block, index = self._index(items.block[chosen]), self._index(chosen)
+            weight = weights.index_select(0, index)
+            for name, value in average.items():
+                part = local[name].index_select(1, index)
+                value.index_add_(1, block, part.mul_(fit(weight, part)))
 
     def client_parameters(self, client: int) -> Parameters:
         """Return what one client would predict with, (.., blocks, .., slots)."""
@@ -281,9 +283,9 @@ class Lockstep:
 
 
 def _add_weighted(total: Tensor, part: Tensor, weight: Tensor) -> None:
-    """Add weight x part to a total (own, 1, .., slots), in pieces that stay in the cache."""
-    rows = max(PIECE * part.shape[2] // max(part.numel(), 1), 1)
-    for into, piece in zip(torch.split(total, rows, 2), torch.split(part, rows, 2), strict=True):
+    """Add weight x part to a total (own, .., slots), in pieces that stay in the cache."""
+    rows = max(PIECE * part.shape[1] // max(part.numel(), 1), 1)
+    for into, piece in zip(torch.split(total, rows, 1), torch.split(part, rows, 1), strict=True):
         into.add_(piece * weight)
 
 
