@@ -65,9 +65,10 @@ def make_round_vector_env(
 class RoundVectorEnv(BatchedVectorEnv):
     """N round environments, bit for bit those of `gymnasium.make`, trained as one batch.
 
-    Courses are trained as one tensor program as far as they can share minibatches: those on the
-    same instance, at the same round, with the same batch size. `reset(options={"instance": i})`
-    takes one index for all environments, or N of them.
+    Courses are trained as one tensor program, whatever their instances and rounds. Those that share
+    minibatches also share matrix products: those on the same instance, at the same round, with the
+    same batch size, epochs and number of clients. `reset(options={"instance": i})` takes one index
+    for all environments, or N of them.
 
     **Info** of a step, in Gymnasium's vector form (arrays, and a mask `_key` beside every `key`):
     numbers as in `RoundEnv`, and the lists over clients as (N, clients) arrays. `step_info(i)`

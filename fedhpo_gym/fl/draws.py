@@ -28,6 +28,10 @@ class Names:
     cohort: NDArray[np.int64]
     client: NDArray[np.int64]
 
+    def take(self, items: slice) -> Names:
+        """Return the names of some items."""
+        return Names(self.cohorts, self.cohort[items], self.client[items])
+
     @cached_property
     def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
         """The (seed, round, client) that occur, and (items,) which of them each item has."""

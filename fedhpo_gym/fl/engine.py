@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,6 @@ from fedhpo_gym.fl.buffers import Buffers
 from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.feedback import Evaluation, Feedback, OfClients, empty_feedback
 from fedhpo_gym.fl.lockstep import CourseState, Lockstep
-from fedhpo_gym.fl.minibatches import batch_rows
 from fedhpo_gym.fl.models import Model
 from fedhpo_gym.fl.packing import Course, Group, Needs, needs, pack
 from fedhpo_gym.fl.stack import Prepared, Stack, prepare, shapes
@@ -217,7 +216,7 @@ class CourseBatch:
         """Pack courses into groups; each starts from its state, or from its seed at round 0."""
         rounds = [0 if state is None else state.round for state in states]
         self._needs = [self._needs_of(course) for course in courses]
-        groups = pack(self._needs, rounds, self._model.slots, self._shape_of)
+        groups = pack(self._needs, rounds, self._model.slots, self._shapes)
         self._courses = tuple(courses)
         self._parts = []
         self._last = {
@@ -243,11 +242,6 @@ class CourseBatch:
 
     def _needs_of(self, course: Course) -> Needs:
         return needs(course, self._clients, self._model.architecture)
-
-    def _shape_of(self, needed: Needs) -> Hashable:
-        """Return what the shapes of tensors depend on."""
-        width = batch_rows(self._federations[needed.seed], needed.batch_size)
-        return self._shapes[needed.seed], width
 
     def _know(self, federations: Mapping[int, Federation], used: Collection[int]) -> None:
         """Take new federations in, and forget those that are not used."""

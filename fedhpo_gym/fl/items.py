@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.fl.draws import Names
-from fedhpo_gym.fl.minibatches import client_orders
+from fedhpo_gym.fl.minibatches import batch_rows, client_orders
 from fedhpo_gym.fl.packing import Group, PerClient
 from fedhpo_gym.fl.stack import Stack
 
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """(block, client) pairs, those with most local steps first.
+    """(block, client) pairs, by width, and those of one width with most local steps first.
 
     Attributes:
         block: (items,) index of the block.
@@ -25,6 +25,7 @@ class Items:
         federation: (items,) index of the federation in the stack.
         samples: (items,) training samples of the client.
         batch_size: (items,) samples per minibatch.
+        width: (items,) rows of a minibatch, padding included; see `batch_rows`.
         epochs: (items,) local epochs.
         steps: (items,) local steps.
         weight: (items,) share of the client's samples among the block's sampled clients.
@@ -37,6 +38,7 @@ class Items:
     federation: NDArray[np.int64]
     samples: NDArray[np.int64]
     batch_size: NDArray[np.int64]
+    width: NDArray[np.int64]
     epochs: NDArray[np.int64]
     steps: NDArray[np.int64]
     weight: NDArray[np.float32]
@@ -46,7 +48,7 @@ class Items:
         """Return the number of items."""
         return len(self.block)
 
-    def take(self, index: NDArray[np.intp]) -> Items:
+    def take(self, index: NDArray[np.intp] | slice) -> Items:
         """Return some of the items."""
         return Items(*(getattr(self, name)[index] for name in _FIELDS))
 
@@ -80,6 +82,12 @@ class Roster:
         self.samples = stack.num_samples[self.federation]
         self._epochs = _table([one.num_epochs for one in needed], stack.num_clients)
         self._batch_size = _table([one.batch_size for one in needed], stack.num_clients)
+        self._width = np.array(
+            [
+                batch_rows(stack.federations[federation_of[one.seed]], one.batch_size)
+                for one in needed
+            ]
+        )
         self._steps = self._epochs * -(-self.samples // self._batch_size)
 
     def items(self, elapsed: int) -> Items:
@@ -94,12 +102,13 @@ class Roster:
             self.federation[block],
             size,
             self._batch_size[block, client],
+            self._width[block],
             self._epochs[block, client],
             self._steps[block, client],
             (size / np.maximum(total, 1)[block]).astype(np.float32),
             self.num_sampled[block],
         )
-        return items.take(np.argsort(-items.steps, kind="stable"))
+        return items.take(np.lexsort((-items.steps, items.width)))
 
     def names(self, items: Items | None, elapsed: int) -> Names:
         """Return whom random numbers of a round are drawn for; None for the blocks' server."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor
 from fedhpo_gym.fl.draws import Draws, Names
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.items import Items
-from fedhpo_gym.fl.minibatches import RoundBatches, draw_minibatches
+from fedhpo_gym.fl.minibatches import RoundBatches, client_streams, draw_minibatches, row_weights
 from fedhpo_gym.fl.models import Minibatch, Parameters
 from fedhpo_gym.fl.models.base import fit
 from fedhpo_gym.fl.stack import Stack
@@ -26,14 +28,36 @@ Laid = tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]
 """Inputs, targets, weights and sizes of the minibatches of one step."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """How some items train.
+
+    Attributes:
+        items: the items.
+        names: whom random numbers are drawn for.
+        streams: what minibatches are drawn from.
+        column: (items,) index into `streams`.
+        rate: (items, 1, slots) learning rates.
+        decay: (items, 1, slots) factors of the parameters.
+        others: (items, 1, slots) values of the model's hyperparameters, by name.
+    """
+
+    items: Items
+    names: Names
+    streams: Sequence[np.random.Generator]
+    column: NDArray[np.int64]
+    rate: Tensor
+    decay: Tensor
+    others: Mapping[str, Tensor]
+
+
 class LocalTraining:
     """Runs the local steps of items of one group."""
 
-    def __init__(self, stack: Stack, width: int, device: torch.device) -> None:
-        """Train on a stack's federations, with minibatches of `width` rows, padding included."""
+    def __init__(self, stack: Stack, device: torch.device) -> None:
+        """Train on a stack's federations."""
         self._stack = stack
         self._model = stack.model
-        self._width = width
         self._device = device
 
     def run(
@@ -60,44 +84,74 @@ class LocalTraining:
         if pull is not None:
             pull = rate * pull
             decay = decay - pull
-        draws = Draws(names, self._device)
         others = settings.of_model(items)
+        named, column = names.distinct
+        streams = client_streams(named)
+        # Products have one shape per width, whatever else is trained.
+        bounds = [0, *(np.flatnonzero(np.diff(items.width)) + 1).tolist(), len(items)]
+        for start, end in itertools.pairwise(bounds):
+            span = slice(start, end)
+            pulled = None
+            if pull is not None and anchor is not None:
+                pulled = pull[span], {name: value[:, span] for name, value in anchor.items()}
+            self._train(
+                {name: value[:, span] for name, value in parameters.items()},
+                _Plan(
+                    items.take(span),
+                    names.take(span),
+                    streams,
+                    column[span],
+                    rate[span],
+                    decay[span],
+                    {name: value[span] for name, value in others.items()},
+                ),
+                pulled,
+            )
+
+    def _train(
+        self, parameters: Parameters, plan: _Plan, pulled: tuple[Tensor, Parameters] | None
+    ) -> None:
+        """Train items of one width; `pulled` says how strongly, and towards what."""
+        draws = Draws(plan.names, self._device)
         trained = [name for name in parameters if name not in self._model.buffers]
-        for x, targets, weights, sizes in self._batches(items, names):
+        for x, targets, weights, sizes in self._batches(plan):
             count = len(sizes)
             left_out = self._left_out(sizes)
             batch = Minibatch(
                 x=x,
                 targets=targets,
-                rates=_unless(left_out, weights * rate[:count], 0.0),
-                decay=_unless(left_out, decay[:count], 1.0),
+                rates=_unless(left_out, weights * plan.rate[:count], 0.0),
+                decay=_unless(left_out, plan.decay[:count], 1.0),
                 sizes=sizes,
-                settings={name: value[:count] for name, value in others.items()},
+                settings={name: value[:count] for name, value in plan.others.items()},
                 uniform=_uniform(draws, count),
             )
             part = {name: value[:, :count] for name, value in parameters.items()}
             self._model.sgd_step(part, batch)
-            if pull is not None and anchor is not None:
-                for name in trained:
-                    strength = fit(_unless(left_out, pull[:count], 0.0), part[name])
-                    part[name].addcmul_(strength, anchor[name][:, :count])
+            if pulled is None:
+                continue
+            pull, anchor = pulled
+            for name in trained:
+                strength = fit(_unless(left_out, pull[:count], 0.0), part[name])
+                part[name].addcmul_(strength, anchor[name][:, :count])
 
     def _left_out(self, sizes: NDArray[np.int64]) -> Tensor | None:
         """(items, 1, 1): the minibatch is too small for the model; None where none is."""
         too_small = sizes < self._model.min_rows
-        if not too_small.any():
+        if self._model.min_rows == 1 or not too_small.any():
             return None
         return torch.from_numpy(too_small).to(self._device)[:, None, None]
 
-    def _batches(self, items: Items, names: Names) -> Iterator[Laid]:
+    def _batches(self, plan: _Plan) -> Iterator[Laid]:
         """Yield inputs, targets, weights and sizes of the minibatches of each step.
 
         Items are sorted by their number of steps: the ones still training are a prefix.
         """
-        drawn, column = self._draw(items, names)
+        items = plan.items
+        drawn, column = self._draw(plan)
         active = np.searchsorted(-items.steps, -np.arange(items.steps[0]), side="left")
         row = torch.zeros((1, 1, 1), dtype=torch.int64, device=self._device)
-        per_item = math.prod(self._stack.inputs[row].shape) * self._width
+        per_item = math.prod(self._stack.inputs[row].shape) * int(items.width[0])
         # Everything a step reads is laid out by item before the first step: a step of small
         # courses costs as much as its number of tensor operations.
         portion = np.cumsum(active) * per_item // MAX_LAID_OUT
@@ -105,12 +159,11 @@ class LocalTraining:
             if len(steps):
                 yield from self._lay_out(drawn, steps, active[steps], column)
 
-    def _draw(self, items: Items, names: Names) -> tuple[RoundBatches, NDArray[np.int64]]:
+    def _draw(self, plan: _Plan) -> tuple[RoundBatches, NDArray[np.int64]]:
         """Draw the minibatches of all clients, and say which column is each item's."""
-        named, where = names.distinct
-        order = np.argsort(where, kind="stable")
-        first = order[np.searchsorted(where[order], np.arange(len(named)))]
-        epochs = np.zeros(len(named), dtype=np.int64)
+        items = plan.items
+        found, first, where = np.unique(plan.column, return_index=True, return_inverse=True)
+        epochs = np.zeros(len(found), dtype=np.int64)
         np.maximum.at(epochs, where, items.epochs)
         rows = [
             self._stack.rows(federation, client)
@@ -118,7 +171,8 @@ class LocalTraining:
                 items.federation[first].tolist(), items.client[first].tolist(), strict=True
             )
         ]
-        return draw_minibatches(named, rows, items.batch_size[first], epochs, self._width), where
+        streams, size = [plan.streams[i] for i in found.tolist()], items.batch_size[first]
+        return draw_minibatches(streams, rows, size, epochs, int(items.width[0])), where
 
     def _lay_out(
         self,
@@ -139,7 +193,8 @@ class LocalTraining:
             at = np.unravel_index(places, drawn.sizes.shape)
         rows = torch.from_numpy(drawn.rows[at]).to(self._device)
         x, target = self._stack.take(rows), self._stack.targets(rows)
-        weight, sizes = torch.from_numpy(drawn.weights[at]).to(self._device), drawn.sizes[at]
+        sizes = drawn.sizes[at]
+        weight = torch.from_numpy(row_weights(sizes, rows.shape[1])).to(self._device)
         if where is not None:
             index = torch.from_numpy(where).to(self._device)
             x, target = x.index_select(0, index), target.index_select(1, index)

@@ -15,7 +15,6 @@ from fedhpo_gym.fl.buffers import Buffers
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.items import Items, Roster, split_items
 from fedhpo_gym.fl.local import LocalTraining
-from fedhpo_gym.fl.minibatches import batch_rows
 from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import fit
 from fedhpo_gym.fl.packing import Course, Group
@@ -88,9 +87,7 @@ class Lockstep:
         self._buffers = buffers
         self.elapsed = 0
         self._started = np.array([block.round for block in group.blocks])[:, None]
-        first = group.cohorts[0]
-        width = batch_rows(stack.federations[0], first.batch_size)
-        self._local = LocalTraining(stack, width, device)
+        self._local = LocalTraining(stack, device)
         self.parameters = self._initial()
         names = self.parameters.keys()
         self.personal_names = algorithm.personal(names, self._model.norms) | self._model.personal

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym import seeding
 from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.packing import PerClient
-from fedhpo_gym.seeding import streams
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,13 +23,22 @@ class RoundBatches:
 
     Attributes:
         rows: (steps, clients, batch) row indices; 0 where padded.
-        weights: (steps, clients, batch) float32, 1 / minibatch size; 0 where padded.
         sizes: (steps, clients) rows that are not padding.
     """
 
     rows: NDArray[np.int64]
-    weights: NDArray[np.float32]
     sizes: NDArray[np.int64]
+
+    @property
+    def weights(self) -> NDArray[np.float32]:
+        """(steps, clients, batch) 1 / minibatch size; 0 where padded."""
+        return row_weights(self.sizes, self.rows.shape[2])
+
+
+def row_weights(sizes: NDArray[np.int64], width: int) -> NDArray[np.float32]:
+    """Return (..., width) weights of the rows of minibatches: 1 / size, and 0 where padded."""
+    share = (1.0 / np.maximum(sizes, 1)).astype(np.float32)[..., None]
+    return np.where(np.arange(width) < sizes[..., None], share, np.float32(0.0))
 
 
 def client_order(seed: int, round_index: int, num_clients: int) -> NDArray[np.int64]:
@@ -43,7 +52,12 @@ def client_order(seed: int, round_index: int, num_clients: int) -> NDArray[np.in
 
 def client_orders(rounds: Sequence[tuple[int, int]], num_clients: int) -> NDArray[np.int64]:
     """Return (rounds, clients) orders of some (seed, finished rounds); see `client_order`."""
-    return np.stack([rng.permutation(num_clients) for rng in streams("clients", rounds)])
+    return np.stack([rng.permutation(num_clients) for rng in seeding.streams("clients", rounds)])
+
+
+def client_streams(names: Sequence[tuple[int, ...]]) -> list[np.random.Generator]:
+    """Return what clients draw their minibatches from, by (seed, finished rounds, client)."""
+    return list(seeding.streams("minibatches", names))
 
 
 def batch_rows(federation: Federation, batch_size: PerClient) -> int:
@@ -70,7 +84,7 @@ def draw_round(
     """
     chosen = clients.tolist()
     return draw_minibatches(
-        [(federation.seed, round_index, client) for client in chosen],
+        client_streams([(federation.seed, round_index, client) for client in chosen]),
         [federation.clients[client][0] for client in chosen],
         np.array([int(batch_size.of(client)) for client in chosen]),
         np.full(len(chosen), num_epochs),
@@ -79,7 +93,7 @@ def draw_round(
 
 
 def draw_minibatches(
-    names: Sequence[tuple[int, ...]],
+    streams: Sequence[np.random.Generator],
     rows: Sequence[NDArray[np.int64]],
     batch_size: NDArray[np.int64],
     epochs: NDArray[np.int64],
@@ -88,7 +102,7 @@ def draw_minibatches(
     """Draw the minibatches of clients, of one federation or of several.
 
     Args:
-        names: seed, finished rounds and client: what names the stream of each.
+        streams: what each draws from, see `client_streams`.
         rows: training samples of each.
         batch_size: (clients,) samples per minibatch.
         epochs: (clients,) local epochs.
@@ -99,7 +113,7 @@ def draw_minibatches(
     steps = epochs * per_epoch
     flat = np.zeros((len(rows), int(steps.max()) * width), dtype=np.int64)
     plan = zip(
-        streams("minibatches", names),
+        streams,
         rows,
         batch_size.tolist(),
         per_epoch.tolist(),
@@ -119,7 +133,5 @@ def draw_minibatches(
     step = np.arange(steps.max())[:, None]
     sizes = np.minimum(held - step % np.maximum(per_epoch, 1) * batch_size, batch_size)
     sizes[step >= steps] = 0
-    share = (1.0 / np.maximum(sizes, 1)).astype(np.float32)[..., None]
-    weights = np.where(np.arange(width) < sizes[..., None], share, np.float32(0.0))
     laid_out = flat.reshape(len(rows), len(step), width).transpose(1, 0, 2)
-    return RoundBatches(laid_out, weights, sizes)
+    return RoundBatches(laid_out, sizes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -166,7 +166,7 @@ def pack(
     courses: Sequence[Needs],
     rounds: Sequence[int],
     slots: int,
-    shape_of: Callable[[Needs], Hashable],
+    shapes: Mapping[int, Hashable],
 ) -> list[Group]:
     """Sort courses into groups and blocks; the order of `courses` inside a block is kept.
 
@@ -174,15 +174,14 @@ def pack(
         courses: what each course needs.
         rounds: finished rounds of each course.
         slots: courses per block.
-        shape_of: what must be equal for two courses to be in one group, besides the shape of the
-            model.
+        shapes: by seed, what must be equal for two federations to be in one group.
     """
     members: dict[tuple[Needs, int], list[int]] = defaultdict(list)
     for position, key in enumerate(zip(courses, rounds, strict=True)):
         members[key].append(position)
     groups: dict[Hashable, list[Block]] = defaultdict(list)
     for (needed, finished), positions in members.items():
-        groups[needed.architecture, shape_of(needed)] += [
+        groups[needed.architecture, shapes[needed.seed]] += [
             Block(np.array(positions[start : start + slots]), needed, finished)
             for start in range(0, len(positions), slots)
         ]

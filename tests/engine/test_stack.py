@@ -133,7 +133,7 @@ def groups(courses: Sequence[Course], model: type[Model] = LogisticRegression) -
     """Return the federations of every group."""
     shapes = stack.shapes(FEDERATIONS, model)
     needed = [needs(c, 5, model.architecture) for c in courses]
-    packed = pack(needed, [0] * len(courses), model.slots, lambda one: shapes[one.seed])
+    packed = pack(needed, [0] * len(courses), model.slots, shapes)
     return [sorted(group.seeds) for group in packed]
 
 
@@ -167,10 +167,10 @@ def test_every_course_is_packed_once_with_its_like(kinds: list[tuple[int, int, i
     one = PerClient(1)
     needed = [Needs(seed, (), PerClient(size), one, 1) for seed, _, size in kinds]
     rounds = [finished for _, finished, _ in kinds]
-    packed = pack(needed, rounds, 4, lambda needs: needs.batch_size)
+    packed = pack(needed, rounds, 4, {0: "one", 1: "one", 2: "two"})
     places = [place for group in packed for block in group.blocks for place in block.courses]
     assert sorted(places) == list(range(len(kinds)))
-    assert len(packed) == len({size for _, _, size in kinds})
+    assert len(packed) == len({seed > 1 for seed, _, _ in kinds})
     for block in (block for group in packed for block in group.blocks):
         assert 1 <= len(block.courses) <= 4
         assert {(needed[i], rounds[i]) for i in block.courses} == {(block.needs, block.round)}
