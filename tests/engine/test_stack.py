@@ -35,9 +35,9 @@ GIVEN: dict[str, dict[str, float]] = {
 RNG = np.random.default_rng(5)
 LABELS = RNG.integers(3, size=700)
 DATA = make_dataset("made", RNG.normal(size=(700, 6)) + LABELS[:, None], LABELS, 3)
-# Two of them share a seed, and differ in who holds what.
+# Two of them share a seed, and differ in who holds what; all differ in their features.
 FEDERATIONS = {
-    key: make_federation(DATA, seed, alpha=alpha)
+    key: make_federation(DATA, seed, alpha=alpha, preprocessing="standardized")
     for key, (seed, alpha) in enumerate([(1, 0.5), (2, 0.5), (2, 5.0), (7, 0.2)])
 }
 
