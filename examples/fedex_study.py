@@ -188,18 +188,18 @@ def draw(study: Study, found: Mapping[tuple[str, str, int], list[Any]], path: Pa
     plt.close(figure)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for results")
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     problems = {"BreastCancer": 0.5}
     if os.environ.get("FEDHPO_GYM_DATA"):
         problems["Vehicle"] = 0.5
     study = Study(problems)
     if options.quick:
-        study = Study({"BreastCancer": 0.5}, seeds=2, rounds=12, horizon=3, shortest=1)
+        study = Study({"BreastCancer": 0.5}, seeds=2, rounds=6, horizon=3, shortest=1)
     found = run(study, options.out)
     (options.out / "report.md").write_text(report(study, found), encoding="utf-8")
     draw(study, found, options.out / "fedex.png")

@@ -49,10 +49,10 @@ class Study:
 
     trained: Sequence[str]
     unseen: Sequence[str]
-    rollouts: int = 20
+    rollouts: int = 40
     searched_instances: int = 10
     tested_instances: int = 12
-    policies: int = 2
+    policies: int = 4
     horizon: int = 30
     rounds_per_step: int = 3
 
@@ -222,12 +222,12 @@ def run(study: Study, out: Path) -> Mapping[str, Any]:
     return results
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for policies and results")
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with_data = bool(os.environ.get("FEDHPO_GYM_DATA"))
     study = Study(WITH_DATA if with_data else OFFLINE, UNSEEN if with_data else ())
     if options.quick:

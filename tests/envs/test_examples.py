@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -24,19 +25,27 @@ def test_an_example_runs(path: Path) -> None:
 
 
 @pytest.mark.raw
-@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_runs_and_goes_on_where_it_stopped(name: str, tmp_path: Path) -> None:
+def test_a_study_runs_and_goes_on_where_it_stopped(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process: a fresh interpreter would spend its time on importing torch."""
     pytest.importorskip("matplotlib")
     pytest.importorskip("stable_baselines3")
-    path = REPOSITORY / "examples" / f"{name}.py"
-    first = run(path, "--quick", "--out", str(tmp_path))
+    pytest.importorskip("optuna")
+    monkeypatch.syspath_prepend(REPOSITORY / "examples")
+    study = importlib.import_module(name)
+    study.main(["--quick", "--out", str(tmp_path)])
+    first = capsys.readouterr().out
     assert "±" in first
     assert list(tmp_path.glob("*.png"))
     pieces = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
     next(iter(pieces)).unlink()
-    again = run(path, "--quick", "--out", str(tmp_path))
-    assert numbers(again) == numbers(first)
+    study.main(["--quick", "--out", str(tmp_path)])
+    assert numbers(capsys.readouterr().out) == numbers(first)
     changed = [file for file, time in pieces.items() if file.stat().st_mtime_ns != time]
     assert changed == [next(iter(pieces))]
 
