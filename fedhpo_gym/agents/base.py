@@ -64,6 +64,20 @@ class Agent(ABC):
         """
 
 
+def scalar(reward: float) -> float:
+    """Return a reward as the number that a single-objective optimizer is told.
+
+    Raises:
+        InvalidArgumentError: it is a vector.
+    """
+    if np.ndim(reward):
+        raise InvalidArgumentError(
+            f"`reward` must be one number, got shape {np.shape(reward)}; use the environment id "
+            "without `MO-`, whose reward is a float."
+        )
+    return float(reward)
+
+
 def _as_box(space: gym.Space[Any], per_client: bool) -> gym.spaces.Box:
     axes = 2 if per_client else 1
     if isinstance(space, gym.spaces.Box) and len(space.shape) == axes and space.is_bounded():

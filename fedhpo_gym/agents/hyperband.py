@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation
+from fedhpo_gym.agents.base import Agent, Observation, scalar
 from fedhpo_gym.dimension import Dimension, Value
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
@@ -95,15 +95,11 @@ class Hyperband(Agent):
         terminated: bool,
         info: Mapping[str, Any],
     ) -> None:
-        if np.ndim(reward):
-            raise InvalidArgumentError(
-                f"`reward` must be one number, got shape {np.shape(reward)}; use the environment "
-                "id without `MO-`, whose reward is a float."
-            )
+        score = scalar(reward)
         if self._asked is None:
             raise InvalidArgumentError("`tell` must follow `ask`, but nothing was asked.")
-        self._told.append((float(reward), self._asked))
-        self._learn(self._rung, self._asked, float(reward))
+        self._told.append((score, self._asked))
+        self._learn(self._rung, self._asked, score)
         self._asked = None
 
     def _climb(self) -> None:

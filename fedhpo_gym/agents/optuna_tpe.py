@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation
+from fedhpo_gym.agents.base import Agent, Observation, scalar
 from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.seeding import stream
 
@@ -64,15 +64,11 @@ class OptunaTPE(Agent):
         terminated: bool,
         info: Mapping[str, Any],
     ) -> None:
-        if np.ndim(reward):
-            raise InvalidArgumentError(
-                f"`reward` must be one number for 'optuna-tpe', got shape {np.shape(reward)}; use "
-                "the environment id without `MO-`, whose reward is a float."
-            )
+        score = scalar(reward)
         if self._trial is None:
             raise InvalidArgumentError("`tell` must follow `ask`, but nothing was asked.")
         with _quiet():
-            self._study.tell(self._trial, float(reward))
+            self._study.tell(self._trial, score)
         self._trial = None
 
 

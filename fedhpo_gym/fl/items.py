@@ -82,9 +82,11 @@ class Roster:
         self.samples = stack.num_samples[self.federation]
         self._epochs = _table([one.num_epochs for one in needed], stack.num_clients)
         self._batch_size = _table([one.batch_size for one in needed], stack.num_clients)
+        # Padded rows cost little where the courses of a block share them.
+        few = stack.model.slots > 1
         self._width = np.array(
             [
-                batch_rows(stack.federations[federation_of[one.seed]], one.batch_size)
+                batch_rows(stack.federations[federation_of[one.seed]], one.batch_size, few)
                 for one in needed
             ]
         )

@@ -60,14 +60,20 @@ def client_streams(names: Sequence[tuple[int, ...]]) -> list[np.random.Generator
     return list(seeding.streams("minibatches", names))
 
 
-def batch_rows(federation: Federation, batch_size: PerClient) -> int:
-    """Return the rows a minibatch tensor needs: no client can fill more than its training split.
+def batch_rows(federation: Federation, batch_size: PerClient, few_shapes: bool = False) -> int:
+    """Return the rows a minibatch tensor has: no client can fill more than its training split.
 
     A function of the federation and the batch sizes alone, so that tensor shapes, and with them
     the rounding of every product, do not depend on what else is in a batch of courses.
+
+    Args:
+        federation: the federation.
+        batch_size: samples per minibatch.
+        few_shapes: pad to a power of two, so that more courses train together.
     """
     largest = federation.num_samples[:, 0].max()
-    return int(min(largest, max(batch_size.base, *(value for _, value in batch_size.own), 1)))
+    rows = int(min(largest, max(batch_size.base, *(value for _, value in batch_size.own), 1)))
+    return int(min(largest, 1 << (rows - 1).bit_length())) if few_shapes else rows
 
 
 def draw_round(

@@ -99,10 +99,12 @@ class Model:
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything that is stored."""
-        stored = {**self.regressor.arrays, **self.scales}
-        if self.compression is not None:
-            stored["components"] = self.compression.components
-        return stored
+        if self.compression is None:
+            return {**self.regressor.arrays, **self.scales}
+        # With many clients the scales would be larger than everything else.
+        scales = {name: value.astype(np.float16) for name, value in self.scales.items()}
+        components = {"components": self.compression.components}
+        return {**self.regressor.arrays, **scales, **components}
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return (..., n, outputs) for (..., n, features), within the range of the data."""

@@ -88,9 +88,14 @@ class Prepared:
 def prepare(rows: Rows) -> Prepared:
     """Return rows for a fit; what scales and compresses them is learned from them alone."""
     scales = scales_of(rows.outputs, rows.num_clients)
+    many = rows.num_clients > COMPRESSED_CLIENTS
+    if many:  # they are stored in half precision: what is fitted must agree with it
+        scales = {
+            name: value.astype(np.float16).astype(np.float32) for name, value in scales.items()
+        }
     targets = (rows.outputs - scales["mean"]) / scales["scale"]
     compression = None
-    if rows.num_clients > COMPRESSED_CLIENTS:
+    if many:
         compression = principal_components(targets)
         targets = compression.compress(targets)
     return Prepared(rows.inputs, targets, scales, compression)

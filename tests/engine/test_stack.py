@@ -19,6 +19,7 @@ from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.datasets.records import SparseRows, make_dataset  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.federation import Federation, make_federation  # noqa: E402
+from fedhpo_gym.fl.minibatches import batch_rows  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression, Model, get_model  # noqa: E402
 from fedhpo_gym.fl.packing import Course, Needs, PerClient, needs, pack  # noqa: E402
 
@@ -160,6 +161,33 @@ def test_federations_of_other_shapes_are_apart(monkeypatch: pytest.MonkeyPatch) 
     assert len({found[0], found[1], found[3]}) == 3
     monkeypatch.setattr(stack, "MAX_STACK", 700 * 7)
     assert len(set(stack.shapes(federations, LogisticRegression).values())) == 4
+
+
+@given(st.integers(1, 700), st.integers(1, 700))
+def test_minibatches_of_blocks_have_few_widths_and_room_for_all_rows(size: int, own: int) -> None:
+    federation, asked = FEDERATIONS[0], PerClient(size, ((2, own),))
+    largest, rows = federation.num_samples[:, 0].max(), max(size, own)
+    width = batch_rows(federation, asked, few_shapes=True)
+    assert width == largest or (width & (width - 1) == 0 and rows <= width < 2 * rows)
+    assert batch_rows(federation, asked) == min(rows, largest) <= width <= largest
+
+
+def test_batch_sizes_that_round_up_to_one_power_of_two_train_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+    step = LogisticRegression.sgd_step
+    monkeypatch.setattr(
+        LogisticRegression,
+        "sgd_step",
+        lambda self, parameters, batch: (
+            seen.append(batch.x.shape[1]),
+            step(self, parameters, batch),
+        ),
+    )
+    courses = [course(0, batch_size=size) for size in (33, 47, 64)]
+    CourseBatch(FEDERATIONS, LogisticRegression, get_algorithm("fedavg"), courses).advance(1)
+    assert set(seen) == {64}
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(1, 2)), max_size=40))

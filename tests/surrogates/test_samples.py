@@ -352,6 +352,16 @@ def test_a_compressed_model_survives_storing(crowd: tuple[Path, Mapping[str, Any
     np.testing.assert_array_equal(model.predict(rows), again.predict(rows))
 
 
+def test_the_scales_of_many_clients_are_those_of_the_fit_and_half_as_large(tmp_path: Path) -> None:
+    many = SampleSource(write_made_up_sample(tmp_path, 60)).rows(EVERYTHING, stream(0, "test"))
+    fitted = prepare(many)
+    arrays = {"stretch": np.ones(9), "points": np.zeros((1, 9)), "weights": np.zeros((1, 20))}
+    stored = Model(Kernel(arrays), fitted.scales, fitted.compression).arrays
+    for name, value in fitted.scales.items():
+        assert stored[name].dtype == np.float16
+        np.testing.assert_array_equal(stored[name].astype(np.float32), value)
+
+
 # -------------------------------------------------------------- candidates that suit few courses
 
 
