@@ -25,8 +25,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
-from studies import cell, piece, table
-from tqdm import tqdm
+from studies import CORES, cell, pieces, table
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import MULTI_FIDELITY_AGENTS, make_agent
@@ -87,14 +86,16 @@ def run_search(study: Study, problem: str, outer: str, arms: int, seed: int) -> 
     return {"courses": courses, "cpu_s": time.process_time() - began}
 
 
-def run(study: Study, out: Path) -> dict[tuple[str, str, int], list[Any]]:
+def run(study: Study, out: Path, workers: int) -> dict[tuple[str, str, int], list[Any]]:
     """Do every search that is not there yet; return the searches of each cell by seed."""
+    cells = {
+        out / f"{problem}-{outer}-{arms}-{seed}.json": (problem, outer, arms, seed)
+        for seed, problem, outer, arms in product(range(study.seeds), study.problems, OUTER, ARMS)
+    }
+    jobs = {path: partial(run_search, study, *cell) for path, cell in cells.items()}
     found: dict[tuple[str, str, int], list[Any]] = {}
-    cells = list(product(range(study.seeds), study.problems, OUTER, ARMS))
-    for seed, problem, outer, arms in tqdm(cells, unit="search", disable=None):
-        path = out / f"{problem}-{outer}-{arms}-{seed}.json"
-        result = piece(path, partial(run_search, study, problem, outer, arms, seed))
-        found.setdefault((problem, outer, arms), []).append(result)
+    for path, result in pieces(jobs, workers).items():
+        found.setdefault(cells[path][:3], []).append(result)
     return found
 
 
@@ -193,6 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for results")
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--workers", type=int, default=CORES, help="processes (one per core)")
     options = parser.parse_args(arguments)
     problems = {"BreastCancer": 0.5}
     if os.environ.get("FEDHPO_GYM_DATA"):
@@ -200,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     study = Study(problems)
     if options.quick:
         study = Study({"BreastCancer": 0.5}, seeds=2, rounds=6, horizon=3, shortest=1)
-    found = run(study, options.out)
+    found = run(study, options.out, options.workers)
     (options.out / "report.md").write_text(report(study, found), encoding="utf-8")
     draw(study, found, options.out / "fedex.png")
     print((options.out / "report.md").read_text(encoding="utf-8"))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from tqdm import tqdm
+
+CORES = os.cpu_count() or 1
 
 
 def piece(path: Path, compute: Callable[[], Any]) -> Any:
@@ -19,7 +25,34 @@ def piece(path: Path, compute: Callable[[], Any]) -> Any:
         part = path.with_suffix(".part")
         part.write_text(json.dumps(compute(), indent=1) + "\n", encoding="utf-8")
         part.replace(path)
+    return read(path)
+
+
+def read(path: Path) -> Any:
+    """Return what a finished run left."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def pieces(jobs: Mapping[Path, Callable[[], Any]], workers: int) -> dict[Path, Any]:
+    """Return all pieces; those not there yet are computed, `workers` at a time in processes."""
+    missing = [path for path in jobs if not path.exists()]
+    done = len(jobs) - len(missing)
+    with tqdm(total=len(jobs), initial=done, unit="piece", disable=None) as bar:
+        if min(workers, len(missing)) < 2:
+            for path in missing:
+                piece(path, jobs[path])
+                bar.update()
+        else:
+            with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+                running = [pool.submit(piece, path, jobs[path]) for path in missing]
+                try:
+                    for one in as_completed(running):
+                        one.result()
+                        bar.update()
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
+    return {path: read(path) for path in jobs}
 
 
 def mean_and_error(values: ArrayLike) -> tuple[float, float]:

@@ -25,7 +25,7 @@ import gymnasium as gym
 import numpy as np
 from dac_report import write_report
 from numpy.typing import NDArray
-from studies import piece
+from studies import CORES, pieces, read
 from tqdm import tqdm
 
 import fedhpo_gym  # noqa: F401 - registers the ids
@@ -122,7 +122,8 @@ def train_policy(study: Study, out: Path, seed: int) -> dict[str, Any]:
     """Train and save one policy; return how it went."""
     env_steps = study.horizon // study.rounds_per_step
     steps = study.rollouts * SLOTS * len(study.trained) * env_steps
-    with tqdm(total=steps, desc=f"policy {seed}", leave=False, disable=None) as bar:
+    line = {"desc": f"policy {seed}", "position": seed + 1, "leave": False}
+    with tqdm(total=steps, disable=None, **line) as bar:
         began = time.process_time()
         training = train(
             [env_id(table) for table in study.trained],
@@ -176,7 +177,7 @@ def contestants(study: Study, out: Path, table: str) -> dict[str, Acts]:
     for kind in KINDS:
         tried = candidates(study, kind)
         means = {
-            trained: np.mean(searched(study, out, trained, kind)["returns"], axis=0)
+            trained: np.mean(read(search_path(out, trained, kind))["returns"], axis=0)
             for trained in study.trained
         }
         found[f"{kind}, one for all"] = tried[int(np.mean(list(means.values()), axis=0).argmax())]
@@ -187,9 +188,9 @@ def contestants(study: Study, out: Path, table: str) -> dict[str, Acts]:
     return found
 
 
-def searched(study: Study, out: Path, table: str, kind: str) -> dict[str, Any]:
-    """Return a search, from its file where it is finished."""
-    return piece(out / f"search-{table}-{kind}.json", partial(search, study, table, kind))
+def search_path(out: Path, table: str, kind: str) -> Path:
+    """Return where a search is kept."""
+    return out / f"search-{table}-{kind}.json"
 
 
 def test(study: Study, out: Path, table: str) -> dict[str, Any]:
@@ -202,24 +203,23 @@ def test(study: Study, out: Path, table: str) -> dict[str, Any]:
     return {"names": list(who), "played": played}
 
 
-def run(study: Study, out: Path) -> Mapping[str, Any]:
+def run(study: Study, out: Path, workers: int) -> Mapping[str, Any]:
     """Do every piece that is not there yet, and return them all."""
-    results: dict[str, Any] = {"policies": [], "tests": {}}
-    tables = (*study.trained, *study.unseen)
-    total = study.policies + len(study.trained) * len(KINDS) + len(tables)
-    with tqdm(total=total, unit="piece", disable=None) as bar:
-        for seed in range(study.policies):
-            path = out / f"training-{seed}.json"
-            results["policies"].append(piece(path, partial(train_policy, study, out, seed)))
-            bar.update()
-        for table, kind in product(study.trained, KINDS):
-            searched(study, out, table, kind)
-            bar.update()
-        for table in tables:
-            path = out / f"test-{table}.json"
-            results["tests"][table] = piece(path, partial(test, study, out, table))
-            bar.update()
-    return results
+    training = {
+        out / f"training-{seed}.json": partial(train_policy, study, out, seed)
+        for seed in range(study.policies)
+    }
+    searches = {
+        search_path(out, table, kind): partial(search, study, table, kind)
+        for table, kind in product(study.trained, KINDS)
+    }
+    found = pieces({**training, **searches}, workers)
+    tables = {out / f"test-{table}.json": table for table in (*study.trained, *study.unseen)}
+    tests = pieces({path: partial(test, study, out, tables[path]) for path in tables}, workers)
+    return {
+        "policies": [found[path] for path in training],
+        "tests": {tables[path]: result for path, result in tests.items()},
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -227,12 +227,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for policies and results")
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--workers", type=int, default=CORES, help="processes (one per core)")
     options = parser.parse_args(arguments)
     with_data = bool(os.environ.get("FEDHPO_GYM_DATA"))
     study = Study(WITH_DATA if with_data else OFFLINE, UNSEEN if with_data else ())
     if options.quick:
         study = Study(("BreastCancer",), (), 2, 2, 2, 1, 6)
-    results = run(study, options.out)
+    results = run(study, options.out, options.workers)
     write_report(study, results, candidates, options.out)
     print((options.out / "report.md").read_text(encoding="utf-8"))
 

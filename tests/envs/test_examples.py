@@ -3,16 +3,54 @@
 from __future__ import annotations
 
 import importlib
+import json
+import math
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
+
+import fedhpo_gym  # noqa: F401 - registers the ids
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("[0-9]*.py"))
-STUDIES = ("train_dac_policy", "fedex_study")
+
+
+def policies_and_searches_take_equal_rounds(out: Path) -> None:
+    [training] = read(out, "training-*")
+    searches = read(out, "search-*")
+    assert len(searches) == 3  # static, cosine, step decay
+    courses = training["steps"] // 2  # of 6 rounds, 3 per step
+    assert courses == 48
+    assert [np.size(search["returns"]) for search in searches] == [courses] * len(searches)
+    [tested] = read(out, "test-*")
+    held_out = {tuple(one["instance"]) for one in tested["played"]}
+    with gym.make("FedHPO-DAC-LR-BreastCancer-v0", instances="train") as env:
+        trained = {(one.alpha, one.seed) for one in env.unwrapped.instances}
+    assert held_out
+    assert not held_out & trained
+
+
+def searches_take_equal_rounds(out: Path) -> None:
+    found = read(out, "*")
+    assert len(found) == 2 * 4 * 2  # seeds, X, with FedEx and without
+    assert {search["courses"][-1]["spent"] for search in found} == {6}
+
+
+def read(out: Path, pattern: str) -> list[Any]:
+    return [json.loads(path.read_text()) for path in sorted(out.glob(f"{pattern}.json"))]
+
+
+FAIR = {
+    "train_dac_policy": policies_and_searches_take_equal_rounds,
+    "fedex_study": searches_take_equal_rounds,
+}
 
 
 def test_there_are_examples() -> None:
@@ -25,7 +63,7 @@ def test_an_example_runs(path: Path) -> None:
 
 
 @pytest.mark.raw
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", FAIR)
 def test_a_study_runs_and_goes_on_where_it_stopped(
     name: str,
     tmp_path: Path,
@@ -38,16 +76,32 @@ def test_a_study_runs_and_goes_on_where_it_stopped(
     pytest.importorskip("optuna")
     monkeypatch.syspath_prepend(REPOSITORY / "examples")
     study = importlib.import_module(name)
-    study.main(["--quick", "--out", str(tmp_path)])
+    study.main(["--quick", "--out", str(tmp_path), "--workers", "1"])
     first = capsys.readouterr().out
     assert "±" in first
     assert list(tmp_path.glob("*.png"))
+    FAIR[name](tmp_path)
     pieces = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
     next(iter(pieces)).unlink()
-    study.main(["--quick", "--out", str(tmp_path)])
+    study.main(["--quick", "--out", str(tmp_path), "--workers", "1"])
     assert numbers(capsys.readouterr().out) == numbers(first)
     changed = [file for file, time in pieces.items() if file.stat().st_mtime_ns != time]
     assert changed == [next(iter(pieces))]
+
+
+def test_pieces_are_computed_in_processes_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(REPOSITORY / "examples")
+    studies = importlib.import_module("studies")
+    jobs = {tmp_path / f"{n}.json": partial(math.factorial, n) for n in (3, 4, 5)}
+    assert list(studies.pieces(jobs, 2).values()) == [6, 24, 120]
+    (tmp_path / "4.json").write_text("7")
+    failing = partial(math.factorial, -1)
+    assert list(studies.pieces(dict.fromkeys(jobs, failing), 2).values()) == [6, 7, 120]
+    with pytest.raises(ValueError, match="factorial"):
+        studies.pieces({tmp_path / f"new-{n}.json": failing for n in range(3)}, 2)
+    assert not list(tmp_path.glob("new-*"))
 
 
 def numbers(report: str) -> list[str]:
