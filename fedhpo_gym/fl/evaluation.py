@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhpo_gym.fl import stack as stacking
 from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import sum_classes
@@ -18,12 +19,8 @@ from fedhpo_gym.fl.stack import Stack
 from fedhpo_gym.schema import METRICS, SPLITS
 
 MAX_LOGITS = 2**19
-
-
 PACK = 24
 """Items of single courses whose sums are taken side by side."""
-MAX_MEMBERSHIP = 2**24
-"""Largest 0/1 matrix by which sums over a client's rows are products."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +72,7 @@ class Evaluator:
         self._rows = torch.from_numpy(np.stack(index)).to(device)
         self._group = torch.from_numpy(np.stack([r.group for r in rows])).to(device)
         self._member: Tensor | None = None
-        if self._num_groups * self._rows.shape[1] <= MAX_MEMBERSHIP:
+        if self._num_groups * self._rows.shape[1] <= stacking.MAX_MEMBERSHIP:
             groups = torch.arange(self._num_groups, device=device)
             self._member = (self._group[:, None] == groups[:, None]).float()
         true = torch.from_numpy(np.stack([r.true for r in rows], axis=1)).to(device)
@@ -168,6 +165,7 @@ class Evaluator:
         """Sum (items, n, slots) over the rows of each group: (items, groups, slots)."""
         if member is not None:
             return self._multiply(member[:, :, span], values)
+        # A federation whose matrix would be too large is the only one here, see `stack.shapes`.
         sums = values.new_zeros((len(values), self._num_groups, values.shape[2]))
         return sums.index_add_(1, self._group[0, span], values)
 

@@ -13,10 +13,14 @@ from torch import Tensor
 
 from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.models import Inputs, Model
+from fedhpo_gym.schema import SPLITS
 from fedhpo_gym.seeding import stream
 
 MAX_STACK = 2**26
 """Numbers that the inputs of stacked federations hold at most."""
+MAX_MEMBERSHIP = 2**24
+"""Numbers that the 0/1 matrices of stacked federations hold at most, by which sums over a client's
+rows are products; a federation that needs more is summed row by row, and by itself."""
 
 
 def shapes(federations: Mapping[int, Federation], model: type[Model]) -> dict[int, Hashable]:
@@ -29,14 +33,17 @@ def shapes(federations: Mapping[int, Federation], model: type[Model]) -> dict[in
     found: dict[int, Hashable] = {}
     members: dict[Hashable, int] = {}
     for seed, federation in federations.items():
-        if len(federations) == 1 or not model.stacks(federation):
+        matrix = federation.num_clients * len(SPLITS) * len(federation.labels)
+        alone = len(federations) == 1 or matrix > MAX_MEMBERSHIP
+        if alone or not model.stacks(federation):
             found[seed] = seed
             continue
         shape = federation.features.shape[1:], federation.num_classes, federation.label_counts
         number = members.get(shape, 0)
         members[shape] = number + 1
         size = len(federation.labels) * (int(np.prod(shape[0])) + 1)
-        found[seed] = (shape, number // max(MAX_STACK // size, 1))
+        room = min(MAX_STACK // size, MAX_MEMBERSHIP // matrix)
+        found[seed] = (shape, number // max(room, 1))
     return found
 
 

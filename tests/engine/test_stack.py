@@ -120,6 +120,19 @@ def test_neither_order_nor_company_matters(order: list[int], number: int) -> Non
             np.testing.assert_array_equal(found.metrics[place], expected.metrics[index])
 
 
+def test_federations_too_large_for_a_matrix_are_summed_each_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = run("fedavg", range(len(COURSES)))
+    largest = max(5 * 3 * len(one.labels) for one in FEDERATIONS.values())
+    for limit in (0, largest, 2 * largest):  # none has a matrix; each its own; two together
+        monkeypatch.setattr(stack, "MAX_MEMBERSHIP", limit)
+        for found, one in zip(run("fedavg", range(len(COURSES))), expected, strict=True):
+            np.testing.assert_allclose(found.metrics, one.metrics, rtol=1e-5)
+        kinds = set(stack.shapes(FEDERATIONS, LogisticRegression).values())
+        assert len(kinds) == {0: 4, largest: 4, 2 * largest: 2}[limit]
+
+
 @pytest.mark.parametrize("limit", [1, 3000])
 def test_memory_limits_change_no_number(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     expected = run("nbafl", range(len(COURSES)))
