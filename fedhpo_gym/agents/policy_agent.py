@@ -10,12 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation
-from fedhpo_gym.agents.policy import Policy, load_policy
+from fedhpo_gym.agents.policy import load_policy
 from fedhpo_gym.errors import InvalidArgumentError
 
 
 class Acts(Protocol):
     """What has `act`: a learned `Policy`, a hand-made `Schedule`."""
+
+    @property
+    def action_space(self) -> gym.spaces.Box:
+        """Where its actions lie."""
 
     def act(self, observation: Observation) -> NDArray[np.float32]:
         """Return the action for an observation."""
@@ -44,10 +48,11 @@ class PolicyAgent(Agent):
                 "`fedhpo_gym.agents.sb3.train`."
             )
         self.policy = load_policy(Path(policy)) if isinstance(policy, str | Path) else policy
-        if isinstance(self.policy, Policy) and self.policy.action_space != self.action_space:
+        space = getattr(self.policy, "action_space", None)
+        if space != self.action_space:
             raise InvalidArgumentError(
-                f"`policy` must act in {self.action_space}, got one for "
-                f"{self.policy.action_space}; train one in this environment."
+                f"`policy` must act in {self.action_space}, got {type(self.policy).__name__} for "
+                f"{space}; make one for this environment."
             )
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:

@@ -113,7 +113,10 @@ def train(
         "steps": int(model.num_timesteps),
         "seed": seed,
         "environments": [one if isinstance(one, str) else str(one) for one in wanted],
+        "num_envs": num_envs,
         "env_arguments": dict(env_arguments or {}),
+        "share_starts": share_starts,
+        "layers": list(layers),
         "settings": {name: repr(value) for name, value in (settings or {}).items()},
         "stable_baselines3": sb3.__version__,
     }

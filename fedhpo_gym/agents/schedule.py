@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,6 +61,11 @@ class Schedule:
         if self.kind != "static" and self.name not in self.space.names:
             raise unknown_name("dimension", self.name, self.space.names)
         self.space.validate(self.configuration)
+
+    @property
+    def action_space(self) -> gym.spaces.Box:
+        """Where its actions lie: a Box in [-1, 1], a coordinate per dimension."""
+        return gym.spaces.Box(-1.0, 1.0, (len(self.space),), np.float32)
 
     def act(self, observation: Observation) -> NDArray[np.float32]:
         """Return the action for an observation, or for many: (..., n).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,9 +20,13 @@ from fedhpo_gym.schema import METRICS, Evaluation, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task
 
-MAX_COURSES_KEPT = 32
+MAX_KEPT = 32
+"""Configurations whose courses are kept."""
 MAX_TOGETHER = 256
 """Configurations in one batch: more would gain nothing, and their curves need memory."""
+MAX_NUMBERS = 2**25
+"""Parameters of the courses that train together, and of those that are kept: large models gain
+nothing by company, and a course's state is several times as large in memory."""
 
 
 class Raw(Backend):
@@ -65,7 +69,29 @@ class Raw(Backend):
         return self._answers([(configuration, fidelity)])[0]
 
     def _evaluate_many(self, questions: Sequence[tuple[dict[str, Value], Fidelity]]) -> Evaluations:
-        return Evaluations.stack(self._answers(questions))
+        return Evaluations.stack(
+            [answer for part in self._portions(questions) for answer in self._answers(part)]
+        )
+
+    def _portions(
+        self, questions: Sequence[tuple[dict[str, Value], Fidelity]]
+    ) -> Iterator[list[tuple[dict[str, Value], Fidelity]]]:
+        """Yield questions that may train together, in order."""
+        part: list[tuple[dict[str, Value], Fidelity]] = []
+        used = 0
+        for question in questions:
+            size = self._size(question[0])
+            if part and (used + size > MAX_NUMBERS or len(part) == MAX_TOGETHER):
+                yield part
+                part, used = [], 0
+            part.append(question)
+            used += size
+        if part:
+            yield part
+
+    def _size(self, configuration: Mapping[str, Value]) -> int:
+        """Return the parameters of the courses of a configuration."""
+        return len(self.seeds) * self.task.parameters_of(configuration)
 
     def _answers(
         self, questions: Sequence[tuple[Mapping[str, Value], Fidelity]]
@@ -81,12 +107,19 @@ class Raw(Backend):
         for key in wanted:
             self._kept[key] = found[key]
             self._kept.move_to_end(key)
-        while len(self._kept) > MAX_COURSES_KEPT:
-            self._kept.popitem(last=False)
+        self._forget()
         return [
             self._answer(found[key].curves, fidelity)
             for key, (_, fidelity) in zip(keys, questions, strict=True)
         ]
+
+    def _forget(self) -> None:
+        """Keep the latest courses only: as many as there is room for, and at least one."""
+        used = 0
+        for number, (key, kept) in enumerate(reversed(list(self._kept.items()))):
+            used += kept.size
+            if number and (used > MAX_NUMBERS or number >= MAX_KEPT):
+                del self._kept[key]
 
     def _answer(self, curves: Curves, fidelity: Fidelity) -> Evaluation:
         metrics = curves.metrics[:, : np.searchsorted(curves.rounds, fidelity.round, "right")]
@@ -117,7 +150,7 @@ class Raw(Backend):
         waiting = [key for key, want in wanted.items() if want.rounds > found[key].rounds]
         while waiting:
             done = found[waiting[0]].rounds
-            together = [key for key in waiting if found[key].rounds == done][:MAX_TOGETHER]
+            together = [key for key in waiting if found[key].rounds == done]
             rounds = min(wanted[key].rounds for key in together)
             kept = self._advanced(
                 [wanted[key] for key in together], [found[key] for key in together], rounds
@@ -150,7 +183,8 @@ class Raw(Backend):
                 np.concatenate([before.curves.rounds, more.rounds + done]),
                 more.diverged_at[own].copy(),
             )
-            advanced.append(_Kept(states[own], curves, rounds))
+            size = self._size(wanted[index].configuration)
+            advanced.append(_Kept(states[own], curves, rounds, size))
         return advanced
 
     @cached_property
@@ -158,7 +192,7 @@ class Raw(Backend):
         seeds, clients, splits = self._samples.shape
         metrics = np.empty((seeds, 0, clients, splits, len(METRICS)), dtype=np.float32)
         curves = Curves(metrics, np.empty(0, dtype=np.int64), np.zeros(seeds, dtype=np.int64))
-        return _Kept([None] * seeds, curves, 0)
+        return _Kept([None] * seeds, curves, 0, 0)
 
 
 _Key = tuple[object, ...]
@@ -175,8 +209,9 @@ class _Wanted:
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """The courses of a configuration, one per seed, after some rounds."""
+    """The courses of a configuration, one per seed, after some rounds; `size` parameters."""
 
     states: Sequence[CourseState | None]
     curves: Curves
     rounds: int
+    size: int

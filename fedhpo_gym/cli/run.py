@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.agents import agent_class, make_agent, run_episode
+import gymnasium as gym
+
+from fedhpo_gym.agents import LEARNED_AGENTS, agent_class, make_agent, run_episode
 from fedhpo_gym.analysis.environments import make_environment, resolve_id
 from fedhpo_gym.analysis.files import read_record, record_path, write_record
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
@@ -20,6 +22,7 @@ from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tasks import get_task
 
 FREE = "free"
+ROUND = "round"
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ def make_plans(options: argparse.Namespace) -> list[Plan]:
     """Check all arguments before the first run, and return the runs in order.
 
     Raises:
-        InvalidArgumentError: an argument is malformed, or given twice.
+        InvalidArgumentError: an argument is malformed or given twice, or an agent cannot act in an
+            environment.
         UnknownNameError: no such environment, agent or fidelity.
         MissingDependencyError: an agent's library is not installed.
     """
@@ -58,6 +62,11 @@ def make_plans(options: argparse.Namespace) -> list[Plan]:
         raise InvalidArgumentError(f"`--seeds` must be at least 1, got {options.seeds}")
     for agent in options.agents:
         agent_class(agent)
+        if agent in LEARNED_AGENTS:
+            raise InvalidArgumentError(
+                f"`--agent` must be one that needs nothing learned, got {agent!r}; use "
+                "`fedhpo_gym.agents.make_agent` in Python, which takes a policy."
+            )
     return [
         Plan(env_id, kwargs, agent, seed)
         for env_id in dict.fromkeys(map(resolve_id, options.ids))
@@ -95,7 +104,10 @@ def do_run(plan: Plan, folder: Path, show: Callable[[str], None]) -> bool:
         if path.exists():
             read_record(path)
             return False
-        agent = make_agent(plan.agent, env.action_space, plan.seed)
+        options = {}
+        if agent_class(plan.agent).multi_fidelity:
+            options["fidelity"] = _space(env, plan.id)[ROUND]
+        agent = make_agent(plan.agent, env.action_space, plan.seed, **options)
         steps = []
         for step in run_episode(env, agent, plan.seed):
             steps.append(
@@ -113,10 +125,15 @@ def environment_arguments(env_id: str, options: argparse.Namespace, agent: str) 
     """Return the arguments of `gymnasium.make` that the command line and the agent ask for.
 
     Raises:
-        InvalidArgumentError: an argument is malformed, or given twice.
+        InvalidArgumentError: an argument is malformed or given twice, or the agent is for other
+            environments.
         UnknownNameError: no such fidelity.
     """
-    kwargs: dict[str, Any] = {"per_client": True} if agent_class(agent).per_client else {}
+    kind, goes_on = agent_class(agent), env_id.endswith(get_task(env_id).round_id)
+    if (kind.per_client and not goes_on) or (kind.multi_fidelity and goes_on):
+        wanted = "FedHPO-DAC-*" if kind.per_client else "trial environments, FedHPO-<Model>-*"
+        raise InvalidArgumentError(f"`--agent {agent}` must act in {wanted}, got {env_id}")
+    kwargs: dict[str, Any] = {"per_client": True} if kind.per_client else {}
     if options.backend is not None:
         kwargs["backend"] = options.backend
     if options.budget_s is not None:
@@ -128,12 +145,23 @@ def environment_arguments(env_id: str, options: argparse.Namespace, agent: str) 
     with closing(make_environment(env_id, kwargs)) as env:
         # A record names its backend, so that it replays where there are other tables.
         backend = getattr(env.unwrapped, "backend", None)
-        space = getattr(env.unwrapped, "fidelity_space", get_task(env_id).fidelity_space)
+        space = _space(env, env_id)
     if backend is not None:
         kwargs["backend"] = getattr(backend, "name", backend)
-    if fidelity := pinned_fidelity(space, options.fidelity):
+    free = (f"{ROUND}={FREE}",) if kind.multi_fidelity else ()
+    if fidelity := pinned_fidelity(space, (*free, *options.fidelity)):
         kwargs["fidelity"] = fidelity
+    if kind.multi_fidelity and {*space.names} - {*fidelity} != {ROUND}:
+        raise InvalidArgumentError(
+            f"`--fidelity` must leave nothing free but {ROUND!r} for {agent!r}, got {fidelity}"
+        )
     return kwargs
+
+
+def _space(env: gym.Env[Any, Any], env_id: str) -> SearchSpace:
+    """Return the fidelities that an environment answers."""
+    space: SearchSpace = getattr(env.unwrapped, "fidelity_space", get_task(env_id).fidelity_space)
+    return space
 
 
 def pinned_fidelity(space: SearchSpace, words: Sequence[str]) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from fedhpo_gym.errors import InvalidArgumentError
 Observation = dict[str, NDArray[np.float32]]
 Action = NDArray[np.float32]
 
-OWN_INFO: Final = ("num_train_samples", "num_val_samples", "val_loss_before", "val_loss_after")
-"""Entries of `info` with one number per client, likewise."""
-
 OWN: Final = ("sampled", "num_val_samples", "val_loss_before", "val_loss_after")
-"""Entries with one number per client, of which an agent sees its own."""
+"""Entries of observations with one number per client, of which an agent sees its own."""
+
+OWN_INFO: Final = ("num_train_samples", "num_val_samples", "val_loss_before", "val_loss_after")
+"""Entries of `info` with one number per client, of which an agent is told its own."""
 
 REWARDS: Final = ("team", "own")
 

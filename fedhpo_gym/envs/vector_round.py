@@ -113,6 +113,9 @@ class RoundVectorEnv(BatchedVectorEnv):
         self.reward_space = process.reward_space
         self._fingerprint = fingerprint
         self._vector_reward = vector_reward
+        self._no_rewards = np.zeros(self.num_envs)
+        if vector_reward:
+            self._no_rewards = np.zeros((self.num_envs, *self.reward_space.shape), np.float32)
         self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
         self._chosen: NDArray[Any] | None = None
 
@@ -169,11 +172,13 @@ class RoundVectorEnv(BatchedVectorEnv):
         self._show()
 
     def _advance(self, actions: Actions, active: Mask) -> Outcome:
+        never = np.zeros(self.num_envs, dtype=np.bool_)
+        if not active.any():  # all are about to be reset: nothing is trained
+            return Outcome(self._no_rewards.copy(), never, never.copy(), self._info())
         outcome = self.process.step(actions)
         self._show()
         rewards = outcome.vectors if self._vector_reward else outcome.scalars
-        truncated = np.zeros(self.num_envs, dtype=np.bool_)
-        return Outcome(rewards.copy(), outcome.terminated.copy(), truncated, self._info())
+        return Outcome(rewards.copy(), outcome.terminated.copy(), never, self._info())
 
     def _show(self) -> None:
         self.layout.fill(self._frame, self.process.observe())

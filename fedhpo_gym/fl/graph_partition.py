@@ -20,7 +20,6 @@ from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.seeding import stream
 
 DELTA = 20
-GRAPH_PREPROCESSINGS = ("as_published", "row_normalized")
 
 Indices = NDArray[np.int64]
 
@@ -71,7 +70,6 @@ def make_graph_federation(
     seed: int,
     num_clients: int = 5,
     delta: int = DELTA,
-    preprocessing: str = "as_published",
 ) -> GraphFederation:
     """Give each client whole communities of a graph and split its nodes 60/20/20 at random.
 
@@ -83,18 +81,12 @@ def make_graph_federation(
         seed: seed of the partition and the split.
         num_clients: number of clients.
         delta: see `place_communities`.
-        preprocessing: "as_published" leaves features as they are; "row_normalized" divides those
-            of a node by their sum, where it is not zero.
 
     Raises:
         InvalidArgumentError: the data set is no graph, or an argument is out of its range; see
             `place_communities`.
         MissingDependencyError: the extra `graphs` is not installed.
     """
-    if preprocessing not in GRAPH_PREPROCESSINGS:
-        raise InvalidArgumentError(
-            f"preprocessing must be one of {GRAPH_PREPROCESSINGS}, got {preprocessing!r}"
-        )
     if not isinstance(dataset, NodeGraph):
         raise InvalidArgumentError(f"`dataset` must be a graph, got {dataset.name}")
     parts = place_communities(louvain_communities(dataset, seed), num_clients, delta)
@@ -104,12 +96,8 @@ def make_graph_federation(
     rng = stream(seed, "split")
     clients = tuple(_split(rng.permutation(nodes)) for nodes in parts)
     ends = owner[dataset.edges]
-    features = dataset.features[np.arange(len(owner))]
-    if preprocessing == "row_normalized":
-        total = features.sum(axis=1, keepdims=True)
-        features = features / np.where(total != 0, total, 1.0)
     return GraphFederation(
-        features=features.astype(np.float32),
+        features=dataset.features[np.arange(len(owner))].astype(np.float32),
         labels=dataset.labels,
         num_classes=dataset.num_classes,
         clients=clients,

@@ -14,6 +14,8 @@ from fedhpo_gym.systems import CROSS_SILO, SystemModel
 from fedhpo_gym.tasks.algorithms import ALGORITHMS, Setting, check_settings
 
 PREPROCESSINGS = ("label_encoded", "standardized")
+OF_GRAPHS = ("community", "task")
+"""Partitions of graphs, whose features nothing may change."""
 
 # fmt: off
 STORED_ROUNDS = (
@@ -85,13 +87,19 @@ class Task:
 
         Raises:
             UnknownNameError: the algorithm or preprocessing does not exist.
-            InvalidArgumentError: alpha is not a positive, finite number, a seed is negative, or a
-                setting is unknown, searched, or out of its range.
+            InvalidArgumentError: alpha is not a positive, finite number, a seed is negative, a
+                setting is unknown, searched, or out of its range, or features of graphs would be
+                changed.
         """
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
         if self.preprocessing not in PREPROCESSINGS:
             raise unknown_name("preprocessing", self.preprocessing, PREPROCESSINGS)
+        if self.partition in OF_GRAPHS and self.preprocessing != PREPROCESSINGS[0]:
+            raise InvalidArgumentError(
+                f"`preprocessing` must be {PREPROCESSINGS[0]!r} for {self.name}, whose graphs are "
+                f"used as published, got {self.preprocessing!r}."
+            )
         is_number = isinstance(self.alpha, int | float) and not isinstance(self.alpha, bool)
         if not is_number or not 0 < self.alpha < math.inf:
             raise InvalidArgumentError(

@@ -82,7 +82,8 @@ def check_id(env_id: str) -> Iterator[Verdict]:
             with _strict(env_id), redirect_stdout(io.StringIO()):
                 check(partial(make, **arguments))
         except (MissingDataError, MissingDependencyError, ModuleNotFoundError) as error:
-            outcome, words = SKIPPED, str(error)
+            ours = (getattr(error, "name", None) or "").split(".")[0] == "fedhpo_gym"
+            outcome, words = FAILED if ours else SKIPPED, str(error)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is the verdict
             outcome, words = FAILED, f"{type(error).__name__}: {error}"
         yield Verdict(env_id, name, outcome, words, time.process_time() - began)

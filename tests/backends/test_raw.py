@@ -21,7 +21,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.backends import raw as raw_module
-from fedhpo_gym.backends.raw import MAX_COURSES_KEPT, Raw
+from fedhpo_gym.backends.raw import MAX_KEPT, Raw
 
 pytestmark = pytest.mark.raw
 
@@ -132,7 +132,7 @@ def test_questions_asked_together_get_the_answers_they_get_alone(preprocessing: 
 
 
 def test_questions_asked_together_train_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = [0.001 * (1 + index) for index in range(MAX_COURSES_KEPT + 8)]
+    rates = [0.001 * (1 + index) for index in range(MAX_KEPT + 8)]
     questions = [({**SMALL, "learning_rate": rate}, Fidelity(3, 1.0)) for rate in rates]
     backend, trained = Raw(TASK, seed=1), watch(monkeypatch)
     answers = backend.evaluate_many(questions)
@@ -152,10 +152,28 @@ def test_batches_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert trained == [(4, 1), (4, 1), (2, 1)]
 
 
+def test_large_models_train_in_portions_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = TASK.parameters_of(SMALL)
+    questions = [({**SMALL, "learning_rate": 0.001 * n}, Fidelity(1, 0.2)) for n in range(1, 8)]
+    expected = Raw(TASK, seed=1).evaluate_many(questions)
+    trained = watch(monkeypatch)
+    for room, batches, kept in ((3 * size, [3, 3, 1], 3), (size - 1, [1] * 7, 1)):
+        monkeypatch.setattr(raw_module, "MAX_NUMBERS", room)
+        backend = Raw(TASK, seed=1)
+        trained.clear()
+        found = backend.evaluate_many(questions)
+        assert [courses for courses, _ in trained] == batches
+        np.testing.assert_array_equal(found.best, expected.best)
+        backend.evaluate_many(questions[-kept:])
+        assert len(trained) == len(batches), "the latest are still there"
+        backend.evaluate(*questions[-kept - 1])
+        assert len(trained) == len(batches) + 1, "and no others"
+
+
 def test_a_forgotten_course_gets_the_same_answer() -> None:
     backend = Raw(TASK, seed=1)
     first = backend.evaluate(SMALL, Fidelity(2, 0.2))
-    for step in range(MAX_COURSES_KEPT + 1):
+    for step in range(MAX_KEPT + 1):
         other = {**SMALL, "learning_rate": 0.011 + step / 1000}
         backend.evaluate(other, Fidelity(1, 0.2))
     assert plain(backend.evaluate(SMALL, Fidelity(2, 0.2)).best) == plain(first.best)

@@ -128,15 +128,10 @@ def test_features_are_propagated_by_the_adjacency(federation: GraphFederation) -
     np.testing.assert_allclose(federation.propagated[rows], expected, rtol=1e-6)
 
 
-def test_features_are_as_published_or_sum_to_one(graph: NodeGraph) -> None:
+def test_features_are_as_published(graph: NodeGraph) -> None:
     raw = make_graph_federation(graph, 1, 3)
-    published = graph.features[np.arange(len(graph.labels))]
-    assert np.array_equal(raw.features, published)
-    normal = make_graph_federation(graph, 1, 3, preprocessing="row_normalized")
-    empty = published.sum(axis=1) == 0
-    assert empty.any()
-    np.testing.assert_allclose(normal.features.sum(axis=1), np.where(empty, 0, 1), rtol=1e-6)
-    assert normal.features.dtype == np.float32
+    assert np.array_equal(raw.features, graph.features[np.arange(len(graph.labels))])
+    assert raw.features.dtype == np.float32
 
 
 # ------------------------------------------------------------------------- the placing rule
@@ -185,9 +180,7 @@ def test_impossible_arguments_are_refused(graph: NodeGraph, bad: dict[str, int])
         make_graph_federation(graph, 1, **bad)
 
 
-def test_unknown_preprocessing_and_data_that_is_no_graph_are_refused(graph: NodeGraph) -> None:
-    with pytest.raises(InvalidArgumentError, match="preprocessing must be one of"):
-        make_graph_federation(graph, 1, preprocessing="standardised")
+def test_data_that_are_no_graph_are_refused() -> None:
     table = make_dataset("rows", np.eye(2), np.array([0, 1]), 2)
     with pytest.raises(InvalidArgumentError, match="must be a graph, got rows"):
         make_graph_federation(table, 1)

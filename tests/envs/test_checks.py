@@ -19,7 +19,15 @@ from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.envs.round import RoundEnv
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.tasks import TASKS, get_task
-from fedhpo_gym.testing.checks import CHECKS, FAILED, PASSED, cheap_arguments, check_id, ids
+from fedhpo_gym.testing.checks import (
+    CHECKS,
+    FAILED,
+    PASSED,
+    SKIPPED,
+    cheap_arguments,
+    check_id,
+    ids,
+)
 
 pytestmark = pytest.mark.raw
 
@@ -103,6 +111,19 @@ def test_the_command_prints_a_table_and_says_with_its_exit_code_whether_all_is_w
     monkeypatch.setattr(RoundEnv, "step", lambda self, action: text_reward(step(self, action)))
     assert main(["check", ID.removesuffix("-v0")]) == 1
     assert f"{ID}, pettingzoo: failed: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("missing", "verdict"), [("fedhpo_gym.envs.rounds", FAILED), ("mo_gymnasium", SKIPPED)]
+)
+def test_only_modules_of_others_may_be_missing(
+    missing: str, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setattr(RoundEnv, "reset", refuse)
+    assert set(outcomes(ID).values()) == {verdict}
 
 
 def test_data_that_are_missing_skip_the_checkers(

@@ -63,7 +63,9 @@ def test_an_id_trains_in_its_vector_form() -> None:
         settings=SETTINGS["PPO"],
     )  # fmt: skip
     assert len(training.episode_returns) >= 4
-    assert training.policy.origin["environments"] == [ID]
+    origin = training.policy.origin
+    assert origin["environments"] == [ID]
+    assert {"num_envs", "share_starts", "layers", "seed", "steps"} <= set(origin)
     env = gym.make(ID, budget_trials=3)
     steps = list(
         run_episode(env, make_agent("policy", env.action_space, 0, policy=training.policy), 0)

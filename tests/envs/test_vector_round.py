@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.envs.round_process import RoundProcess
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.testing import plain
 
@@ -92,6 +93,20 @@ def _instances(info: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_it_is_n_single_environments(form: str, mode: str) -> None:
     run_both(mode, 8, **FORMS[form])
+
+
+def test_a_step_that_resets_all_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs, trained = make(), []
+    step = RoundProcess.step
+    monkeypatch.setattr(
+        RoundProcess, "step", lambda self, actions: trained.append(1) or step(self, actions)
+    )
+    envs.reset(seed=5)
+    ends = 0
+    for calls in range(1, 9):
+        ends += int(envs.step(envs.action_space.sample())[2].all())
+        assert len(trained) == calls - ends + int(envs._done.all())
+    assert ends
 
 
 def test_masks_reset_some_of_them() -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fake_env import ID, FakeEnv, fake_environments
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import ERROR, INTERRUPTED, main
+from fedhpo_gym.dimension import Dimension
 from fedhpo_gym.tasks import Task
 
 __all__ = ["fake_environments"]
@@ -55,6 +57,17 @@ def test_fidelity_is_full_unless_asked_otherwise(tmp_path: Path) -> None:
     assert free == {"backend": "tabular"}
     other = kwargs("d", "--budget-s", "900", "--set", "vector=true")
     assert other == {"backend": "tabular", "fidelity": full, "budget_s": 900.0, "vector": True}
+
+
+@pytest.mark.parametrize("agent", ["hyperband", "bohb"])
+def test_agents_that_choose_rounds_get_them(tmp_path: Path, agent: str) -> None:
+    assert run(tmp_path, "--agent", agent, seeds=1) == 0
+    runs = [read_record(path) for path in records(tmp_path)]
+    [chosen] = [one for one in runs if one.header.agent == agent]
+    assert chosen.header.kwargs["fidelity"] == {"client_sample_rate": 1.0}
+    axis = Dimension("round", 1, 500, "int")
+    rungs = {np.float32(axis.encode(rounds)) for rounds in (2, 6, 19, 56, 167, 500)}
+    assert {np.float32(step.action[-1]) for step in chosen.steps} <= rungs
 
 
 def test_a_run_that_is_there_is_not_done_again(
@@ -111,6 +124,10 @@ def test_a_damaged_record_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFi
         (["--set", "vector=true", "--set", "vector=false"], "`--set` names 'vector' twice"),
         (["--set", "backend=raw"], "`backend` is given twice"),
         (["--set", "colour=red"], "cannot be made with the arguments"),
+        (["--agent", "hyperband", "--fidelity", "client_sample_rate=free"], "nothing free but"),
+        (["--agent", "fedex"], "`--agent fedex` must act in FedHPO-DAC-*, got FedHPO-LR-CreditG"),
+        (["FedHPO-DAC-LR-CreditG-v0", "--agent", "bohb"], "`--agent bohb` must act in trial"),
+        (["--agent", "policy"], "`--agent` must be one that needs nothing learned, got 'policy'"),
         (["FedHPO-LR-CreditH-v0"], "Unknown environment id 'FedHPO-LR-CreditH-v0'. Did you mean"),
     ],
 )

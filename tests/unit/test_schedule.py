@@ -59,6 +59,8 @@ def test_it_is_an_agent() -> None:
     agent = make_agent("policy", gym.spaces.Box(-1.0, 1.0, (2,)), 0, policy=schedule)
     shown = {"remaining_rounds": np.ones(1, np.float32)}
     np.testing.assert_array_equal(agent.ask(shown), schedule.act(shown))
+    with pytest.raises(InvalidArgumentError, match=r"`policy` must act in Box.*got Schedule for"):
+        make_agent("policy", gym.spaces.Box(-1.0, 1.0, (1,)), 0, policy=schedule)
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -238,6 +238,12 @@ def test_errors_name_the_argument_the_rule_and_the_value(
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["GNN-Cora", "Hetero-GraphDC"])
+def test_features_of_graphs_are_not_changed(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"`preprocessing`.*{name}.*'standardized'"):
+        get_task(name).variant(preprocessing="standardized")
+
+
 def test_an_unknown_task_suggests_a_known_one() -> None:
     with pytest.raises(UnknownNameError, match="'LR-CreditG'"):
         get_task("LR-CreditX")
