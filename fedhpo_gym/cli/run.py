@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-
 from fedhpo_gym.agents import LEARNED_AGENTS, agent_class, make_agent, run_episode
 from fedhpo_gym.analysis.environments import make_environment, resolve_id
 from fedhpo_gym.analysis.files import read_record, record_path, write_record
@@ -158,7 +156,7 @@ def environment_arguments(env_id: str, options: argparse.Namespace, agent: str) 
     return kwargs
 
 
-def _space(env: gym.Env[Any, Any], env_id: str) -> SearchSpace:
+def _space(env: Any, env_id: str) -> SearchSpace:
     """Return the fidelities that an environment answers."""
     space: SearchSpace = getattr(env.unwrapped, "fidelity_space", get_task(env_id).fidelity_space)
     return space

@@ -29,11 +29,6 @@ class RoundBatches:
     rows: NDArray[np.int64]
     sizes: NDArray[np.int64]
 
-    @property
-    def weights(self) -> NDArray[np.float32]:
-        """(steps, clients, batch) 1 / minibatch size; 0 where padded."""
-        return row_weights(self.sizes, self.rows.shape[2])
-
 
 def row_weights(sizes: NDArray[np.int64], width: int) -> NDArray[np.float32]:
     """Return (..., width) weights of the rows of minibatches: 1 / size, and 0 where padded."""
@@ -41,17 +36,12 @@ def row_weights(sizes: NDArray[np.int64], width: int) -> NDArray[np.float32]:
     return np.where(np.arange(width) < sizes[..., None], share, np.float32(0.0))
 
 
-def client_order(seed: int, round_index: int, num_clients: int) -> NDArray[np.int64]:
-    """Return the order in which clients are sampled; a round with m clients takes the first m.
-
-    Rounds of courses that differ only in the client sample rate are thus nested.
-    """
-    order: NDArray[np.int64] = client_orders([(seed, round_index)], num_clients)[0]
-    return order
-
-
 def client_orders(rounds: Sequence[tuple[int, int]], num_clients: int) -> NDArray[np.int64]:
-    """Return (rounds, clients) orders of some (seed, finished rounds); see `client_order`."""
+    """Return (rounds, clients) orders of sampling, by (seed, finished rounds).
+
+    A round with m clients takes the first m: rounds of courses that differ only in the client
+    sample rate are nested.
+    """
     return np.stack([rng.permutation(num_clients) for rng in seeding.streams("clients", rounds)])
 
 
@@ -74,28 +64,6 @@ def batch_rows(federation: Federation, batch_size: PerClient, few_shapes: bool =
     largest = federation.num_samples[:, 0].max()
     rows = int(min(largest, max(batch_size.base, *(value for _, value in batch_size.own), 1)))
     return int(min(largest, 1 << (rows - 1).bit_length())) if few_shapes else rows
-
-
-def draw_round(
-    federation: Federation,
-    round_index: int,
-    clients: NDArray[np.int64],
-    batch_size: PerClient,
-    num_epochs: int,
-) -> RoundBatches:
-    """Draw the minibatches of `num_epochs` local epochs for some clients of one round.
-
-    Every client has its own stream and draws epoch after epoch, so the result for one client does
-    not depend on which others are asked for nor on how many epochs follow.
-    """
-    chosen = clients.tolist()
-    return draw_minibatches(
-        client_streams([(federation.seed, round_index, client) for client in chosen]),
-        [federation.clients[client][0] for client in chosen],
-        np.array([int(batch_size.of(client)) for client in chosen]),
-        np.full(len(chosen), num_epochs),
-        batch_rows(federation, batch_size),
-    )
 
 
 def draw_minibatches(

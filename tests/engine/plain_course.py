@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
+from engine.plain_draws import client_order, draw_round
 from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.minibatches import client_order, draw_round
 from fedhpo_gym.fl.packing import FULL_BATCH, Course
 from fedhpo_gym.schema import Fidelity
 from fedhpo_gym.seeding import stream

@@ -14,8 +14,8 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 from torch.nn import functional
 
+from engine.plain_draws import client_order, draw_round
 from fedhpo_gym.fl.graph_partition import GraphFederation
-from fedhpo_gym.fl.minibatches import client_order, draw_round
 from fedhpo_gym.fl.packing import FULL_BATCH, Course
 from fedhpo_gym.schema import Fidelity
 from fedhpo_gym.seeding import stream
@@ -79,8 +79,8 @@ def plain_gcn(
             size = course.value("batch_size", FULL_BATCH)
             epochs = int(config["step_size"])
             drawn = draw_round(federation, index, np.array([client]), size, epochs)
-            for rows, weights in zip(drawn.rows[:, 0], drawn.weights[:, 0], strict=True):
-                rows = rows[weights > 0]
+            for rows, count in zip(drawn.rows[:, 0], drawn.sizes[:, 0], strict=True):
+                rows = rows[:count]
                 optimizer.zero_grad()
                 mask = dropout_mask(rng, near, width, dropout) if dropout else None
                 logits = local(adjacency, x[nodes], mask)[np.searchsorted(nodes, rows)]

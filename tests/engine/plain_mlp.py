@@ -16,8 +16,8 @@ from sklearn.metrics import f1_score
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from engine.plain_draws import client_order, draw_round
 from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.minibatches import client_order, draw_round
 from fedhpo_gym.fl.models import Perceptron
 from fedhpo_gym.fl.packing import FULL_BATCH, Course
 from fedhpo_gym.schema import Fidelity
@@ -90,8 +90,8 @@ def _train_locally(
         course.value("batch_size", FULL_BATCH),
         int(config["step_size"]),
     )
-    for rows, weights in zip(batches.rows[:, 0], batches.weights[:, 0], strict=True):
-        rows = rows[weights > 0]
+    for rows, count in zip(batches.rows[:, 0], batches.sizes[:, 0], strict=True):
+        rows = rows[:count]
         if len(rows) < 2:
             continue  # torch's BatchNorm refuses it
         optimizer.zero_grad()

@@ -12,13 +12,13 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from engine.plain_draws import client_order, draw_round  # noqa: E402
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.datasets.bert_weights import FILE, pretrained_weights, read_weights  # noqa: E402
 from fedhpo_gym.fl.datasets.records import TRAIN, VAL, make_dataset  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.federation import Federation, make_federation, make_user_federation  # noqa: E402
-from fedhpo_gym.fl.minibatches import client_order, draw_round  # noqa: E402
 from fedhpo_gym.fl.models.bert import WORDS, BertTiny, Size  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.seeding import stream  # noqa: E402
@@ -160,8 +160,8 @@ def plain_round(federation: Federation, chosen: Course) -> dict[str, np.ndarray]
             chosen.value("batch_size", 0),
             int(settings["step_size"]),
         )
-        for rows, weights in zip(drawn.rows[:, 0], drawn.weights[:, 0], strict=True):
-            used = rows[weights > 0]
+        for rows, count in zip(drawn.rows[:, 0], drawn.sizes[:, 0], strict=True):
+            used = rows[:count]
             optimizer.zero_grad()
             mask = (tokens[used] != 0).long()
             plain(

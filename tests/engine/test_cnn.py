@@ -9,12 +9,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from engine.plain_cnn import images, plain_network, train  # noqa: E402
+from engine.plain_draws import client_order, draw_round  # noqa: E402
 from fedhpo_gym.fl import lockstep  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.datasets.records import Dataset, make_dataset  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.federation import Federation, make_user_federation  # noqa: E402
-from fedhpo_gym.fl.minibatches import client_order, draw_round  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet, cnn  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.seeding import stream  # noqa: E402

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("scipy")
 metrics = pytest.importorskip("sklearn.metrics")
 
+from engine.plain_draws import client_order, draw_round  # noqa: E402
 from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.datasets import load_dataset, make_dataset  # noqa: E402
@@ -20,7 +21,6 @@ from fedhpo_gym.fl.datasets.graphs.sparse import from_dense  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.federation import make_federation  # noqa: E402
 from fedhpo_gym.fl.hetero import HeteroFederation, make_hetero_federation  # noqa: E402
-from fedhpo_gym.fl.minibatches import client_order, draw_round  # noqa: E402
 from fedhpo_gym.fl.models import HeteroGCN  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.schema import Fidelity  # noqa: E402
@@ -167,8 +167,8 @@ def plain(chosen: Course, rounds: int) -> NDArray[np.float64]:
             size = chosen.value("batch_size", 1)
             epochs = int(config[f"step_size@{client}"])
             drawn = draw_round(federation, index, np.array([client]), size, epochs)
-            for rows, weights in zip(drawn.rows[:, 0], drawn.weights[:, 0], strict=True):
-                rows = rows[weights > 0]
+            for rows, count in zip(drawn.rows[:, 0], drawn.sizes[:, 0], strict=True):
+                rows = rows[:count]
                 optimizer.zero_grad()
                 labels = torch.tensor(federation.labels[rows])
                 torch.nn.functional.cross_entropy(model(rows), labels).backward()

@@ -19,12 +19,12 @@ pytest.importorskip("sklearn")
 
 import torch
 
+from engine.plain_draws import client_order
 from fedhpo_gym.backends.training import make_batch, task_federation
 from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.fl.datasets.graphs.records import make_node_graph
 from fedhpo_gym.fl.datasets.graphs.sparse import from_dense
 from fedhpo_gym.fl.graph_partition import make_graph_federation
-from fedhpo_gym.fl.minibatches import client_order
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.schema import SPLITS
 from fedhpo_gym.seeding import stream
