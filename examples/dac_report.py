@@ -78,7 +78,7 @@ def write_report(
     groups = {"trained tables": trained}
     if study.unseen:
         groups["unseen tables"] = [tests[name] for name in study.unseen]
-    courses = study.rollouts * 24
+    courses = study.rollouts * study.slots
     per_policy = [
         np.concatenate([_one_policy(test, seed) for test in trained])
         for seed in range(study.policies)
@@ -123,7 +123,7 @@ def draw(study: Any, results: Mapping[str, Any], path: Path) -> None:
     for seed, one in enumerate(results["policies"]):
         width = 5 if len(one["curve"]) > 10 else 1
         curve = np.convolve(one["curve"], np.ones(width) / width, mode="valid")
-        shown = 24 * len(study.trained) * np.arange(width, len(one["curve"]) + 1)
+        shown = study.slots * len(study.trained) * np.arange(width, len(one["curve"]) + 1)
         left.plot(shown, curve, label=f"policy {seed}")
     left.set_xlabel("courses of training, all tables")
     left.set_ylabel("return while exploring, mean of 5 rollouts")

@@ -4,18 +4,18 @@
 
 PPO trains on several tables at once; what it learned is saved, loaded again, and set on held-out
 instances beside static configurations and hand-made schedules, tuned by random searches that took
-as many rounds on the same train instances. BreastCancer and Digits need no download; the OpenML
-tables join where FEDHPO_GYM_DATA points at them. Finished pieces are kept: start it again after an
-interruption. The report is DIR/report.md, with a picture.
+as many rounds on the same train instances. BreastCancer and Digits need no download; OpenML tables
+join where they have been fetched (`fedhpo-gym download CreditG Vehicle Australian
+BloodTransfusion`). Finished pieces are kept: start it again after an interruption. DIR holds one
+study, and says in study.json which. The report is DIR/report.md, with a picture.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -25,7 +25,7 @@ import gymnasium as gym
 import numpy as np
 from dac_report import write_report
 from numpy.typing import NDArray
-from studies import CORES, pieces, read
+from studies import CORES, claim, pieces, positive, read, tables_here
 from tqdm import tqdm
 
 import fedhpo_gym  # noqa: F401 - registers the ids
@@ -37,15 +37,16 @@ from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
 
-OFFLINE = ("BreastCancer", "Digits")
-WITH_DATA = (*OFFLINE, "CreditG", "Vehicle")
+TRAINED = ("BreastCancer", "Digits", "CreditG", "Vehicle")
 UNSEEN = ("Australian", "BloodTransfusion")
-SLOTS = 24  # courses that the engine trains at the price of one
 
 
 @dataclass(frozen=True)
 class Study:
-    """How much is done. A table gets `rollouts` x SLOTS courses in training and in each search."""
+    """How much is done. A table gets `rollouts` x `slots` courses in training and in each search.
+
+    `slots` courses are trained side by side, at little more than the price of one.
+    """
 
     trained: Sequence[str]
     unseen: Sequence[str]
@@ -55,6 +56,7 @@ class Study:
     policies: int = 4
     horizon: int = 30
     rounds_per_step: int = 3
+    slots: int = 24
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -69,7 +71,7 @@ class Study:
     @property
     def configurations(self) -> int:
         """Number of configurations that a search tries on every one of its instances."""
-        return self.rollouts * SLOTS // self.searched_instances
+        return self.rollouts * self.slots // self.searched_instances
 
 
 def env_id(table: str) -> str:
@@ -121,7 +123,7 @@ def play(
 def train_policy(study: Study, out: Path, seed: int) -> dict[str, Any]:
     """Train and save one policy; return how it went."""
     env_steps = study.horizon // study.rounds_per_step
-    steps = study.rollouts * SLOTS * len(study.trained) * env_steps
+    steps = study.rollouts * study.slots * len(study.trained) * env_steps
     line = {"desc": f"policy {seed}", "position": seed + 1, "leave": False}
     with tqdm(total=steps, disable=None, **line) as bar:
         began = time.process_time()
@@ -130,12 +132,12 @@ def train_policy(study: Study, out: Path, seed: int) -> dict[str, Any]:
             "PPO",
             steps=steps,
             seed=seed,
-            num_envs=SLOTS,
+            num_envs=study.slots,
             env_arguments=study.arguments,
             share_starts=True,
             settings={
                 "n_steps": env_steps,
-                "batch_size": SLOTS * env_steps,
+                "batch_size": study.slots * env_steps,
                 "n_epochs": 10,
                 "learning_rate": 1e-3,
                 "policy_kwargs": {"log_std_init": -0.5},
@@ -144,7 +146,7 @@ def train_policy(study: Study, out: Path, seed: int) -> dict[str, Any]:
             progress=bar.update,
         )
     save_policy(training.policy, out / f"policy-{seed}")
-    width = SLOTS * len(study.trained)
+    width = study.slots * len(study.trained)
     curve = training.episode_returns[: study.rollouts * width].reshape(-1, width).mean(axis=1)
     return {"curve": curve.tolist(), "steps": steps, "cpu_s": time.process_time() - began}
 
@@ -162,8 +164,8 @@ def search(study: Study, table: str, kind: str) -> dict[str, Any]:
     rows = []
     for instance in instances(table, "train", study.searched_instances):
         parts = [
-            play(study, table, instance, tried[start : start + SLOTS])["return"]
-            for start in range(0, len(tried), SLOTS)
+            play(study, table, instance, tried[start : start + study.slots])["return"]
+            for start in range(0, len(tried), study.slots)
         ]
         rows.append([value for part in parts for value in part])
     return {"returns": rows}
@@ -227,12 +229,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for policies and results")
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    parser.add_argument("--workers", type=int, default=CORES, help="processes (one per core)")
+    parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    parser.add_argument("--policies", type=positive, help="how many are trained (default: 4)")
     options = parser.parse_args(arguments)
-    with_data = bool(os.environ.get("FEDHPO_GYM_DATA"))
-    study = Study(WITH_DATA if with_data else OFFLINE, UNSEEN if with_data else ())
     if options.quick:
         study = Study(("BreastCancer",), (), 2, 2, 2, 1, 6)
+    else:
+        study = Study(tables_here(TRAINED), tables_here(UNSEEN))
+    if options.policies:
+        study = replace(study, policies=options.policies)
+    claim(options.out, study)
     results = run(study, options.out, options.workers)
     write_report(study, results, candidates, options.out)
     print((options.out / "report.md").read_text(encoding="utf-8"))

@@ -8,6 +8,8 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import fedhpo_gym  # noqa: F401 - registers the ids
+import fedhpo_gym
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.fl import ENGINE_VERSION
+from fedhpo_gym.fl.datasets import load_dataset
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("[0-9]*.py"))
@@ -38,7 +43,7 @@ def policies_and_searches_take_equal_rounds(out: Path) -> None:
 
 
 def searches_take_equal_rounds(out: Path) -> None:
-    found = read(out, "*")
+    found = read(out, "BreastCancer-*")
     assert len(found) == 2 * 4 * 2  # seeds, X, with FedEx and without
     assert {search["courses"][-1]["spent"] for search in found} == {6}
 
@@ -51,6 +56,7 @@ FAIR = {
     "train_dac_policy": policies_and_searches_take_equal_rounds,
     "fedex_study": searches_take_equal_rounds,
 }
+NUMBERS_OF = {"train_dac_policy": "policies", "fedex_study": "seeds"}
 
 
 def test_there_are_examples() -> None:
@@ -81,19 +87,84 @@ def test_a_study_runs_and_goes_on_where_it_stopped(
     assert "±" in first
     assert list(tmp_path.glob("*.png"))
     FAIR[name](tmp_path)
-    pieces = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
+    pieces = {
+        file: file.stat().st_mtime_ns
+        for file in tmp_path.glob("*.json")
+        if file.name != "study.json"
+    }
     next(iter(pieces)).unlink()
     study.main(["--quick", "--out", str(tmp_path), "--workers", "1"])
     assert numbers(capsys.readouterr().out) == numbers(first)
     changed = [file for file, time in pieces.items() if file.stat().st_mtime_ns != time]
     assert changed == [next(iter(pieces))]
+    monkeypatch.setattr(study, "run", lambda *_: pytest.fail("pieces of two studies were mixed"))
+    for other in ([], ["--quick", f"--{NUMBERS_OF[name]}", "3"]):
+        with pytest.raises(InvalidArgumentError, match=rf"{NUMBERS_OF[name]} \d there, \d now"):
+            study.main([*other, "--out", str(tmp_path)])
 
 
-def test_pieces_are_computed_in_processes_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@dataclass(frozen=True)
+class Small:
+    """Stands for a study."""
+
+    tables: Sequence[str]
+    seeds: int = 2
+
+
+@pytest.fixture
+def studies(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(REPOSITORY / "examples")
-    studies = importlib.import_module("studies")
+    return importlib.import_module("studies")
+
+
+def test_a_folder_holds_one_study(
+    studies: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "new"
+    for _ in range(2):  # the first claims, the second goes on
+        studies.claim(out, Small(("A", "B")))
+    wanted = {"tables": ["A", "B"], "seeds": 2, "engine": ENGINE_VERSION}
+    assert read(out, "*") == [{**wanted, "fedhpo_gym": fedhpo_gym.__version__}]
+    with pytest.raises(InvalidArgumentError, match=r"seeds 2 there, 5 now.*another --out"):
+        studies.claim(out, Small(("A", "B"), 5))
+    monkeypatch.setattr(studies, "ENGINE_VERSION", 99)
+    with pytest.raises(InvalidArgumentError, match=rf"engine {ENGINE_VERSION} there, 99 now"):
+        studies.claim(out, Small(("A", "B")))
+    (out / "study.json").rename(out / "piece.json")
+    with pytest.raises(InvalidArgumentError, match=r"unknown study.*another --out"):
+        studies.claim(out, Small(("A", "B")))
+    assert not (out / "study.json").exists()
+
+
+def test_tables_join_once_they_were_downloaded_and_never_by_themselves(
+    studies: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.delenv("FEDHPO_GYM_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    server = {"features": np.ones((1000, 2)), "labels": np.arange(1000) % 2}
+    asked = []
+    monkeypatch.setattr(
+        "fedhpo_gym.fl.datasets.openml_client.download",
+        lambda source: asked.append(source.name) or server,
+    )
+    load_dataset.cache_clear()
+    try:
+        assert studies.tables_here(["BreastCancer", "CreditG"]) == ("BreastCancer",)
+        assert "fedhpo-gym download CreditG" in capsys.readouterr().out
+        assert not asked
+        load_dataset("CreditG")  # what `fedhpo-gym download CreditG` does
+        assert asked == ["CreditG"]
+        assert studies.tables_here(["BreastCancer", "CreditG"]) == ("BreastCancer", "CreditG")
+        assert not capsys.readouterr().out
+    finally:
+        load_dataset.cache_clear()
+
+
+def test_pieces_are_computed_in_processes_and_kept(studies: Any, tmp_path: Path) -> None:
     jobs = {tmp_path / f"{n}.json": partial(math.factorial, n) for n in (3, 4, 5)}
     assert list(studies.pieces(jobs, 2).values()) == [6, 24, 120]
     (tmp_path / "4.json").write_text("7")

@@ -46,6 +46,15 @@ class TableSource(Source):
         """Whether it ships with scikit-learn."""
         return self.sklearn is not None
 
+    @property
+    def here(self) -> bool:
+        """Whether it loads without a download: from scikit-learn, the data folder or the cache.
+
+        Raises:
+            DamagedDataError: the plain file exists but its checksum is wrong.
+        """
+        return self.offline or local_file(self) is not None or _download_path(self).exists()
+
     def read(self) -> Dataset:
         """Return the table: (n, d) float64 features."""
         features, labels = self._arrays()
@@ -87,8 +96,12 @@ def local_file(source: TableSource) -> Path | None:
     return path
 
 
+def _download_path(source: TableSource) -> Path:
+    return cache.data_folder() / "openml" / f"task-{source.openml_task}.npz"
+
+
 def _read_openml(source: TableSource) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    path = cache.data_folder() / "openml" / f"task-{source.openml_task}.npz"
+    path = _download_path(source)
     if not path.exists():
         openml = importlib.import_module("fedhpo_gym.fl.datasets.openml_client")
         cache.write_arrays(path, openml.download(source))
