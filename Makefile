@@ -6,6 +6,7 @@ WORKERS ?= 2
 VENV    := .venv
 BIN     := $(VENV)/bin
 DEMO    := runs/demo
+BENCH   := runs/bench
 
 TEST_STAMP := $(VENV)/.installed-test
 # The test environment holds everything the demo needs; alone, the demo needs less.
@@ -28,7 +29,7 @@ help:
 	@echo "make test    run the whole test suite"
 	@echo "make check   format, lint, types and the fast tests (before every commit)"
 	@echo "make format  rewrite the sources in the project's format"
-	@echo "make bench   run every script in benchmarks/"
+	@echo "make bench   run every script in benchmarks/; the reports go to runs/bench"
 	@echo "make venv    make .venv with everything (test does it by itself)"
 	@echo "make clean   remove .venv, caches and build outputs (never runs/)"
 
@@ -67,8 +68,8 @@ format: $(TEST_STAMP)
 	$(BIN)/ruff check --fix .
 
 bench: $(TEST_STAMP)
-	@ls benchmarks/*.py >/dev/null
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	@set -e; for script in $$(grep -l 'measuring\.parser' benchmarks/*.py); do echo "== $$script"; \
+	  $(BIN)/python "$$script" --out "$(BENCH)/$$(basename "$$script" .py).md"; done
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,8 +1,6 @@
 """The families whose training speed is measured: one record each, with an independent module.
 
-A new family is one more `Family` in `FAMILIES`. FederatedScope's seconds are those of version 0.1
-(commit a653102) on Python 3.9 with torch 1.10, one thread of a quiet machine, CPU time; its rows
-are those of the measured course, so that problems of another size compare by their arithmetic.
+A new family is one more `Family` in `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -36,8 +34,6 @@ class Family:
         max_norm: length to which gradients are shortened.
         flops: of the products of one row, of each layer, forward: 2 x inputs x outputs x places.
         settings: FederatedScope's configuration, by dotted name.
-        peer_s: seconds of FederatedScope per round, evaluation included.
-        peer_rows: rows that it trains on and evaluates per round.
     """
 
     task: str
@@ -53,8 +49,6 @@ class Family:
     max_norm: float | None
     flops: tuple[float, ...]
     settings: Mapping[str, Any]
-    peer_s: float
-    peer_rows: tuple[int, int]
 
     def work(self, trained: float, evaluated: float) -> float:
         """Return the floating-point operations of products over rows.
@@ -112,8 +106,6 @@ FAMILIES: Mapping[str, Family] = {
         max_norm=None,
         flops=(2 * 20 * 64, 2 * 64 * 2),
         settings={"model.type": "mlp", "model.hidden": 64, "model.layer": 2, "model.dropout": 0.0},
-        peer_s=19.5 / 500,  # 1,000 x 20 made-up samples, 5 clients
-        peer_rows=(800, 1000),
     ),
     "CNN": Family(
         task="CNN-FEMNIST",
@@ -145,7 +137,5 @@ FAMILIES: Mapping[str, Family] = {
             "model.dropout": 0.0,
             "optimizer.grad_clip": 5.0,
         },
-        peer_s=28.0,  # 40 of 200 made-up writers with 220 samples each
-        peer_rows=(40 * 132, 200 * 220 // 2),
     ),
 }

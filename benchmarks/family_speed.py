@@ -4,10 +4,7 @@ Measured in one run, each in a fresh process on one thread, on the same samples:
 
 - our engine on a batch of courses that differ in the learning rate, and on one course alone;
 - a plain torch loop for one course, with torch's layers, autograd and optimizer;
-- FederatedScope, when `--federatedscope` names its source tree. Without it, its measured times
-  stand in, as constants (19.5 s for the 500 rounds of a perceptron on 1,000 x 20 samples; 28 s for
-  a round of the convolutional network with 40 of 200 writers and an evaluation of all every second
-  round; version 0.1 on Python 3.9, CPU time of a quiet core), scaled by floating-point operations;
+- FederatedScope, when `--federatedscope` names its source tree;
 - the rate at which this core multiplies matrices, and the share of it that each of them reaches:
   operations of all products, counted by formula, over time and over that rate.
 
@@ -26,7 +23,6 @@ from dataclasses import replace
 import measuring
 import numpy as np
 import peer
-import torch
 from families import FAMILIES, Family
 from measuring import number
 from plain_module import PlainModuleCourse
@@ -38,7 +34,6 @@ from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import get_task
 
 SEED = 1
-PEAK_SIZE, PEAK_REPEATS = 1536, 5
 
 
 def courses(family: Family, count: int) -> list[Course]:
@@ -106,18 +101,6 @@ def time_federatedscope(name: str, arguments: argparse.Namespace, every: int) ->
     return peer.describe(answer), float(np.mean(times)) / every
 
 
-def gemm_peak() -> float:
-    """Return the most floating-point operations per second of a large product, measured here."""
-    with one_thread():
-        a, b = torch.randn(2, PEAK_SIZE, PEAK_SIZE)
-        times = []
-        for _ in range(PEAK_REPEATS):
-            with measuring.stopwatch() as spent:
-                torch.mm(a, b)
-            times.append(spent.cpu_s)
-    return 2.0 * PEAK_SIZE**3 / min(times)
-
-
 def work_per_round(family: Family, federation: Federation) -> float:
     """Return the floating-point operations of a round, in the mean over client samplings."""
     trained = family.client_sample_rate * federation.num_samples[:, 0].sum()
@@ -145,9 +128,8 @@ def measure(name: str, arguments: argparse.Namespace) -> list[Row]:
     ]
     if arguments.federatedscope:
         label, seconds = time_federatedscope(name, arguments, family.every)
-        return [*rows, (label, seconds, work)]
-    scale = work / family.work(*family.peer_rows)
-    return [*rows, ("FederatedScope 0.1, earlier, scaled", family.peer_s * scale, work)]
+        rows.append((label, seconds, work))
+    return rows
 
 
 OwnCourse = tuple[str, int, float]
@@ -159,22 +141,20 @@ def measure_own(name: str, rows: Sequence[Row], arguments: argparse.Namespace) -
 
     Args:
         name: of the family.
-        rows: of the equal comparison; the last is FederatedScope's.
+        rows: of the equal comparison; the last is FederatedScope's, if it was measured.
         arguments: of the command line.
     """
     family = FAMILIES[name]
     evaluations = len(get_task(family.task).evaluated_rounds)
     (training, evaluating), _ = measuring.in_fresh_process(time_parts, name, family.measured[1])
+    ours = family.rounds * training + evaluations * evaluating
+    found = [("our engine, one course", evaluations, ours)]
+    if not arguments.federatedscope:
+        return found
     label, seconds, _ = rows[-1]
-    found = [
-        (
-            "our engine, one course",
-            evaluations,
-            family.rounds * training + evaluations * evaluating,
-        ),
-        (f"{label}, as its script", family.rounds // family.every, family.rounds * seconds),
-    ]
-    if arguments.federatedscope and family.every > 1:
+    script = (f"{label}, as its script", family.rounds // family.every, family.rounds * seconds)
+    found.append(script)
+    if family.every > 1:
         label, seconds = time_federatedscope(name, arguments, 1)
         found.append((f"{label}, its default", family.rounds, family.rounds * seconds))
     return found
@@ -189,12 +169,13 @@ def main(argv: Sequence[str] | None = None) -> str:
     load = measuring.load_average()
     peaks, sections = [], []
     for name in arguments.families:
-        peaks.append(measuring.in_fresh_process(gemm_peak)[0])
+        peaks.append(measuring.in_fresh_process(measuring.gemm_peak)[0])
         rows = measure(name, arguments)
         sections.append((name, rows, measure_own(name, rows, arguments)))
-    peaks.append(measuring.in_fresh_process(gemm_peak)[0])
+    peaks.append(measuring.in_fresh_process(measuring.gemm_peak)[0])
     peak = max(peaks)
-    texts = [f"Products of {PEAK_SIZE} x {PEAK_SIZE} float32 matrices: {peak / 1e9:.0f} GFLOP/s."]
+    size = measuring.PEAK_SIZE
+    texts = [f"Products of {size} x {size} float32 matrices: {peak / 1e9:.0f} GFLOP/s."]
     for name, rows, own in sections:
         family = FAMILIES[name]
         texts += [f"## {name}", _describe(family), _table(family, rows, peak)]

@@ -141,6 +141,10 @@ def read_log(folder: Path) -> Log:
             if role.startswith("Client #"):
                 seen[index][int(role.partition("#")[2])].update(results)
     clients = sorted(seen[0])
+    if not clients:
+        raise DamagedDataError(
+            f"{path} must hold results of clients in round 0; copy the run again"
+        )
     complete = [f"{split}_avg_loss" for split in SPLITS]
     rounds = 0
     while all(key in seen[rounds][client] for client in clients for key in complete):

@@ -18,7 +18,6 @@ The engine's time with an evaluation after every round is given, too.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 
 import measuring
@@ -30,7 +29,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedhpo_gym.backends.training import make_batch, make_course, task_federation
-from fedhpo_gym.fl.engine import one_thread
 from fedhpo_gym.fl.graph_partition import GraphFederation
 from fedhpo_gym.fl.models import GCN
 from fedhpo_gym.fl.packing import Course
@@ -51,7 +49,7 @@ def main() -> None:
     options = parser.parse_args()
     load, task = measuring.load_average(), get_task(options.task)
     courses = draw_courses(task, options.courses)
-    peak = gemm_peak()
+    peak = measuring.gemm_peak()
     federation = task_federation(task, courses[0].seed)
     if not isinstance(federation, GraphFederation):
         raise SystemExit(f"{options.task} is no task on one graph; use GNN-Cora or GNN-CiteSeer")
@@ -164,18 +162,6 @@ def clock(work: Callable[[], object]) -> float:
     with measuring.stopwatch() as spent:
         work()
     return spent.cpu_s
-
-
-def gemm_peak() -> float:
-    """Return the FLOP/s of a large product of float32 matrices on one thread, at best."""
-    a, b = torch.rand(1024, 1024), torch.rand(1024, 1024)
-    best = np.inf
-    with one_thread():
-        for _ in range(20):
-            start = time.process_time()
-            torch.mm(a, b)
-            best = min(best, time.process_time() - start)
-    return 2 * 1024**3 / best
 
 
 def engine(task: Task, courses: Sequence[Course], rounds: int, every: bool = False) -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+PEAK_SIZE, PEAK_REPEATS = 1536, 10
+"""Rows of the matrices whose product is the fastest arithmetic here, and how often it is tried."""
 PACKAGES = ("numpy", "torch", "gymnasium", "scikit-learn")
 
 
@@ -75,6 +77,24 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> tuple[Any
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, float]:
     result = function(*arguments)
     return result, peak_rss_mb()
+
+
+def gemm_peak() -> float:
+    """Return the FLOP/s of a large product of float32 matrices on one thread, at best."""
+    # Here, because importing torch is part of what other benchmarks measure.
+    import torch
+
+    from fedhpo_gym.fl.engine import one_thread
+
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.rand((2, PEAK_SIZE, PEAK_SIZE), generator=generator)
+    best = float("inf")
+    with one_thread():
+        for _ in range(PEAK_REPEATS):
+            with stopwatch() as spent:
+                torch.mm(a, b)
+            best = min(best, spent.cpu_s)
+    return 2.0 * PEAK_SIZE**3 / best
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

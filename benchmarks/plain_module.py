@@ -21,14 +21,24 @@ ROWS = 512
 """Rows that are evaluated at once."""
 
 
+@torch.no_grad()
+def _draw(module: nn.Module, generator: torch.Generator) -> None:
+    """Draw all weights as torch's layers do, but from a generator of their own."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            bound = layer.weight[0].numel() ** -0.5
+            for values in layer.parameters():
+                values.uniform_(-bound, bound, generator=generator)
+
+
 class PlainModuleCourse:
     """One course of a family; `advance` goes on from where the last call stopped."""
 
     def __init__(self, family: Family, federation: Federation) -> None:
         """Create the course at round 0."""
-        torch.manual_seed(federation.seed)
         self._family = family
         self._module = family.module(federation)
+        _draw(self._module, torch.Generator().manual_seed(federation.seed))
         self._local = copy.deepcopy(self._module)
         x, y = family.inputs(federation.features), torch.tensor(federation.labels)
         self._train = [(x[rows[0]], y[rows[0]]) for rows in federation.clients]

@@ -4,8 +4,6 @@ Trains sampled courses one by one, encodes their metrics as tables do and compar
 trains the same courses with other vector instructions (what another machine would use) and
 reports how many cells differ by more than the tolerance: the chaotic ones, where large steps on
 unscaled features amplify the last bit.
-
-    python benchmarks/reproduce_cells.py --cells 20 --out benchmarks/results/reproduce_cells.md
 """
 
 from __future__ import annotations
@@ -15,8 +13,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+import measuring
 import numpy as np
 from numpy.typing import NDArray
 
@@ -99,26 +99,26 @@ HEADER = (
 )
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Print the report, and write it if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+def main(argv: Sequence[str] | None = None) -> str:
+    """Print the table and write it to a file."""
+    parser = measuring.parser(__file__, __doc__)
     parser.add_argument("--cells", type=int, default=20, help="sampled courses per table")
     parser.add_argument("--tables", nargs="*", help="names of tables; all by default")
-    parser.add_argument("--out", type=Path, help="markdown file to write")
     parser.add_argument("--losses", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.losses:
-        table = open_table(options.losses[0])
-        losses = [train(table, cell)[1] for cell in sampled_cells(table, options.cells)]
-        np.save(options.losses[1], np.array(losses))
-        return
-    names = options.tables or [name for name in list_tables() if name.startswith("LR-")]
-    lines = [HEADER]
-    for name in names:
-        lines.append(row(name, options.cells))
-        print(lines[-1], flush=True)
-    if options.out is not None:
-        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    arguments = parser.parse_args(argv)
+    if arguments.losses:
+        table = open_table(arguments.losses[0])
+        losses = [train(table, cell)[1] for cell in sampled_cells(table, arguments.cells)]
+        np.save(arguments.losses[1], np.array(losses))
+        return ""
+    load = measuring.load_average()
+    names = arguments.tables or [name for name in list_tables() if name.startswith("LR-")]
+    text = "\n".join([HEADER, *(row(name, arguments.cells) for name in names)])
+    command = ["python", "benchmarks/reproduce_cells.py", f"--cells {arguments.cells}"]
+    if arguments.tables:
+        command += ["--tables", *arguments.tables]
+    title = "Cells of tables trained again"
+    return measuring.write_report(arguments.out, title, command, load, [text])
 
 
 if __name__ == "__main__":

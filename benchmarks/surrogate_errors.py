@@ -1,17 +1,18 @@
-"""Prints the errors of all surrogates on this machine as two tables, beside those of the paper.
+"""Reports the errors of all surrogates on this machine as two tables, beside those of the paper.
 
 The first has a line per surrogate: cross-validated errors on held-out configurations, and beside
 them the yardstick: how far seeds of one configuration are apart, or, where every configuration was
 trained under one seed, the error of a constant. The second has every candidate that was compared.
 
-Every number comes from a surrogate's card; nothing is fitted here. Run it from the repository:
-`python benchmarks/surrogate_errors.py`.
+Every number comes from a surrogate's card; nothing is fitted here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import measuring
 
 from fedhpo_gym.surrogates import list_surrogates, open_surrogate
 
@@ -112,16 +113,24 @@ def markdown(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def main() -> None:
-    """Print the tables."""
-    names = list_surrogates()
-    if not names:
-        print("no surrogate on this machine; fit one with `fedhpo-gym surrogate`")
-    cards = [open_surrogate(name).card for name in names]
-    print(markdown(SUMMARY, map(summary_row, cards)))
+def main(argv: Sequence[str] | None = None) -> str:
+    """Print the tables and write them to a file."""
+    arguments = measuring.parser(__file__, __doc__).parse_args(argv)
+    load = measuring.load_average()
+    cards = [open_surrogate(name).card for name in list_surrogates()]
+    if not cards:
+        print("skipped: no surrogate on this machine; fit one with `fedhpo-gym surrogate`")
+        return ""
     rows = [row for card in cards for row in candidate_rows(card)]
-    print()
-    print(markdown(HEADER, [*rows, *paper_rows()]))
+    sections = [
+        markdown(SUMMARY, map(summary_row, cards)),
+        "## Candidates",
+        markdown(HEADER, [*rows, *paper_rows()]),
+    ]
+    command = ["python", "benchmarks/surrogate_errors.py"]
+    return measuring.write_report(
+        arguments.out, "Errors of the surrogates", command, load, sections
+    )
 
 
 if __name__ == "__main__":

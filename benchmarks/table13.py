@@ -1,13 +1,10 @@
-"""Our table optima beside the best values of paper Table 13 (tabular mode, FedAvg, LR rows).
-
-python benchmarks/table13.py --out benchmarks/results/table13.md
-"""
+"""Our table optima beside the best values of paper Table 13 (tabular mode, FedAvg, LR rows)."""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from collections.abc import Sequence
 
+import measuring
 import numpy as np
 
 from fedhpo_gym.tables import Table, open_table
@@ -50,15 +47,13 @@ def row(name: str) -> str:
     )
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Print the comparison, and write it if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--out", type=Path, help="markdown file to write")
-    options = parser.parse_args(arguments)
-    text = "\n".join([HEADER, *(row(name) for name in PAPER)]) + "\n"
-    print(text)
-    if options.out is not None:
-        options.out.write_text(text, encoding="utf-8")
+def main(argv: Sequence[str] | None = None) -> str:
+    """Print the comparison and write it to a file."""
+    arguments = measuring.parser(__file__, __doc__).parse_args(argv)
+    load = measuring.load_average()
+    table = "\n".join([HEADER, *map(row, PAPER)])
+    command = ["python", "benchmarks/table13.py"]
+    return measuring.write_report(arguments.out, "Paper Table 13", command, load, [table])
 
 
 if __name__ == "__main__":

@@ -1,17 +1,15 @@
 """What could explain the problems whose optima differ most from paper Table 13.
 
 Trains logistic regression on CreditG, BloodTransfusion and Australian for 81 rounds with all
-clients, over ten seeds, and prints the lowest validation loss any seed reaches: with the paper's
+clients, over ten seeds, and reports the lowest validation loss any seed reaches: with the paper's
 weight decays, with the larger ones of the original scripts, and on standardized features.
-
-    python benchmarks/table13_hypotheses.py --out benchmarks/results/table13_hypotheses.md
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from collections.abc import Sequence
 
+import measuring
 import numpy as np
 
 from fedhpo_gym.backends.training import make_batch, task_federation
@@ -48,23 +46,24 @@ def lowest(task: Task, decays: tuple[float, ...], rounds: int) -> float:
     return best
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Print the table, and write it if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+def main(argv: Sequence[str] | None = None) -> str:
+    """Print the table and write it to a file."""
+    parser = measuring.parser(__file__, __doc__)
     parser.add_argument("--rounds", type=int, default=81)
-    parser.add_argument("--out", type=Path, help="markdown file to write")
-    options = parser.parse_args(arguments)
-    lines = ["| problem | paper | " + " | ".join(CASES) + " |", "|---|---|" + "---|" * len(CASES)]
+    arguments = parser.parse_args(argv)
+    load = measuring.load_average()
+    rows = []
     for name, paper in PAPER.items():
         base = get_task(f"LR-{name}").variant(seeds=SEEDS)
-        values = [
-            lowest(base.variant(preprocessing=kind), decays, options.rounds)
+        found = [
+            lowest(base.variant(preprocessing=kind), decays, arguments.rounds)
             for kind, decays in CASES.values()
         ]
-        lines.append(f"| {name} | {paper:.4f} | " + " | ".join(f"{v:.4f}" for v in values) + " |")
-        print(lines[-1], flush=True)
-    if options.out is not None:
-        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        rows.append([name, *(f"{value:.4f}" for value in (paper, *found))])
+    table = measuring.table(("problem", "paper", *CASES), rows)
+    command = ["python", "benchmarks/table13_hypotheses.py", f"--rounds {arguments.rounds}"]
+    title = "What could explain the differences to paper Table 13"
+    return measuring.write_report(arguments.out, title, command, load, [table])
 
 
 if __name__ == "__main__":

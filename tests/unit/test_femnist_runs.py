@@ -155,6 +155,8 @@ def test_settings_that_cannot_be_compared_are_named(
     [
         (["{'Role': "], "line 1"),
         (lines(1)[:-2], "a whole round of 3 clients"),
+        (lines(1)[-1:], "results of clients in round 0"),
+        (lines(2)[7:], "results of clients in round 0"),
         ([line.replace("'val_loss': 8.", "'val_loss': 9.") for line in lines(1)], "mean loss"),
         ([*lines(1), *(x.replace("': 12,", "': 11,") for x in lines(2)[7:])], "must not change"),
     ],
