@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from femnist_logs import Settings, weighted
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.algorithms import Algorithm, get_algorithm
 from fedhpo_gym.fl.datasets import Dataset
 from fedhpo_gym.fl.datasets.records import Features
@@ -151,6 +153,19 @@ def train(
     curves = batch.advance(max(evaluated), progress, evaluated)
     values = weighted(curves.metrics[0, ..., :2], federation.num_samples)
     return dict(zip(curves.rounds.tolist(), values, strict=True))
+
+
+def course_name(settings: Settings, variant: Variant, federation: Federation) -> str:
+    """Return the name of a course: for readers, and a digest of all that its numbers depend on."""
+    given = [asdict(settings), {**asdict(variant), "text": ""}, ENGINE_VERSION]
+    digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode())
+    for client in federation.clients:
+        for rows in client:
+            digest.update(len(rows).to_bytes(8, "little"))
+            digest.update(np.ascontiguousarray(federation.features[rows]).tobytes())
+            digest.update(federation.labels[rows].tobytes())
+    words = (settings.algorithm, settings.num_clients, variant.name, federation.seed)
+    return "-".join([*map(str, words), digest.hexdigest()[:8]])
 
 
 def cached(path: Path, evaluated: Collection[int], compute: Callable[[], Curve]) -> Curve:

@@ -17,53 +17,36 @@ a GPU ask for `--device cuda --rounds 200 --short 200 --choices 3`. Every finish
 from __future__ import annotations
 
 import argparse
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import femnist_courses as ours
 import measuring
 import numpy as np
 from femnist_courses import Curve, Variant
-from femnist_logs import Settings, read_log, read_settings, weighted
+from femnist_logs import read_log, read_settings
 from femnist_picture import draw
-from numpy.typing import NDArray
+from femnist_tables import (
+    Pair,
+    curve_table,
+    lag_table,
+    logs_table,
+    settings_table,
+    shared_clients,
+    variant_table,
+)
 from tqdm import tqdm
 
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.fl.datasets import Dataset, load_dataset
-from fedhpo_gym.schema import SPLITS
 
-PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "femnist_runs.svg"
+REPOSITORY = Path(__file__).parents[1]
+PICTURE = REPOSITORY / "docs" / "pictures" / "femnist_runs.svg"
+WORK = REPOSITORY / "runs" / "femnist_runs"
 PATTERN = "*convnet2*"
 SHOWN = (1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 182, 200)
-VAL, TEST = 1, 2
 PACKAGE = "package"
-
-
-@dataclass(frozen=True, eq=False)
-class Pair:
-    """One run of theirs and our courses with its settings.
-
-    Attributes:
-        settings: what both have in common.
-        samples: (clients, splits) of theirs.
-        theirs: (rounds, splits, 2) weighted loss and accuracy.
-        courses: ours by variant, one curve per choice of writers.
-        chosen: (choices, splits) samples of our writers.
-    """
-
-    settings: Settings
-    samples: NDArray[np.int64]
-    theirs: NDArray[np.float64]
-    courses: Mapping[str, Sequence[Curve]]
-    chosen: NDArray[np.int64]
-
-    @property
-    def name(self) -> str:
-        """Algorithm and number of clients."""
-        return f"{self.settings.algorithm}, {self.settings.num_clients} clients"
 
 
 def evaluated(rounds: int) -> list[int]:
@@ -94,7 +77,7 @@ def compare(
             rounds = min(length(variant, choice, furthest, arguments), len(log.metrics))
             if not rounds:
                 continue
-            name = f"{settings.algorithm}-{settings.num_clients}-{variant.name}-{choice}"
+            name = ours.course_name(settings, variant, federation)
             with tqdm(total=rounds, unit="round", desc=name) as bar:
                 curve = ours.cached(
                     arguments.work / f"{name}.json",
@@ -104,8 +87,7 @@ def compare(
                     ),
                 )
             courses.setdefault(variant.name, []).append(curve)
-    theirs = weighted(log.metrics, log.samples)
-    return Pair(settings, log.samples, theirs, courses, np.array(chosen))
+    return Pair(settings, log, courses, np.array(chosen))
 
 
 def length(variant: Variant, choice: int, furthest: int, arguments: argparse.Namespace) -> int:
@@ -120,70 +102,6 @@ def length(variant: Variant, choice: int, furthest: int, arguments: argparse.Nam
     return furthest if far else int(arguments.short)
 
 
-def settings_table(pairs: Sequence[Pair]) -> str:
-    """Return what the configuration files say, and the samples of both federations."""
-    rows = []
-    for pair in pairs:
-        said, chosen = pair.settings, pair.chosen.mean(axis=0)
-        values = (
-            len(pair.theirs),
-            said.learning_rate,
-            said.batch_size,
-            said.local_epochs,
-            said.mu,
-            said.weight_decay,
-            said.dropout,
-            said.max_norm,
-            said.hidden_width,
-            *pair.samples.sum(axis=0),
-            *chosen,
-        )
-        rows.append([pair.name, *(measuring.number(float(value), 5) for value in values)])
-    header = ("run", "rounds logged", "learning rate", "batch", "local epochs", "mu")
-    header += ("weight decay", "dropout", "largest gradient norm", "hidden width")
-    header += tuple(f"{who}: {split}" for who in ("theirs", "ours") for split in SPLITS)
-    return measuring.table(header, rows)
-
-
-def curve_table(pair: Pair, variant: str) -> str:
-    """Return both programs' curves: of ours, the least, mean and largest of the choices."""
-    curves = pair.courses[variant]
-    rows = []
-    for index in sorted(set().union(*curves)):
-        at = [curve[index] for curve in curves if index in curve]
-        for split, name in ((VAL, "val"), (TEST, "test")):
-            row = [f"{index}, {name}", str(len(at))]
-            for metric in (0, 1):
-                mine = [values[split, metric] for values in at]
-                shown = (pair.theirs[index - 1, split, metric], min(mine), np.mean(mine), max(mine))
-                row += [f"{value:.3f}" for value in shown]
-            rows.append(row)
-    of = [f"{metric}: {who}" for metric in ("loss", "accuracy") for who in COLUMNS]
-    return measuring.table(("round, split", "choices of writers", *of), rows)
-
-
-def variant_table(pair: Pair) -> str:
-    """Return test losses and accuracies of theirs and of every variant of ours, first choice."""
-    firsts = {name: curves[0] for name, curves in pair.courses.items()}
-    rounds = sorted(set().union(*firsts.values()))
-    rows = [["theirs", *_cells(dict(enumerate(pair.theirs, 1)), rounds)]]
-    for name, curve in firsts.items():
-        rows.append([f"{name}: {ours.VARIANTS[name].text}", *_cells(curve, rounds)])
-    header = [f"{metric}, round {r}" for metric in ("test loss", "accuracy") for r in rounds]
-    return measuring.table(("", *header), rows)
-
-
-def _cells(curve: Curve, rounds: Sequence[int]) -> list[str]:
-    return [
-        f"{curve[index][TEST, metric]:.3f}" if index in curve else ""
-        for metric in (0, 1)
-        for index in rounds
-    ]
-
-
-COLUMNS = ("theirs", "ours: min", "mean", "max")
-
-
 def main(argv: Sequence[str] | None = None) -> str:
     """Train ours, print the tables, write them to a file and draw the curves."""
     parser = measuring.parser(__file__, __doc__)
@@ -196,8 +114,7 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser.add_argument("--closest", default="statistics", choices=ours.VARIANTS)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--picture", type=Path, default=PICTURE)
-    default = Path(tempfile.gettempdir()) / "femnist_runs"
-    parser.add_argument("--work", type=Path, default=default, help="folder of finished courses")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder of finished courses")
     arguments = parser.parse_args(argv)
     found = sorted(arguments.runs.glob(PATTERN)) if arguments.runs else []
     if not found:
@@ -221,8 +138,14 @@ def main(argv: Sequence[str] | None = None) -> str:
     sections = ["## Settings, and samples of both", settings_table(pairs)]
     for pair in pairs:
         sections += [f"## {pair.name}: {closest.name}", curve_table(pair, closest.name)]
-        if len(pair.courses) > 1:
-            sections += [f"## {pair.name}: variants", variant_table(pair)]
+        sections += [f"## {pair.name}: means of validation and test", variant_table(pair)]
+        sections += [f"## {pair.name}: rounds to equal losses", lag_table(pair)]
+    for one, other in pairwise(pairs):
+        title = f"{one.settings.algorithm} beside {other.settings.algorithm}, both theirs"
+        alike = shared_clients(one.log, other.log)
+        text = f"Means of validation and test over the first {alike} clients, which have as many"
+        text += " samples of every split in both logs."
+        sections += [f"## {title}", text, logs_table(one, other, SHOWN)]
     shown = f"--runs PATH --rounds {' '.join(map(str, arguments.rounds))}"
     shown += f" --short {arguments.short} --choices {' '.join(map(str, arguments.choices))}"
     shown += f" --closest {arguments.closest}"

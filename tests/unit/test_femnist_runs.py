@@ -6,6 +6,7 @@ import gzip
 import importlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -236,6 +237,57 @@ def test_training_learns_and_is_kept(load: Load, dataset: Dataset, tmp_path: Pat
     assert courses.cached(path, (1, 4), lambda: longer) is longer
 
 
+def test_a_course_is_named_after_all_that_it_depends_on(
+    load: Load, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    courses = load("femnist_courses")
+    said = load("femnist_logs").read_settings(write_run(tmp_path / "run", []))
+    package, wanted = courses.VARIANTS["package"], np.array([12, 17])
+    federation = courses.choose_federation(dataset, wanted, 1)
+    name = courses.course_name(said, package, federation)
+    assert re.fullmatch(r"fedprox-3-package-1-[0-9a-f]{8}", name)
+    again = courses.choose_federation(dataset, wanted, 1)
+    assert courses.course_name(said, package, again) == name
+    pixels = np.asarray(dataset.features).copy()
+    pixels[federation.clients[0][0][0], 0, 0] ^= 1
+    others = {
+        courses.course_name(replace(said, learning_rate=0.02), package, federation),
+        courses.course_name(said, replace(package, normalisation=True), federation),
+        courses.course_name(said, package, replace(federation, features=pixels)),
+        courses.course_name(said, package, replace(federation, labels=federation.labels[::-1])),
+    }
+    monkeypatch.setattr(courses, "ENGINE_VERSION", courses.ENGINE_VERSION + 1)
+    others.add(courses.course_name(said, package, federation))
+    assert len(others | {name}) == 6
+
+
+def make_pair(load: Load, algorithm: str, losses: list[float], samples: Any, curve: Any) -> Any:
+    """A pair whose theirs have the same loss everywhere, and accuracies of a tenth of the round."""
+    logs, tables = load("femnist_logs"), load("femnist_tables")
+    values = [(loss, 0.1 * index) for index, loss in enumerate(losses, 1)]
+    shape = (len(losses), len(samples), 3, 2)
+    log = logs.Log(np.broadcast_to(np.array(values)[:, None, None], shape), np.array(samples))
+    said = logs.Settings(algorithm, len(samples), 9, 0.1, 0, 8, 1, 0, 0, 9, 5, 0.5, 0.5)
+    return tables.Pair(said, log, {"package": [curve]}, np.array([[1, 1, 1]]))
+
+
+def test_rounds_to_equal_losses_and_both_logs_by_hand(load: Load) -> None:
+    tables = load("femnist_tables")
+    curve = {1: np.full((3, 2), 2.5), 2: np.full((3, 2), 0.5)}
+    one = make_pair(load, "fedavg", [4.0, 3.0, 2.0], [(6, 2, 2), (9, 3, 4)], curve)
+    other = make_pair(load, "fedprox", [4.1, 2.9], [(6, 2, 2), (9, 3, 5), (9, 3, 4)], curve)
+    lines = tables.lag_table(one).splitlines()[2:]
+    assert lines[0] == "| package, round 1 | 2.500 | -1.500 | 3 | 2.500 | 0.300 | +2.200 |"
+    assert lines[1] == "| package, round 2 | 0.500 | -2.500 |  |  |  |  |"
+    assert tables.shared_clients(one.log, other.log) == 1
+    assert tables.shared_clients(one.log, one.log) == 2
+    lines = tables.logs_table(one, other, (1, 2, 3)).splitlines()[2:]
+    assert lines == [
+        "| 1 | 4.000 | 4.100 | +0.100 | 0.100 | 0.100 | +0.000 |",
+        "| 2 | 3.000 | 2.900 | -0.100 | 0.200 | 0.200 | +0.000 |",
+    ]
+
+
 def test_the_report_shows_both_programs(
     load: Load, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +317,11 @@ def test_the_report_shows_both_programs(
     by_hand = [sum(loss_of(c, r, 2) * SAMPLES[c - 1][2] for c in (1, 2, 3)) / 9 for r in (0, 1)]
     assert rows["1, test"][:5] == ["3", f"{by_hand[0]:.3f}", "1.100", "1.200", "1.300"]
     assert rows["2, test"][:5] == ["1", f"{by_hand[1]:.3f}", "2.100", "2.100", "2.100"]
-    assert rows["theirs"][:2] == [f"{value:.3f}" for value in by_hand]
+    val = [sum(loss_of(c, r, 1) * SAMPLES[c - 1][1] for c in (1, 2, 3)) / 9 for r in (0, 1)]
+    means = [(one + other) / 2 for one, other in zip(val, by_hand, strict=True)]
+    assert rows["theirs"][:2] == [f"{value:.3f}" for value in means]
+    # Three rounds of theirs never come to our loss, so the other cells are empty.
+    assert f"| package, round 1 | 1.100 | {1.1 - means[0]:+.3f} |  |" in report
     assert picture.read_text(encoding="utf-8").count("<svg") == 1
     monkeypatch.setattr(benchmark, "draw", lambda *_: None)
     benchmark.main(options)
