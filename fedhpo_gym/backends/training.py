@@ -75,8 +75,13 @@ def require_device(task: Task, seed: int, device: str) -> None:
         ) from error
 
 
-def make_batch(task: Task, courses: Sequence[Course], device: str = "cpu") -> CourseBatch:
-    """Create the courses of a task at round 0."""
+def make_batch(
+    task: Task, courses: Sequence[Course], device: str = "cpu", horizon: int | None = None
+) -> CourseBatch:
+    """Create the courses of a task at round 0; see `CourseBatch` for the horizon.
+
+    It is the last round of the task, unless given.
+    """
     federations = {seed: task_federation(task, seed) for seed in {c.seed for c in courses}}
     return CourseBatch(
         federations,
@@ -84,5 +89,5 @@ def make_batch(task: Task, courses: Sequence[Course], device: str = "cpu") -> Co
         get_algorithm(task.algorithm),
         courses,
         device,
-        horizon=task.max_round,
+        horizon=horizon or task.max_round,
     )

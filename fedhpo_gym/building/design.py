@@ -37,10 +37,12 @@ class Design(ABC, Generic[U]):
     Attributes:
         kind: how parts folders tell designs apart; empty for the grid.
         task: the task; its fidelity space says how far courses are trained, and with which rates.
+        horizon: rounds of the whole courses of the problem, for which algorithms plan their noise.
     """
 
     kind: ClassVar[str]
     task: Task
+    horizon: int
 
     @property
     @abstractmethod

@@ -53,6 +53,7 @@ class GridDesign(Design[GridUnit]):
 
     def __init__(self, task: Task) -> None:
         self.task = task
+        self.horizon = task.max_round
 
     @property
     def space(self) -> SearchSpace:

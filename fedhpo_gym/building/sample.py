@@ -90,6 +90,7 @@ class SampleDesign(Design[SampleUnit]):
         chosen = {"round": _up_to(round_, rounds), "client_sample_rate": _only(rate, rates)}
         dimensions = tuple(chosen.get(d.name, d) for d in full.dimensions)
         self.task = task.variant(fidelity_space=SearchSpace(dimensions))
+        self.horizon = task.max_round
         self.size = size
 
     @property

@@ -52,7 +52,7 @@ def compute_units(
 
 def compute_unit(design: Design[U], unit: U, folder: Path, device: str = "cpu") -> None:
     """Train every course of a unit and store its curves."""
-    batch = make_batch(design.task, design.courses(unit), device)
+    batch = make_batch(design.task, design.courses(unit), device, design.horizon)
     task = design.task
     curves = batch.advance(task.max_round, _count_round, task.evaluated_rounds)
     part = folder / f"{unit.name}.part{os.getpid()}"

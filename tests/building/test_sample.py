@@ -208,11 +208,21 @@ def test_a_course_of_the_sample_is_the_course_alone(built: Path) -> None:
     assert len(sample) == SIZE
     assert sample.rounds == (1, 2, 3, 4, 6)
     assert sample.rates == RATES
-    raw = make_backend("raw", TASK)
+    assert_trained_alone(sample, TASK)
+
+
+def test_noise_is_planned_for_the_whole_course_however_far_it_is_trained(tmp_path: Path) -> None:
+    task = TASK.variant(algorithm="nbafl")
+    card = build_sample(task, 24, rounds=ROUNDS, rates=RATES, folder=tmp_path, workers=1)
+    assert_trained_alone(Sample(card), task)
+
+
+def assert_trained_alone(sample: Sample, task: Task) -> None:
+    raw = make_backend("raw", task)
     configurations, rates = sample.configurations(), sample.codes("client_sample_rate")
     seeds, best_round = sample.codes("seed"), sample.codes("best_round")
     for course in (0, 5, 13):
-        seed = TASK.seeds[seeds[course]]
+        seed = task.seeds[seeds[course]]
         for index, rounds in enumerate(sample.rounds):
             truth = raw.evaluate(configurations[course], Fidelity(rounds, rates[course]))
             row = truth.seeds.index(seed)
