@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -58,20 +59,35 @@ def make_plans(options: argparse.Namespace) -> list[Plan]:
     """
     if options.seeds < 1:
         raise InvalidArgumentError(f"`--seeds` must be at least 1, got {options.seeds}")
-    for agent in options.agents:
-        agent_class(agent)
-        if agent in LEARNED_AGENTS:
-            raise InvalidArgumentError(
-                f"`--agent` must be one that needs nothing learned, got {agent!r}; use "
-                "`fedhpo_gym.agents.make_agent` in Python, which takes a policy."
-            )
+    ids, agents = dict.fromkeys(map(resolve_id, options.ids)), dict.fromkeys(options.agents)
+    pairs = list(product(ids, agents))
+    for env_id, agent in pairs:
+        _check_agent(agent, env_id)
     return [
         Plan(env_id, kwargs, agent, seed)
-        for env_id in dict.fromkeys(map(resolve_id, options.ids))
-        for agent in dict.fromkeys(options.agents)
+        for env_id, agent in pairs
         for kwargs in [environment_arguments(env_id, options, agent)]
         for seed in range(options.seeds)
     ]
+
+
+def _check_agent(agent: str, env_id: str) -> None:
+    """Refuse an agent that cannot act in an environment.
+
+    Raises:
+        InvalidArgumentError: see above.
+        UnknownNameError: no such agent.
+        MissingDependencyError: its library is not installed.
+    """
+    kind, goes_on = agent_class(agent), env_id.endswith(get_task(env_id).round_id)
+    if agent in LEARNED_AGENTS:
+        raise InvalidArgumentError(
+            f"`--agent` must be one that needs nothing learned, got {agent!r}; use "
+            "`fedhpo_gym.agents.make_agent` in Python, which takes a policy."
+        )
+    if (kind.per_client and not goes_on) or (kind.multi_fidelity and goes_on):
+        wanted = "FedHPO-DAC-*" if kind.per_client else "trial environments, FedHPO-<Model>-*"
+        raise InvalidArgumentError(f"`--agent {agent}` must act in {wanted}, got {env_id}")
 
 
 def do_run(plan: Plan, folder: Path, show: Callable[[str], None]) -> bool:
@@ -123,14 +139,10 @@ def environment_arguments(env_id: str, options: argparse.Namespace, agent: str) 
     """Return the arguments of `gymnasium.make` that the command line and the agent ask for.
 
     Raises:
-        InvalidArgumentError: an argument is malformed or given twice, or the agent is for other
-            environments.
+        InvalidArgumentError: an argument is malformed or given twice.
         UnknownNameError: no such fidelity.
     """
-    kind, goes_on = agent_class(agent), env_id.endswith(get_task(env_id).round_id)
-    if (kind.per_client and not goes_on) or (kind.multi_fidelity and goes_on):
-        wanted = "FedHPO-DAC-*" if kind.per_client else "trial environments, FedHPO-<Model>-*"
-        raise InvalidArgumentError(f"`--agent {agent}` must act in {wanted}, got {env_id}")
+    kind = agent_class(agent)
     kwargs: dict[str, Any] = {"per_client": True} if kind.per_client else {}
     if options.backend is not None:
         kwargs["backend"] = options.backend
