@@ -21,8 +21,6 @@ class Agent(ABC):
     An agent lives for one episode: every HPO run gets a new one.
 
     Attributes:
-        multi_fidelity: whether it chooses the number of rounds, too: the last coordinate of an
-            action, which its argument `fidelity` describes.
         per_client: whether it acts for every client, in environments made with
             `per_client=True`, whose actions have one row per client.
         action_space: what `ask` must answer with: a bounded box of (n,) float32 coordinates, or of
@@ -33,7 +31,6 @@ class Agent(ABC):
         InvalidArgumentError: the action space is no bounded `Box` of such a shape.
     """
 
-    multi_fidelity: ClassVar[bool] = False
     per_client: ClassVar[bool] = False
 
     def __init__(self, action_space: gym.Space[Any], seed: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -36,8 +36,6 @@ class Hyperband(Agent):
     Attributes:
         rungs: values of the fidelity, lowest first.
     """
-
-    multi_fidelity: ClassVar[bool] = True
 
     def __init__(
         self,

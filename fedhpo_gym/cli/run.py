@@ -11,7 +11,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.agents import LEARNED_AGENTS, agent_class, make_agent, run_episode
+from fedhpo_gym.agents import (
+    LEARNED_AGENTS,
+    MULTI_FIDELITY_AGENTS,
+    agent_class,
+    make_agent,
+    run_episode,
+)
 from fedhpo_gym.analysis.environments import make_environment, resolve_id
 from fedhpo_gym.analysis.files import read_record, record_path, write_record
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
@@ -85,7 +91,7 @@ def _check_agent(agent: str, env_id: str) -> None:
             f"`--agent` must be one that needs nothing learned, got {agent!r}; use "
             "`fedhpo_gym.agents.make_agent` in Python, which takes a policy."
         )
-    if (kind.per_client and not goes_on) or (kind.multi_fidelity and goes_on):
+    if (kind.per_client and not goes_on) or (agent in MULTI_FIDELITY_AGENTS and goes_on):
         wanted = "FedHPO-DAC-*" if kind.per_client else "trial environments, FedHPO-<Model>-*"
         raise InvalidArgumentError(f"`--agent {agent}` must act in {wanted}, got {env_id}")
 
@@ -119,7 +125,7 @@ def do_run(plan: Plan, folder: Path, show: Callable[[str], None]) -> bool:
             read_record(path)
             return False
         options = {}
-        if agent_class(plan.agent).multi_fidelity:
+        if plan.agent in MULTI_FIDELITY_AGENTS:
             options["fidelity"] = _space(env, plan.id)[ROUND]
         agent = make_agent(plan.agent, env.action_space, plan.seed, **options)
         steps = []
@@ -158,10 +164,10 @@ def environment_arguments(env_id: str, options: argparse.Namespace, agent: str) 
         space = _space(env, env_id)
     if backend is not None:
         kwargs["backend"] = getattr(backend, "name", backend)
-    free = (f"{ROUND}={FREE}",) if kind.multi_fidelity else ()
+    free = (f"{ROUND}={FREE}",) if agent in MULTI_FIDELITY_AGENTS else ()
     if fidelity := pinned_fidelity(space, (*free, *options.fidelity)):
         kwargs["fidelity"] = fidelity
-    if kind.multi_fidelity and {*space.names} - {*fidelity} != {ROUND}:
+    if agent in MULTI_FIDELITY_AGENTS and {*space.names} - {*fidelity} != {ROUND}:
         raise InvalidArgumentError(
             f"`--fidelity` must leave nothing free but {ROUND!r} for {agent!r}, got {fidelity}"
         )
