@@ -1,0 +1,53 @@
+"""Record what every id returns: `python tests/support/record_digests.py [--only PATTERN]`.
+
+Real data are read from `FEDHPO_GYM_DATA`. A change of the file is a change of a promise: it needs a
+new version of the id, or a line under *Behaviour of ids* in the changelog.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import trajectories
+from trajectories import Trajectory
+
+FILE = Path(__file__).resolve().parents[1] / "data" / "digests.json"
+
+
+def main() -> int:
+    """Step every trajectory of the file and write it again; say what has changed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="*", help="names of trajectories, as a pattern")
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    options = parser.parse_args()
+    content = json.loads(FILE.read_text(encoding="utf-8"))
+    changed = 0
+    for index, entry in enumerate(content["trajectories"]):
+        trajectory = trajectories.from_json(entry)[0]
+        if not fnmatchcase(trajectory.name, options.only):
+            continue
+        found = trajectories.to_json(trajectory, trajectories.digests(trajectory))
+        if json.loads(json.dumps(found)) != entry:
+            changed += 1
+            print("changed:", trajectory.name, flush=True)
+            content["trajectories"][index] = found
+    print(f"{changed} trajectories have changed")
+    if options.check:
+        return int(changed > 0)
+    write(content["trajectories"])
+    return 0
+
+
+def write(entries: list[dict[str, object]]) -> None:
+    """Write all trajectories, and which machine they are from."""
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    text = f'{{"machine": "{trajectories.machine()}",\n"trajectories": [\n{lines}\n]}}\n'
+    FILE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
