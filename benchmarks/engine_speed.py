@@ -27,8 +27,8 @@ import peer
 from measuring import number
 from plain_loop import STEPS, PlainCourse, TorchDraws
 
-from fedhpo_gym.backends.training import make_batch, task_federation
 from fedhpo_gym.building.grid import GridDesign
+from fedhpo_gym.courses.training import make_batch, task_federation
 from fedhpo_gym.fl.engine import one_thread
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task, get_task

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.federations.federation import Federation
 
 
 @dataclass(frozen=True)

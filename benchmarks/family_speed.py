@@ -27,9 +27,9 @@ from families import FAMILIES, Family
 from measuring import number
 from plain_module import PlainModuleCourse
 
-from fedhpo_gym.backends.training import make_batch, task_federation
+from fedhpo_gym.courses.training import make_batch, task_federation
+from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.engine import one_thread
-from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import get_task
 

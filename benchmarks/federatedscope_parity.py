@@ -27,10 +27,10 @@ import torch
 from measuring import number
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.training import task_federation
+from fedhpo_gym.courses.training import task_federation
+from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
-from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.models import LogisticRegression, get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.seeding import stream

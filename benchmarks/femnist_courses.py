@@ -16,12 +16,12 @@ from femnist_logs import Settings, weighted
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhpo_gym.datasets import Dataset
+from fedhpo_gym.datasets.records import Features
+from fedhpo_gym.federations.federation import Federation, make_user_federation
 from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.algorithms import Algorithm, get_algorithm
-from fedhpo_gym.fl.datasets import Dataset
-from fedhpo_gym.fl.datasets.records import Features
 from fedhpo_gym.fl.engine import CourseBatch
-from fedhpo_gym.fl.federation import Federation, make_user_federation
 from fedhpo_gym.fl.models.cnn import MAX_NORM, MEAN, STD, ConvNet
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.seeding import stream

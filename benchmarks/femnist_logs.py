@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import DamagedDataError
-from fedhpo_gym.schema import SPLITS
+from fedhpo_gym.evaluation.records import SPLITS
 
 CONFIG, RAW = "config.yaml.gz", "eval_results.raw.gz"
 TOLERANCE = 1e-6

@@ -38,8 +38,8 @@ from femnist_tables import (
 )
 from tqdm import tqdm
 
+from fedhpo_gym.datasets import Dataset, load_dataset
 from fedhpo_gym.errors import MissingDataError
-from fedhpo_gym.fl.datasets import Dataset, load_dataset
 
 REPOSITORY = Path(__file__).parents[1]
 PICTURE = REPOSITORY / "docs" / "pictures" / "femnist_runs.svg"

@@ -11,7 +11,7 @@ from femnist_courses import VARIANTS, Curve
 from femnist_logs import Log, Settings, weighted
 from numpy.typing import NDArray
 
-from fedhpo_gym.schema import SPLITS
+from fedhpo_gym.evaluation.records import SPLITS
 
 VAL, TEST = 1, 2
 COLUMNS = ("theirs", "ours: min", "mean", "max")

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.fl.graph_partition import GraphFederation
+from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.federations.graphs import GraphFederation
 from fedhpo_gym.fl.packing import Course
-from fedhpo_gym.schema import SPLITS
 
 SCRIPT = Path(__file__).with_name("federatedscope_course.py")
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from fedhpo_gym.fl.federation import Federation
-from fedhpo_gym.schema import METRICS, SPLITS, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
+from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.seeding import stream
 
 Step = Callable[[Tensor, Tensor, Tensor, float, float], None]

@@ -15,7 +15,7 @@ from measuring import number
 
 from fedhpo_gym.backends.raw import Raw
 from fedhpo_gym.errors import MissingDataError
-from fedhpo_gym.schema import Fidelity
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.tasks import get_task
 

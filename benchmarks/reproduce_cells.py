@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.raw import Raw
-from fedhpo_gym.schema import METRICS, SPLITS, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.tables import Table, codec, list_tables, open_table
 from fedhpo_gym.tasks import get_task

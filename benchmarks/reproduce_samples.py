@@ -18,7 +18,7 @@ from fedhpo_gym.backends.raw import Raw
 from fedhpo_gym.cli import make_parser
 from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.errors import MissingDataError
-from fedhpo_gym.schema import METRICS, SPLITS, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.tables import Sample, codec, list_samples, open_sample
 from fedhpo_gym.tables.naming import build_arguments

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import measuring
 import numpy as np
 
-from fedhpo_gym.backends.training import make_batch, task_federation
+from fedhpo_gym.courses.training import make_batch, task_federation
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task, get_task
 

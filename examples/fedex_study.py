@@ -25,12 +25,13 @@ from typing import Any
 
 import gymnasium as gym
 from fedex_report import LABELS, draw, report
-from studies import CORES, claim, pieces, positive, tables_here
+from studies import CORES, positive, tables_here
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import MULTI_FIDELITY_AGENTS, make_agent
-from fedhpo_gym.agents.wrapped_fedex import Neighbourhood, row_space, wrapped_search
-from fedhpo_gym.dimension import Dimension
+from fedhpo_gym.agents.fedex.wrapped import Neighbourhood, row_space, wrapped_search
+from fedhpo_gym.space.dimension import Dimension
+from fedhpo_gym.studies.pieces import claim, pieces
 
 TABLES = ("BreastCancer", "Vehicle")
 

@@ -25,17 +25,18 @@ import gymnasium as gym
 import numpy as np
 from dac_report import write_report
 from numpy.typing import NDArray
-from studies import CORES, claim, pieces, positive, read, tables_here
+from studies import CORES, positive, tables_here
 from tqdm import tqdm
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.agents.policy import load_policy, save_policy
-from fedhpo_gym.agents.policy_agent import Acts
-from fedhpo_gym.agents.sb3 import train
-from fedhpo_gym.agents.sb3_vectors import make_vector
+from fedhpo_gym.agents.rl.agent import Acts
+from fedhpo_gym.agents.rl.policy import load_policy, save_policy
+from fedhpo_gym.agents.rl.sb3 import train
+from fedhpo_gym.agents.rl.vectors import make_vector
 from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.studies.pieces import claim, pieces, read
 
 TRAINED = ("BreastCancer", "Digits", "CreditG", "Vehicle")
 UNSEEN = ("Australian", "BloodTransfusion")

@@ -11,13 +11,12 @@ import gymnasium as gym
 
 from fedhpo_gym.errors import MissingDependencyError
 from fedhpo_gym.tasks import TASKS
+from fedhpo_gym.version import __version__
 
-__version__ = "0.1.0"
-
-ENTRY_POINT = "fedhpo_gym.envs.registration:make_trial_env"
-ROUND_ENTRY_POINT = "fedhpo_gym.envs.round_registration:make_round_env"
-ROUND_VECTOR_ENTRY_POINT = "fedhpo_gym.envs.vector_round:make_round_vector_env"
-VECTOR_ENTRY_POINT = "fedhpo_gym.envs.vector_trial:make_trial_vector_env"
+ENTRY_POINT = "fedhpo_gym.envs:make_trial_env"
+VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_trial_vector_env"
+ROUND_ENTRY_POINT = "fedhpo_gym.envs:make_round_env"
+ROUND_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_round_vector_env"
 
 
 def register_all() -> None:
@@ -54,7 +53,7 @@ def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
 
     Args:
         env_id: a `FedHPO-DAC-*` id.
-        reward: "team" or "own"; see `fedhpo_gym.envs.round_parallel.ClientsParallelEnv`.
+        reward: "team" or "own"; see `fedhpo_gym.envs.round.parallel.ClientsParallelEnv`.
         arguments: further arguments of `gymnasium.make`.
 
     Raises:
@@ -62,7 +61,7 @@ def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
         InvalidArgumentError: the id is of another kind, or an argument is out of its range.
     """
     try:
-        from fedhpo_gym.envs.round_parallel import ClientsParallelEnv
+        from fedhpo_gym.envs.round.parallel import ClientsParallelEnv
     except ModuleNotFoundError as error:
         if error.name != "pettingzoo":
             raise

@@ -27,9 +27,9 @@ AGENTS: Mapping[str, str] = MappingProxyType(
 
 CLIENT_AGENTS: Mapping[str, str] = MappingProxyType(
     {
-        "fedex": "fedhpo_gym.agents.fedex:FedEx",
-        "fedex-personalised": "fedhpo_gym.agents.personalised_fedex:PersonalisedFedEx",
-        "fts": "fedhpo_gym.agents.fts:FTS",
+        "fedex": "fedhpo_gym.agents.fedex.agent:FedEx",
+        "fedex-personalised": "fedhpo_gym.agents.fedex.personalised:PersonalisedFedEx",
+        "fts": "fedhpo_gym.agents.fts.agent:FTS",
     }
 )
 """The same for agents that act for every client, in environments made with `per_client=True`."""
@@ -44,7 +44,7 @@ MULTI_FIDELITY_AGENTS: Mapping[str, str] = MappingProxyType(
 `fidelity` of `make_agent` describes."""
 
 LEARNED_AGENTS: Mapping[str, str] = MappingProxyType(
-    {"policy": "fedhpo_gym.agents.policy_agent:PolicyAgent"}
+    {"policy": "fedhpo_gym.agents.rl.agent:PolicyAgent"}
 )
 """The same for agents that need something learned before, as an option of `make_agent`."""
 

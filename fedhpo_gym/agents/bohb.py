@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.hyperband import Hyperband, Point
-from fedhpo_gym.dimension import Dimension, Value
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
+from fedhpo_gym.space.dimension import Dimension, Value
 
 MIN_WIDTH = 2e-3
 """Smallest bandwidth, as a coordinate in [-1, 1]: without it, equal points would be a spike."""

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, scalar
-from fedhpo_gym.dimension import Dimension, Value
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
+from fedhpo_gym.space.dimension import Dimension, Value
 
 Point = NDArray[np.float64]
 

@@ -13,10 +13,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.dimension import Dimension, Value
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.space.dimension import Dimension, Value
 
 Row = NDArray[np.float32]
 

@@ -1,15 +1,13 @@
-"""Run records: reading, replaying, summarising, and a report to look at."""
+"""Run records: reading, summarising, and a report to look at."""
 
 from fedhpo_gym.analysis.aggregate import AgentResult, Curve, Problem, Summary, group
 from fedhpo_gym.analysis.files import read_folder, read_record, record_path, write_record
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
-from fedhpo_gym.analysis.replay import Difference, replay
 from fedhpo_gym.analysis.report import make_report
 
 __all__ = [
     "AgentResult",
     "Curve",
-    "Difference",
     "Header",
     "Problem",
     "RunRecord",
@@ -20,6 +18,5 @@ __all__ = [
     "read_folder",
     "read_record",
     "record_path",
-    "replay",
     "write_record",
 ]

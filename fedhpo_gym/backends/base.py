@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluations import Evaluations
-from fedhpo_gym.schema import Evaluation, Fidelity
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 

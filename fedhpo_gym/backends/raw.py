@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fedhpo_gym.backends import training
 from fedhpo_gym.backends.base import Backend
-from fedhpo_gym.backends.curves import best_rounds
-from fedhpo_gym.evaluations import Evaluations
-from fedhpo_gym.fl.engine import Curves
-from fedhpo_gym.fl.lockstep import CourseState
-from fedhpo_gym.schema import METRICS, Evaluation, Fidelity
+from fedhpo_gym.courses import training
+from fedhpo_gym.courses.training import CourseState, Curves
+from fedhpo_gym.evaluation.best import best_rounds
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import METRICS, Evaluation, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task
 

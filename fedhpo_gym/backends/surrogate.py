@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedhpo_gym.backends.base import Backend, Question
-from fedhpo_gym.evaluations import Evaluations
-from fedhpo_gym.schema import Evaluation, Fidelity
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.surrogates import open_surrogate
 from fedhpo_gym.tasks import Task

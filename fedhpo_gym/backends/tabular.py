@@ -8,8 +8,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import StoredBackend
-from fedhpo_gym.evaluations import Evaluations
-from fedhpo_gym.schema import Evaluation, Fidelity
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tasks import Task

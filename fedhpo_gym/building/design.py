@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from fedhpo_gym.datasets import load_dataset
 from fedhpo_gym.fl import ENGINE_VERSION
-from fedhpo_gym.fl.datasets import load_dataset
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import SearchSpace

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.curves import best_rounds
-from fedhpo_gym.schema import METRICS, SPLITS
+from fedhpo_gym.evaluation.best import best_rounds
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.tables import codec
 
 

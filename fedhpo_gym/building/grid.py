@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.training import make_course
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design, shared_axes, without_files
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.building.workers import read_unit
+from fedhpo_gym.courses.training import make_course
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.packing import Course
-from fedhpo_gym.schema import METRICS, SPLITS
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.naming import build_arguments

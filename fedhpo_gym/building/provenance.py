@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.training import task_federation
-from fedhpo_gym.fl.datasets import SOURCES, load_dataset
+from fedhpo_gym.courses.training import task_federation
+from fedhpo_gym.datasets import SOURCES, load_dataset
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tasks import Task
 

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.training import make_course
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design, shared_axes
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.building.sequence import balanced, halton
 from fedhpo_gym.building.workers import read_unit
+from fedhpo_gym.courses.training import make_course
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
-from fedhpo_gym.schema import METRICS
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.naming import build_arguments

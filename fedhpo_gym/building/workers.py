@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fedhpo_gym.backends.training import make_batch
 from fedhpo_gym.building.design import Design, U
 from fedhpo_gym.building.provenance import this_machine
+from fedhpo_gym.courses.training import make_batch
 from fedhpo_gym.errors import DamagedDataError
 
 _finished_rounds: Synchronized[int] | None = None

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from tqdm import tqdm
 
-from fedhpo_gym.cli.console import package_version
 from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.version import __version__
 
 DESCRIPTION = "Benchmark agents on federated hyperparameter optimization."
 ERROR, INTERRUPTED = 2, 130
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all subcommands."""
     parser = argparse.ArgumentParser(prog="fedhpo-gym", description=DESCRIPTION)
-    parser.add_argument("--version", action="version", version=f"%(prog)s {package_version()}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add(commands, "list", "listing", "list the environments and what can answer them")
     _add_run(commands)

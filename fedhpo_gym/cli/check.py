@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from fnmatch import filter as matching
 from importlib.metadata import PackageNotFoundError, version
 
-from fedhpo_gym.analysis.environments import resolve_id
 from fedhpo_gym.cli.console import say
 from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import TASKS
 
 

@@ -7,18 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import fedhpo_gym
 from fedhpo_gym.errors import InvalidArgumentError
 
 
 def say(text: str) -> None:
     """Write one line of output."""
     sys.stdout.write(f"{text}\n")
-
-
-def package_version() -> str:
-    """Return the version of this package."""
-    return str(getattr(fedhpo_gym, "__version__", "unknown"))
 
 
 def say_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

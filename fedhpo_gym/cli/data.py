@@ -58,7 +58,7 @@ def _rates(words: str | None) -> list[float] | None:
 
 def download(options: argparse.Namespace) -> int:
     """Fetch data sets; those that cannot be had do not keep the others from coming."""
-    from fedhpo_gym.fl.datasets import SOURCES, load_dataset
+    from fedhpo_gym.datasets import SOURCES, load_dataset
 
     names = list(SOURCES) if "all" in options.names else options.names
     failed = 0
@@ -77,7 +77,7 @@ def download(options: argparse.Namespace) -> int:
 
 def surrogate(options: argparse.Namespace) -> int:
     """Fit a surrogate on the table of a problem, or on its sample."""
-    from fedhpo_gym.tools.fit_surrogate import fit_surrogate
+    from fedhpo_gym.fitting.fit import fit_surrogate
 
     say(str(fit_surrogate(asked_task(options).table_name)))
     return 0

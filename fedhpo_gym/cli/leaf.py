@@ -12,7 +12,7 @@ from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
 
 def main(options: argparse.Namespace) -> int:
     """Read, sample, split and write; the options and checksums go into the folder `meta`."""
-    from fedhpo_gym.fl.datasets import cache, leaf
+    from fedhpo_gym.datasets import cache, leaf
 
     files = leaf.find_files(options.folder)
     if not files:

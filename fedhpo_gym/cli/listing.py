@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from fedhpo_gym.analysis.environments import known_ids
 from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.studies.environments import known_ids
 from fedhpo_gym.surrogates import list_surrogates
 from fedhpo_gym.tables import list_tables
 from fedhpo_gym.tables.naming import build_arguments

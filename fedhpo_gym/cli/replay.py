@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from fedhpo_gym.analysis import read_folder, replay
+from fedhpo_gym.analysis import read_folder
 from fedhpo_gym.cli.console import say
+from fedhpo_gym.studies.replay import replay
 
 
 def main(options: argparse.Namespace) -> int:

@@ -6,12 +6,13 @@ import argparse
 from pathlib import Path
 
 from fedhpo_gym.analysis import make_report, read_folder
-from fedhpo_gym.cli.console import package_version, say
+from fedhpo_gym.cli.console import say
+from fedhpo_gym.version import __version__
 
 
 def main(options: argparse.Namespace) -> int:
     """Read all records and write the page."""
-    page = make_report(read_folder(options.paths), package_version())
+    page = make_report(read_folder(options.paths), __version__)
     target = options.out or _beside(options.paths[0])
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.envs.history import History
+from fedhpo_gym.envs.trial.history import History
 from fedhpo_gym.errors import MissingDependencyError
 
 Plot = Callable[[Any], None]

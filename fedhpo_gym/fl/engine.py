@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.algorithms import Algorithm
 from fedhpo_gym.fl.buffers import Buffers
-from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.feedback import Evaluation, Feedback, OfClients, empty_feedback
 from fedhpo_gym.fl.lockstep import CourseState, Lockstep
 from fedhpo_gym.fl.models import Model
 from fedhpo_gym.fl.packing import Course, Group, Needs, needs, pack
 from fedhpo_gym.fl.stack import Prepared, Stack, prepare, shapes
-from fedhpo_gym.schema import METRICS, SPLITS
 
 
 @dataclass(frozen=True, eq=False)

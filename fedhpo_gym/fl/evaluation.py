@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl import stack as stacking
-from fedhpo_gym.fl.federation import Federation
 from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import sum_classes
 from fedhpo_gym.fl.stack import Stack
-from fedhpo_gym.schema import METRICS, SPLITS
 
 MAX_LOGITS = 2**19
 PACK = 24

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.evaluation import Evaluator, lay_out
 from fedhpo_gym.fl.items import Items
 from fedhpo_gym.fl.lockstep import Lockstep, Observer
 from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import sum_classes
 from fedhpo_gym.fl.stack import Prepared, Stack
-from fedhpo_gym.schema import METRICS, SPLITS
 
 MAX_NORM = 1e18
 """Norms of updates are reported up to this; those of a diverging client have no bound."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym import seeding
-from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.packing import PerClient
 
 

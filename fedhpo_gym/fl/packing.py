@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.schema import Fidelity
+from fedhpo_gym.evaluation.records import Fidelity
 
 FULL_BATCH = 2**31 - 1
 """Batch size of courses whose configuration names none: one step takes the whole training split."""

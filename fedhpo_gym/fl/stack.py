@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.models import Inputs, Model
-from fedhpo_gym.schema import SPLITS
 from fedhpo_gym.seeding import stream
 
 MAX_STACK = 2**26

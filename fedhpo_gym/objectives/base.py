@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluations import Evaluations
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import Evaluation
 from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
-from fedhpo_gym.schema import Evaluation
 
 
 @dataclass(frozen=True)

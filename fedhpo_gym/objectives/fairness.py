@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.evaluations import Evaluations
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
 from fedhpo_gym.objectives.base import Objective
 from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
-from fedhpo_gym.schema import SPLITS, Evaluation, Metric, Split
 
 FAIRNESS_NAMES: Final = ("std", "p10", "p50", "p90", "worst", "jain")
 

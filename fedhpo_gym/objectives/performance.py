@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import unknown_name
-from fedhpo_gym.evaluations import Evaluations
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
 from fedhpo_gym.objectives.base import Objective
 from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
-from fedhpo_gym.schema import SPLITS, Evaluation, Metric, Split
 
 MAX_LOSS: Final = 10.0
 """Upper bound of a loss, in nats: a model with a larger one is as useless as this one."""

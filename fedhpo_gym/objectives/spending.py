@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import unknown_name
-from fedhpo_gym.evaluations import Evaluations
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import Evaluation
 from fedhpo_gym.objectives.base import Objective
 from fedhpo_gym.objectives.privacy import CAP, PRIVACY_NAMES, PrivacyLedger, PrivacyLedgers
-from fedhpo_gym.schema import Evaluation
 
 
 def privacy_objective(name: str) -> Objective:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.schema import Fidelity
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import SearchSpace
 
 

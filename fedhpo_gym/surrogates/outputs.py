@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.schema import METRICS, SPLITS
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
 
 SMALLEST_LOSS = 1e-6
 """Losses below are taken for this one; its logarithm is finite."""

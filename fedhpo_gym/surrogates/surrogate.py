@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.archive import arrays_beside, read_arrays, reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, UnknownNameError
-from fedhpo_gym.evaluations import Evaluations
-from fedhpo_gym.schema import Evaluation, Fidelity
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates.inputs import Inputs
 from fedhpo_gym.surrogates.model import Model

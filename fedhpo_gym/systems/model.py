@@ -11,7 +11,7 @@ from typing import Final, Literal
 import numpy as np
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.schema import Cost, Fidelity
+from fedhpo_gym.evaluation.records import Cost, Fidelity
 
 Mode = Literal["cross_silo", "cross_device"]
 

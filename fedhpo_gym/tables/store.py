@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.archive import arrays_beside, reading_card, write_archive
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluations import Evaluations
-from fedhpo_gym.schema import METRICS, SPLITS, Evaluation, Fidelity
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.naming import build_arguments

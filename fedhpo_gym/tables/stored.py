@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.archive import read_arrays
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.schema import SPLITS
+from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import codec
 

@@ -27,8 +27,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import NO_PRIVACY, PrivacyLedger, PrivacyLedgers, gaussian_ledger
-from fedhpo_gym.schema import Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks.base import Task
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.fl.datasets import Dataset
+from fedhpo_gym.datasets import Dataset
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.algorithms import ALGORITHMS
 
@@ -92,8 +92,8 @@ class AlgorithmConformance:
         return found
 
     def _batch(self, courses: list[Any]) -> CourseBatch:
+        from fedhpo_gym.federations.federation import make_federation
         from fedhpo_gym.fl.engine import CourseBatch
-        from fedhpo_gym.fl.federation import make_federation
         from fedhpo_gym.fl.models import get_model
 
         federations = {seed: make_federation(made_table(), seed) for seed in (1, 2)}

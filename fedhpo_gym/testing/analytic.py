@@ -10,7 +10,7 @@ import numpy as np
 
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.envs import TrialEnv
-from fedhpo_gym.schema import METRICS, SPLITS, Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty

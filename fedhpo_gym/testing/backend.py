@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, StoredBackend
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.schema import METRICS, SPLITS, Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Value
 from fedhpo_gym.testing.rollout import plain

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedhpo_gym.evaluations import Evaluations
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.objectives import NO_PRIVACY, Objective, PrivacyLedger, get_objective
-from fedhpo_gym.schema import Evaluation, Fidelity
 from fedhpo_gym.testing.rollout import plain
 
 LEDGERS = (NO_PRIVACY, PrivacyLedger(1.5, 1e-5, (0.1, 0.4, 1.6)))

@@ -10,7 +10,7 @@ import pytest
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.backends.tabular import Tabular
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.schema import METRICS, SPLITS, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tasks import Task, get_task

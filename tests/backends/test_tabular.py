@@ -12,7 +12,7 @@ from fedhpo_gym.backends import Backend, make_backend
 from fedhpo_gym.backends.tabular import Tabular
 from fedhpo_gym.cli import make_parser
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, OffGridError
-from fedhpo_gym.schema import Fidelity
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tables.locate import ENV_VAR
 from fedhpo_gym.tasks import Task, get_task

@@ -29,7 +29,7 @@ from fedhpo_gym.building.sequence import balanced, halton
 from fedhpo_gym.building.workers import compute_unit
 from fedhpo_gym.cli import main
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.schema import METRICS, SPLITS, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import Sample, open_sample, open_table
 from fedhpo_gym.tables.locate import ENV_VAR

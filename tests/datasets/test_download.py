@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedhpo_gym.datasets import cache, download
 from fedhpo_gym.errors import DamagedDataError, MissingDataError
-from fedhpo_gym.fl.datasets import cache, download
 
 CONTENT = b"what the publisher sends" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

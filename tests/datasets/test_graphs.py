@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from fedhpo_gym.datasets import SOURCES, download, load_dataset
+from fedhpo_gym.datasets.graphs import make_node_graph, normalised_adjacency, undirected
+from fedhpo_gym.datasets.graphs.files import git_blob
+from fedhpo_gym.datasets.graphs.planetoid import NODE_GRAPHS, NodeGraphSource
+from fedhpo_gym.datasets.graphs.records import NodeGraph
+from fedhpo_gym.datasets.graphs.sparse import from_dense, matmul
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.fl.datasets import SOURCES, download, load_dataset
-from fedhpo_gym.fl.datasets.graphs import make_node_graph, normalised_adjacency, undirected
-from fedhpo_gym.fl.datasets.graphs.files import git_blob
-from fedhpo_gym.fl.datasets.graphs.planetoid import NODE_GRAPHS, NodeGraphSource
-from fedhpo_gym.fl.datasets.graphs.records import NodeGraph
-from fedhpo_gym.fl.datasets.graphs.sparse import from_dense, matmul
 from fedhpo_gym.testing import DatasetConformance
 
 # Distinct undirected edges without loops, and the largest class, of the published files.

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from fedhpo_gym.datasets import SOURCES, load_dataset
+from fedhpo_gym.datasets.graphs import GraphSet, make_graph_set, normalised_adjacency
+from fedhpo_gym.datasets.graphs.files import git_blob
+from fedhpo_gym.datasets.graphs.molecules import MOLECULES, NUM_ATOM_FEATURES, MoleculeSource
+from fedhpo_gym.datasets.graphs.sparse import from_dense
+from fedhpo_gym.datasets.graphs.tu import PARTS, TU_SETS, TUSource
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.fl.datasets import SOURCES, load_dataset
-from fedhpo_gym.fl.datasets.graphs import GraphSet, make_graph_set, normalised_adjacency
-from fedhpo_gym.fl.datasets.graphs.files import git_blob
-from fedhpo_gym.fl.datasets.graphs.molecules import MOLECULES, NUM_ATOM_FEATURES, MoleculeSource
-from fedhpo_gym.fl.datasets.graphs.sparse import from_dense
-from fedhpo_gym.fl.datasets.graphs.tu import PARTS, TU_SETS, TUSource
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.testing import DatasetConformance
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhpo_gym.cli import main
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.fl.datasets.leaf import (
+from fedhpo_gym.datasets.leaf import (
     LeafData,
     Options,
     UserSamples,
@@ -24,13 +23,14 @@ from fedhpo_gym.fl.datasets.leaf import (
     read_files,
     write_files,
 )
-from fedhpo_gym.fl.datasets.leaf.preprocess import (
+from fedhpo_gym.datasets.leaf.preprocess import (
     remove_small,
     sample_iid,
     sample_niid,
     split_by_sample,
     split_by_user,
 )
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 
 SIZES = (5, 1, 2, 9, 4, 7)
 # One sample of each of LEAF's data sets, as its json holds it.

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.cli import make_parser
+from fedhpo_gym.datasets import SOURCES, Dataset, TableSource, cache, load_dataset
+from fedhpo_gym.datasets.parsing import encode_columns, read_columns
+from fedhpo_gym.datasets.tables import local_file
 from fedhpo_gym.errors import (
     DamagedDataError,
     MissingDataError,
     MissingDependencyError,
     UnknownNameError,
 )
-from fedhpo_gym.fl.datasets import SOURCES, Dataset, TableSource, cache, load_dataset
-from fedhpo_gym.fl.datasets.parsing import encode_columns, read_columns
-from fedhpo_gym.fl.datasets.tables import local_file
-from fedhpo_gym.fl.federation import make_federation
+from fedhpo_gym.federations.federation import make_federation
 from fedhpo_gym.tables import list_tables, open_table
 from fedhpo_gym.testing import DatasetConformance
 
@@ -128,7 +128,7 @@ def test_a_file_with_a_wrong_checksum_is_refused(
 def test_a_table_of_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
     source = replace(TABLES["BreastCancer"], num_rows=570)
-    monkeypatch.setattr("fedhpo_gym.fl.datasets.loading.SOURCES", {"BreastCancer": source})
+    monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", {"BreastCancer": source})
     with pytest.raises(DamagedDataError, match=r"570 rows.*got 569") as caught:
         load_dataset("BreastCancer")
     assert_repair_command(str(caught.value), "BreastCancer")
@@ -270,7 +270,7 @@ def openml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeOpenML:
     monkeypatch.setitem(sys.modules, "openml", fake)
     monkeypatch.setenv(cache.ENV_VAR, str(tmp_path))
     source = replace(TABLES["CreditG"], num_rows=8)
-    monkeypatch.setattr("fedhpo_gym.fl.datasets.loading.SOURCES", {"CreditG": source})
+    monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", {"CreditG": source})
     return fake
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedhpo_gym.datasets import load_dataset
+from fedhpo_gym.datasets.ratings import make_ratings
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.fl.datasets import load_dataset
-from fedhpo_gym.fl.datasets.ratings import make_ratings
 from fedhpo_gym.testing import DatasetConformance
 
 

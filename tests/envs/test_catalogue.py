@@ -17,13 +17,13 @@ import pytest
 import fedhpo_gym
 from fedhpo_gym.backends import BACKENDS
 from fedhpo_gym.cli import main
+from fedhpo_gym.datasets import SOURCES
 from fedhpo_gym.errors import (
     FedHPOError,
     MissingDataError,
     MissingDependencyError,
     UnknownNameError,
 )
-from fedhpo_gym.fl.datasets import SOURCES
 from fedhpo_gym.tasks import TASKS, Task
 from fedhpo_gym.testing import TaskConformance, rollout
 from fedhpo_gym.testing.rollout import go_on

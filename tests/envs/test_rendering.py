@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fedhpo_gym.envs.round import Point
-from fedhpo_gym.envs.round_drawing import Drawing
+from fedhpo_gym.envs.round.drawing import Drawing
+from fedhpo_gym.envs.round.env import Point
 from fedhpo_gym.errors import MissingDependencyError
 from fedhpo_gym.testing import make_env
 

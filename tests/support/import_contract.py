@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 
 PACKAGE = "fedhpo_gym"
 MAX_LINES = 500
-LAYER_0 = frozenset({"archive", "dimension", "errors", "evaluations", "schema", "seeding", "space"})
+LAYER_0 = frozenset({"archive", "errors", "evaluation", "seeding", "space", "version"})
 EVERYTHING = frozenset({"*"})
 
 # What each part of the package may import from the package, besides itself and layer 0.
@@ -24,20 +24,25 @@ LAYERS: dict[str, frozenset[str]] = {
     "systems": frozenset(),
     "tables": frozenset(),
     "surrogates": frozenset({"tables"}),
-    "fl": frozenset(),
-    "analysis": frozenset(),
+    "datasets": frozenset(),
+    "federations": frozenset({"datasets"}),
+    "fl": frozenset({"datasets", "federations"}),
     "tasks": frozenset({"objectives", "systems"}),
-    "backends": frozenset({"tasks", "tables", "surrogates", "fl", "objectives", "systems"}),
+    # The only door to the engine: whoever trains asks here.
+    "courses": frozenset({"tasks", "datasets", "federations", "fl"}),
+    "backends": frozenset({"tasks", "tables", "surrogates", "objectives", "systems", "courses"}),
+    # Filling a table runs the engine over a design.
+    "building": frozenset({"courses", "tasks", "tables", "datasets", "fl"}),
+    "fitting": frozenset({"surrogates", "tables"}),
     "wrappers": frozenset(),
     # The entry points compose the default wrappers, see DESIGN "The observation, the reward".
-    "envs": frozenset({"backends", "tasks", "objectives", "systems", "wrappers"}),
+    "envs": frozenset({"backends", "courses", "tasks", "objectives", "systems", "wrappers"}),
     "agents": frozenset(),
-    # Building runs the engine over a grid and writes a table.
-    "building": frozenset({"backends", "tasks", "tables", "fl"}),
+    "analysis": frozenset(),
     "root": frozenset({"envs", "tasks"}),
-    "cli": EVERYTHING,
+    "studies": frozenset({"agents", "analysis", "tasks", "fl"}),
     "testing": EVERYTHING,
-    "tools": EVERYTHING,
+    "cli": EVERYTHING,
 }
 # The wrappers that choose a backend are the only ones that may know backends.
 BACKEND_WRAPPERS = tuple(
@@ -47,29 +52,27 @@ BACKEND_WRAPPERS = tuple(
 # Which modules (patterns below the package) may import a third-party package.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
-    "gymnasium": (
-        "root", "envs*", "wrappers*", "agents*", "analysis*", "testing*", "cli", "tools*",
-    ),
-    "tqdm": ("fl*", "backends*", "building*", "cli*", "tools*"),
-    "torch": ("fl", "fl.*", "agents.sb3"),
-    "arff": ("fl.datasets", "fl.datasets.*"),
-    "PIL": ("fl.datasets", "fl.datasets.*"),
-    "tokenizers": ("fl.datasets.wordpiece",),
-    "safetensors": ("fl.datasets.bert_weights",),
-    "openml": ("fl.datasets", "fl.datasets.*"),
-    "pandas": ("fl.datasets", "fl.datasets.*"),
-    "sklearn": ("fl.datasets", "fl.datasets.*", "tools*", "*.fit_*"),
-    "scipy": ("fl.datasets.graphs.*",),
-    "rdkit": ("fl.datasets.graphs.molecules",),
-    "networkx": ("fl.graph_partition",),
+    "gymnasium": ("root", "envs*", "wrappers*", "agents*", "studies*", "testing*", "cli"),
+    "tqdm": ("datasets*", "backends*", "building*", "fitting*", "studies*", "cli*"),
+    "torch": ("fl", "fl.*", "agents.rl.sb3"),
+    "arff": ("datasets", "datasets.*"),
+    "PIL": ("datasets", "datasets.*"),
+    "tokenizers": ("datasets.wordpiece",),
+    "safetensors": ("datasets.bert_weights",),
+    "openml": ("datasets", "datasets.*"),
+    "pandas": ("datasets", "datasets.*"),
+    "sklearn": ("datasets", "datasets.*", "fitting*"),
+    "scipy": ("datasets.graphs.*",),
+    "rdkit": ("datasets.graphs.molecules",),
+    "networkx": ("federations.graphs",),
     "optuna": ("agents.optuna_tpe",),
-    "pettingzoo": ("envs.round_parallel", "testing.checks"),
-    "stable_baselines3": ("agents.sb3", "agents.sb3_vectors", "testing.checks"),
+    "pettingzoo": ("envs.round.parallel", "testing.checks"),
+    "stable_baselines3": ("agents.rl.sb3", "agents.rl.vectors", "testing.checks"),
     "mo_gymnasium": ("testing.checks",),
     "ConfigSpace": ("agents.*",),
     "matplotlib": ("*",),
     "pytest": ("testing*",),
-}  # fmt: skip
+}
 LAZY_ONLY = frozenset({"matplotlib", "ConfigSpace"})
 IMPORTERS = frozenset({"import_module", "__import__", "require"})
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedhpo_gym.schema import METRICS, SPLITS
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.store import WHICH, write_table

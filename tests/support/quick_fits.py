@@ -10,4 +10,4 @@ FEW = {"FEWEST_STEPS": 30, "BOOSTED_TREES": 30, "KERNEL_POINTS": 100}
 def fit_quickly(patch: pytest.MonkeyPatch) -> None:
     """Let candidates take few steps, trees and points."""
     for name, value in FEW.items():
-        patch.setattr(f"fedhpo_gym.tools.candidates.{name}", value)
+        patch.setattr(f"fedhpo_gym.fitting.candidates.{name}", value)

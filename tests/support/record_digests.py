@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import trajectories
-from trajectories import Trajectory
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "digests.json"
 
@@ -33,9 +32,9 @@ def main() -> int:
         found = trajectories.to_json(trajectory, trajectories.digests(trajectory))
         if json.loads(json.dumps(found)) != entry:
             changed += 1
-            print("changed:", trajectory.name, flush=True)
+            sys.stdout.write(f"changed: {trajectory.name}\n")
             content["trajectories"][index] = found
-    print(f"{changed} trajectories have changed")
+    sys.stdout.write(f"{changed} trajectories have changed\n")
     if options.check:
         return int(changed > 0)
     write(content["trajectories"])

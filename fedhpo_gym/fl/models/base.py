@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.fl.datasets.records import Features
-from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.datasets.records import Features
+from fedhpo_gym.federations.federation import Federation
 
 Parameters = dict[str, Tensor]
 """Named tensors of shape (model's own, items, ..., slots): the second axis counts the items trained

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedhpo_gym.datasets.bert_weights import pretrained_weights
+from fedhpo_gym.datasets.records import Features
+from fedhpo_gym.datasets.wordpiece import PADDING, VOCABULARY_SIZE
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.fl.datasets.bert_weights import pretrained_weights
-from fedhpo_gym.fl.datasets.records import Features
-from fedhpo_gym.fl.datasets.wordpiece import PADDING, VOCABULARY_SIZE
-from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters
 
 EPSILON = 1e-12

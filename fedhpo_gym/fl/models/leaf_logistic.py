@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedhpo_gym.datasets.records import SparseRows
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.fl.datasets.records import SparseRows
-from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.models.base import Minibatch, Parameters, softmax_residual_
 from fedhpo_gym.fl.models.logistic import LogisticRegression
 

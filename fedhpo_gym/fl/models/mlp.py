@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.fl.datasets.records import Features
-from fedhpo_gym.fl.federation import Federation
+from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters, softmax_residual_
 
 EPSILON, MOMENTUM = 1e-5, 0.1

@@ -1,0 +1,1 @@
+"""Federated Thompson sampling (Dai et al., 2020)."""

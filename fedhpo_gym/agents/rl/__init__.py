@@ -1,0 +1,1 @@
+"""Learned policies: training with stable-baselines3, storing and acting with numpy alone."""

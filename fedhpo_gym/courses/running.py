@@ -1,0 +1,208 @@
+"""Courses that go on: what round environments train, on the suite's own engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.courses import training
+from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.fl.algorithms import get_algorithm
+from fedhpo_gym.fl.engine import CourseBatch
+from fedhpo_gym.fl.models import get_model
+from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.tasks import Instance, Task
+
+Configuration = Mapping[str, float]
+
+fingerprint = training.fingerprint
+
+
+def architecture(task: Task) -> tuple[str, ...]:
+    """Return the hyperparameters that shape a task's model: no running course can change them."""
+    return get_model(task.model).architecture
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What some rounds of N courses brought; entries of clients that did not train are 0.
+
+    Attributes:
+        metrics: (N, clients, splits, metrics) after the last round; of the last finite model where
+            a course diverged.
+        diverged: (N,) whether a course has left the finite numbers, now or before.
+        sampled: (N, rounds, clients) who trained.
+        update_norm: (N, rounds, clients) Euclidean norm of a client's update.
+        alignment: (N, rounds, clients) cosine of a client's update and the round's mean update.
+        before: (N, rounds, clients, splits, metrics) of the model a client received.
+        after: likewise, of the model it made of it; both are zeros unless asked for.
+    """
+
+    metrics: NDArray[np.float32]
+    diverged: NDArray[np.bool_]
+    sampled: NDArray[np.bool_]
+    update_norm: NDArray[np.float32]
+    alignment: NDArray[np.float32]
+    before: NDArray[np.float32]
+    after: NDArray[np.float32]
+
+
+class RunningCourses:
+    """N courses of one task, each on an instance, that take rounds together.
+
+    A course gives the same bits whatever the others do; see `CourseBatch`. Pickles hold where the
+    courses stand, not their data.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        instances: Sequence[Instance],
+        number: int,
+        configuration: Configuration,
+        client_sample_rate: float,
+        *,
+        device: str = "cpu",
+        horizon: int,
+        local_metrics: bool = False,
+    ) -> None:
+        """Put all courses at round 0 of the first instance.
+
+        Args:
+            task: the task.
+            instances: what courses can start on.
+            number: N.
+            configuration: what courses start with; the shape of the model is taken from it.
+            client_sample_rate: likewise.
+            device: torch device.
+            horizon: rounds of a whole course, which noise schedules need.
+            local_metrics: whether reports hold metrics before and after local training.
+
+        Raises:
+            MissingDataError: the data cannot be had; names the download command.
+            MissingDependencyError: an extra is not installed.
+            InvalidArgumentError: torch cannot use the device.
+        """
+        self._task = task
+        self._instances = tuple(instances)
+        self._configuration = dict(configuration)
+        self._rate = client_sample_rate
+        self._options: dict[str, Any] = {
+            "device": device,
+            "horizon": horizon,
+            "local_metrics": local_metrics,
+        }
+        self._first: dict[int, NDArray[np.float32]] = {}
+        training.require_device(task, self._instances[0].seed, device)
+        self._where = [0] * number
+        self._batch = self._new_batch(self._where)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what can be made again."""
+        state = {k: v for k, v in self.__dict__.items() if k not in ("_batch", "_first")}
+        return {**state, "states": self._batch.snapshot(), "courses": self._batch.courses}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the batch again and go back to where it was."""
+        states, courses = state.pop("states"), state.pop("courses")
+        self.__dict__.update(state)
+        self._first = {}
+        self._batch = self._new_batch(self._where)
+        self._batch.configure(courses)
+        self._batch.restore(states)
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        """(N, clients, splits) samples."""
+        return np.stack([self._federation(index).num_samples for index in self._where])
+
+    def start(self, positions: Sequence[int], instances: Sequence[int]) -> None:
+        """Put some courses at round 0 of other instances, or of the same ones."""
+        for position, index in zip(positions, instances, strict=True):
+            self._where[position] = index
+        courses = list(self._batch.courses)
+        for position in positions:
+            courses[position] = self._fresh(self._where[position])
+        data = {index: self._federation(index) for index in set(self._where)}
+        self._batch.configure(courses, data)
+        self._batch.restart(positions)
+
+    def first_metrics(self, positions: Sequence[int]) -> NDArray[np.float32]:
+        """Return (positions, clients, splits, metrics) of courses at round 0."""
+        found = []
+        for index in (self._where[position] for position in positions):
+            if index not in self._first:
+                self._first[index] = self._new_batch([index]).evaluate()[0]
+            found.append(self._first[index])
+        return np.stack(found)
+
+    def configure(
+        self, configurations: Sequence[Configuration], client_sample_rates: Sequence[float]
+    ) -> None:
+        """Set the hyperparameters of all courses from here on."""
+        self._batch.configure(
+            [
+                self._course(configuration, rate, index)
+                for configuration, rate, index in zip(
+                    configurations, client_sample_rates, self._where, strict=True
+                )
+            ]
+        )
+
+    def sampled(self, rounds: int) -> NDArray[np.bool_]:
+        """Return (N, clients): who will train in at least one of the next rounds."""
+        return self._batch.sampled(rounds)
+
+    def advance(self, rounds: int) -> Report:
+        """Train all courses for some rounds and evaluate them after the last."""
+        curves = self._batch.advance(rounds, evaluated=[rounds])
+        feedback = curves.feedback
+        assert feedback is not None  # noqa: S101 - our own batches observe
+        return Report(
+            metrics=curves.metrics[:, -1],
+            diverged=curves.diverged_at > 0,
+            sampled=feedback.sampled,
+            update_norm=feedback.update_norm,
+            alignment=feedback.alignment,
+            before=feedback.before,
+            after=feedback.after,
+        )
+
+    def snapshot(self, position: int) -> tuple[int, object]:
+        """Return where a course stands: its instance, and an opaque state."""
+        return self._where[position], self._batch.snapshot()[position]
+
+    def restore(self, position: int, snapshot: tuple[int, object]) -> None:
+        """Go back to a snapshot of any course of the same task and instances."""
+        index, state = snapshot
+        if index != self._where[position]:
+            self.start([position], [index])
+        states = self._batch.snapshot()
+        states[position] = state  # type: ignore[call-overload]
+        self._batch.restore(states)
+
+    def _new_batch(self, where: Sequence[int]) -> CourseBatch:
+        return CourseBatch(
+            {index: self._federation(index) for index in set(where)},
+            get_model(self._task.model),
+            get_algorithm(self._task.algorithm),
+            [self._fresh(index) for index in where],
+            observe=True,
+            **self._options,
+        )
+
+    def _fresh(self, index: int) -> Course:
+        return self._course(self._configuration, self._rate, index)
+
+    def _course(self, configuration: Configuration, rate: float, index: int) -> Course:
+        # Two instances may share a seed and differ in alpha: a course asks for its data by the
+        # instance, and the federation holds the seed that everything is drawn from.
+        return training.make_course(self._task, configuration, rate, index)
+
+    def _federation(self, index: int) -> Federation:
+        instance = self._instances[index]
+        return training.task_federation(self._task.variant(alpha=instance.alpha), instance.seed)

@@ -1,0 +1,95 @@
+"""From a task to the engine: the federation, model and algorithm it names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from fedhpo_gym.datasets import load_dataset
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.federations.partitions import get_partition
+from fedhpo_gym.fl import ENGINE_VERSION
+from fedhpo_gym.fl.algorithms import get_algorithm
+from fedhpo_gym.fl.engine import CourseBatch
+from fedhpo_gym.fl.engine import Curves as Curves
+from fedhpo_gym.fl.lockstep import CourseState as CourseState
+from fedhpo_gym.fl.models import get_model
+from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.tasks import Task
+
+
+# Holds all train and test instances of a round environment.
+@lru_cache(maxsize=256)
+def federation(
+    dataset: str, partition: str, num_clients: int, alpha: float, preprocessing: str, seed: int
+) -> Federation:
+    """Return the federation of a data set under one seed."""
+    data = load_dataset(dataset)
+    return get_partition(partition)(data, seed, num_clients, alpha, preprocessing)
+
+
+def task_federation(task: Task, seed: int) -> Federation:
+    """Return the federation of a task under one seed.
+
+    Raises:
+        DamagedDataError: the data at hand have another number of clients than the task.
+    """
+    found = federation(
+        task.dataset, task.partition, task.num_clients, task.alpha, task.preprocessing, seed
+    )
+    if found.num_clients != task.num_clients:
+        raise DamagedDataError(
+            f"{task.dataset} has {found.num_clients} users here, and {task.name} is about "
+            f"{task.num_clients}: `fedhpo-gym download {task.dataset}` says which data it needs"
+        )
+    return found
+
+
+def fingerprint(task: Task) -> str:
+    """Return a digest of everything that numbers of really trained courses depend on."""
+    data = load_dataset(task.dataset).fingerprint
+    words = f"{data} {task.table_name} engine {ENGINE_VERSION}"
+    return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
+
+
+def make_course(
+    task: Task, configuration: Mapping[str, float], client_sample_rate: float, seed: int
+) -> Course:
+    """Return the course of a configuration, with what the task holds still."""
+    return Course({**task.all_settings, **configuration}, client_sample_rate, seed)
+
+
+def require_device(task: Task, seed: int, device: str) -> None:
+    """Check, by putting one course there, that torch can use a device.
+
+    Raises:
+        InvalidArgumentError: it cannot.
+    """
+    configuration = {d.name: d.high for d in task.space.dimensions}
+    try:
+        make_batch(task, [make_course(task, configuration, 1.0, seed)], device)
+    except (RuntimeError, AssertionError) as error:  # torch raises either
+        reason = str(error).splitlines()[0]
+        raise InvalidArgumentError(
+            f"`device` must be one that torch can use here, got {device!r} ({reason})"
+        ) from error
+
+
+def make_batch(
+    task: Task, courses: Sequence[Course], device: str = "cpu", horizon: int | None = None
+) -> CourseBatch:
+    """Create the courses of a task at round 0; see `CourseBatch` for the horizon.
+
+    It is the last round of the task, unless given.
+    """
+    federations = {seed: task_federation(task, seed) for seed in {c.seed for c in courses}}
+    return CourseBatch(
+        federations,
+        get_model(task.model),
+        get_algorithm(task.algorithm),
+        courses,
+        device,
+        horizon=horizon or task.max_round,
+    )

@@ -1,0 +1,71 @@
+"""The only door to BERT-Tiny's pretrained weights: a file of safetensors, which runs no code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.datasets import cache
+from fedhpo_gym.datasets.download import fetch
+from fedhpo_gym.errors import DamagedDataError, MissingDataError
+
+URL = "https://huggingface.co/google/bert_uncased_L-2_H-128_A-2/resolve/main/model.safetensors"
+FILE = "bert_tiny/model.safetensors"
+OWN = ("classifier.",)
+"""What a checkpoint does not hold: it is made for the task."""
+
+Weights = dict[str, NDArray[np.float32]]
+
+
+def pretrained_weights(shapes: Mapping[str, tuple[int, ...]]) -> Weights:
+    """Return the pretrained parameters: from the data folder, else downloaded into it.
+
+    The download is google/bert_uncased_L-2_H-128_A-2 of the Hugging Face hub.
+
+    Args:
+        shapes: shape of every parameter of the model; those of the classifier are left out.
+
+    Raises:
+        MissingDataError: the file is in neither place; a random model would be another problem.
+        DamagedDataError: it has changed since its download, or holds other parameters.
+        MissingDependencyError: the extra `bert` is not installed.
+    """
+    wanted = {name: shape for name, shape in shapes.items() if not name.startswith(OWN)}
+    path = cache.find(FILE) or cache.data_folder() / FILE
+    try:
+        path = fetch(URL, path, None, "fedhpo-gym run FedHPO-BERT-SST2 --backend raw")
+    except MissingDataError as error:
+        raise MissingDataError(
+            f"BERT's pretrained weights are not here. {error}. Nothing is trained from random "
+            'weights unless asked for: settings={"pretrained": 0}'
+        ) from error
+    return read_weights(path, wanted)
+
+
+def read_weights(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
+    """Read parameters from a file of safetensors, under any of the names that BERT's have had.
+
+    Raises:
+        DamagedDataError: one is missing or has another shape.
+        MissingDependencyError: the extra `bert` is not installed.
+    """
+    library: Any = cache.require("safetensors.numpy", "bert")
+    stored = {_modern(name): value for name, value in library.load_file(str(path)).items()}
+    for name, shape in shapes.items():
+        found = stored[name].shape if name in stored else "nothing"
+        if found != shape:
+            raise DamagedDataError(
+                f"{path} must hold {name} of shape {shape}, got {found}; delete it and start again"
+            )
+    return {name: stored[name].astype(np.float32) for name in shapes}
+
+
+def _modern(name: str) -> str:
+    name = name.removeprefix("bert.")
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+        "LayerNorm.beta", "LayerNorm.bias"
+    )

@@ -1,0 +1,90 @@
+"""Fetching one file over https: whole or not at all, and checked against its checksum."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from fedhpo_gym.datasets import cache
+from fedhpo_gym.errors import DamagedDataError, MissingDataError
+
+TIMEOUT_S = 60
+# Only https: no handler for plain http, files or ftp, not even after a redirection.
+_OPENER = urllib.request.OpenerDirector()
+for _handler in (
+    urllib.request.ProxyHandler(),
+    urllib.request.HTTPSHandler(),
+    urllib.request.HTTPRedirectHandler(),
+    urllib.request.HTTPDefaultErrorHandler(),
+    urllib.request.HTTPErrorProcessor(),
+    urllib.request.UnknownHandler(),
+):
+    _OPENER.add_handler(_handler)
+
+
+def fetch(url: str, path: Path, sha256: str | None, repair: str) -> Path:
+    """Return a verified file, downloaded when it is not there yet.
+
+    Where the publisher gives no checksum, that of the first download is written beside the file
+    (`<file>.sha256`) and every later use is verified against it.
+
+    Args:
+        url: an https address.
+        path: where the file is kept.
+        sha256: its checksum, or None where none is known.
+        repair: the command that the user can repeat.
+
+    Raises:
+        MissingDataError: the download failed; says how to provide the file by hand.
+        DamagedDataError: the file does not have its checksum; a bad download is not kept.
+    """
+    beside = path.with_name(f"{path.name}.sha256")
+    if not path.exists():
+        _download(url, path, sha256, repair)
+    if sha256 is None:
+        if not beside.exists():
+            cache.write_text(beside, cache.checksum(path) + "\n")
+        sha256 = beside.read_text(encoding="utf-8").strip()
+    cache.verify(path, sha256, repair)
+    return path
+
+
+def _download(url: str, path: Path, sha256: str | None, repair: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        _receive(url, part)
+        if sha256 is not None and (found := cache.checksum(part)) != sha256:
+            raise DamagedDataError(
+                f"what {url} sent has sha256 {found}, expected {sha256}; it was not kept. Run "
+                f"`{repair}` again; if that does not help, the publisher has changed the file"
+            )
+        part.replace(path)
+    except (OSError, HTTPException, EOFError) as error:
+        raise MissingDataError(
+            f"{url} could not be downloaded: {error}. Check the network and run `{repair}`, or "
+            f"put the file at {path}"
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _receive(url: str, part: Path) -> None:
+    with open_url(url) as answer, part.open("wb") as handle:
+        shutil.copyfileobj(answer, handle, 1 << 20)
+        promised = answer.headers.get("Content-Length")
+    received = part.stat().st_size
+    if promised is not None and received != int(promised):
+        raise EOFError(f"{received} of {promised} bytes came")
+
+
+def open_url(url: str) -> Any:
+    """Open an https address; any other kind is refused with an `OSError`."""
+    answer = _OPENER.open(url, timeout=TIMEOUT_S)
+    if answer is None:
+        raise OSError("only https addresses are opened")
+    return answer

@@ -1,0 +1,105 @@
+"""Citation graphs, in the form of "Pitfalls of Graph Neural Network Evaluation": one .npz each."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedhpo_gym.datasets.base import Source
+from fedhpo_gym.datasets.graphs.files import PublicFile, read_plain
+from fedhpo_gym.datasets.graphs.records import NodeGraph, make_node_graph
+from fedhpo_gym.datasets.records import Dataset, SparseRows
+from fedhpo_gym.errors import DamagedDataError
+
+_COMMIT = "1e72912a0810cdf27ae54fd589a3b43358a2b161"
+_ADDRESS = f"https://raw.githubusercontent.com/shchur/gnn-benchmark/{_COMMIT}/data/npz"
+_LICENCE = "MIT (repository shchur/gnn-benchmark)"
+_SEN = "P. Sen et al.: Collective Classification in Network Data, AI Magazine 29(3), 2008"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeGraphSource(Source):
+    """A citation graph: papers with bags of words, their fields, and who cites whom.
+
+    Attributes:
+        num_features: number of words.
+        file: its .npz file.
+    """
+
+    num_features: int
+    file: PublicFile
+
+    @property
+    def origin(self) -> str:
+        """The address of the file."""
+        return self.file.url
+
+    def read(self) -> NodeGraph:
+        """See `Source.read`."""
+        return read_npz(self.name, self.file.local(self.repair), self.num_classes)
+
+    def check(self, dataset: Dataset) -> None:
+        """Compare with the documentation, the number of words included."""
+        super().check(dataset)
+        if dataset.features.shape[1] != self.num_features:
+            raise DamagedDataError(
+                f"data set {self.name} must have {self.num_features} features, got "
+                f"{dataset.features.shape[1]}; run `{self.repair}` to fetch it again"
+            )
+
+
+def read_npz(name: str, path: Path, num_classes: int) -> NodeGraph:
+    """Read a graph from an .npz file: CSR matrices `attr` (n, d) and `adj` (n, n), and `labels`.
+
+    Edges are taken as undirected, whatever their direction and number in the file.
+    """
+    with np.load(io.BytesIO(read_plain(path)), allow_pickle=False) as archive:
+        arrays = {key: archive[key] for key in archive.files if not key.endswith("_names")}
+    features = SparseRows(
+        arrays["attr_indptr"].astype(np.int64),
+        arrays["attr_indices"].astype(np.int32),
+        arrays["attr_data"].astype(np.float32),
+        int(arrays["attr_shape"][1]),
+    )
+    degrees = np.diff(arrays["adj_indptr"])
+    citing = np.repeat(np.arange(len(degrees)), degrees)
+    edges = np.stack([citing, arrays["adj_indices"]])
+    return make_node_graph(name, features, arrays["labels"], edges, num_classes)
+
+
+def _file(name: str, blob: str) -> PublicFile:
+    return PublicFile(f"{_ADDRESS}/{name}", f"gnn_npz/{name}", blob)
+
+
+NODE_GRAPHS = (
+    NodeGraphSource(
+        name="Cora",
+        num_rows=2708,
+        num_features=1433,
+        num_classes=7,
+        licence=_LICENCE,
+        citation=_SEN,
+        file=_file("cora.npz", "b08fd856430b2b7787aa646a33ad51132b4f6f80"),
+    ),
+    NodeGraphSource(
+        name="CiteSeer",
+        num_rows=3312,
+        num_features=3703,
+        num_classes=6,
+        licence=_LICENCE,
+        citation=_SEN,
+        file=_file("citeseer.npz", "0e71905a80ab405875cc6c7a7a15190aa35fec79"),
+    ),
+    NodeGraphSource(
+        name="PubMed",
+        num_rows=19717,
+        num_features=500,
+        num_classes=3,
+        licence=_LICENCE,
+        citation="G. Namata et al.: Query-driven Active Surveying for Collective Classification",
+        file=_file("pubmed.npz", "25d0b1bebcb08296348572ca0cebe322fdd085b0"),
+    ),
+)

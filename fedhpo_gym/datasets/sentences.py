@@ -1,0 +1,204 @@
+"""SST-2 and CoLA: single sentences with two classes, as tokens of BERT."""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.datasets import cache
+from fedhpo_gym.datasets.base import Source
+from fedhpo_gym.datasets.download import fetch
+from fedhpo_gym.datasets.records import TEST, TRAIN, VAL, Dataset, make_dataset
+from fedhpo_gym.datasets.wordpiece import tokenize, vocabulary_file
+from fedhpo_gym.errors import DamagedDataError
+
+Folder = Path | zipfile.Path
+Sentence = tuple[str, int]
+"""Text and label."""
+Row = tuple[str, ...]
+"""Cells of one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceSource(Source):
+    """Labelled sentences with the publisher's training and development sets.
+
+    Attributes:
+        url: the publisher's archive.
+        sha256: its checksum, or None where none is known.
+        inside: folder of the files in the archive.
+        folder: folder of the same files in the data folder, looked for first.
+        max_len: number of tokens per sentence.
+    """
+
+    url: str
+    inside: str
+    folder: str
+    sha256: str | None = None
+    max_len: int = 64
+
+    @property
+    def origin(self) -> str:
+        """The publisher's archive."""
+        return self.url
+
+    def read(self) -> Dataset:
+        """Return (n, max_len) int32 tokens; development sentences are the validation split.
+
+        Sentences without a public label are left out; where the test labels are not public, there
+        is no test split.
+        """
+        vocabulary = vocabulary_file(self.repair)
+        found = cache.find(self.folder)
+        if found is not None:
+            place: Folder = found
+            files = sorted(path for path in found.iterdir() if ".tsv" in path.name)
+        else:
+            name = self.url.rpartition("/")[2]
+            target = cache.data_folder() / "archives" / name
+            files = [fetch(self.url, target, self.sha256, self.repair)]
+            place = zipfile.Path(target, f"{self.inside}/")
+
+        def make() -> Mapping[str, NDArray[Any]]:
+            return self._arrays(self.split(place), vocabulary)
+
+        name = f"{self.name}-{self.max_len}"
+        arrays = cache.derived(name, [*files, vocabulary], make, self.repair)
+        return make_dataset(
+            self.name, arrays["x"], arrays["y"], self.num_classes, fixed_split=arrays["split"]
+        )
+
+    @abstractmethod
+    def split(self, place: Folder) -> dict[int, list[Sentence]]:
+        """Return the labelled sentences of each split (0, 1, 2) in a folder."""
+
+    def _arrays(
+        self, sentences: Mapping[int, list[Sentence]], vocabulary: Path
+    ) -> dict[str, NDArray[Any]]:
+        everything = [sentence for part in sentences.values() for sentence in part]
+        sizes = [len(part) for part in sentences.values()]
+        return {
+            "x": tokenize([text for text, _ in everything], vocabulary, self.max_len),
+            "y": np.array([label for _, label in everything], dtype=np.int64),
+            "split": np.repeat(np.array(list(sentences), dtype=np.int8), sizes),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sst2Source(SentenceSource):
+    """SST-2 in GLUE's layout: `train.tsv`, `dev.tsv` and `test.tsv` with a header line.
+
+    GLUE's own test file has no labels; a file with a column `label` is used.
+    """
+
+    def split(self, place: Folder) -> dict[int, list[Sentence]]:
+        """See `SentenceSource.split`."""
+        names = {TRAIN: "train.tsv", VAL: "dev.tsv", TEST: "test.tsv"}
+        return {split: self._labelled(place, name) for split, name in names.items()}
+
+    def _labelled(self, place: Folder, name: str) -> list[Sentence]:
+        header, *rows = read_tsv(place, name, self.repair)
+        texts = [i for i, column in enumerate(header) if column in ("sentence", "content")]
+        if len(texts) != 1:
+            raise DamagedDataError(
+                f"{place / name} must have one column `sentence` or `content`, got {header}; "
+                f"run `{self.repair}`"
+            )
+        if "label" not in header:
+            return []
+        return [(row[texts[0]].strip(), int(row[header.index("label")])) for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColaSource(SentenceSource):
+    """CoLA's raw files: source, label, the author's mark and the sentence, without a header.
+
+    In- and out-of-domain development sentences are the validation split. Where the complete files
+    `in_domain.tsv` and `out_of_domain.tsv` are there, what they have beyond the training and
+    development files is the test split.
+    """
+
+    def split(self, place: Folder) -> dict[int, list[Sentence]]:
+        """See `SentenceSource.split`."""
+        train = self._rows(place, "in_domain_train.tsv")
+        dev = self._rows(place, "in_domain_dev.tsv") + self._rows(place, "out_of_domain_dev.tsv")
+        complete = [n for n in ("in_domain.tsv", "out_of_domain.tsv") if (place / n).exists()]
+        rows = [row for name in complete for row in self._rows(place, name)]
+        test = remaining(rows, train + dev)
+        parts = {TRAIN: train, VAL: dev, TEST: test}
+        return {s: [(row[3], int(row[1])) for row in part] for s, part in parts.items()}
+
+    def _rows(self, place: Folder, name: str) -> list[Row]:
+        rows = [tuple(cell.strip() for cell in row) for row in read_tsv(place, name, self.repair)]
+        if any(len(row) != 4 or row[1] not in ("0", "1") for row in rows):
+            raise DamagedDataError(
+                f"{place / name} must have four columns, the second 0 or 1; run `{self.repair}`"
+            )
+        return rows
+
+
+def remaining(complete: Sequence[Row], known: Sequence[Row]) -> list[Row]:
+    """Return the rows of CoLA's complete files that are not in its public parts.
+
+    Two known sentences were corrected after the complete files were made: a known row that is
+    not there takes the most similar row with its source and label with it.
+    """
+    left = Counter(complete)
+    corrected = Counter(known) - left
+    left -= Counter(known)
+    for row in corrected.elements():
+        alike = {other[3]: other for other in left if other[:2] == row[:2]}
+        for text in get_close_matches(row[3], alike, n=1, cutoff=0.7):
+            left -= Counter([alike[text]])
+    return list(left.elements())
+
+
+def read_tsv(place: Folder, name: str, repair: str) -> list[list[str]]:
+    """Return the cells of a file of tab-separated values, or of the same name with `.gz`.
+
+    Quotation marks mean nothing, as in GLUE.
+
+    Raises:
+        DamagedDataError: the file is missing.
+    """
+    packed = place / f"{name}.gz"
+    if (place / name).exists():
+        content = (place / name).read_bytes()
+    elif packed.exists():
+        content = gzip.decompress(packed.read_bytes())
+    else:
+        raise DamagedDataError(f"{place / name} is missing; delete {place} and run `{repair}`")
+    return [line.split("\t") for line in content.decode("utf-8").splitlines() if line]
+
+
+SST2 = Sst2Source(
+    name="SST2",
+    num_classes=2,
+    licence="none stated (Stanford Sentiment Treebank, for research)",
+    citation="R. Socher et al.: Recursive Deep Models for Semantic Compositionality Over a "
+    "Sentiment Treebank, EMNLP 2013; A. Wang et al.: GLUE, 2018",
+    url="https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
+    sha256="d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
+    inside="SST-2",
+    folder="sst2/glue",
+)
+
+COLA = ColaSource(
+    name="CoLA",
+    num_classes=2,
+    licence="excerpts of published works, whose authors keep the copyright; for research",
+    citation="A. Warstadt, A. Singh, S. Bowman: Neural Network Acceptability Judgments, TACL 2019",
+    url="https://nyu-mll.github.io/CoLA/cola_public_1.1.zip",
+    inside="cola_public/raw",
+    folder="cola/raw",
+)

@@ -1,0 +1,109 @@
+"""Classification tables: from the data folder, from OpenML into the cache, or scikit-learn."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.datasets import cache
+from fedhpo_gym.datasets.base import Source
+from fedhpo_gym.datasets.parsing import encode_columns, read_columns
+from fedhpo_gym.datasets.records import Dataset, make_dataset
+from fedhpo_gym.errors import DamagedDataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSource(Source):
+    """A table of numbers and categories with one label per row.
+
+    The data folder is searched for the plain file first; otherwise the table is downloaded from
+    OpenML once and cached. Tables that ship with scikit-learn need neither.
+
+    Attributes:
+        openml_task: OpenML task id, or None for tables that ship with scikit-learn.
+        file: name of the same table as a plain file, when the data folder holds one.
+        sha256: checksum of `file`.
+        sklearn: name of the scikit-learn loader, or None.
+    """
+
+    openml_task: int | None = None
+    file: str | None = None
+    sha256: str | None = None
+    sklearn: str | None = None
+
+    @property
+    def origin(self) -> str:
+        """The OpenML task or the scikit-learn loader."""
+        return self.sklearn or f"OpenML task {self.openml_task}"
+
+    @property
+    def offline(self) -> bool:
+        """Whether it ships with scikit-learn."""
+        return self.sklearn is not None
+
+    @property
+    def here(self) -> bool:
+        """Whether it loads without a download: from scikit-learn, the data folder or the cache.
+
+        Raises:
+            DamagedDataError: the plain file exists but its checksum is wrong.
+        """
+        return self.offline or local_file(self) is not None or _download_path(self).exists()
+
+    def read(self) -> Dataset:
+        """Return the table: (n, d) float64 features."""
+        features, labels = self._arrays()
+        return make_dataset(self.name, features, labels, self.num_classes)
+
+    def check(self, dataset: Dataset) -> None:
+        """Compare with the documentation; every class must occur."""
+        super().check(dataset)
+        found = len(np.unique(dataset.labels))
+        if found != self.num_classes:
+            raise DamagedDataError(
+                f"data set {self.name} must have samples of {self.num_classes} classes, got "
+                f"{found}; run `{self.repair}` to fetch it again"
+            )
+
+    def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        if self.sklearn is not None:
+            module: Any = cache.require("sklearn.datasets", "data")
+            bunch = getattr(module, self.sklearn)()
+            features = np.asarray(bunch.data, dtype=np.float64)
+            return features, np.asarray(bunch.target, dtype=np.int64)
+        path = local_file(self)
+        if path is not None:
+            return encode_columns(read_columns(path))
+        return _read_openml(self)
+
+
+def local_file(source: TableSource) -> Path | None:
+    """Return the verified plain file of a table in the data folder, or None if there is none.
+
+    Raises:
+        DamagedDataError: the file exists but its checksum is wrong.
+    """
+    if source.file is None or source.sha256 is None:
+        return None
+    path = cache.find(source.file, f"tabular/{source.file}")
+    if path is not None:
+        cache.verify(path, source.sha256, source.repair)
+    return path
+
+
+def _download_path(source: TableSource) -> Path:
+    return cache.data_folder() / "openml" / f"task-{source.openml_task}.npz"
+
+
+def _read_openml(source: TableSource) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    path = _download_path(source)
+    if not path.exists():
+        openml = importlib.import_module("fedhpo_gym.datasets.openml_client")
+        cache.write_arrays(path, openml.download(source))
+    arrays = cache.read_arrays(path, source.repair)
+    return arrays["features"], arrays["labels"]

@@ -1,0 +1,121 @@
+"""Twitter (Sentiment140): tweets by user as bags of words, happy or sad."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.datasets import cache
+from fedhpo_gym.datasets.base import Source
+from fedhpo_gym.datasets.download import fetch
+from fedhpo_gym.datasets.leaf import find_files, read_file
+from fedhpo_gym.datasets.records import Dataset, SparseRows, make_dataset
+from fedhpo_gym.datasets.words import bags_of_words, make_vocabulary
+from fedhpo_gym.errors import DamagedDataError
+
+TEXT = 4  # column of the text in a sample of LEAF's json
+MEMBERS = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
+LABELS = {"0": 0, "4": 1}  # the manual file also has neutral tweets, "2"; they are left out
+
+Tweet = tuple[str, str, int]
+"""User, text, label."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwitterSource(Source):
+    """Tweets of many users as bags of words.
+
+    The data folder is searched for LEAF's output (`sent140/` or `sent140_leaf/`), which decides
+    by its own options which users are there; otherwise the publisher's archive is downloaded,
+    with all its users. The vocabulary is that of the data at hand: the `max_words` most frequent
+    words of all tweets, so it needs no outside file. Values are counts.
+
+    Attributes:
+        url: the publisher's archive.
+        max_words: size of the vocabulary at most.
+    """
+
+    url: str
+    max_words: int = 10_000
+
+    @property
+    def origin(self) -> str:
+        """The publisher's archive."""
+        return self.url
+
+    def read(self) -> Dataset:
+        """Return `SparseRows` (tweets, words); users are numbered in the sorted order of names."""
+        root = cache.data_folder()
+        files = find_files(root / "sent140") or find_files(root / "sent140_leaf")
+        if not files:
+            files = [fetch(self.url, root / "sent140" / "sentiment140.zip", None, self.repair)]
+        read = read_archive if files[0].suffix == ".zip" else read_leaf
+
+        def make() -> Mapping[str, NDArray[Any]]:
+            return _arrays(read(files), self.max_words)
+
+        arrays = cache.derived(f"twitter-{self.max_words}", files, make, self.repair)
+        features = SparseRows(
+            arrays["indptr"], arrays["indices"], arrays["values"], int(arrays["num_words"])
+        )
+        return make_dataset(
+            self.name, features, arrays["labels"], self.num_classes, arrays["users"]
+        )
+
+
+def read_leaf(files: Sequence[Path]) -> Iterator[Tweet]:
+    """Read LEAF's json: a sample is a list of columns, its fifth is the text."""
+    for path in files:
+        for user, samples in read_file(path).users.items():
+            for columns, label in zip(samples.x, samples.y, strict=True):
+                if len(columns) <= TEXT or label not in (0, 1):
+                    raise DamagedDataError(
+                        f"{path}: a tweet of {user} must have at least {TEXT + 1} columns and the "
+                        f"label 0 or 1, got {len(columns)} and {label!r}; run LEAF's "
+                        "preprocess.sh for sent140 again"
+                    )
+                yield user, str(columns[TEXT]), int(label)
+
+
+def read_archive(files: Sequence[Path]) -> Iterator[Tweet]:
+    """Read the publisher's archive: two csv files of label, id, date, query, user, text."""
+    with zipfile.ZipFile(files[0]) as archive:
+        for name in MEMBERS:
+            with archive.open(name) as handle:
+                text = io.TextIOWrapper(handle, encoding="latin-1", newline="")
+                for label, _, _, _, user, tweet in csv.reader(text):
+                    if label in LABELS:
+                        yield user, tweet, LABELS[label]
+
+
+def _arrays(tweets: Iterable[Tweet], max_words: int) -> dict[str, NDArray[Any]]:
+    ordered = sorted(tweets, key=lambda tweet: tweet[0])  # stable: a user's tweets keep their order
+    texts = [text for _, text, _ in ordered]
+    rows = bags_of_words(texts, make_vocabulary(texts, max_words))
+    users = np.unique([user for user, _, _ in ordered], return_inverse=True)[1]
+    return {
+        "indptr": rows.indptr,
+        "indices": rows.indices,
+        "values": rows.values,
+        "num_words": np.array(rows.num_columns),
+        "labels": np.array([label for _, _, label in ordered], dtype=np.int64),
+        "users": users.astype(np.int64),
+    }
+
+
+TWITTER = TwitterSource(
+    name="Twitter",
+    num_classes=2,
+    licence="none stated; the publisher asks for the citation",
+    citation="A. Go, R. Bhayani, L. Huang: Twitter Sentiment Classification using Distant "
+    "Supervision, 2009; S. Caldas et al.: LEAF, 2018",
+    url="https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",
+)

@@ -1,0 +1,1 @@
+"""What vector environments of every decision process share."""

@@ -1,0 +1,271 @@
+"""What every vector environment of the suite shares: seeds, autoreset, and who owns the arrays.
+
+A subclass keeps the state of all environments in arrays and says how some of them restart and how
+all of them advance; this module decides which of them do, as Gymnasium's `SyncVectorEnv` does.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.envs.batched.layout import (
+    Indices,
+    Layout,
+    Mask,
+    Observations,
+    final_observations,
+    listed,
+    masked,
+)
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.space.dimension import ACTION_SLACK
+
+Seeds = Sequence[int | None]
+Actions = NDArray[np.floating]
+
+
+@dataclass
+class Outcome:
+    """What a step of N environments brings, besides observations.
+
+    Attributes:
+        rewards: (N,) or (N, objectives); a fresh array.
+        terminated: (N,); a fresh array.
+        truncated: (N,); a fresh array.
+        info: nested dictionaries of (N, ...) arrays, without masks; they are copied.
+    """
+
+    rewards: NDArray[np.floating]
+    terminated: Mask
+    truncated: Mask
+    info: dict[str, Any]
+
+    def clear(self, where: Indices) -> None:
+        """Say what a reset says: no reward, and not done."""
+        self.rewards[where] = 0.0
+        self.terminated[where] = False
+        self.truncated[where] = False
+
+
+class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
+    """N environments whose states are arrays.
+
+    **Autoreset** (`metadata["autoreset_mode"]`): with "NextStep", Gymnasium's default, the step
+    after the last of an episode ignores the action and returns the first observation of the next
+    episode with reward 0; with "SameStep" the last step returns it at once, and `info` holds
+    `final_obs` and `final_info`; with "Disabled" call `reset(options={"reset_mask": mask})`.
+
+    **Copies**: with `copy=False` the arrays of an observation are overwritten by the next `step` or
+    `reset`. Rewards, flags and infos are always the caller's.
+
+    Attributes:
+        layout: columns of every entry of an observation.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        observation_space: gym.spaces.Dict,
+        action_space: gym.spaces.Box,
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+    ) -> None:
+        """Create the arrays all environments share.
+
+        Args:
+            num_envs: number of environments, N.
+            observation_space: of one environment.
+            action_space: of one environment; a box in [-1, 1].
+            autoreset_mode: "NextStep", "SameStep" or "Disabled".
+            copy: hand out copies of the observations.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range.
+        """
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+            raise InvalidArgumentError(f"`num_envs` must be an integer >= 1, got {num_envs!r}")
+        self.num_envs = num_envs
+        self.autoreset_mode = _mode(autoreset_mode)
+        self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
+        self.single_observation_space = observation_space
+        self.single_action_space = action_space
+        self.observation_space = batch_space(observation_space, num_envs)
+        self.action_space = batch_space(action_space, num_envs)
+        self.layout = Layout(observation_space)
+        self._copy = copy
+        self._frame = np.zeros((num_envs, self.layout.size), dtype=np.float32)
+        self._done = np.zeros(num_envs, dtype=np.bool_)
+        self._was_reset = np.zeros(num_envs, dtype=np.bool_)
+
+    @abstractmethod
+    def _restart(self, where: Indices, seeds: Seeds) -> None:
+        """Start the next episode of some environments: state, and rows of `_frame`.
+
+        Args:
+            where: which environments.
+            seeds: one per environment of `where`; None keeps its random numbers going.
+        """
+
+    @abstractmethod
+    def _advance(self, actions: Actions, active: Mask) -> Outcome:
+        """Step the active environments: state, and rows of `_frame`.
+
+        What it does to the others does not matter: they restart next.
+
+        Args:
+            actions: (N, ...) actions; those of active environments were checked, others are in
+                range.
+            active: (N,) which environments step.
+        """
+
+    @abstractmethod
+    def _describe(self, index: int) -> dict[str, Any]:
+        """Return what `reset` says of an environment in `info`."""
+
+    def reset(
+        self, *, seed: int | Seeds | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observations, dict[str, Any]]:
+        """Start new episodes.
+
+        Args:
+            seed: environment i gets `seed + i`, or `seed[i]`.
+            options: `{"reset_mask": mask}` resets the environments of an (N,) mask only.
+
+        Raises:
+            InvalidArgumentError: a seed or the mask is not valid.
+        """
+        seeds = _spread(seed, self.num_envs)
+        mask = self._reset_mask(options or {})
+        super().reset(seed=seeds[0])
+        where = np.flatnonzero(mask)
+        self._restart(where, [seeds[index] for index in where])
+        self._done[mask] = False
+        self._was_reset |= mask
+        return self._observations(), listed(self._describe, mask)
+
+    def step(
+        self, actions: ArrayLike
+    ) -> tuple[Observations, NDArray[np.floating], Mask, Mask, dict[str, Any]]:
+        """Step all environments; see the class for what happens at the end of an episode.
+
+        Args:
+            actions: (N, n) actions in [-1, 1].
+
+        Raises:
+            ResetNeeded: `reset` was never called, or not after an episode without autoreset.
+            InvalidArgumentError: an action is not in the action space; nothing was changed.
+        """
+        active = self._active()
+        outcome = self._advance(self._checked(actions, active), active)
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            infos = self._finish(outcome)
+        else:
+            infos = masked(outcome.info, active)
+            where = np.flatnonzero(~active)
+            if where.size:
+                outcome.clear(where)
+                self._restart(where, [None] * len(where))
+            self._done = outcome.terminated | outcome.truncated
+        return (
+            self._observations(),
+            outcome.rewards,
+            outcome.terminated,
+            outcome.truncated,
+            infos,
+        )
+
+    def _active(self) -> Mask:
+        if not self._was_reset.all():
+            raise gym.error.ResetNeeded("call `reset` before `step`")
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._done.any():
+            raise gym.error.ResetNeeded(
+                f"environments {np.flatnonzero(self._done).tolist()} are done; call "
+                "`reset(options={'reset_mask': mask})` before `step`, or choose an `autoreset_mode`"
+            )
+        return ~self._done
+
+    def _finish(self, outcome: Outcome) -> dict[str, Any]:
+        """Restart what is done within its last step; return the infos of that step."""
+        done = outcome.terminated | outcome.truncated
+        infos = masked(outcome.info, ~done)
+        where = np.flatnonzero(done)
+        if where.size:
+            infos["final_obs"] = final_observations(self.layout, self._frame, where)
+            infos["final_info"] = masked(outcome.info, done)
+            infos["_final_obs"], infos["_final_info"] = done.copy(), done.copy()
+            self._restart(where, [None] * len(where))
+        return infos
+
+    def _checked(self, actions: ArrayLike, active: Mask) -> Actions:
+        array = np.asarray(actions)
+        if array.dtype not in (np.float32, np.float64):
+            array = array.astype(np.float64)
+        if array.shape != self.action_space.shape:
+            raise InvalidArgumentError(
+                f"`actions` must have shape {self.action_space.shape}, got {array.shape}"
+            )
+        limit = 1.0 + ACTION_SLACK
+        if float(array.min()) >= -limit and float(array.max()) <= limit:  # False for NaN
+            return array
+        bad = np.flatnonzero(active & ~(np.abs(array) <= limit).reshape(len(array), -1).all(axis=1))
+        if bad.size:
+            raise InvalidArgumentError(
+                f"`actions[{bad[0]}]` must be in [-1, 1], got {array[bad[0]].tolist()}"
+            )
+        rows = active.reshape(-1, *(1,) * (array.ndim - 1))
+        return np.where(rows, array, array.dtype.type(0.0))
+
+    def _reset_mask(self, options: Mapping[str, Any]) -> Mask:
+        mask = options.get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
+        is_mask = isinstance(mask, np.ndarray) and mask.dtype == np.bool_
+        if not is_mask or mask.shape != (self.num_envs,) or not mask.any():
+            raise InvalidArgumentError(
+                f"`options['reset_mask']` must be a boolean array of shape ({self.num_envs},) with "
+                f"at least one True, got {mask!r}"
+            )
+        return np.asarray(mask, dtype=np.bool_)
+
+    def _observations(self) -> Observations:
+        return self.layout.views(self._frame.copy() if self._copy else self._frame)
+
+
+def _mode(mode: str | AutoresetMode) -> AutoresetMode:
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        known = [known.value for known in AutoresetMode]
+        raise InvalidArgumentError(
+            f"`autoreset_mode` must be one of {known}, got {mode!r}"
+        ) from error
+
+
+def _spread(seed: int | Seeds | None, num_envs: int) -> list[int | None]:
+    """Return one seed per environment."""
+    if seed is None:
+        return [None] * num_envs
+    try:
+        first = operator.index(seed)  # type: ignore[arg-type]
+    except TypeError:
+        seeds = list(seed)  # type: ignore[arg-type]
+    else:
+        seeds = [first + index for index in range(num_envs)]
+    if len(seeds) != num_envs:
+        raise InvalidArgumentError(
+            f"`seed` must be an integer or one seed for each of {num_envs} environments, "
+            f"got {len(seeds)}"
+        )
+    for one in seeds:
+        if one is not None and (isinstance(one, bool) or operator.index(one) < 0):
+            raise InvalidArgumentError(f"`seed` must be non-negative, got {one!r}")
+    return seeds

@@ -1,0 +1,1 @@
+"""The round environments: a step is some communication rounds of one course."""

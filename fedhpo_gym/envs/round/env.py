@@ -1,0 +1,344 @@
+"""The round environment: a step is some communication rounds of one course that goes on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.envs.round.process import MAX_NATS, RoundProcess
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import METRICS
+from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.tasks import Instance
+
+Observation = dict[str, NDArray[np.float32]]
+Info = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One step of an episode, for drawing.
+
+    Attributes:
+        round: rounds since reset.
+        val_loss: validation loss, nats.
+        action: the action.
+    """
+
+    round: int
+    val_loss: float
+    action: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Where an episode stands; opaque, for `RoundEnv.restore` only."""
+
+    episode: Any
+    trace: tuple[Point, ...]
+
+
+class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
+    """Dynamic configuration of one federated course, k rounds per step.
+
+    **Action**: Box [-1, 1]^n, float32, one coordinate per dynamic hyperparameter, decoded by
+    `search_space`. In the per-client form, Box [-1, 1]^(clients, n): row i is for client i; rows of
+    clients that do not train in the step are ignored. What the server decides (its hyperparameters
+    and the client sample rate) is then held still.
+
+    **Observation**: a dictionary of float32 arrays. h is the number of evaluations shown, one per
+    step; before the first step, all show the untrained model.
+
+    ==================  =======  ===============================================================
+    key                 shape    meaning
+    ==================  =======  ===============================================================
+    `train_loss`        (h,)     log10(loss / ln(classes)) / 3, clipped to [-1, 1]: 0 is a
+                                 guess, -1 a thousandth of its loss; oldest first
+    `val_loss`          (h,)     likewise on validation data
+    `train_accuracy`    (h,)     in [0, 1]
+    `val_accuracy`      (h,)     in [0, 1]
+    `client_spread`     (1,)     standard deviation over clients of the validation accuracy
+    `update_norm`       (2,)     mean and standard deviation, over clients and rounds of the
+                                 step, of log10 of the norm of a client's update, / 6
+    `disagreement`      (2,)     likewise of (1 - cosine of a client's update and the round's
+                                 mean update) / 2: 0 where all clients pull the same way
+    `remaining_rounds`  (1,)     fraction of the horizon that is left
+    `remaining_budget`  (1,)     fraction of the simulated seconds that is left
+    `last_action`       (n,)     the last action (in the per-client form, of each client the row
+                                 it last trained with, one after the other); zeros at first
+    ==================  =======  ===============================================================
+
+    The per-client form adds (clients,) arrays; the last three are 0 for clients that did not train
+    in the step:
+
+    ==================  ============================================================================
+    `sampled`           1 for clients that will train in the next step
+    `num_val_samples`   share of all validation samples
+    `val_loss_before`   of the model a client received, scaled as `val_loss`
+    `val_loss_after`    of the model it made
+    ==================  ============================================================================
+
+    Test data never enter an observation; they are in `info["test"]`.
+
+    **Reward**: improvement - `time_price` x time. The improvement is the difference of a potential
+    before and after the step: by default -log10(validation loss / ln(classes)) within +-3, so 1 is
+    a tenfold smaller loss and an episode adds up to what it gained in all. The time is that of the
+    step on the simulated clock over the whole budget. On `MO-` ids a vector of `rewards`:
+    "improvement", "time" (negative), "upload" (minus the bytes clients sent over the most they
+    could have sent in an episode), "fairness" (decrease of `client_spread`).
+
+    **Episode**: starts with the untrained model of one of `instances`, drawn by the environment's
+    random numbers or given as `options={"instance": i}`; everything after that is decided by the
+    instance and the actions. It *terminates* when the horizon or the budget is reached, both of
+    which are observed, and when the course diverges: then the potential falls to its lowest value,
+    a penalty is due, and so is the price of the time that is left. It never truncates.
+
+    Attributes:
+        process: the decision process.
+        instances: what an episode can start on.
+        reward_space: bounds of the reward vector.
+        vector_reward: whether rewards are vectors.
+    """
+
+    # Gymnasium declares it on instances, so it cannot be a ClassVar here.
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "render_modes": ["human", "rgb_array"],
+        "render_fps": 4,
+    }
+
+    def __init__(
+        self,
+        process: RoundProcess,
+        fingerprint: str,
+        *,
+        vector_reward: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        """Create the environment.
+
+        Args:
+            process: a process of one episode.
+            fingerprint: digest of everything its numbers depend on.
+            vector_reward: return the reward vector.
+            render_mode: "human", "rgb_array" or None.
+
+        Raises:
+            InvalidArgumentError: there is no such render mode.
+        """
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise InvalidArgumentError(
+                f"`render_mode` must be one of {self.metadata['render_modes']}, got {render_mode!r}"
+            )
+        self.process = process
+        self.render_mode = render_mode
+        self.action_space = process.controls.action_space
+        self.observation_space = process.observation_space  # type: ignore[assignment]
+        self.reward_space = process.reward_space
+        self._fingerprint = fingerprint
+        self.vector_reward = vector_reward
+        self._trace: list[Point] = []
+        self._window: int | None = None
+
+    @property
+    def search_space(self) -> SearchSpace:
+        """What an action, or a row of it, is decoded to."""
+        return self.process.controls.space
+
+    @property
+    def fidelity_space(self) -> SearchSpace:
+        """Fidelities that an action asks for: none, a step always takes the same rounds."""
+        return SearchSpace(())
+
+    @property
+    def fixed(self) -> dict[str, Value]:
+        """Hyperparameters that are held still, `client_sample_rate` among them."""
+        return dict(self.process.controls.fixed)
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """What an episode can start on."""
+        return self.process.instances
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Start a course.
+
+        Args:
+            seed: seed of the draw of instances.
+            options: `{"instance": i}` starts on `instances[i]`.
+
+        Raises:
+            InvalidArgumentError: there is no such instance.
+        """
+        super().reset(seed=seed, options=options)
+        index = choose_instance(self.np_random, len(self.instances), options)
+        self.process.start(np.array([0]), [index])
+        self._trace = [self._point()]
+        if self.render_mode == "human":
+            self.render()
+        return self._observation(), self.describe()
+
+    def describe(self) -> Info:
+        """Return what `reset` says: which course this is, and what its numbers depend on."""
+        return describe_episode(self.process, 0, self._fingerprint)
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, Any, bool, bool, Info]:
+        """Train for `rounds_per_step` rounds with some hyperparameters.
+
+        Raises:
+            InvalidArgumentError: the action is not in the action space.
+            ResetNeeded: the episode has ended.
+        """
+        if self.process.episodes.over[0]:
+            raise gym.error.ResetNeeded("the episode has ended, or none has begun; call `reset`")
+        outcome = self.process.step(np.asarray(action)[None])
+        self._trace.append(self._point())
+        reward = outcome.vectors[0] if self.vector_reward else float(outcome.scalars[0])
+        if self.render_mode == "human":
+            self.render()
+        over = bool(outcome.terminated[0])
+        return self._observation(), reward, over, False, describe_step(self.process, 0)
+
+    def snapshot(self) -> Snapshot:
+        """Return where the episode stands; `restore` goes back to it any number of times.
+
+        It holds the model, the server's state and all that observations and rewards depend on, but
+        not the random numbers that draw the instances of later episodes.
+        """
+        return Snapshot(self.process.snapshot(0), tuple(self._trace))
+
+    def restore(self, snapshot: Snapshot) -> Observation:
+        """Go back to a snapshot of this environment, or of one made alike.
+
+        Returns:
+            The observation at that point.
+        """
+        self.process.restore(0, snapshot.episode)
+        self._trace = list(snapshot.trace)
+        return self._observation()
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Draw the validation loss and the actions against the rounds.
+
+        Returns:
+            (height, width, 3) uint8 pixels in mode "rgb_array", else None.
+
+        Raises:
+            MissingDependencyError: the extra `plot` is not installed, or "human" has no display.
+        """
+        if self.render_mode is None:
+            return None
+        from fedhpo_gym.envs import rendering
+        from fedhpo_gym.envs.round import drawing as round_drawing
+
+        per_client = self.process.controls.num_rows is not None
+        drawing = round_drawing.Drawing(
+            self.process.task.name,
+            tuple(self._trace),
+            self.search_space.names,
+            self.process.settings.horizon,
+            "action, client mean" if per_client else "action",
+        )
+        if self.render_mode == "human":
+            self._window = rendering.show(drawing.plot, self._window)
+            return None
+        return rendering.draw(drawing.plot)
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        if self._window is not None:
+            from fedhpo_gym.envs import rendering
+
+            rendering.close(self._window)
+            self._window = None
+
+    def _observation(self) -> Observation:
+        return {name: rows[0].copy() for name, rows in self.process.observe().items()}
+
+    def _point(self) -> Point:
+        state = self.process.episodes
+        loss = min(float(state.loss[0, -1, 1]), MAX_NATS)
+        rows = state.action[0].reshape(-1, len(self.search_space))
+        return Point(int(state.rounds[0]), loss, tuple(rows.mean(axis=0).tolist()))
+
+
+def choose_instance(rng: np.random.Generator, number: int, options: dict[str, Any] | None) -> int:
+    """Return the instance of the next episode.
+
+    Raises:
+        InvalidArgumentError: `options` names none of the `number` there are.
+    """
+    if not options or "instance" not in options:
+        return int(rng.integers(number))
+    index = options["instance"]
+    is_index = isinstance(index, int | np.integer) and not isinstance(index, bool)
+    if not is_index or not 0 <= index < number:
+        raise InvalidArgumentError(
+            f"`options['instance']` must be an integer in [0, {number}), got {index!r}"
+        )
+    return int(index)
+
+
+def describe_instance(process: RoundProcess, index: int) -> Info:
+    """Return the instance of an episode as plain data."""
+    number = int(process.episodes.instance[index])
+    return {"index": number, **asdict(process.instances[number])}
+
+
+def describe_episode(process: RoundProcess, index: int, fingerprint: str) -> Info:
+    """Return what `reset` says of an episode."""
+    instance = describe_instance(process, index)
+    return {
+        "task": process.task.name,
+        "backend": "raw",
+        "fingerprint": fingerprint,
+        "seeds": [instance["seed"]],
+        "instance": instance,
+        "objective_names": list(process.settings.rewards),
+    }
+
+
+def describe_step(process: RoundProcess, index: int) -> Info:
+    """Return the `info` of a step of an episode as plain data; losses in nats.
+
+    Lists count clients: `num_train_samples`, `num_val_samples`, and in the per-client form
+    `val_loss_before` and `val_loss_after`, are 0 for clients that did not train.
+    """
+    state = process.episodes
+    row = state.row(index)
+    loss, accuracy = np.minimum(row["loss"][-1], MAX_NATS).tolist(), row["accuracy"][-1].tolist()
+    trained = row["trained"]
+    info: Info = {
+        "trial": int(row["steps"]),
+        "configuration": dict(row["configuration"]),
+        "fidelity": {
+            "round": int(row["rounds"]),
+            "client_sample_rate": row["configuration"]["client_sample_rate"],
+        },
+        "objectives": {"val_loss": loss[1], "val_error": 1.0 - accuracy[1]},
+        "cost": dict(row["cost"]),
+        "elapsed_s": float(row["elapsed_s"]),
+        "incumbent": {
+            "trial": int(row["best_step"]),
+            "configuration": dict(row["best_configuration"]),
+            "val_loss": float(row["best_loss"]),
+        },
+        "test": dict(zip(METRICS, np.minimum(row["test"], MAX_NATS).tolist(), strict=True)),
+        "train_loss": loss[0],
+        "val_loss": loss[1],
+        "train_accuracy": accuracy[0],
+        "val_accuracy": accuracy[1],
+        "diverged": bool(row["diverged"]),
+        "instance": describe_instance(process, index),
+        "num_train_samples": np.where(trained, row["num_samples"][:, 0], 0).tolist(),
+        "num_val_samples": np.where(trained, row["num_samples"][:, 1], 0).tolist(),
+    }
+    if process.controls.num_rows is not None:
+        info["val_loss_before"] = row["val_loss_before"].tolist()
+        info["val_loss_after"] = row["val_loss_after"].tolist()
+    return info

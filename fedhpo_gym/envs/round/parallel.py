@@ -1,0 +1,189 @@
+"""Round environments as PettingZoo parallel environments: every client is an agent."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+
+from fedhpo_gym.envs.round.env import RoundEnv
+from fedhpo_gym.envs.round.scales import DECADES
+from fedhpo_gym.errors import InvalidArgumentError
+
+Observation = dict[str, NDArray[np.float32]]
+Action = NDArray[np.float32]
+
+OWN: Final = ("sampled", "num_val_samples", "val_loss_before", "val_loss_after")
+"""Entries of observations with one number per client, of which an agent sees its own."""
+
+OWN_INFO: Final = ("num_train_samples", "num_val_samples", "val_loss_before", "val_loss_after")
+"""Entries of `info` with one number per client, of which an agent is told its own."""
+
+REWARDS: Final = ("team", "own")
+
+
+class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
+    """The clients of a course as agents that act at the same time: `client_0`, `client_1`, ...
+
+    Every agent sets the hyperparameters of its client; what it says while its client does not
+    train is ignored. It sees what is known of the course (see `RoundEnv`) and, with shape (n,) or
+    (1,), its own last action, `sampled`, `num_val_samples`, `val_loss_before` and `val_loss_after`.
+    All agents live as long as the episode. An agent's `info` is that of the environment with its
+    own numbers only: what grows with the clients would grow with their square.
+
+    **Reward**: "team" gives all agents the environment's reward. "own" gives each one what local
+    training did to its own validation loss, log10(before / after), and 0 while it does not train.
+
+    Attributes:
+        env: the environment in its per-client form.
+        possible_agents: all clients.
+        agents: all clients during an episode, nobody after it.
+    """
+
+    # PettingZoo declares it on instances, so it cannot be a ClassVar here.
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "name": "fedhpo_dac_clients_v0",
+        "render_modes": ["human", "rgb_array"],
+        "is_parallelizable": True,
+    }
+
+    def __init__(self, env: gym.Env[Any, Any], reward: str = "team") -> None:
+        """Give every client of an environment an agent.
+
+        Args:
+            env: a round environment made with `per_client=True` and scalar rewards.
+            reward: "team" or "own".
+
+        Raises:
+            InvalidArgumentError: the environment has another form, or there is no such reward.
+        """
+        course = env.unwrapped
+        if not isinstance(course, RoundEnv) or course.process.controls.num_rows is None:
+            raise InvalidArgumentError(
+                f"`env` must be a FedHPO-DAC-* environment made with per_client=True, got {env}"
+            )
+        if reward not in REWARDS:
+            raise InvalidArgumentError(f"`reward` must be one of {REWARDS}, got {reward!r}")
+        if course.vector_reward:
+            raise InvalidArgumentError("`env` must have scalar rewards; use the id without MO-")
+        self.env = env
+        self.render_mode = env.render_mode
+        self._own_reward = reward == "own"
+        self.possible_agents = [f"client_{i}" for i in range(course.process.controls.num_rows)]
+        self.agents: list[str] = []
+        width = len(course.search_space)
+        self._action_spaces = {
+            agent: gym.spaces.Box(-1.0, 1.0, (width,), np.float32) for agent in self.possible_agents
+        }
+        self._observation_spaces = {
+            agent: _own_space(course.process.observation_space, width)
+            for agent in self.possible_agents
+        }
+        self._width = width
+
+    def observation_space(self, agent: str) -> gym.spaces.Dict:
+        """Return what an agent sees: the same object at every call."""
+        return self._observation_spaces[agent]
+
+    def action_space(self, agent: str) -> gym.spaces.Box:
+        """Return what an agent can do: the same object at every call."""
+        return self._action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
+        """Start a course; see `RoundEnv.reset`."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self.agents = list(self.possible_agents)
+        return self._split(observation), self._split_info(info)
+
+    def step(
+        self, actions: dict[str, Action]
+    ) -> tuple[
+        dict[str, Observation],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """Train with the hyperparameters of all agents.
+
+        Raises:
+            InvalidArgumentError: an agent is missing, or its action is not in its space.
+        """
+        if missing := [agent for agent in self.agents if agent not in actions]:
+            raise InvalidArgumentError(f"`actions` must have one of every agent, lacks {missing}")
+        rows = np.stack([np.asarray(actions[agent]) for agent in self.possible_agents])
+        observation, reward, terminated, truncated, info = self.env.step(rows)
+        agents, rewards = self.agents, self._rewards(observation, float(reward))
+        seen, infos = self._split(observation), self._split_info(info)
+        if terminated or truncated:
+            self.agents = []
+        return (
+            seen,
+            rewards,
+            dict.fromkeys(agents, terminated),
+            dict.fromkeys(agents, truncated),
+            infos,
+        )
+
+    def render(self) -> Any:
+        """Draw the course; see `RoundEnv.render`."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _split(self, observation: Observation) -> dict[str, Observation]:
+        shared = {k: v for k, v in observation.items() if k not in (*OWN, "last_action")}
+        rows = observation["last_action"].reshape(-1, self._width)
+        return {
+            agent: {
+                **{name: value.copy() for name, value in shared.items()},
+                **{name: observation[name][i : i + 1].copy() for name in OWN},
+                "last_action": rows[i].copy(),
+            }
+            for i, agent in enumerate(self.possible_agents)
+        }
+
+    def _split_info(self, info: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        own = {name: info[name] for name in OWN_INFO if name in info}
+        parts = _split_nested({k: v for k, v in info.items() if k not in own}, len(self.agents))
+        return {
+            agent: {**part, **{name: values[i] for name, values in own.items()}}
+            for i, (agent, part) in enumerate(zip(self.agents, parts, strict=True))
+        }
+
+    def _rewards(self, observation: Observation, team: float) -> dict[str, float]:
+        if not self._own_reward:
+            return dict.fromkeys(self.agents, team)
+        gains = (observation["val_loss_before"] - observation["val_loss_after"]) * DECADES
+        return {agent: float(gains[i]) for i, agent in enumerate(self.possible_agents)}
+
+
+def _own_space(whole: gym.spaces.Dict, width: int) -> gym.spaces.Dict:
+    boxes: dict[str, gym.Space[Any]] = {}
+    for name, box in whole.spaces.items():
+        assert isinstance(box, gym.spaces.Box)  # noqa: S101 - our own invariant
+        size = width if name == "last_action" else 1
+        shape = (size,) if name in (*OWN, "last_action") else box.shape
+        boxes[name] = gym.spaces.Box(box.low.min(), box.high.max(), shape, np.float32)
+    return gym.spaces.Dict(boxes)
+
+
+def _split_nested(value: dict[str, Any], number: int) -> list[dict[str, Any]]:
+    """Return a copy for every client, in which `name@i` is the `name` of client i alone."""
+    parts: list[dict[str, Any]] = [{} for _ in range(number)]
+    for key, item in value.items():
+        name, _, client = key.partition("@")
+        if client:
+            parts[int(client)][name] = item
+            continue
+        shown = _split_nested(item, number) if isinstance(item, dict) else [item] * number
+        for part, one in zip(parts, shown, strict=True):
+            part[key] = list(one) if isinstance(one, list) else one
+    return parts

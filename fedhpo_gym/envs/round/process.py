@@ -1,0 +1,327 @@
+"""The decision process of round environments, for N courses at once; one is the case N = 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.envs.round import observation, scales
+from fedhpo_gym.envs.round.controls import RATE, Controls
+from fedhpo_gym.envs.round.state import Episodes, Row
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.tasks import Instance, Task
+
+TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
+LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
+
+REWARDS: Final = ("improvement", "time", "upload", "fairness")
+"""Entries of a reward vector, see `RoundEnv`."""
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """How long episodes are and what they reward.
+
+    Attributes:
+        rounds_per_step: k.
+        horizon: rounds of an episode, a multiple of k.
+        budget_s: simulated seconds after which an episode ends earlier.
+        history: evaluations that are shown.
+        potential: key of `scales.POTENTIALS`.
+        rewards: entries of the reward vector, of `REWARDS`.
+        reward_scale: factor of the improvement.
+        time_price: what the whole budget costs, in the unit of rewards.
+        divergence_penalty: what divergence costs besides the lowest potential.
+
+    Raises:
+        UnknownNameError: a name does not exist.
+        InvalidArgumentError: a number is out of its range.
+    """
+
+    rounds_per_step: int
+    horizon: int
+    budget_s: float
+    history: int = 5
+    potential: str = "log_loss"
+    rewards: tuple[str, ...] = ("improvement", "time")
+    reward_scale: float = 1.0
+    time_price: float = 0.1
+    divergence_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        for name in ("rounds_per_step", "horizon", "history"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidArgumentError(f"`{name}` must be an integer >= 1, got {value!r}")
+        if self.horizon % self.rounds_per_step:
+            raise InvalidArgumentError(
+                f"`horizon` must be a multiple of rounds_per_step={self.rounds_per_step}, "
+                f"got {self.horizon}"
+            )
+        for name in ("budget_s", "reward_scale", "time_price", "divergence_penalty"):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value < math.inf:
+                raise InvalidArgumentError(f"`{name}` must be finite and >= 0, got {value!r}")
+        if not self.budget_s:
+            raise InvalidArgumentError("`budget_s` must be positive, got 0")
+        self._check_names()
+
+    def _check_names(self) -> None:
+        if self.potential not in scales.POTENTIALS:
+            raise unknown_name("potential", self.potential, scales.POTENTIALS)
+        if not self.rewards:
+            raise InvalidArgumentError("`rewards` must hold at least one name, got none")
+        for name in self.rewards:
+            if name not in REWARDS:
+                raise unknown_name("reward", name, REWARDS)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a step of N episodes brought.
+
+    Attributes:
+        scalars: (N,) rewards.
+        vectors: (N, rewards) float32 reward vectors.
+        terminated: (N,).
+    """
+
+    scalars: NDArray[np.float64]
+    vectors: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+
+
+class RoundProcess:
+    """N episodes on N courses that take their rounds together.
+
+    Attributes:
+        task: the task.
+        controls: what actions set.
+        instances: what episodes can start on.
+        settings: see `RoundSettings`.
+        episodes: the state.
+        observation_space: of one episode.
+        reward_space: bounds of a reward vector.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        controls: Controls,
+        instances: Sequence[Instance],
+        settings: RoundSettings,
+        courses: Any,
+        number: int = 1,
+    ) -> None:
+        """Put N episodes on courses, before their first reset.
+
+        Args:
+            task: the task.
+            controls: what actions set.
+            instances: what episodes can start on.
+            settings: see `RoundSettings`.
+            courses: `RunningCourses` on the same instances; they report local metrics in the
+                per-client form.
+            number: N.
+        """
+        self.task = task
+        self.controls = controls
+        self.instances = tuple(instances)
+        self.settings = settings
+        self._courses = courses
+        self._chance = math.log(task.num_classes)
+        self.episodes = Episodes.start(number, settings.history, controls.size, task.num_clients)
+        self.observation_space = observation.space(
+            settings.history, controls.size, controls.num_rows
+        )
+        self.reward_space = self._reward_space()
+
+    def start(self, where: NDArray[np.intp], instances: Sequence[int]) -> None:
+        """Start some episodes on instances."""
+        if not len(where):
+            return
+        self._courses.start(where.tolist(), instances)
+        state = self.episodes
+        number, history = len(state.over), self.settings.history
+        fresh = Episodes.start(number, history, self.controls.size, self.task.num_clients)
+        fresh.over[:] = False
+        fresh.best_loss[:] = np.inf
+        for index, instance in zip(where.tolist(), instances, strict=True):
+            state.put(index, fresh.row(index))
+            state.instance[index] = instance
+        state.num_samples[where] = self._courses.num_samples[where]
+        first = self._courses.first_metrics(where.tolist())
+        means = scales.client_means(first, state.num_samples[where])
+        state.loss[where] = means[:, None, [TRAIN, VAL], LOSS]
+        state.accuracy[where] = means[:, None, [TRAIN, VAL], ACCURACY]
+        state.test[where], state.f1[where] = means[:, TEST], means[:, VAL, F1]
+        state.client_spread[where] = _spread(first, state.num_samples[where])
+        state.potential[where] = self._potential(means)
+
+    def step(self, actions: NDArray[np.floating]) -> Outcome:
+        """Take `rounds_per_step` rounds of every course; those of ended episodes mean nothing.
+
+        Raises:
+            InvalidArgumentError: an action is not in the action space.
+        """
+        settings, state = self.settings, self.episodes
+        configurations = [self.controls.decode(action) for action in actions]
+        rates = [float(configuration[RATE]) for configuration in configurations]
+        self._courses.configure(
+            [{k: v for k, v in one.items() if k != RATE} for one in configurations], rates
+        )
+        report = self._courses.advance(settings.rounds_per_step)
+        trained = report.sampled.any(axis=1)
+        before = (state.elapsed_s.copy(), state.upload_bytes.copy(), state.potential.copy())
+        spread = state.client_spread.copy()
+        for index, configuration in enumerate(configurations):
+            cost = self.controls.cost(configuration, settings.rounds_per_step, trained[index])
+            state.elapsed_s[index] += cost.time_s
+            state.upload_bytes[index] += cost.upload_bytes
+            state.cost[index] = dict(vars(cost))
+            state.configuration[index] = configuration
+        state.steps += 1
+        state.rounds += settings.rounds_per_step
+        state.action[:] = self._seen_actions(actions, trained)
+        state.diverged[:] = report.diverged
+        self._measure(report, trained)
+        terminated = (
+            (state.rounds >= settings.horizon)
+            | (state.elapsed_s >= settings.budget_s)
+            | state.diverged
+        )
+        state.over[:] = terminated
+        return self._reward(*before, spread, terminated.copy())
+
+    def observe(self) -> dict[str, NDArray[np.float32]]:
+        """Return the observations of all episodes, (N, size) each."""
+        sampled = None
+        if self.controls.num_rows is not None:
+            sampled = self._courses.sampled(self.settings.rounds_per_step)
+        return observation.observe(
+            self.observation_space,
+            self.episodes,
+            chance=self._chance,
+            horizon=self.settings.horizon,
+            budget_s=self.settings.budget_s,
+            sampled=sampled,
+        )
+
+    def snapshot(self, index: int) -> tuple[Row, Any]:
+        """Return where an episode stands; it can be restored any number of times."""
+        return self.episodes.row(index), self._courses.snapshot(index)
+
+    def restore(self, index: int, snapshot: tuple[Row, Any]) -> None:
+        """Go back to a snapshot of an episode on the same instances and settings."""
+        row, course = snapshot
+        self._courses.restore(index, course)
+        self.episodes.put(index, row)
+
+    def _measure(self, report: Any, trained: NDArray[np.bool_]) -> None:
+        """Take in what the clients and the evaluation report."""
+        state = self.episodes
+        means = scales.client_means(report.metrics, state.num_samples)
+        state.loss[:, :-1], state.accuracy[:, :-1] = state.loss[:, 1:], state.accuracy[:, 1:]
+        state.loss[:, -1] = means[:, [TRAIN, VAL], LOSS]
+        state.accuracy[:, -1] = means[:, [TRAIN, VAL], ACCURACY]
+        state.test[:], state.f1[:] = means[:, TEST], means[:, VAL, F1]
+        state.client_spread[:] = _spread(report.metrics, state.num_samples)
+        state.potential[:] = self._potential(means)
+        lowest = scales.POTENTIALS[self.settings.potential].low
+        state.potential[state.diverged] = lowest
+        chosen = report.sampled.reshape(len(trained), -1)
+        norms = scales.log_norms(report.update_norm.reshape(chosen.shape))
+        apart = 1.0 - report.alignment.reshape(chosen.shape).astype(np.float64)
+        state.update_norm[:] = scales.mean_and_spread(norms, chosen)
+        state.disagreement[:] = scales.mean_and_spread(apart, chosen)
+        state.trained[:] = trained
+        first = report.sampled.argmax(axis=1)[:, None]
+        last = (report.sampled.shape[1] - 1 - report.sampled[:, ::-1].argmax(axis=1))[:, None]
+        for name, metrics, at in (
+            ("val_loss_before", report.before, first),
+            ("val_loss_after", report.after, last),
+        ):
+            losses = np.take_along_axis(metrics[..., VAL, LOSS], at, axis=1)[:, 0]
+            losses = np.nan_to_num(losses.astype(np.float64), nan=MAX_NATS, posinf=MAX_NATS)
+            getattr(state, name)[:] = np.where(trained, losses, 0.0)
+        better = state.loss[:, -1, 1] < state.best_loss
+        state.best_loss[better] = state.loss[better, -1, 1]
+        state.best_step[better] = state.steps[better]
+        state.best_configuration[better] = state.configuration[better]
+
+    def _reward(
+        self,
+        elapsed_s: NDArray[np.float64],
+        upload_bytes: NDArray[np.float64],
+        potential: NDArray[np.float64],
+        spread: NDArray[np.float64],
+        terminated: NDArray[np.bool_],
+    ) -> Outcome:
+        """Return the rewards of a step, from what the state was before it."""
+        settings, state = self.settings, self.episodes
+        improvement = settings.reward_scale * (state.potential - potential)
+        improvement -= settings.divergence_penalty * state.diverged
+        # What a course that diverged saves is not earned: it pays for the rest of the budget, too.
+        time = (state.elapsed_s - elapsed_s) / settings.budget_s
+        rest = np.maximum(1.0 - elapsed_s / settings.budget_s, 0.0)
+        time = np.where(state.diverged, np.maximum(time, rest), time)
+        columns = {
+            "improvement": improvement,
+            "time": -time,
+            "upload": -(state.upload_bytes - upload_bytes) / self._largest_upload(),
+            "fairness": spread - state.client_spread,
+        }
+        vectors = np.stack([columns[name] for name in settings.rewards], axis=1)
+        space = self.reward_space
+        vectors = np.clip(vectors, space.low, space.high).astype(np.float32)
+        return Outcome(improvement - settings.time_price * time, vectors, terminated)
+
+    def _potential(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
+        measure = scales.POTENTIALS[self.settings.potential].measure
+        return measure(means[:, VAL, LOSS], means[:, VAL, ACCURACY], self._chance)
+
+    def _largest_upload(self) -> float:
+        return self.controls.largest_cost(self.settings.horizon).upload_bytes
+
+    def _seen_actions(
+        self, actions: NDArray[np.floating], trained: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        """Return (N, size) actions; a client that did not train keeps its row."""
+        taken = np.asarray(actions, dtype=np.float32)
+        if self.controls.num_rows is not None:
+            old = self.episodes.action.reshape(taken.shape)
+            taken = np.where(trained[:, :, None], taken, old)
+        return taken.reshape(len(taken), -1)
+
+    def _reward_space(self) -> gym.spaces.Box:
+        settings = self.settings
+        potential = scales.POTENTIALS[settings.potential]
+        reach = settings.reward_scale * (potential.high - potential.low)
+        step = self.controls.largest_cost(settings.rounds_per_step)
+        bounds = {
+            "improvement": (-reach - settings.divergence_penalty, reach),
+            "time": (-max(1.0, step.time_s / settings.budget_s), 0.0),
+            "upload": (-1.0, 0.0),
+            "fairness": (-0.5, 0.5),
+        }
+        low, high = np.array([bounds[name] for name in settings.rewards], dtype=np.float32).T
+        return gym.spaces.Box(low, high, dtype=np.float32)
+
+
+MAX_NATS: Final = float(np.finfo(np.float32).max)
+"""What a loss that is not finite is reported as."""
+
+
+def _spread(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Return the (N,) standard deviation of the validation accuracy of clients that have such."""
+    chosen = num_samples[:, :, VAL] > 0
+    return scales.mean_and_spread(metrics[:, :, VAL, ACCURACY], chosen)[:, 1]

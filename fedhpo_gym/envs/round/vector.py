@@ -1,0 +1,221 @@
+"""The vector form of the round environments: N courses that take their rounds as one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fedhpo_gym.envs.batched.base import Actions, BatchedVectorEnv, Outcome, Seeds
+from fedhpo_gym.envs.batched.layout import Indices, Mask, Observations
+from fedhpo_gym.envs.round.env import choose_instance, describe_episode, describe_step
+from fedhpo_gym.envs.round.make import build_round_process, check_names
+from fedhpo_gym.envs.round.process import MAX_NATS, RoundProcess
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import METRICS
+
+
+def make_round_vector_env(
+    num_envs: int = 1,
+    *,
+    autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+    copy: bool = True,
+    vector_reward: bool = False,
+    render_mode: str | None = None,
+    **arguments: Any,
+) -> RoundVectorEnv:
+    """Build N round environments as one; the vector entry point of every `FedHPO-DAC-*` id.
+
+    Args:
+        num_envs: N.
+        autoreset_mode: "NextStep", "SameStep" or "Disabled"; see `BatchedVectorEnv`.
+        copy: hand out copies of the observations; see `BatchedVectorEnv`.
+        vector_reward: return reward vectors.
+        render_mode: None.
+        arguments: see `build_round_process`; all environments have the same.
+
+    Raises:
+        InvalidArgumentError: an argument is unknown or out of its range.
+        UnknownNameError: a name does not exist.
+        MissingDataError: the data set is not on this machine; says what to do.
+        MissingDependencyError: torch is not installed.
+    """
+    if render_mode is not None:
+        raise InvalidArgumentError(
+            "`render_mode` must be None for a vector environment, got "
+            f"{render_mode!r}; draw one environment made by `gymnasium.make`"
+        )
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        raise InvalidArgumentError(f"`num_envs` must be an integer >= 1, got {num_envs!r}")
+    check_names(arguments, ("vector_reward", "render_mode"))
+    process, fingerprint = build_round_process(**arguments, number=num_envs)
+    return RoundVectorEnv(
+        process,
+        fingerprint,
+        vector_reward=vector_reward,
+        autoreset_mode=autoreset_mode,
+        copy=copy,
+    )
+
+
+class RoundVectorEnv(BatchedVectorEnv):
+    """N round environments, bit for bit those of `gymnasium.make`, trained as one batch.
+
+    Courses are trained as one tensor program, whatever their instances and rounds. Those that share
+    minibatches also share matrix products: those on the same instance, at the same round, with the
+    same batch size, epochs and number of clients. `reset(options={"instance": i})` takes one index
+    for all environments, or N of them.
+
+    **Info** of a step, in Gymnasium's vector form (arrays, and a mask `_key` beside every `key`):
+    numbers as in `RoundEnv`, and the lists over clients as (N, clients) arrays. `step_info(i)`
+    gives all that a single environment says. What a single environment says at `reset` comes with
+    `reset` only, not with an autoreset.
+
+    Attributes:
+        process: the decision process.
+        reward_space: bounds of the reward vector of one environment. Rewards are (N,) float64, or
+            (N, rewards) float32 on `MO-` ids.
+    """
+
+    def __init__(
+        self,
+        process: RoundProcess,
+        fingerprint: str,
+        *,
+        vector_reward: bool = False,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+    ) -> None:
+        """Create the vector form of a process.
+
+        Args:
+            process: a process of N episodes.
+            fingerprint: digest of everything its numbers depend on.
+            vector_reward: return reward vectors.
+            autoreset_mode: see `BatchedVectorEnv`.
+            copy: see `BatchedVectorEnv`.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range.
+        """
+        super().__init__(
+            len(process.episodes.over),
+            process.observation_space,
+            process.controls.action_space,
+            autoreset_mode=autoreset_mode,
+            copy=copy,
+        )
+        self.process = process
+        self.reward_space = process.reward_space
+        self._fingerprint = fingerprint
+        self._vector_reward = vector_reward
+        self._no_rewards = np.zeros(self.num_envs)
+        if vector_reward:
+            self._no_rewards = np.zeros((self.num_envs, *self.reward_space.shape), np.float32)
+        self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
+        self._chosen: NDArray[Any] | None = None
+
+    def reset(
+        self, *, seed: int | Seeds | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observations, dict[str, Any]]:
+        """Start courses; see `BatchedVectorEnv.reset`.
+
+        Args:
+            seed: environment i gets `seed + i`, or `seed[i]`.
+            options: `reset_mask`, and `instance`: one index, or one per environment.
+
+        Raises:
+            InvalidArgumentError: a seed, the mask or an instance is not valid.
+        """
+        chosen = (options or {}).get("instance")
+        if chosen is not None:
+            try:
+                self._chosen = np.broadcast_to(np.asarray(chosen, dtype=object), self.num_envs)
+            except ValueError as error:
+                raise InvalidArgumentError(
+                    "`options['instance']` must be one index, or one for each of "
+                    f"{self.num_envs} environments, got {chosen!r}"
+                ) from error
+        try:
+            return super().reset(seed=seed, options=options)
+        finally:
+            self._chosen = None
+
+    def step_info(self, index: int) -> dict[str, Any]:
+        """Return the `info` that a single environment returns with its last step.
+
+        Raises:
+            InvalidArgumentError: there is no such environment, or it has not stepped yet.
+        """
+        stepped = 0 <= index < self.num_envs and self.process.episodes.steps[index] > 0
+        if not stepped:
+            raise InvalidArgumentError(
+                f"`index` must name one of {self.num_envs} environments that has stepped since its "
+                f"reset, got {index!r}"
+            )
+        return describe_step(self.process, index)
+
+    def _restart(self, where: Indices, seeds: Seeds) -> None:
+        drawn = []
+        for index, seed in zip(where.tolist(), seeds, strict=True):
+            rng = self._rngs[index]
+            if rng is None or seed is not None:
+                rng, _ = seeding.np_random(seed)
+                self._rngs[index] = rng
+            options = None if self._chosen is None else {"instance": self._chosen[index]}
+            drawn.append(choose_instance(rng, len(self.process.instances), options))
+        self.process.start(where, drawn)
+        self._show()
+
+    def _advance(self, actions: Actions, active: Mask) -> Outcome:
+        never = np.zeros(self.num_envs, dtype=np.bool_)
+        if not active.any():  # all are about to be reset: nothing is trained
+            return Outcome(self._no_rewards.copy(), never, never.copy(), self._info())
+        outcome = self.process.step(actions)
+        self._show()
+        rewards = outcome.vectors if self._vector_reward else outcome.scalars
+        return Outcome(rewards.copy(), outcome.terminated.copy(), never, self._info())
+
+    def _show(self) -> None:
+        self.layout.fill(self._frame, self.process.observe())
+
+    def _describe(self, index: int) -> dict[str, Any]:
+        return describe_episode(self.process, index, self._fingerprint)
+
+    def _info(self) -> dict[str, Any]:
+        state = self.process.episodes
+        loss = np.minimum(state.loss[:, -1], MAX_NATS)
+        accuracy = state.accuracy[:, -1].copy()
+        test = np.minimum(state.test, MAX_NATS)
+        alphas, seeds = np.array([(i.alpha, i.seed) for i in self.process.instances]).T
+        info: dict[str, Any] = {
+            "trial": state.steps.copy(),
+            "elapsed_s": state.elapsed_s.copy(),
+            "objectives": {"val_loss": loss[:, 1].copy(), "val_error": 1.0 - accuracy[:, 1]},
+            "fidelity": {"round": state.rounds.copy()},
+            "cost": {
+                key: np.array([cost[key] for cost in state.cost]) for key in ("time_s", "rounds")
+            },
+            "incumbent": {"trial": state.best_step.copy(), "val_loss": state.best_loss.copy()},
+            "test": {metric: test[:, i].copy() for i, metric in enumerate(METRICS)},
+            "train_loss": loss[:, 0].copy(),
+            "val_loss": loss[:, 1].copy(),
+            "train_accuracy": accuracy[:, 0].copy(),
+            "val_accuracy": accuracy[:, 1].copy(),
+            "diverged": state.diverged.copy(),
+            "instance": {
+                "index": state.instance.copy(),
+                "alpha": alphas[state.instance],
+                "seed": seeds[state.instance].astype(np.int64),
+            },
+            "num_train_samples": np.where(state.trained, state.num_samples[:, :, 0], 0),
+            "num_val_samples": np.where(state.trained, state.num_samples[:, :, 1], 0),
+        }
+        if self.process.controls.num_rows is not None:
+            info["val_loss_before"] = state.val_loss_before.copy()
+            info["val_loss_after"] = state.val_loss_after.copy()
+        return info

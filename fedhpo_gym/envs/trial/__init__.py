@@ -1,0 +1,1 @@
+"""The trial environments: a step is one function evaluation f(configuration, fidelity)."""

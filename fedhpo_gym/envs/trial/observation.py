@@ -1,0 +1,102 @@
+"""What an agent sees: flat dictionaries of finite float32 arrays."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.envs.trial.history import History
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import METRICS, Evaluation, Split
+from fedhpo_gym.objectives import (
+    CAP,
+    FAIRNESS_NAMES,
+    MAX_LOSS,
+    PRIVACY_NAMES,
+    Objective,
+    PrivacyLedger,
+    PrivacyLedgers,
+    client_fairness,
+)
+
+SEEN_SPLITS: tuple[Split, ...] = ("train", "val")
+MAX_TIME_S = 1e30
+MAX_TRIALS = 1e9
+
+
+def space(action_size: int, objective: Objective) -> gym.spaces.Dict:
+    """Return the observation space for actions of a size and a first objective."""
+
+    def box(low: float, high: float, size: int) -> gym.spaces.Box:
+        return gym.spaces.Box(low, high, (size,), np.float32)
+
+    ends = [objective.error(bound) for bound in objective.bounds]
+    splits = len(SEEN_SPLITS)
+    return gym.spaces.Dict(
+        {
+            "loss": box(0.0, MAX_LOSS, splits),
+            "accuracy": box(0.0, 1.0, splits),
+            "f1": box(0.0, 1.0, splits),
+            "fairness": box(0.0, 1.0, len(FAIRNESS_NAMES)),
+            "privacy": box(0.0, CAP, len(PRIVACY_NAMES)),
+            "elapsed_time": box(0.0, MAX_TIME_S, 1),
+            "trials": box(0.0, MAX_TRIALS, 1),
+            "incumbent": box(-1.0, 1.0, action_size),
+            "incumbent_value": box(min(ends), max(ends), 1),
+        }
+    )
+
+
+def empty(spaces: gym.spaces.Dict) -> dict[str, NDArray[np.float32]]:
+    """Return the observation before the first trial: zeros, and the worst losses."""
+    worst = {"loss", "incumbent_value"}
+    return {
+        name: inside(spaces, name, np.full(box.shape or (), np.inf if name in worst else 0.0))
+        for name, box in spaces.items()
+    }
+
+
+def observe(
+    spaces: gym.spaces.Dict,
+    evaluation: Evaluation,
+    privacy: PrivacyLedger,
+    history: History,
+    objective: Objective,
+) -> dict[str, NDArray[np.float32]]:
+    """Return the observation after the last trial of a history."""
+    incumbent = history.incumbent
+    raw: dict[str, ArrayLike] = {
+        "elapsed_time": [history.trials[-1].elapsed_s],
+        "trials": [len(history.trials)],
+        "incumbent": incumbent.action,
+        "incumbent_value": [objective.error(incumbent.values[objective.name])],
+    }
+    seen = {name: inside(spaces, name, value) for name, value in raw.items()}
+    return {**measure(spaces, evaluation, privacy), **seen}
+
+
+def measure(
+    spaces: gym.spaces.Dict,
+    evaluation: Evaluation | Evaluations,
+    privacy: PrivacyLedger | PrivacyLedgers,
+) -> dict[str, NDArray[np.float32]]:
+    """Return what an observation says about the last trial alone.
+
+    One evaluation gives the shapes of the space, B evaluations a leading axis of B, which `privacy`
+    has only where it differs between them.
+    """
+    raw: dict[str, ArrayLike] = {
+        metric: np.stack([evaluation.mean(split, metric) for split in SEEN_SPLITS], axis=-1)
+        for metric in METRICS
+    }
+    raw.update(fairness=client_fairness(evaluation), privacy=privacy.vector())
+    return {name: inside(spaces, name, value) for name, value in raw.items()}
+
+
+def inside(spaces: gym.spaces.Dict, name: str, value: ArrayLike) -> NDArray[np.float32]:
+    """Clip (..., size) values: losses have no bound, and rounding to float32 may step over one."""
+    box = spaces[name]
+    assert isinstance(box, gym.spaces.Box)  # noqa: S101 - our own invariant
+    clipped: NDArray[np.float32] = np.clip(value, box.low, box.high).astype(np.float32)
+    return clipped

@@ -1,0 +1,88 @@
+"""Many function evaluations of one federation side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import (
+    METRICS,
+    SPLITS,
+    Evaluation,
+    Metric,
+    Split,
+    client_means,
+    position,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluations:
+    """B answers of one backend, each with the same S seeds and N clients.
+
+    Every number equals, bit for bit, the one an `Evaluation` of the same answer gives.
+
+    Attributes:
+        best: (B, S, N, 3, 3) metrics at the round of the lowest validation loss so far.
+        num_samples: (S, N, 3) samples of each client in each split.
+
+    Raises:
+        InvalidArgumentError: the shapes do not fit together.
+    """
+
+    best: NDArray[np.floating]
+    num_samples: NDArray[np.integer]
+
+    def __post_init__(self) -> None:
+        """Check the shapes."""
+        expected = (*self.num_samples.shape[:2], len(SPLITS), len(METRICS))
+        if self.best.ndim != 5 or self.best.shape[1:] != expected:
+            raise InvalidArgumentError(
+                f"`best` must have shape (evaluations, {', '.join(map(str, expected))}) to match "
+                f"`num_samples`, got {self.best.shape}."
+            )
+
+    @classmethod
+    def stack(cls, evaluations: Sequence[Evaluation]) -> Evaluations:
+        """Put evaluations with the same seeds and clients side by side.
+
+        Raises:
+            InvalidArgumentError: there is none, or their samples differ.
+        """
+        if not evaluations:
+            raise InvalidArgumentError("`evaluations` must hold at least one, got none.")
+        samples = evaluations[0].num_samples
+        if not all(np.array_equal(samples, other.num_samples) for other in evaluations):
+            raise InvalidArgumentError("`evaluations` must have the same samples, but they differ.")
+        return cls(np.stack([evaluation.best for evaluation in evaluations]), samples)
+
+    def mean(self, split: Split, metric: Metric) -> NDArray[np.float64]:
+        """Return (B,) numbers; see `Evaluation.mean`.
+
+        Raises:
+            UnknownNameError: the split or the metric does not exist.
+            InvalidArgumentError: a seed has no sample in the split.
+        """
+        row, column = position("split", split, SPLITS), position("metric", metric, METRICS)
+        values = self._means[:, row, column]
+        if np.isnan(values).any():
+            raise InvalidArgumentError(f"`split` must hold samples, but {split!r} is empty.")
+        return values
+
+    @cached_property
+    def _means(self) -> NDArray[np.float64]:
+        return client_means(self.best, self.num_samples)
+
+    def clients(self, split: Split, metric: Metric) -> NDArray[np.floating]:
+        """Return the (B, S, N) view of one metric in one split, client by client.
+
+        Raises:
+            UnknownNameError: the split or the metric does not exist.
+        """
+        row, column = position("split", split, SPLITS), position("metric", metric, METRICS)
+        return self.best[..., row, column]

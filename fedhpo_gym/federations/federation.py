@@ -1,0 +1,185 @@
+"""A federation: one data set, split and partitioned over clients, as one seed sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.datasets import Dataset
+from fedhpo_gym.datasets.records import DRAWN, Features
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.federations.lda import lda_partition, split_sizes
+from fedhpo_gym.seeding import stream
+
+PREPROCESSINGS = ("label_encoded", "standardized")
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """The data of all clients under one seed.
+
+    Attributes:
+        features: (n, ...) float32, or uint8 for images and integers for tokens.
+        labels: (n,) int64.
+        num_classes: number of classes.
+        clients: `clients[i][s]` are the row indices of client i in split s (train, val, test).
+        seed: the seed that split and partitioned the data set.
+    """
+
+    features: Features
+    labels: NDArray[np.int64]
+    num_classes: int
+    clients: tuple[tuple[Indices, ...], ...]
+    seed: int
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return len(self.clients)
+
+    @cached_property
+    def num_samples(self) -> NDArray[np.int64]:
+        """(clients, splits) number of samples."""
+        return np.array([[len(rows) for rows in client] for client in self.clients])
+
+    @cached_property
+    def label_counts(self) -> tuple[int, ...]:
+        """How many samples of all clients and splits have each label."""
+        rows = np.concatenate([rows for client in self.clients for rows in client])
+        counts: list[int] = np.bincount(self.labels[rows], minlength=self.num_classes).tolist()
+        return tuple(counts)
+
+
+def make_federation(
+    dataset: Dataset,
+    seed: int,
+    num_clients: int = 5,
+    alpha: float = 0.5,
+    preprocessing: str = "label_encoded",
+) -> Federation:
+    """Split a data set and partition each split over clients by LDA, independently.
+
+    As in the runs behind the original tables, the seed of a course also draws its split and its
+    partition. Splits are 80/10/10, unless the data set publishes them: then what it left together
+    is split, 80/20 into training and validation data. Where it publishes no labelled test data, a
+    tenth of its training data is.
+
+    Args:
+        dataset: the data.
+        seed: seed of the split and the partition.
+        num_clients: number of clients.
+        alpha: concentration of the label distribution over clients.
+        preprocessing: "label_encoded" leaves features as they are, as the paper did;
+            "standardized" gives them zero mean and unit variance over the training split.
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range; see `lda_partition`.
+    """
+    splits = _draw_splits(dataset, seed)
+    rng = stream(seed, "partition")
+    parts = [
+        [rows[part] for part in lda_partition(dataset.labels[rows], num_clients, alpha, rng)]
+        for rows in splits
+    ]
+    clients = tuple(tuple(parts[s][i] for s in range(len(SPLITS))) for i in range(num_clients))
+    return _federation(dataset, clients, splits[0], seed, preprocessing)
+
+
+def make_user_federation(
+    dataset: Dataset,
+    seed: int,
+    preprocessing: str = "label_encoded",
+    fractions: tuple[float, float] = (0.6, 0.2),
+    num_users: int | None = None,
+) -> Federation:
+    """Make users of a data set clients and split the samples of each at random.
+
+    Args:
+        dataset: the data, with users.
+        seed: seed of the split.
+        preprocessing: see `make_federation`.
+        fractions: shares of training and validation data; the rest is test data. A user with
+            three samples or more has at least one in each split.
+        num_users: users to keep of a data set with more; all by default. They are drawn among
+            those with three samples or more, the same under every seed.
+
+    Raises:
+        InvalidArgumentError: the data set has no users, or an argument is out of its range.
+    """
+    if dataset.users is None:
+        raise InvalidArgumentError(f"`dataset` must have users, got {dataset.name}; use LDA")
+    order = np.argsort(dataset.users, kind="stable")
+    bounds = np.flatnonzero(np.diff(dataset.users[order])) + 1
+    rng = stream(seed, "split")
+    clients = []
+    for rows in _some_users(np.split(order, bounds), num_users):
+        rows = rng.permutation(rows)
+        held_out = [
+            max(round(share * len(rows)), 1) for share in (fractions[1], 1 - sum(fractions))
+        ]
+        if len(rows) < 3:
+            held_out = [0, len(rows) - 1]
+        cuts = np.cumsum([len(rows) - sum(held_out), held_out[0]])
+        clients.append(tuple(np.split(rows, cuts)))
+    train = np.concatenate([client[0] for client in clients])
+    return _federation(dataset, tuple(clients), train, seed, preprocessing)
+
+
+def _some_users(users: list[Indices], number: int | None) -> list[Indices]:
+    if number is None or len(users) <= number:
+        return users
+    splittable = [rows for rows in users if len(rows) >= len(SPLITS)]
+    drawn = stream(0, "users").permutation(len(splittable))[:number]
+    return [splittable[i] for i in np.sort(drawn)]
+
+
+def _draw_splits(dataset: Dataset, seed: int) -> list[Indices]:
+    """Return the rows of train, validation and test data."""
+    rng = stream(seed, "split")
+    fixed = dataset.fixed_split
+    if fixed is None:
+        order = rng.permutation(len(dataset.labels))
+        return np.split(order, np.cumsum(split_sizes(len(order)))[:-1])
+    splits = [np.flatnonzero(fixed == code) for code in range(len(SPLITS))]
+    if not len(splits[2]):
+        order = rng.permutation(splits[0])
+        splits[0], splits[2] = np.split(order, [round(0.9 * len(order))])
+    order = rng.permutation(np.flatnonzero(fixed == DRAWN))
+    kept = len(order) if len(splits[1]) else round(0.8 * len(order))
+    return [
+        np.concatenate([splits[0], order[:kept]]),
+        np.concatenate([splits[1], order[kept:]]),
+        splits[2],
+    ]
+
+
+def _federation(
+    dataset: Dataset,
+    clients: tuple[tuple[Indices, ...], ...],
+    train_rows: Indices,
+    seed: int,
+    preprocessing: str,
+) -> Federation:
+    if preprocessing not in PREPROCESSINGS:
+        raise InvalidArgumentError(
+            f"preprocessing must be one of {PREPROCESSINGS}, got {preprocessing!r}"
+        )
+    features = dataset.features
+    if preprocessing == "standardized":
+        if features.dtype.kind != "f" or not isinstance(features, np.ndarray):
+            raise InvalidArgumentError(
+                'preprocessing="standardized" is for tables; '
+                f"{dataset.name} is normalised by its model: leave the default"
+            )
+        train = features[train_rows]
+        scale = train.std(axis=0)
+        features = (features - train.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
+    if features.dtype == np.float64:
+        features = np.asarray(features, dtype=np.float32)
+    return Federation(features, dataset.labels, dataset.num_classes, clients, int(seed))

@@ -1,0 +1,248 @@
+"""What a surrogate can be fitted on: a table, or a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.fitting.data import Rows
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.surrogates.inputs import Inputs
+from fedhpo_gym.surrogates.outputs import to_outputs, weights_of
+from fedhpo_gym.tables import Sample, Table, list_samples, list_tables, open_sample, open_table
+from fedhpo_gym.tables.naming import build_arguments
+from fedhpo_gym.tables.stored import StoredCurves
+
+MEASURES = ("val_accuracy", "log_val_loss")
+
+
+class Source(Protocol):
+    """Learning curves that a surrogate can be fitted on.
+
+    Attributes:
+        kind: what it is, for cards.
+        foldings: the ways in which rows are held out; the last one chooses among the variants of a
+            candidate.
+    """
+
+    kind: ClassVar[str]
+    foldings: ClassVar[tuple[str, ...]]
+
+    @property
+    def stored(self) -> StoredCurves:
+        """Its card, name, seeds and checksum."""
+
+    @property
+    def fidelity_space(self) -> SearchSpace:
+        """The rounds and rates that a surrogate fitted on it may be asked for."""
+
+    @property
+    def inputs(self) -> Inputs:
+        """The encoding of its rows."""
+
+    @property
+    def num_configurations(self) -> int:
+        """How many configurations it holds."""
+
+    @property
+    def num_held_out(self) -> int:
+        """How many groups of rows can be held out."""
+
+    def rows(self, limit: int, rng: np.random.Generator) -> Rows:
+        """Return all rows, or as many as `limit` drawn without replacement.
+
+        A row is one configuration, round, client sample rate and seed.
+        """
+
+    @property
+    def seed_spread(self) -> dict[str, float]:
+        """How far a seed lies from the mean of the others at the same point, on average.
+
+        The error of predicting a seed from the others at the very same point: the yardstick for
+        errors of a surrogate, which has not seen the point. Empty where no point has two seeds.
+        """
+
+
+def open_source(name: str) -> Source:
+    """Open what the surrogate of a variant is fitted on: its table, else its sample.
+
+    Raises:
+        MissingDataError: there is neither; names the commands that build them.
+        DamagedDataError: it is damaged; names the repair command.
+    """
+    if name in list_tables():
+        return TableSource(open_table(name))
+    if name in list_samples():
+        return SampleSource(open_sample(name))
+    words = build_arguments(name)
+    raise MissingDataError(
+        f"there is neither a table nor a sample {name!r} to fit a surrogate on; build one with "
+        f"`fedhpo-gym build {words}` or `fedhpo-gym build {words} --sample N`"
+    )
+
+
+def intervals(space: SearchSpace) -> SearchSpace:
+    """Return a grid's space with every value between its points legal."""
+    continuous = (replace(d, values=None) if d.low < d.high else d for d in space.dimensions)
+    return SearchSpace(tuple(continuous))
+
+
+def _inputs(stored: Table | Sample) -> Inputs:
+    clients = stored.num_samples.shape[1]
+    return Inputs(intervals(stored.space), max(stored.rounds), clients, stored.seeds)
+
+
+def _metrics(stored: Table | Sample, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return (n, clients, splits, metrics) of rows numbered over all axes but the clients."""
+    clients = stored.num_samples.shape[1]
+    metrics = np.empty((len(chosen), clients, len(SPLITS), len(METRICS)), dtype=np.float32)
+    for s, split in enumerate(SPLITS):
+        for m, metric in enumerate(METRICS):
+            values = stored.values("best", split, metric)
+            metrics[:, :, s, m] = values.reshape(-1, clients)[chosen]
+    return metrics
+
+
+def _draw(total: int, limit: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    if limit >= total:
+        return np.arange(total)
+    return np.sort(rng.choice(total, limit, replace=False))
+
+
+class TableSource:
+    """The whole grid; by row, as the paper cuts folds, and by configuration."""
+
+    kind: ClassVar[str] = "table"
+    foldings: ClassVar[tuple[str, ...]] = ("by_configuration", "by_row")
+
+    def __init__(self, table: Table) -> None:
+        self.stored = table
+        self.inputs = _inputs(table)
+        self.fidelity_space = intervals(table.fidelity_space)
+        self.num_configurations = self.num_held_out = table.space.grid_size
+
+    def rows(self, limit: int, rng: np.random.Generator) -> Rows:
+        """See `Source.rows`."""
+        table = self.stored
+        grid = table.space.grid_shape
+        shape = (len(table.rounds), *grid, len(table.rates), len(table.seeds))
+        chosen = _draw(int(np.prod(shape)), limit, rng)
+        at = np.unravel_index(chosen, shape)
+        pairs = zip(self.inputs.space.dimensions, table.space.dimensions, strict=True)
+        scales = [np.array([d.encode(value) for value in points.grid]) for d, points in pairs]
+        seed_weights = weights_of(table.num_samples)
+        best_round = table.codes("best_round").ravel()[chosen]
+        return Rows(
+            inputs=self.inputs.many(
+                np.column_stack([scale[i] for scale, i in zip(scales, at[1:-2], strict=True)]),
+                np.array(table.rounds)[at[0]],
+                np.array(table.rates)[at[-2]],
+                at[-1],
+            ),
+            outputs=to_outputs(_metrics(table, chosen), best_round, seed_weights[at[-1]]),
+            seed=at[-1],
+            seed_weights=seed_weights,
+            configuration=np.ravel_multi_index(at[1:-2], grid).astype(np.int64),
+        )
+
+    @cached_property
+    def seed_spread(self) -> dict[str, float]:
+        """See `Source.seed_spread`."""
+        table = self.stored
+        values = (
+            table.objective("val", "accuracy"),
+            np.log(table.objective("val", "loss") + 1e-12),
+        )
+        others = len(table.seeds) - 1
+        spread: dict[str, float] = {}
+        for measure, value in zip(MEASURES, values, strict=True):
+            rest = value.sum(axis=-1, keepdims=True) - value
+            distance = np.abs(value - rest / others).mean() if others else 0.0
+            spread[measure] = float(f"{distance:.4g}")
+        return spread
+
+
+class SampleSource:
+    """Courses spread over the space; those of one configuration or block are held out together.
+
+    A block is what a design makes of courses that are cheap together: same integers, client sample
+    rate and seed. With other rounds of a course, or courses with the same minibatches, among the
+    training rows, every model would look good.
+    """
+
+    kind: ClassVar[str] = "sample"
+    foldings: ClassVar[tuple[str, ...]] = ("by_configuration",)
+
+    def __init__(self, sample: Sample) -> None:
+        self.stored = sample
+        self.inputs = _inputs(sample)
+        self.fidelity_space = intervals(sample.fidelity_space)
+        self._configurations = sample.configurations()
+        same = _number([tuple(c.values()) for c in self._configurations])
+        self.num_configurations = int(same.max()) + 1
+        self._together = _joined(same, _number(self._shared()))
+        self.num_held_out = len(np.unique(self._together))
+
+    def _shared(self) -> list[tuple[Any, ...]]:
+        """Return, per course, what its block has in common."""
+        integers = [d.name for d in self.stored.space.dimensions if d.kind == "int"]
+        rates, seeds = (self.stored.codes(name) for name in ("client_sample_rate", "seed"))
+        pairs = zip(rates.tolist(), seeds.tolist(), strict=True)
+        return [
+            (*(configuration[name] for name in integers), *pair)
+            for configuration, pair in zip(self._configurations, pairs, strict=True)
+        ]
+
+    def rows(self, limit: int, rng: np.random.Generator) -> Rows:
+        """See `Source.rows`."""
+        sample = self.stored
+        shape = (len(sample), len(sample.rounds))
+        chosen = _draw(len(sample) * len(sample.rounds), limit, rng)
+        course, row = np.unravel_index(chosen, shape)
+        seed = sample.codes("seed")[course]
+        coordinates = np.stack([self.inputs.space.encode(c) for c in self._configurations])
+        seed_weights = weights_of(sample.num_samples)
+        best_round = sample.codes("best_round").ravel()[chosen]
+        return Rows(
+            inputs=self.inputs.many(
+                coordinates[course],
+                np.array(sample.rounds)[row],
+                sample.codes("client_sample_rate")[course],
+                seed,
+            ),
+            outputs=to_outputs(_metrics(sample, chosen), best_round, seed_weights[seed]),
+            seed=seed,
+            seed_weights=seed_weights,
+            configuration=self._together[course],
+        )
+
+    @property
+    def seed_spread(self) -> dict[str, float]:
+        """See `Source.seed_spread`; a sample has every configuration under one seed."""
+        return {}
+
+
+def _number(keys: list[tuple[Any, ...]]) -> NDArray[np.int64]:
+    """Return the same number for equal keys, counted from 0."""
+    known: Mapping[Any, int] = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return np.array([known[key] for key in keys], dtype=np.int64)
+
+
+def _joined(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return numbers that are equal where either of two numberings is, directly or by a chain."""
+    joined = one
+    while True:
+        before = joined
+        for numbers in (one, other):
+            least = np.full(int(numbers.max()) + 1, len(one))
+            np.minimum.at(least, numbers, joined)
+            joined = least[numbers]
+        if np.array_equal(joined, before):
+            return joined

@@ -1,0 +1,6 @@
+"""Search spaces, and the only codec between actions and configurations."""
+
+from fedhpo_gym.space.dimension import ACTION_SLACK, Dimension, Value
+from fedhpo_gym.space.space import SearchSpace
+
+__all__ = ["ACTION_SLACK", "Dimension", "SearchSpace", "Value"]

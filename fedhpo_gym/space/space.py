@@ -1,0 +1,287 @@
+"""The search space, and the only codec between actions and configurations.
+
+An action is a vector in [-1, 1]^n, one coordinate per dimension. A uniform coordinate is a
+uniform draw over the grid points, or over the interval on its linear or logarithmic scale, so
+sampling actions uniformly is random search with the right prior.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.errors import InvalidArgumentError, suggest, unknown_name
+from fedhpo_gym.space.dimension import ACTION_SLACK, SCOPES, Dimension, Scope, Value
+
+__all__ = ["Dimension", "Scope", "SearchSpace", "Value"]
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """An ordered set of dimensions; reads like a mapping from name to dimension.
+
+    Attributes:
+        dimensions: The dimensions; action coordinates and grid axes follow their order.
+
+    Raises:
+        InvalidArgumentError: Two dimensions share a name.
+    """
+
+    dimensions: tuple[Dimension, ...]
+
+    def __post_init__(self) -> None:
+        """Check that no name repeats."""
+        object.__setattr__(self, "dimensions", tuple(self.dimensions))
+        if len(set(self.names)) != len(self.dimensions):
+            raise InvalidArgumentError(
+                f"`dimensions` must have distinct names, got {list(self.names)}."
+            )
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the dimensions, in order."""
+        return tuple(dimension.name for dimension in self.dimensions)
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Number of grid points of each dimension.
+
+        Raises:
+            InvalidArgumentError: A dimension is an interval without ``bins``.
+        """
+        return tuple(len(dimension.grid) for dimension in self.dimensions)
+
+    @property
+    def grid_size(self) -> int:
+        """Number of configurations on the grid.
+
+        Raises:
+            InvalidArgumentError: A dimension is an interval without ``bins``.
+        """
+        return math.prod(self.grid_shape)
+
+    def __len__(self) -> int:
+        """Return the number of dimensions."""
+        return len(self.dimensions)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names, as a mapping does."""
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a dimension has this name."""
+        return name in self.names
+
+    def __getitem__(self, name: str) -> Dimension:
+        """Return the dimension of this name.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
+        if name not in self.names:
+            raise unknown_name("dimension", name, self.names)
+        return self.dimensions[self.names.index(name)]
+
+    def subset(self, scope: Scope) -> "SearchSpace":
+        """Return the space of the dimensions of one scope.
+
+        Raises:
+            UnknownNameError: ``scope`` does not exist.
+        """
+        if scope not in SCOPES:
+            raise unknown_name("scope", scope, SCOPES)
+        return SearchSpace(tuple(d for d in self.dimensions if d.scope == scope))
+
+    def discretized(self) -> "SearchSpace":
+        """Return the space in which only grid points are legal.
+
+        Raises:
+            InvalidArgumentError: A dimension is an interval without ``bins``.
+        """
+        return SearchSpace(tuple(dimension.discretized() for dimension in self.dimensions))
+
+    def within(self, other: "SearchSpace") -> "SearchSpace":
+        """Return the grid without the points that are not legal in another space.
+
+        Args:
+            other: a space with the same names.
+
+        Raises:
+            InvalidArgumentError: a dimension is an interval without ``bins``, or has no point left.
+        """
+        kept = {
+            d.name: tuple(v for v in d.grid if other[d.name].contains(v))
+            for d in self.discretized().dimensions
+        }
+        empty = [name for name, values in kept.items() if not values]
+        if empty:
+            raise InvalidArgumentError(f"No grid point of {empty} is legal in the other space.")
+        return SearchSpace(
+            tuple(
+                replace(d, low=kept[d.name][0], high=kept[d.name][-1], values=kept[d.name])
+                for d in self.dimensions
+            )
+        )
+
+    def fix(self, mapping: Mapping[str, object]) -> "SearchSpace":
+        """Return the space without the dimensions held still by ``mapping``.
+
+        Raises:
+            UnknownNameError: A key is no dimension.
+            InvalidArgumentError: A value is not legal.
+        """
+        for name, value in mapping.items():
+            self[name].validate(value, "mapping")
+        return SearchSpace(tuple(d for d in self.dimensions if d.name not in mapping))
+
+    def decode(self, action: ArrayLike) -> dict[str, Value]:
+        """Return the configuration of an action.
+
+        Args:
+            action: (n,) coordinates in [-1, 1].
+
+        Raises:
+            InvalidArgumentError: The shape is wrong or a coordinate is not in [-1, 1].
+        """
+        array = self._actions(action, (len(self),))
+        return {d.name: d.decode(u) for d, u in zip(self.dimensions, array.tolist(), strict=True)}
+
+    def encode(self, mapping: Mapping[str, object]) -> NDArray[np.float32]:
+        """Return the (n,) action of a configuration; ``decode`` gives grid points back exactly.
+
+        Values of a float interval come back up to the resolution of float32.
+
+        Raises:
+            InvalidArgumentError: The configuration is not legal.
+        """
+        config = self.validate(mapping)
+        return np.array([d.encode(config[d.name]) for d in self.dimensions], dtype=np.float32)
+
+    def grid_indices(self, actions: ArrayLike) -> NDArray[np.int64]:
+        """Return (..., n) grid indices of (..., n) actions; ``index(decode(a))`` for many.
+
+        Raises:
+            InvalidArgumentError: A dimension is an interval, the shape is wrong, or a
+                coordinate is not in [-1, 1].
+        """
+        intervals = [d.name for d in self.dimensions if d.values is None]
+        if intervals:
+            raise InvalidArgumentError(
+                f"Only a grid has indices, but {intervals} are intervals; call discretized()."
+            )
+        array = self._actions(actions, (*np.shape(actions)[:-1], len(self)))
+        return self._cells(array).astype(np.int64)
+
+    def flat_grid_indices(self, actions: NDArray[np.floating]) -> NDArray[np.intp]:
+        """Return (...) positions on the flattened grid; `grid_indices` and `ravel_multi_index`.
+
+        For those who have checked already that the space is a grid and the actions lie in it.
+        """
+        # The product of floats is exact (whole numbers below 2^53) and faster than one of ints.
+        return (self._cells(actions) @ self._strides).astype(np.intp)
+
+    def _cells(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
+        half_shape, last = self._half_shape
+        cells: NDArray[np.float64] = np.add(actions, 1.0, dtype=np.float64)
+        cells *= half_shape  # like (u + 1) / 2 * size: halving is exact
+        # Truncation towards zero also clips what rounding left just below -1.
+        np.trunc(cells, out=cells)
+        np.minimum(cells, last, out=cells)
+        return cells
+
+    @cached_property
+    def _half_shape(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        shape = np.array(self.grid_shape, dtype=np.float64)
+        return shape / 2.0, shape - 1.0
+
+    @cached_property
+    def _strides(self) -> NDArray[np.float64]:
+        steps = np.cumprod([1, *reversed(self.grid_shape[1:])])[::-1]
+        return steps.astype(np.float64)
+
+    def validate(
+        self, mapping: Mapping[str, object], what: str = "configuration"
+    ) -> dict[str, Value]:
+        """Return the configuration with built-in numbers, in canonical order.
+
+        Args:
+            mapping: One value per dimension; numpy scalars are welcome, booleans are not.
+            what: What to call it in error messages.
+
+        Raises:
+            InvalidArgumentError: A key is missing or unknown, or a value has the wrong type
+                or is out of range.
+            OffGridError: A value is in range but not on the grid.
+        """
+        if not isinstance(mapping, Mapping):
+            raise InvalidArgumentError(f"`{what}` must be a mapping, got {mapping!r}.")
+        missing = [name for name in self.names if name not in mapping]
+        if unknown := [str(name) for name in mapping if name not in self.names]:
+            free = missing or self.names
+            raise InvalidArgumentError(
+                f"`{what}` has unknown keys {unknown}.{suggest(unknown[0], free)}"
+            )
+        if missing:
+            raise InvalidArgumentError(
+                f"`{what}` must have a value for each of {list(self.names)}, but {missing} "
+                "are missing."
+            )
+        return {d.name: d.validate(mapping[d.name], what) for d in self.dimensions}
+
+    def index(self, mapping: Mapping[str, object]) -> tuple[int, ...]:
+        """Return the grid index of a configuration.
+
+        Raises:
+            InvalidArgumentError: The configuration is not legal, or a dimension has no grid.
+            OffGridError: A value is in range but not on the grid.
+        """
+        config = self.validate(mapping)
+        return tuple(d.index(config[d.name]) for d in self.dimensions)
+
+    def sample(self, rng: np.random.Generator) -> dict[str, Value]:
+        """Return a random configuration, uniform in action coordinates."""
+        return self.decode(rng.uniform(-1.0, 1.0, size=len(self)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the space as plain JSON data."""
+        records = [asdict(dimension) for dimension in self.dimensions]
+        for record in records:
+            record["values"] = None if record["values"] is None else list(record["values"])
+        return {"dimensions": records}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild a space from what ``to_dict`` returned.
+
+        Raises:
+            InvalidArgumentError: The data has no or wrong fields.
+        """
+        if set(data) != {"dimensions"}:
+            raise InvalidArgumentError(
+                f"`data` must have the one key 'dimensions', got {sorted(data)}."
+            )
+        return cls(tuple(_dimension(record) for record in data["dimensions"]))
+
+    def _actions(self, action: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        array = np.asarray(action, dtype=np.float64)
+        if array.shape != shape:
+            raise InvalidArgumentError(f"`action` must have shape {shape}, got {array.shape}.")
+        if not np.all(np.abs(array) <= 1.0 + ACTION_SLACK):
+            raise InvalidArgumentError(f"`action` must be in [-1, 1], got {array.tolist()}.")
+        return array
+
+
+def _dimension(record: Mapping[str, Any]) -> Dimension:
+    known = [field.name for field in fields(Dimension)]
+    unknown = sorted(set(record) - set(known))
+    missing = sorted({"name", "low", "high", "kind"} - set(record))
+    if unknown or missing:
+        raise InvalidArgumentError(
+            f"A dimension has unknown fields {unknown} and lacks {missing}; it has {known}."
+        )
+    values = record.get("values")
+    return Dimension(**{**record, "values": None if values is None else tuple(values)})

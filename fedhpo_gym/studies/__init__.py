@@ -1,0 +1,1 @@
+"""Planning, running and replaying studies: agents on environments, one record per run."""

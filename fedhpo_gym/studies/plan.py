@@ -1,0 +1,150 @@
+"""What a study runs: every agent on every problem with every seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from fedhpo_gym.agents import LEARNED_AGENTS, MULTI_FIDELITY_AGENTS, agent_class
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.studies.environments import make_environment, resolve_id
+from fedhpo_gym.tasks import get_task
+
+FREE = "free"
+ROUND = "round"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be compared.
+
+    Attributes:
+        ids: environment ids, version optional.
+        agents: names of agents.
+        seeds: runs per agent and environment.
+        backend: where numbers come from; None for the environment's choice.
+        budget_s: simulated seconds of a run; None for the environment's.
+        fidelity: fidelity of every trial, by name; full where it says nothing, `FREE` leaves it to
+            the agent.
+        arguments: further arguments of `gymnasium.make`.
+    """
+
+    ids: Sequence[str]
+    agents: Sequence[str]
+    seeds: int = 5
+    backend: str | None = None
+    budget_s: float | None = None
+    fidelity: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run to do: what to make, and who acts in it."""
+
+    id: str
+    kwargs: Mapping[str, Any]
+    agent: str
+    seed: int
+
+
+def make_plans(request: Request) -> list[Plan]:
+    """Check all arguments before the first run, and return the runs in order.
+
+    Raises:
+        InvalidArgumentError: an argument is malformed or given twice, or an agent cannot act in an
+            environment.
+        UnknownNameError: no such environment, agent or fidelity.
+        MissingDependencyError: an agent's library is not installed.
+    """
+    if request.seeds < 1:
+        raise InvalidArgumentError(f"`--seeds` must be at least 1, got {request.seeds}")
+    ids, agents = dict.fromkeys(map(resolve_id, request.ids)), dict.fromkeys(request.agents)
+    pairs = list(product(ids, agents))
+    for env_id, agent in pairs:
+        _check_agent(agent, env_id)
+    return [
+        Plan(env_id, kwargs, agent, seed)
+        for env_id, agent in pairs
+        for kwargs in [environment_arguments(env_id, request, agent)]
+        for seed in range(request.seeds)
+    ]
+
+
+def _check_agent(agent: str, env_id: str) -> None:
+    """Refuse an agent that cannot act in an environment.
+
+    Raises:
+        InvalidArgumentError: see above.
+        UnknownNameError: no such agent.
+        MissingDependencyError: its library is not installed.
+    """
+    kind, goes_on = agent_class(agent), env_id.endswith(get_task(env_id).round_id)
+    if agent in LEARNED_AGENTS:
+        raise InvalidArgumentError(
+            f"`--agent` must be one that needs nothing learned, got {agent!r}; use "
+            "`fedhpo_gym.agents.make_agent` in Python, which takes a policy."
+        )
+    if (kind.per_client and not goes_on) or (agent in MULTI_FIDELITY_AGENTS and goes_on):
+        wanted = "FedHPO-DAC-*" if kind.per_client else "trial environments, FedHPO-<Model>-*"
+        raise InvalidArgumentError(f"`--agent {agent}` must act in {wanted}, got {env_id}")
+
+
+def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str, Any]:
+    """Return the arguments of `gymnasium.make` that the command line and the agent ask for.
+
+    Raises:
+        InvalidArgumentError: an argument is malformed or given twice.
+        UnknownNameError: no such fidelity.
+    """
+    kind = agent_class(agent)
+    kwargs: dict[str, Any] = {"per_client": True} if kind.per_client else {}
+    if request.backend is not None:
+        kwargs["backend"] = request.backend
+    if request.budget_s is not None:
+        kwargs["budget_s"] = request.budget_s
+    for name, value in request.arguments.items():
+        if name in kwargs or name in ("fidelity", "backend"):
+            raise InvalidArgumentError(f"`{name}` is given twice, the second time by `--set`")
+        kwargs[name] = value
+    with closing(make_environment(env_id, kwargs)) as env:
+        # A record names its backend, so that it replays where there are other tables.
+        backend = getattr(env.unwrapped, "backend", None)
+        space = fidelity_space(env, env_id)
+    if backend is not None:
+        kwargs["backend"] = getattr(backend, "name", backend)
+    free = {ROUND: FREE} if agent in MULTI_FIDELITY_AGENTS else {}
+    if fidelity := pinned_fidelity(space, {**request.fidelity, **free}):
+        kwargs["fidelity"] = fidelity
+    if agent in MULTI_FIDELITY_AGENTS and {*space.names} - {*fidelity} != {ROUND}:
+        raise InvalidArgumentError(
+            f"`--fidelity` must leave nothing free but {ROUND!r} for {agent!r}, got {fidelity}"
+        )
+    return kwargs
+
+
+def fidelity_space(env: Any, env_id: str) -> SearchSpace:
+    """Return the fidelities that an environment answers."""
+    space: SearchSpace = getattr(env.unwrapped, "fidelity_space", get_task(env_id).fidelity_space)
+    return space
+
+
+def pinned_fidelity(space: SearchSpace, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fidelity that every trial of a run has: full, unless asked otherwise.
+
+    The black-box protocol of FedHPO-Bench (Wang et al., 2022) evaluates at full fidelity only. Full
+    is what the backend can answer: a surrogate of a sample may know fewer rounds than the task has.
+
+    Raises:
+        UnknownNameError: no such fidelity.
+    """
+    pinned: dict[str, Any] = {d.name: d.high for d in space.dimensions}
+    for name, value in asked.items():
+        if name not in space.names:
+            raise unknown_name("fidelity", name, space.names)
+        pinned[name] = value
+    return {name: value for name, value in pinned.items() if value != FREE}

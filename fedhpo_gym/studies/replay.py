@@ -1,0 +1,89 @@
+"""Replaying a record: the same actions must bring the same numbers, all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedhpo_gym.analysis.records import RunRecord, StepRecord, to_dict
+from fedhpo_gym.studies.environments import remake_environment
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first number of a replay that is not the recorded one.
+
+    Attributes:
+        step: number of the step, from 1; 0 stands for `reset`.
+        field: which number, for example `objectives.val_loss`.
+        recorded: what the record holds.
+        replayed: what came now.
+    """
+
+    step: int
+    field: str
+    recorded: Any
+    replayed: Any
+
+    def __str__(self) -> str:
+        where = f"step {self.step}" if self.step else "reset"
+        return f"{where}: {self.field}: recorded {self.recorded!r}, replayed {self.replayed!r}"
+
+
+def replay(record: RunRecord) -> Difference | None:
+    """Feed the actions of a record to its environment, made anew, and compare everything.
+
+    Returns:
+        The first difference, or None when every number is equal.
+
+    Raises:
+        UnknownNameError: the record's environment is not registered.
+        InvalidArgumentError: the record's spec cannot be trusted or the environment refuses it.
+        MissingDataError: what the environment needs is not on this machine.
+    """
+    header = record.header
+    env = remake_environment(header.id, header.spec)
+    try:
+        _, info = env.reset(seed=header.seed)
+        if (found := info.get("fingerprint")) != header.fingerprint:
+            return Difference(0, "fingerprint", header.fingerprint, found)
+        dtype = getattr(env.action_space, "dtype", np.float32)
+        for number, step in enumerate(record.steps, start=1):
+            action = np.array(step.action, dtype=dtype).reshape(env.action_space.shape or -1)
+            _, reward, terminated, truncated, info = env.step(action)
+            replayed = StepRecord.from_step(action, reward, terminated, truncated, info)
+            if difference := next(_differences(number, step, replayed), None):
+                return difference
+    finally:
+        env.close()
+    return None
+
+
+def _differences(number: int, recorded: StepRecord, replayed: StepRecord) -> Iterator[Difference]:
+    # What a record holds went through JSON: tuples are lists there.
+    then, now = dict(_flatten(to_dict(recorded))), dict(_flatten(_plain(replayed)))
+    for field in [*then, *(name for name in now if name not in then)]:
+        old, new = then.get(field, "nothing"), now.get(field, "nothing")
+        if type(old) is not type(new) or old != new:
+            yield Difference(number, field, old, new)
+
+
+def _plain(step: StepRecord) -> Any:
+    return json.loads(json.dumps(to_dict(step)))
+
+
+def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every leaf of nested objects and lists, with its dotted name."""
+    if isinstance(value, dict):
+        pairs = [(f"{name}.{key}".lstrip("."), item) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        pairs = [(f"{name}[{i}]", item) for i, item in enumerate(value)]
+    else:
+        yield name, value
+        return
+    for inner, item in pairs:
+        yield from _flatten(item, inner)

@@ -1,0 +1,60 @@
+"""Running plans, one record each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from fedhpo_gym.agents import MULTI_FIDELITY_AGENTS, make_agent, run_episode
+from fedhpo_gym.analysis.files import read_record, record_path, write_record
+from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
+from fedhpo_gym.studies.environments import make_environment
+from fedhpo_gym.studies.plan import ROUND, Plan, fidelity_space
+from fedhpo_gym.version import __version__
+
+
+def do_run(plan: Plan, folder: Path, show: Callable[[str], None]) -> bool:
+    """Do one run and write its record, unless a complete one is there.
+
+    Args:
+        plan: the run.
+        folder: where records go.
+        show: shows how far the run is.
+
+    Returns:
+        Whether the run was done now.
+
+    Raises:
+        DamagedDataError: the record is there, but damaged.
+    """
+    with closing(make_environment(plan.id, plan.kwargs)) as env:
+        _, info = env.reset(seed=plan.seed)
+        header = Header(
+            package_version=__version__,
+            id=plan.id,
+            spec=json.loads(env.spec.to_json()) if env.spec else {},
+            agent=plan.agent,
+            seed=plan.seed,
+            fingerprint=info["fingerprint"],
+        )
+        path = record_path(folder, header)
+        if path.exists():
+            read_record(path)
+            return False
+        options = {}
+        if plan.agent in MULTI_FIDELITY_AGENTS:
+            options["fidelity"] = fidelity_space(env, plan.id)[ROUND]
+        agent = make_agent(plan.agent, env.action_space, plan.seed, **options)
+        steps = []
+        for step in run_episode(env, agent, plan.seed):
+            steps.append(
+                StepRecord.from_step(
+                    step.action, step.reward, step.terminated, step.truncated, step.info
+                )
+            )
+            trials, elapsed = len(steps), steps[-1].elapsed_s
+            show(f"{plan.id} {plan.agent} seed {plan.seed}: {trials} trials, {elapsed:.0f} s")
+        write_record(path, RunRecord(header, tuple(steps)))
+    return True

@@ -1,0 +1,3 @@
+"""The version of the package, which run records and studies hold."""
+
+__version__ = "0.1.0"

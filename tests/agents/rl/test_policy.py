@@ -1,0 +1,184 @@
+"""A policy is plain arrays: it acts alone as in a batch, and comes back from a file as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from fake_env import FakeEnv
+from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.agents.rl.policy import Policy, load_policy, save_policy
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+
+
+def make_policy(activation: str = "tanh", output: str = "clip", seed: int = 0) -> Policy:
+    """Return a policy with random weights that reads (3,) `a` and (2, 2) `b`."""
+    rng = np.random.default_rng(seed)
+    widths = [7, 64, 64, 2]
+    pairs = list(pairwise(widths))
+    return Policy(
+        entries={"b": (2, 2), "a": (3,)},
+        low=np.array([-1.0, 0.0], np.float32),
+        high=np.array([1.0, 3.0], np.float32),
+        weights=tuple(rng.normal(0.0, 0.15, pair).astype(np.float32) for pair in pairs),
+        biases=tuple(rng.normal(size=pair[1]).astype(np.float32) for pair in pairs),
+        activation=activation,
+        output=output,
+        mean=rng.normal(size=7),
+        deviation=rng.uniform(0.5, 2.0, 7),
+        limit=3.0,
+        made_by="python train.py",
+        origin={"seed": seed},
+    )
+
+
+def observations(number: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {
+        "a": rng.normal(size=(number, 3), scale=5.0).astype(np.float32),
+        "b": rng.normal(size=(number, 2, 2)).astype(np.float32),
+    }
+
+
+def test_an_action_computed_by_hand() -> None:
+    policy = Policy(
+        entries={"x": (2,)},
+        low=np.array([-1.0], np.float32),
+        high=np.array([1.0], np.float32),
+        weights=(np.eye(2, dtype=np.float32), np.array([[0.5], [0.25]], np.float32)),
+        biases=(np.zeros(2, np.float32), np.array([0.125], np.float32)),
+        activation="relu",
+        output="clip",
+        mean=np.array([1.0, 0.0]),
+        deviation=np.array([2.0, 1.0]),
+        limit=0.75,
+        made_by="",
+    )
+    # ((2 - 1) / 2, -1) -> (0.5, -0.75 by the limit) -> (0.5, 0) by the rectifier
+    found = policy.act({"x": np.array([2.0, -1.0], np.float32)})
+    assert found.tolist() == [0.5 * 0.5 + 0.125]
+    # (4.5, 9) -> the limit twice
+    assert policy.act({"x": np.array([10.0, 9.0])}).tolist() == [0.75 * 0.75 + 0.125]
+    squashed = replace(policy, output="tanh", low=np.zeros(1, np.float32))
+    expected = 0.5 * (np.tanh(0.375) + 1.0)
+    assert squashed.act({"x": np.array([2.0, -1.0])}) == pytest.approx([expected], abs=1e-7)
+
+
+@pytest.mark.parametrize("output", ["clip", "tanh"])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_many_observations_get_the_bits_of_one(activation: str, output: str) -> None:
+    policy, many = make_policy(activation, output), observations(33)
+    together = policy.act(many)
+    assert together.shape == (33, 2)
+    assert together.dtype == np.float32
+    for index in range(33):
+        alone = policy.act({name: value[index] for name, value in many.items()})
+        assert alone in policy.action_space
+        np.testing.assert_array_equal(alone, together[index])
+    assert len(np.unique(together, axis=0)) > 20
+
+
+@pytest.mark.parametrize("output", ["clip", "tanh"])
+def test_a_saved_policy_acts_the_same_bit_for_bit(tmp_path: Path, output: str) -> None:
+    policy = make_policy("relu", output)
+    loaded = load_policy(save_policy(policy, tmp_path / "new").parent)
+    np.testing.assert_array_equal(loaded.act(observations(50)), policy.act(observations(50)))
+    assert loaded.action_space == policy.action_space
+    assert (loaded.made_by, loaded.origin) == (policy.made_by, policy.origin)
+
+
+def test_loading_needs_numpy_and_gymnasium_alone(
+    tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    policy = make_policy()
+    save_policy(policy, tmp_path)
+    code = f"""
+import sys
+from pathlib import Path
+import numpy as np
+from fedhpo_gym.agents.rl.policy import load_policy
+policy = load_policy(Path({str(tmp_path)!r}))
+print(policy.act({{"a": np.ones(3), "b": np.ones((2, 2))}}).tolist())
+heavy = {{"torch", "stable_baselines3"}}
+print(heavy & set(sys.modules))
+"""
+    expected = policy.act({"a": np.ones(3), "b": np.ones((2, 2))}).tolist()
+    assert run_python(code).splitlines() == [str(expected), "set()"]
+
+
+def test_a_missing_policy_is_said(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match="there is no policy"):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [lambda old: old[:-20], lambda _: b"", lambda old: old + b"x"])
+def test_damaged_arrays_name_file_and_repair(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    save_policy(make_policy(), tmp_path)
+    file = tmp_path / "policy.npz"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(DamagedDataError, match=r"policy\.npz is damaged.*`python train\.py`"):
+        load_policy(tmp_path)
+    file.unlink()
+    with pytest.raises(DamagedDataError, match=r"policy\.npz.*`python train\.py`"):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "reason"),
+    [
+        ("format", 99, "policy.json is not a policy card.*train the policy again"),
+        ("entries", 3, "policy.json is not a policy card"),
+        ("layers", 7, "does not hold the policy its card describes.*`python train.py`"),
+        ("entries", [["a", [3]]], "does not hold the policy its card describes"),
+        ("activation", "__import__", "does not hold the policy its card describes"),
+    ],
+)
+def test_a_damaged_card_is_refused(tmp_path: Path, entry: str, value: object, reason: str) -> None:
+    card = save_policy(make_policy(), tmp_path)
+    card.write_text(json.dumps({**json.loads(card.read_text()), entry: value}))
+    with pytest.raises(DamagedDataError, match=reason):
+        load_policy(tmp_path)
+
+
+def test_another_environments_observation_is_refused() -> None:
+    policy = make_policy()
+    with pytest.raises(InvalidArgumentError, match=r"must have 'b', got \['a'\]"):
+        policy.act({"a": np.ones(3)})
+    with pytest.raises(InvalidArgumentError, match=r"\['a'\]` must have shape \(\.\.\., \(3,\)\)"):
+        policy.act({"a": np.ones(4), "b": np.ones((2, 2))})
+
+
+def test_a_policy_runs_an_episode_as_an_agent(tmp_path: Path) -> None:
+    policy = Policy(
+        entries={"left": (1,)},
+        low=np.full(2, -1.0, np.float32),
+        high=np.ones(2, np.float32),
+        weights=(np.array([[0.5, -0.5]], np.float32),),
+        biases=(np.zeros(2, np.float32),),
+        activation="tanh",
+        output="clip",
+        mean=np.zeros(1),
+        deviation=np.ones(1),
+        limit=10.0,
+        made_by="",
+    )
+    save_policy(policy, tmp_path)
+    env = FakeEnv(budget_s=1600.0)  # a trial takes 550 s
+    for given in (policy, tmp_path, str(tmp_path)):
+        agent = make_agent("policy", env.action_space, 0, policy=given)
+        actions = [step.action for step in run_episode(env, agent, seed=0)]
+        left = np.array([1.0, 1 - 550 / 1600, 1 - 1100 / 1600])
+        np.testing.assert_allclose(actions, np.stack([left / 2, -left / 2], axis=1), atol=1e-7)
+    with pytest.raises(InvalidArgumentError, match=r"`policy` must be.*got None"):
+        make_agent("policy", env.action_space, 0)
+    with pytest.raises(InvalidArgumentError, match=r"`policy` must act in Box"):
+        make_agent("policy", gym.spaces.Box(-1.0, 1.0, (3,)), 0, policy=policy)

@@ -1,0 +1,293 @@
+"""Run records: exact on disk, refused when damaged, replayable to the last bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fake_env import ID, FakeEnv, fake_environments
+from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.analysis import (
+    Header,
+    RunRecord,
+    StepRecord,
+    files,
+    read_folder,
+    read_record,
+)
+from fedhpo_gym.analysis.files import record_path, write_record
+from fedhpo_gym.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    MissingDataError,
+    UnknownNameError,
+)
+from fedhpo_gym.studies.environments import make_environment, resolve_id
+from fedhpo_gym.studies.replay import replay
+
+__all__ = ["fake_environments"]
+
+
+def make_record(env_id: str = ID, seed: int = 3, **kwargs: Any) -> RunRecord:
+    env = make_environment(env_id, kwargs)
+    assert env.spec is not None
+    _, info = env.reset(seed=seed)
+    spec = json.loads(env.spec.to_json())
+    header = Header("1.2.3", env_id, spec, "random", seed, info["fingerprint"])
+    steps = [
+        StepRecord.from_step(step.action, step.reward, step.terminated, step.truncated, step.info)
+        for step in run_episode(env, make_agent("random", env.action_space, seed), seed)
+    ]
+    return RunRecord(header, tuple(steps))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    target = tmp_path / "run.jsonl"
+    write_record(target, make_record())
+    return target
+
+
+def edit(path: Path, line: int, change: Callable[[dict[str, Any]], object]) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    content = json.loads(lines[line - 1])
+    change(content)
+    lines[line - 1] = json.dumps(content)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def test_what_is_written_is_read_back_exactly(path: Path) -> None:
+    record = make_record()
+    assert read_record(path) == record
+    assert len(record.steps) == 8
+    assert [step.over for step in record.steps] == [False] * 7 + [True]
+    actions = np.array([step.action for step in record.steps])
+    assert np.array_equal(actions, actions.astype(np.float32))
+    assert record.final_test == record.steps[record.final.incumbent["trial"] - 1].test
+
+
+def test_a_vector_reward_is_recorded_and_replayed(tmp_path: Path) -> None:
+    target = tmp_path / "run.jsonl"
+    write_record(target, make_record(f"MO-{ID}"))
+    record = read_record(target)
+    assert len(record.steps[0].reward) == 2  # type: ignore[arg-type]
+    assert replay(record) is None
+
+
+def test_the_file_is_one_header_and_one_line_per_step(path: Path) -> None:
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert list(lines[0])[:2] == ["kind", "format"]
+    assert (lines[0]["id"], lines[0]["seed"], lines[0]["agent"]) == (ID, 3, "random")
+    assert lines[0]["spec"]["entry_point"] == "fake_env:FakeEnv"
+    assert {"action", "reward", "configuration", "cost", "test"} < set(lines[1])
+    assert len(lines) == 9
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(path: Path) -> None:
+    before = path.read_bytes()
+    record = make_record()
+    record.steps[-1].test["f1"] = float("nan")  # type: ignore[index]
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_record(path, record)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_write_is_seen_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+    sync = files.os.fsync
+
+    def spy(descriptor: int) -> None:
+        seen.append([path.suffix for path in tmp_path.iterdir()])
+        sync(descriptor)
+
+    monkeypatch.setattr(files.os, "fsync", spy)
+    write_record(tmp_path / "run.jsonl", make_record())
+    assert seen == [[".part"]]
+
+
+def _remove(field: str) -> Callable[[dict[str, Any]], object]:
+    return lambda content: content.pop(field)
+
+
+def _put(field: str, value: object) -> Callable[[dict[str, Any]], object]:
+    return lambda content: content.__setitem__(field, value)
+
+
+DAMAGE = [
+    (1, _put("kind", "other"), 1, "`kind` must be"),
+    (1, _put("format", 2), 1, "`format` must be 1, got 2; read .* wrote it \\(1.2.3\\)"),
+    (1, _put("seed", True), 1, "`seed` must be a non-negative integer"),
+    (1, _put("spec", {}), 1, "`spec` must be an object with `kwargs`"),
+    (1, _remove("agent"), 1, "must have the fields"),
+    (3, _remove("reward"), 3, "must have the fields"),
+    (3, _put("extra", 1), 3, "must have the fields"),
+    (3, _put("action", [1.0, "2"]), 3, "`action` must be a list of numbers"),
+    (3, _put("reward", None), 3, "`reward` must be a finite number"),
+    (3, _put("reward", float("nan")), 3, "NaN is no finite number"),
+    (3, _put("elapsed_s", float("inf")), 3, "Infinity is no finite number"),
+    (3, _put("terminated", 0), 3, "`terminated` must be true or false"),
+    (3, _put("configuration", {"a": [1]}), 3, "`configuration` must be"),
+    (3, _put("test", {"loss": 0.1}), 3, "`test` must be an object with 'accuracy'"),
+    (3, _put("incumbent", {"trial": 1}), 3, "`incumbent` must be"),
+    (3, _put("terminated", True), 3, "step 2 ends the episode, but more steps follow"),
+    (3, _put("elapsed_s", 0.5), 3, "step 2 has `elapsed_s` 0.5, less than"),
+    (9, _put("terminated", False), 9, "step 8 is the last but does not end the episode"),
+    (
+        3,
+        lambda content: content["incumbent"].__setitem__("trial", 3),
+        3,
+        "step 2 has incumbent trial 3, not in 1..2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "change", "named", "message"), DAMAGE)
+def test_a_damaged_line_is_named(
+    path: Path, line: int, change: Any, named: int, message: str
+) -> None:
+    edit(path, line, change)
+    with pytest.raises(DamagedDataError, match=f"run.jsonl, line {named}: .*{message}.*run` again"):
+        read_record(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"", 1),
+        (b"step,loss\n1,0.5\n", 1),
+        (b"[1, 2]\n", 1),
+        (b"\xff\xfe\n", 1),
+        (b"[" * 100_000, 1),
+    ],
+)
+def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes, line: int) -> None:
+    foreign = tmp_path / "foreign.jsonl"
+    foreign.write_bytes(content)
+    with pytest.raises(DamagedDataError, match=f"foreign.jsonl, line {line}: not a run record"):
+        read_record(foreign)
+
+
+def test_a_file_cut_anywhere_is_refused(path: Path) -> None:
+    content = path.read_bytes()
+    for end in range(0, len(content) - 1, 97):
+        path.write_bytes(content[:end])
+        with pytest.raises(DamagedDataError, match=r"run.jsonl, line \d+:"):
+            read_record(path)
+
+
+def test_missing_records_name_the_command(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match="fedhpo-gym run"):
+        read_record(tmp_path / "none.jsonl")
+    with pytest.raises(MissingDataError, match="fedhpo-gym run"):
+        list(read_folder([tmp_path]))
+
+
+def test_a_step_with_numpy_values_is_refused() -> None:
+    env = make_environment(ID, {})
+    env.reset(seed=0)
+    action = np.zeros(2, np.float32)
+    _, reward, terminated, truncated, info = env.step(action)
+    StepRecord.from_step(action, reward, terminated, truncated, info)
+    info["elapsed_s"] = np.float64(info["elapsed_s"])
+    with pytest.raises(InvalidArgumentError, match="`elapsed_s`"):
+        StepRecord.from_step(action, reward, terminated, truncated, info)
+    del info["test"]
+    with pytest.raises(InvalidArgumentError, match=r"must hold \['test'\]"):
+        StepRecord.from_step(action, reward, terminated, truncated, info)
+
+
+def test_the_path_of_a_record_depends_on_settings_and_data(tmp_path: Path) -> None:
+    def where(**kwargs: Any) -> Path:
+        return record_path(tmp_path, make_record(**kwargs).header)
+
+    default = where()
+    assert default == where()
+    assert default.parent == tmp_path / ID
+    assert default.name.startswith("random-seed3-")
+    assert len({default, where(budget_s=1000.0), where(seed=4), where(backend="raw")}) == 4
+
+
+def test_an_untouched_record_replays(path: Path) -> None:
+    assert replay(read_record(path)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (_put("reward", -1.0), "reward"),
+        (lambda content: content["test"].__setitem__("loss", 0.0), "test.loss"),
+        (lambda content: content["cost"].__setitem__("rounds", 500.0), "cost.rounds"),
+        (lambda content: content["cost"].__setitem__("more", 1.0), "cost.more"),
+        (lambda content: content["test"].pop("f1"), "test.f1"),
+        (
+            lambda content: content["incumbent"]["configuration"].__setitem__("weight_decay", 0.0),
+            "incumbent.configuration.weight_decay",
+        ),
+        (
+            lambda content: content["action"].__setitem__(0, np.nextafter(content["action"][0], 1)),
+            "action[0]",
+        ),
+    ],
+)
+def test_the_first_difference_is_named(path: Path, change: Any, field: str) -> None:
+    edit(path, 4, change)
+    edit(path, 6, _put("reward", 0.0))
+    difference = replay(read_record(path))
+    assert difference is not None
+    assert (difference.step, difference.field) == (3, field)
+    assert str(difference).startswith(f"step 3: {field}: recorded ")
+
+
+def test_a_change_of_the_environment_is_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = read_record(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeEnv, "bias", 1e-15)
+        difference = replay(record)
+        assert difference is not None
+        assert difference.step == 1
+    monkeypatch.setattr(FakeEnv, "fingerprint", "0" * 64)
+    assert "reset: fingerprint: recorded 'ffff" in str(replay(record))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_put("entry_point", "os:system"), "must be one of .* got .*os:system"),
+        (_put("id", "CartPole-v1"), "must be one of"),
+        (_remove("additional_wrappers"), "is no EnvSpec"),
+        (
+            _put("additional_wrappers", [{"name": "x", "entry_point": "os:x", "kwargs": {}}]),
+            "names the wrapper 'os:x'",
+        ),
+    ],
+)
+def test_a_record_cannot_choose_what_code_runs(path: Path, change: Any, message: str) -> None:
+    edit(path, 1, lambda header: change(header["spec"]))
+    with pytest.raises(InvalidArgumentError, match=message):
+        replay(read_record(path))
+
+
+def test_a_record_of_an_unknown_environment_is_refused(path: Path) -> None:
+    edit(path, 1, _put("id", "FedHPO-LR-Nowhere-v0"))
+    with pytest.raises(UnknownNameError, match="FedHPO-LR-Nowhere-v0"):
+        replay(read_record(path))
+
+
+def test_ids_may_lack_their_version() -> None:
+    assert resolve_id("FedHPO-LR-CreditG") == resolve_id(ID) == ID
+    assert resolve_id("MO-FedHPO-LR-CreditG") == f"MO-{ID}"
+    with pytest.raises(UnknownNameError, match="Did you mean 'FedHPO-LR-CreditG-v0'"):
+        resolve_id("FedHPO-LR-CreditH-v0")
+
+
+def test_a_wrong_argument_of_the_environment_is_reported() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"cannot be made with .*'colour': 'red'"):
+        make_environment(ID, {"colour": "red"})

@@ -1,0 +1,303 @@
+"""The command line: every subcommand, from the words typed to the files and exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fake_env import ID, FakeEnv, fake_environments
+from fedhpo_gym.analysis import read_record
+from fedhpo_gym.cli import ERROR, INTERRUPTED, main
+from fedhpo_gym.space.dimension import Dimension
+from fedhpo_gym.tasks import Task
+
+__all__ = ["fake_environments"]
+
+SHORT = "FedHPO-LR-CreditG"
+
+
+def run(out: Path, *words: str, seeds: int = 2) -> int:
+    return main(
+        ["run", SHORT, "--agent", "random", "--seeds", str(seeds), "--out", str(out), *words]
+    )
+
+
+def records(out: Path) -> list[Path]:
+    return sorted(out.rglob("*.jsonl"))
+
+
+def test_run_writes_one_record_per_id_agent_and_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", SHORT, f"MO-{SHORT}", "--agent", "random", "--out", str(tmp_path)]) == 0
+    assert run(tmp_path, "--agent", "optuna-tpe") == 0
+    headers = [read_record(path).header for path in records(tmp_path)]
+    done = sorted((header.id, header.agent, header.seed) for header in headers)
+    wanted = [(i, "random", s) for i in (ID, f"MO-{ID}") for s in range(5)]
+    assert done == sorted(wanted + [(ID, "optuna-tpe", s) for s in range(2)])
+    assert "10 runs done, 0 already there" in capsys.readouterr().out
+
+
+def test_fidelity_is_full_unless_asked_otherwise(tmp_path: Path) -> None:
+    def kwargs(name: str, *words: str) -> Any:
+        assert run(tmp_path / name, *words, seeds=1) == 0
+        return read_record(records(tmp_path / name)[0]).header.kwargs
+
+    full = {"round": 500, "client_sample_rate": 1.0}
+    assert kwargs("a") == {"backend": "tabular", "fidelity": full}
+    some = kwargs("b", "--fidelity", "round=50", "--backend", "raw")
+    assert some == {"backend": "raw", "fidelity": {**full, "round": 50}}
+    free = kwargs("c", "--fidelity", "round=free", "client_sample_rate=free")
+    assert free == {"backend": "tabular"}
+    other = kwargs("d", "--budget-s", "900", "--set", "vector=true")
+    assert other == {"backend": "tabular", "fidelity": full, "budget_s": 900.0, "vector": True}
+
+
+@pytest.mark.parametrize("agent", ["hyperband", "bohb"])
+def test_agents_that_choose_rounds_get_them(tmp_path: Path, agent: str) -> None:
+    assert run(tmp_path, "--agent", agent, seeds=1) == 0
+    runs = [read_record(path) for path in records(tmp_path)]
+    [chosen] = [one for one in runs if one.header.agent == agent]
+    assert chosen.header.kwargs["fidelity"] == {"client_sample_rate": 1.0}
+    axis = Dimension("round", 1, 500, "int")
+    rungs = {np.float32(axis.encode(rounds)) for rounds in (2, 6, 19, 56, 167, 500)}
+    assert {np.float32(step.action[-1]) for step in chosen.steps} <= rungs
+
+
+def test_a_run_that_is_there_is_not_done_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in records(tmp_path)}
+    run(tmp_path, seeds=3)
+    assert "1 runs done, 2 already there" in capsys.readouterr().out
+    after = {path: path.stat().st_mtime_ns for path in records(tmp_path)}
+    assert before.items() < after.items()
+    run(tmp_path, "--budget-s", "900")
+    assert len(records(tmp_path)) == 5, "other settings are other runs"
+
+
+def test_an_interrupted_call_leaves_whole_records_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step, calls = FakeEnv.step, []
+
+    def interrupted(self: FakeEnv, action: Any) -> Any:
+        calls.append(action)
+        if len(calls) == 12:  # in the middle of the second run of eight steps
+            raise KeyboardInterrupt
+        return step(self, action)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeEnv, "step", interrupted)
+        assert run(tmp_path) == INTERRUPTED
+    assert len(records(tmp_path)) == 1
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == records(tmp_path)
+    assert run(tmp_path) == 0
+    assert "1 runs done, 1 already there" in capsys.readouterr().out
+    run(tmp_path / "whole")
+    resumed = [path.read_text(encoding="utf-8") for path in tmp_path.glob(f"{ID}/*")]
+    whole = [path.read_text(encoding="utf-8") for path in records(tmp_path / "whole")]
+    assert sorted(resumed) == sorted(whole)
+
+
+def test_a_damaged_record_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, seeds=1)
+    records(tmp_path)[0].write_text("{}\n", encoding="utf-8")
+    assert run(tmp_path, seeds=1) == ERROR
+    assert ", line 1: not a run record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seeds", "0"], "`--seeds` must be at least 1"),
+        (["--agent", "randon"], "Unknown agent 'randon'. Did you mean 'random'?"),
+        (["--fidelity", "rounds=5"], "Unknown fidelity 'rounds'. Did you mean 'round'?"),
+        (["--fidelity", "round"], "`--fidelity` must be of the form name=value, got 'round'"),
+        (["--set", "vector=true", "--set", "vector=false"], "`--set` names 'vector' twice"),
+        (["--set", "backend=raw"], "`backend` is given twice"),
+        (["--set", "colour=red"], "cannot be made with the arguments"),
+        (["--agent", "hyperband", "--fidelity", "client_sample_rate=free"], "nothing free but"),
+        (["--agent", "fedex"], "`--agent fedex` must act in FedHPO-DAC-*, got FedHPO-LR-CreditG"),
+        (["FedHPO-DAC-LR-CreditG-v0", "--agent", "bohb"], "`--agent bohb` must act in trial"),
+        (["--agent", "policy"], "`--agent` must be one that needs nothing learned, got 'policy'"),
+        (["FedHPO-LR-CreditH-v0"], "Unknown environment id 'FedHPO-LR-CreditH-v0'. Did you mean"),
+    ],
+)
+def test_a_wrong_word_stops_before_the_first_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    ids = [SHORT, *(word for word in words if word.startswith("FedHPO"))]
+    rest = [word for word in words if not word.startswith("FedHPO")]
+    assert main(["run", *ids, "--agent", "random", "--out", str(tmp_path), *rest]) == ERROR
+    assert message in capsys.readouterr().err
+    assert not records(tmp_path)
+
+
+def test_report_writes_the_page_beside_the_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path)
+    assert main(["report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert ID in page
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "new" / "a.html")]) == 0
+    assert (tmp_path / "new" / "a.html").exists()
+    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "new" / "a.html")
+
+
+def test_report_refuses_a_folder_with_a_foreign_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path)
+    (tmp_path / "z.jsonl").write_text('{"loss": 1}\n', encoding="utf-8")
+    assert main(["report", str(tmp_path)]) == ERROR
+    assert f"{tmp_path / 'z.jsonl'}, line 1: not a run record" in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()
+    assert main(["report", str(tmp_path / "nowhere")]) == ERROR
+
+
+def test_replay_ends_with_1_when_a_number_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path)
+    files = [str(path) for path in records(tmp_path)]
+    assert main(["replay", *files]) == 0
+    assert capsys.readouterr().out.count("equal  ") == 2
+    lines = Path(files[1]).read_text(encoding="utf-8").splitlines()
+    step = json.loads(lines[2])
+    step["test"]["accuracy"] += 1e-12
+    lines[2] = json.dumps(step)
+    Path(files[1]).write_text("\n".join(lines), encoding="utf-8")
+    assert main(["replay", *files]) == 1
+    out = capsys.readouterr().out
+    assert f"DIFFERENT  {files[1]}: step 2: test.accuracy: recorded" in out
+    assert "equal" in out
+
+
+def test_list_names_ids_sizes_and_backends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedhpo_gym.cli import listing
+
+    monkeypatch.setattr(listing, "list_tables", lambda: ("LR-CreditG-fedavg",))
+    monkeypatch.setattr(listing, "list_surrogates", tuple)
+    monkeypatch.setattr(listing, "find_spec", lambda _name: None)
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line for line in lines if line.startswith(f"{ID} "))
+    assert row.split() == [ID, "CreditG", "5", "672", "(4", "dims)", "6", "h", "tabular"]
+    monkeypatch.setattr(listing, "list_tables", tuple)
+    monkeypatch.setattr(listing, "list_surrogates", lambda: ("LR-CreditG-fedavg",))
+    monkeypatch.setattr(listing, "find_spec", lambda _name: object())
+    main(["list"])
+    assert "surrogate, raw" in capsys.readouterr().out
+
+
+def test_list_says_how_stored_variants_are_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedhpo_gym.cli import listing
+
+    names = ("LR-CreditG-fedavg", "LR-CreditG-fedopt-alpha0.1", "GNN-Cora-nbafl-epsilon10")
+    monkeypatch.setattr(listing, "list_tables", lambda: names[:2])
+    monkeypatch.setattr(listing, "list_surrogates", lambda: names)
+    assert main(["list"]) == 0
+    variants = capsys.readouterr().out.partition("Variants")[2].partition("\n\n")[2]
+    rows = [" ".join(line.split()) for line in variants.partition("\n\n")[0].splitlines()]
+    assert rows[1:] == [
+        "FedHPO-GNN-Cora-v0 algorithm='nbafl', settings={'epsilon': 10} surrogate",
+        "FedHPO-LR-CreditG-v0 algorithm='fedopt', alpha=0.1 tabular, surrogate",
+    ]
+
+
+def _module(monkeypatch: pytest.MonkeyPatch, name: str, **attributes: Any) -> None:
+    fake = ModuleType(name)
+    fake.__dict__.update(attributes)
+    monkeypatch.setitem(__import__("sys").modules, name, fake)
+
+
+def test_build_passes_its_arguments_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    def record(task: Task, *size: int, **arguments: Any) -> str:
+        calls.append((f"{task.table_name}{size or ''}", arguments))
+        return "card.json"
+
+    _module(monkeypatch, "fedhpo_gym.building", build_table=record, build_sample=record)
+    assert main(["build", SHORT]) == 0
+    words = ["--algorithm", "fedopt", "--alpha", "5", "--preprocessing", "standardized"]
+    rest = ["--workers", "3", "--out", str(tmp_path), "--device", "cuda", "--merge", "a", "b"]
+    assert main(["build", SHORT, *words, *rest]) == 0
+    sample = ["--sample", "9", "--rounds", "4", "--rates", "0.2,1", "--only-finished"]
+    assert main(["build", SHORT, *sample]) == 0
+    variant = "LR-CreditG-fedopt-alpha5-standardized"
+    plain: dict[str, Any] = {"folder": None, "workers": None, "merge": [], "device": "cpu"}
+    merge = [Path("a"), Path("b")]
+    given = {"folder": tmp_path, "workers": 3, "merge": merge, "device": "cuda"}
+    sampled = {"rounds": 4, "rates": [0.2, 1.0], "only_finished": True}
+    assert calls == [
+        ("LR-CreditG-fedavg", plain),
+        (variant, given),
+        ("LR-CreditG-fedavg(9,)", {**plain, **sampled}),
+    ]
+    assert capsys.readouterr().out == "card.json\n" * 3
+    assert main(["build", SHORT, "--algorithm", "fedmagic"]) == ERROR
+    assert "Unknown algorithm 'fedmagic'" in capsys.readouterr().err
+
+
+def test_surrogate_names_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _module(monkeypatch, "fedhpo_gym.fitting.fit", fit_surrogate=lambda name: f"{name}!")
+    assert main(["surrogate", SHORT, "--algorithm", "fedopt"]) == 0
+    assert capsys.readouterr().out == "LR-CreditG-fedopt!\n"
+
+
+def test_download_goes_on_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numpy as np
+
+    from fedhpo_gym.errors import MissingDataError
+
+    def load_dataset(name: str) -> Any:
+        if name == "A":
+            raise MissingDataError("A is gone")
+        return type("Table", (), {"features": np.zeros((7, 3)), "num_classes": 2})
+
+    sources = dict.fromkeys("AB")
+    _module(monkeypatch, "fedhpo_gym.datasets", SOURCES=sources, load_dataset=load_dataset)
+    assert main(["download", "all"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "B: 7 rows, 3 features, 2 classes\n"
+    assert "A is gone" in captured.err
+    assert main(["download", "B"]) == 0
+
+
+def test_unknown_words_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["compute"])
+    assert exit_info.value.code == 2
+    assert "invalid choice: 'compute'" in capsys.readouterr().err
+
+
+def test_help_and_list_need_nothing_heavy(run_python: Callable[..., str]) -> None:
+    code = """
+import sys
+from fedhpo_gym.cli import main
+assert main(["list"]) == 0
+heavy = {"torch", "sklearn", "pandas", "matplotlib", "optuna", "openml"}
+print("heavy:", sorted(heavy & set(sys.modules)))
+"""
+    assert run_python(code).splitlines()[-1] == "heavy: []"

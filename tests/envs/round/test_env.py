@@ -1,0 +1,365 @@
+"""Round environments: the conformance kit on the catalogue, and hand computations."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedhpo_gym.datasets import SOURCES
+from fedhpo_gym.envs.round.scales import (
+    POTENTIALS,
+    client_means,
+    decades,
+    log_norms,
+    mean_and_spread,
+)
+from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.tasks import TASKS, Task, get_task, make_instances
+from fedhpo_gym.tasks.instances import TEST_SEEDS, TRAIN_SEEDS
+from fedhpo_gym.testing import RoundConformance, plain, rollout
+from fedhpo_gym.testing.rollout import go_on
+from fedhpo_gym.testing.task import elsewhere
+
+pytestmark = pytest.mark.raw
+
+ID = "FedHPO-DAC-LR-BreastCancer-v0"
+ONE = [[0.5, 7]]
+SHORT: dict[str, Any] = {"instances": ONE, "rounds_per_step": 1, "horizon": 4}
+
+
+# ------------------------------------------------------------------------------- the catalogue
+
+
+class CatalogueConformance(RoundConformance):
+    """What the kit demands, and what needs pickles or other libraries."""
+
+    def rollout_elsewhere(self) -> Any:
+        return everything_elsewhere()[self.env_id]
+
+    def test_a_pickle_made_in_mid_episode_goes_on_alike(self) -> None:
+        env = self.make()
+        rollout(env, steps=2)
+        twin = pickle.loads(pickle.dumps(env))
+        assert go_on(twin, 2) == go_on(env, 2)
+
+    def test_stable_baselines_accepts_it(self) -> None:
+        checker = pytest.importorskip("stable_baselines3.common.env_checker")
+        checker.check_env(self.make(), skip_render_check=True)
+
+    def test_the_vector_twin_follows_mo_gymnasium(self) -> None:
+        wrappers = pytest.importorskip("mo_gymnasium.wrappers")
+        linear = wrappers.LinearReward(self.make("MO-"), weight=np.array([1.0, 0.1]))
+        scalar = self.make()
+        for env in (linear, scalar):
+            env.reset(seed=0)
+            env.action_space.seed(0)
+        action = scalar.action_space.sample()
+        assert linear.step(action)[1] == pytest.approx(scalar.step(action)[1], rel=1e-5)
+
+
+@pytest.fixture
+def real_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load training data from the folder with the real data sets."""
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
+
+
+def conformance(task: Task) -> type[CatalogueConformance]:
+    """Return the conformance class of a task: three lines, like anybody's."""
+    marks = [] if SOURCES[task.dataset].offline else [pytest.mark.usefixtures("real_data")]
+    body: dict[str, Any] = {"task_id": task.id, "pytestmark": marks, "__module__": __name__}
+    return type(f"Test{task.name.replace('-', '')}", (CatalogueConformance,), body)
+
+
+LINEAR = [task for task in TASKS.values() if task.model == "LR" and "tabular-data" in task.tags]
+
+for _task in LINEAR:
+    _class = conformance(_task)
+    globals()[_class.__name__] = _class
+del _class, _task
+
+
+@cache
+def everything_elsewhere() -> dict[str, Any]:
+    """Return the rollouts of all ids that have data here, from one fresh interpreter."""
+    wanted = {}
+    for task in LINEAR:
+        law = conformance(task)()
+        try:
+            gym.make(law.env_id, **law.arguments())
+        except FileNotFoundError:
+            continue
+        wanted[law.env_id] = law.arguments()
+    return elsewhere(wanted)
+
+
+def test_every_task_has_both_ids() -> None:
+    ids = {task.round_id for task in TASKS.values()}
+    assert ids | {f"MO-{name}" for name in ids} <= set(gym.registry)
+    assert get_task(ID) is get_task("LR-BreastCancer")
+
+
+# ------------------------------------------------------------------------ rewards, costs, scales
+
+
+def test_the_reward_is_the_drop_of_the_log_loss_minus_the_price_of_time() -> None:
+    env = gym.make(ID, **SHORT, time_price=0.3, reward_scale=2.0)
+    env.reset(seed=0)
+    env.action_space.seed(1)
+    state: Any = env.unwrapped
+    loss = float(state.process.episodes.loss[0, -1, 1])
+    for _ in range(4):
+        _, reward, _, _, info = env.step(env.action_space.sample())
+        gain = math.log10(loss / info["val_loss"])
+        time = info["cost"]["time_s"] / state.process.settings.budget_s
+        assert reward == pytest.approx(2.0 * gain - 0.3 * time)
+        loss = info["val_loss"]
+
+
+def test_improvements_add_up_to_what_the_episode_gained() -> None:
+    env = gym.make("MO-" + ID, **SHORT, potential="loss", rewards=["improvement"])
+    env.reset(seed=0)
+    env.action_space.seed(1)
+    state: Any = env.unwrapped
+    start = float(state.process.episodes.loss[0, -1, 1])
+    total, over, info = 0.0, False, {}
+    while not over:
+        _, reward, over, _, info = env.step(env.action_space.sample())
+        total += float(reward[0])  # type: ignore[index]
+    assert total == pytest.approx(start - info["val_loss"], abs=1e-5)
+
+
+def test_a_step_costs_its_local_epochs() -> None:
+    """Eq. 1: 5 clients, H_5 = 137/60, c = 1 s per epoch, 62 parameters of 4 bytes."""
+    env = gym.make(ID, **SHORT, dynamic=["step_size"])
+    env.reset(seed=0)
+    up = 62 * 4 / (0.25 * 2**20)
+    for epochs in (1, 4):
+        *_, info = env.step(_coordinate(env, {"step_size": epochs}))
+        assert info["configuration"]["step_size"] == epochs
+        assert info["cost"]["computation_s"] == pytest.approx(epochs * 137 / 60)
+        assert info["cost"]["communication_s"] == pytest.approx(up + 5 * up)
+
+
+def test_the_default_budget_is_what_the_horizon_can_cost() -> None:
+    env = gym.make(ID, **SHORT)
+    env.reset(seed=0)
+    top = _coordinate(env, {"step_size": 4})
+    terminated = False
+    while not terminated:
+        observation, _, terminated, _, info = env.step(top)
+    assert info["fidelity"]["round"] == 4
+    assert observation["remaining_budget"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_smaller_budget_ends_the_episode_earlier() -> None:
+    env = gym.make(ID, **SHORT, budget_s=12.0)
+    env.reset(seed=0)
+    ends = [env.step(_coordinate(env, {"step_size": 4}))[2] for _ in range(2)]
+    assert ends == [False, True]
+
+
+def test_divergence_ends_the_episode_with_a_penalty() -> None:
+    arguments = {**SHORT, "preprocessing": "label_encoded", "system": None}
+    env = gym.make(ID, **arguments, time_price=0.2, divergence_penalty=0.7)
+    env.reset(seed=0)
+    state: Any = env.unwrapped
+    before = float(state.process.episodes.potential[0])
+    _freeze(state)
+    observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+    assert info["diverged"]
+    assert terminated
+    assert not truncated
+    assert reward == pytest.approx(-3.0 - before - 0.7 - 0.2)
+    assert all(np.isfinite(value).all() for value in observation.values())
+    with pytest.raises(gym.error.ResetNeeded, match="reset"):
+        env.step(env.action_space.sample())
+
+
+def test_scales_by_hand() -> None:
+    assert decades(np.array([0.5, 5.0, 0.0, np.inf]), 0.5).tolist() == [0.0, 1.0, -3.0, 3.0]
+    assert log_norms(np.array([100.0, 0.0, 1e18])).tolist() == [2.0, -6.0, 6.0]
+    chosen = np.array([[True, False, True], [False, False, False]])
+    spread = mean_and_spread(np.array([[1.0, 50.0, 3.0], [1.0, 2.0, 3.0]]), chosen)
+    assert spread.tolist() == [[2.0, 1.0], [0.0, 0.0]]
+    metrics = np.arange(18.0).reshape(1, 2, 3, 3)
+    samples = np.array([[[1, 3, 0], [3, 1, 4]]])
+    expected = [[6.75, 7.75, 8.75], [5.25, 6.25, 7.25], [15.0, 16.0, 17.0]]
+    assert client_means(metrics, samples)[0].tolist() == expected
+
+
+@pytest.mark.parametrize("name", POTENTIALS)
+def test_potentials_rise_with_quality_and_stay_inside(name: str) -> None:
+    potential = POTENTIALS[name]
+    losses, accuracies = np.array([1e9, 2.0, 0.5, 0.0]), np.array([0.0, 0.3, 0.9, 1.0])
+    values = potential.measure(losses, accuracies, 0.7)
+    assert (np.diff(values) > 0).all()
+    assert values[0] == potential.low
+    assert values[-1] == potential.high
+
+
+# ------------------------------------------------------------------------ controls and instances
+
+
+def test_what_is_held_still_stays() -> None:
+    env = gym.make(ID, **SHORT, dynamic=["learning_rate"], configuration={"batch_size": 8})
+    env.reset(seed=0)
+    assert env.action_space.shape == (1,)
+    *_, info = env.step(np.array([1.0], np.float32))
+    expected = {"learning_rate": 1.0, "weight_decay": 0.0005, "batch_size": 8, "step_size": 3}
+    assert info["configuration"] == {**expected, "client_sample_rate": 1.0}
+
+
+def test_server_side_and_sampling_can_be_dynamic() -> None:
+    names = ["server_learning_rate", "client_sample_rate"]
+    env = gym.make(ID, **SHORT, algorithm="fedopt", dynamic=names)
+    env.reset(seed=0)
+    *_, info = env.step(np.array([-1.0, -1.0], np.float32))
+    assert info["configuration"]["server_learning_rate"] == 0.1
+    assert info["configuration"]["client_sample_rate"] == 0.2
+    assert sum(n > 0 for n in info["num_train_samples"]) == 1
+    assert gym.make(ID, **SHORT, algorithm="fedopt").action_space.shape == (6,)
+
+
+def test_instances_are_the_pairs_of_their_set() -> None:
+    task = get_task("LR-CreditG")
+    train, held_out = make_instances(task, "train"), make_instances(task, "test")
+    assert len(train) == 3 * len(TRAIN_SEEDS)
+    assert len(held_out) == 3 * len(TEST_SEEDS)
+    assert not {i.seed for i in train} & {i.seed for i in held_out}
+    assert set(make_instances(task, "all")) == {*train, *held_out}
+    assert {i.alpha for i in make_instances(task, "test", 0.7)} == {0.7}
+    assert {i.alpha for i in make_instances(get_task("CNN-FEMNIST"))} == {0.5}
+
+
+def test_equal_seeds_of_different_alpha_are_different_courses() -> None:
+    env = gym.make(ID, instances=[[0.5, 7], [0.7, 7]], rounds_per_step=1, horizon=2)
+    samples = []
+    for index in (0, 1):
+        _, info = env.reset(options={"instance": index})
+        assert info["instance"]["seed"] == 7
+        samples.append(env.step(env.action_space.sample())[-1]["num_train_samples"])
+    assert samples[0] != samples[1]
+
+
+def test_every_instance_is_drawn_at_some_time() -> None:
+    env = gym.make(ID, instances=[[0.5, 7], [0.7, 7], [0.5, 8]])
+    drawn = {env.reset(seed=seed)[1]["instance"]["index"] for seed in range(20)}
+    assert drawn == {0, 1, 2}
+
+
+def test_a_step_of_many_rounds_is_many_steps_of_one() -> None:
+    ends = []
+    for rounds in (1, 2, 4):
+        env = gym.make(ID, **{**SHORT, "rounds_per_step": rounds})
+        env.reset(seed=0)
+        for _ in range(4 // rounds):
+            *_, info = env.step(np.zeros(4, np.float32))
+        ends.append(plain([info["test"], info["val_loss"]]))
+    assert ends[0] == ends[1] == ends[2]
+
+
+# -------------------------------------------------------------------------------- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"horizon": 7}, ["`horizon`", "multiple", "7"]),
+        ({"rounds_per_step": 0}, ["`rounds_per_step`", ">= 1", "0"]),
+        ({"history": True}, ["`history`", "integer", "True"]),
+        ({"budget_s": 0}, ["`budget_s`", "positive", "0"]),
+        ({"time_price": -1.0}, ["`time_price`", ">= 0", "-1.0"]),
+        ({"dynamic": []}, ["`dynamic`", "at least one", "[]"]),
+        ({"dynamic": ["learning_rate"], "configuration": {"learning_rate": 0.1}}, ["leave out"]),
+        ({"dynamic": ["client_sample_rate"], "per_client": True}, ["`dynamic`", "server"]),
+        ({"configuration": {"step_size": 99}}, ["`configuration", "step_size"]),
+        ({"instances": []}, ["`instances`", "at least one"]),
+        ({"instances": [[0.5, -1]]}, ["`instances`", "(alpha, seed)", "-1"]),
+        ({"instances": ONE, "alpha": 0.5}, ["`alpha`", "None"]),
+        ({"alpha": -0.5}, ["`alpha`", "positive", "-0.5"]),
+        ({"rounds_per_steps": 2}, ["unknown argument", "rounds_per_step"]),
+        ({"number": 2}, ["unknown argument", "'number'"]),
+        ({"rewards": []}, ["`rewards`", "at least one"]),
+        ({"render_mode": "ascii"}, ["`render_mode`", "rgb_array", "ascii"]),
+    ],
+    ids=str,
+)
+def test_it_refuses_what_cannot_be_made(arguments: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        _make_directly(**arguments)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dynamic": ["lr"]},
+        {"potential": "f1"},
+        {"rewards": ["val_loss"]},
+        {"instances": "tests"},
+        {"algorithm": "fedsgd"},
+    ],
+    ids=str,
+)
+def test_unknown_names_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(UnknownNameError):
+        _make_directly(**arguments)
+
+
+@pytest.mark.parametrize("instance", [1, -1, True, 0.0])
+def test_an_instance_that_does_not_exist_is_refused(instance: Any) -> None:
+    env = gym.make(ID, **SHORT)
+    with pytest.raises(InvalidArgumentError, match=r"`options\['instance'\]`"):
+        env.reset(options={"instance": instance})
+
+
+@pytest.mark.parametrize("action", [np.full(4, 2.0), np.zeros(3), np.full(4, np.nan)])
+def test_an_action_outside_the_space_changes_nothing(action: Any) -> None:
+    env = gym.make(ID, **SHORT).unwrapped
+    env.reset(seed=0)
+    with pytest.raises(InvalidArgumentError, match="`action`"):
+        env.step(action)
+    assert env.step(np.zeros(4, np.float32))[-1]["trial"] == 1
+
+
+def _make_directly(**arguments: Any) -> Any:
+    return gym.make(ID, **arguments)
+
+
+def _coordinate(env: gym.Env[Any, Any], values: dict[str, float]) -> Any:
+    space = env.get_wrapper_attr("search_space")
+    action = np.zeros(len(space), np.float32)
+    for name, value in values.items():
+        action[space.names.index(name)] = space[name].encode(value)
+    return action
+
+
+def _freeze(env: Any) -> None:
+    """Make the course leave the finite numbers in its next round."""
+    index, state = env.process.snapshot(0)[1]
+    weight = state.parameters["weight"]
+    weight[:] = 3e38
+    env.process._courses.restore(0, (index, state))
+
+
+@pytest.mark.parametrize("names", [["learning_rate"], ["learning_rate", "batch_size"]], ids=str)
+def test_every_step_trains_with_its_own_action(names: list[str]) -> None:
+    env = gym.make(ID, **SHORT, dynamic=names)
+    env.reset(seed=0)
+    norms = []
+    for rate in (0.1, 1e-5, 0.1):
+        observation, *_ = env.step(_coordinate(env, {"learning_rate": rate}))
+        norms.append(6.0 * observation["update_norm"][0])
+    assert norms[0] - norms[1] > 2.0
+    assert norms[2] - norms[1] > 2.0

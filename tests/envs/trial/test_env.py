@@ -1,0 +1,359 @@
+"""The trial environment: its laws, its clock, its budget, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.envs import TrialEnv
+from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, OffGridError, UnknownNameError
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.objectives import get_objective
+from fedhpo_gym.systems import CROSS_SILO
+from fedhpo_gym.tasks import get_task
+from fedhpo_gym.testing import Analytic, make_env, plain
+from fedhpo_gym.wrappers import NamedAction
+from tiny_table import ENV_ID, tiny  # noqa: F401 - a fixture
+
+CONFIGURATION = {
+    "learning_rate": 0.01,
+    "weight_decay": 0.001,
+    "batch_size": 64,
+    "step_size": 2,
+}
+
+
+def named(**arguments: Any) -> gym.Env[Any, Any]:
+    env = NamedAction(make_env(grid=True, **arguments))
+    env.reset(seed=0)
+    return env
+
+
+def ask(env: gym.Env[Any, Any], rounds: int, **changes: Any) -> Any:
+    return env.step({**CONFIGURATION, "round": rounds, "client_sample_rate": 1.0, **changes})
+
+
+# ----------------------------------------------------------------------------- what it says
+
+
+def test_the_reward_and_the_observation_by_hand() -> None:
+    env = named(vector_reward=True)
+    observation, reward, terminated, truncated, info = ask(env, 9)
+    task = get_task("LR-CreditG")
+    answer = Analytic(task).evaluate(CONFIGURATION, Fidelity(9, 1.0))
+    val_loss = answer.mean("val", "loss")
+    spread = np.std(answer.clients("val", "accuracy"), axis=1).mean()
+    assert info["objectives"] == {
+        "val_loss": val_loss,
+        "fairness_std": pytest.approx(spread),
+        "epsilon": 1e4,
+    }
+    np.testing.assert_allclose(reward, [-val_loss, -spread, -1e4], rtol=1e-6)
+    assert reward.dtype == np.float32
+    for key in ("loss", "accuracy", "f1"):
+        expected = [answer.mean(split, key) for split in ("train", "val")]
+        np.testing.assert_allclose(observation[key], expected, rtol=1e-6)
+    assert (terminated, truncated) == (False, False)
+    assert info["test"]["loss"] == answer.mean("test", "loss")
+    cost = CROSS_SILO.cost(task.num_parameters, task.num_clients, Fidelity(9, 1.0))
+    assert info["cost"]["time_s"] == info["elapsed_s"] == cost.time_s
+    left = 1 - cost.time_s / task.budget_s
+    np.testing.assert_allclose(observation["remaining_budget"], [left], rtol=1e-6)
+
+
+def test_the_incumbent_is_the_argmin_and_the_first_of_equals() -> None:
+    env = make_env()
+    env.reset(seed=0)
+    env.action_space.seed(3)
+    actions = [env.action_space.sample() for _ in range(12)]
+    actions = actions + actions  # every value twice: the first of equals stays
+    losses: list[float] = []
+    for number, action in enumerate(actions, start=1):
+        observation, *_, info = env.step(action)
+        losses.append(info["objectives"]["val_loss"])
+        best = int(np.argmin(losses))
+        assert info["trial"] == number
+        assert info["incumbent"]["trial"] == best + 1
+        assert info["incumbent"]["val_loss"] == losses[best]
+        np.testing.assert_array_equal(observation["incumbent"], actions[best])
+        np.testing.assert_allclose(observation["incumbent_value"], [losses[best]], rtol=1e-6)
+    assert len(set(losses)) == 12
+
+
+def test_the_incumbent_of_a_maximised_objective_is_the_largest() -> None:
+    env = make_env(objectives=["val_f1"])
+    env.reset(seed=0)
+    env.action_space.seed(3)
+    values = []
+    for _ in range(10):
+        *_, info = env.step(env.action_space.sample())
+        values.append(info["objectives"]["val_f1"])
+        assert info["incumbent"]["val_f1"] == max(values)
+
+
+def test_the_first_observation_promises_nothing() -> None:
+    observation, info = make_env().reset(seed=0)
+    assert (observation["loss"] == 10).all()
+    assert (observation["accuracy"] == 0).all()
+    assert observation["incumbent_value"] == 10
+    assert observation["trials"] == 0
+    assert observation["remaining_budget"] == 1
+    assert info == {
+        "task": "LR-CreditG",
+        "backend": "analytic",
+        "fingerprint": "analytic-1",
+        "seeds": [1, 2, 3],
+        "objective_names": list(DEFAULT_OBJECTIVES),
+    }
+
+
+class OtherTestData(Analytic):
+    """The same train and validation data, other test data."""
+
+    def _evaluate(self, configuration: Any, fidelity: Fidelity) -> Evaluation:
+        answer = super()._evaluate(configuration, fidelity)
+        answer.best[:, :, 2] = 0.5
+        return answer
+
+
+def test_test_data_never_enter_an_observation() -> None:
+    task = get_task("LR-CreditG")
+    envs = [TrialEnv(task, backend(task)) for backend in (Analytic, OtherTestData)]
+    for env in envs:
+        env.reset(seed=0)
+    envs[0].action_space.seed(0)
+    for _ in range(5):
+        action = envs[0].action_space.sample()
+        one, two = (env.step(action) for env in envs)
+        assert plain(one[:2]) == plain(two[:2])
+        assert one[4]["test"] != two[4]["test"]
+
+
+def test_what_it_returns_belongs_to_who_asked() -> None:
+    def trace(spoil: bool) -> list[Any]:
+        env = make_env()
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        seen = []
+        for _ in range(5):
+            action = env.action_space.sample()
+            observation, reward, *_, info = env.step(action)
+            seen.append(plain([observation, reward, info]))
+            if spoil:
+                action[:] = 9
+                for part in ("configuration", "objectives", "fidelity"):
+                    for name in info[part]:
+                        info[part][name] = -1
+                for name in info["incumbent"]:
+                    info["incumbent"][name] = -1
+                for array in observation.values():
+                    array[:] = 0
+        return seen
+
+    assert trace(spoil=True) == trace(spoil=False)
+
+
+def test_info_can_be_written_as_json() -> None:
+    env = make_env()
+    env.reset(seed=0)
+    *_, info = env.step(env.action_space.sample())
+    assert json.loads(json.dumps(info, allow_nan=False)) == info
+
+
+# ---------------------------------------------------------------------------------- actions
+
+
+def test_pinned_fidelities_leave_the_action() -> None:
+    pinned = {"round": 81, "client_sample_rate": 0.4}
+    env = make_env(fidelity=pinned)
+    assert env.action_space.shape == (4,)
+    env.reset(seed=0)
+    *_, info = env.step(env.action_space.sample())
+    assert info["fidelity"] == pinned
+    assert make_env(fidelity={"round": 81}).action_space.shape == (5,)
+
+
+def test_a_uniform_action_is_a_uniform_configuration() -> None:
+    env = make_env(grid=True, budget_trials=10_000)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    infos = [env.step(env.action_space.sample())[-1] for _ in range(420)]
+    sizes = np.array([info["configuration"]["batch_size"] for info in infos])
+    values, counts = np.unique(sizes, return_counts=True)
+    assert values.tolist() == [4, 8, 16, 32, 64, 128, 256]
+    assert (counts > 35).all(), counts  # 60 expected, standard deviation 7
+
+
+@pytest.mark.parametrize(
+    "action", [np.full(6, 1.5), np.full(6, np.nan), np.zeros(5), np.zeros((1, 6))]
+)
+def test_an_action_outside_the_space_is_refused(action: NDArray[np.float64]) -> None:
+    env = make_env()
+    env.reset(seed=0)
+    with pytest.raises(InvalidArgumentError, match="action"):
+        env.step(action.astype(np.float32))
+
+
+# ---------------------------------------------------------------------- the clock, the budget
+
+
+def test_more_rounds_cost_more() -> None:
+    env = named(budget_trials=99)
+    times = [ask(env, rounds)[-1]["cost"]["time_s"] for rounds in (1, 3, 9, 81, 500)]
+    assert (np.diff(times) > 0).all()
+    np.testing.assert_allclose(np.array(times) / times[0], [1, 3, 9, 81, 500])
+
+
+@pytest.mark.parametrize("freeze_thaw", [False, True])
+def test_freeze_thaw_pays_for_a_round_once(freeze_thaw: bool) -> None:
+    env = named(freeze_thaw=freeze_thaw, budget_trials=99)
+    first, second = (ask(env, rounds)[-1] for rounds in (9, 81))
+    at_once = ask(named(), 81)[-1]["elapsed_s"]
+    fewer = ask(env, 27)[-1]["cost"]
+    if freeze_thaw:
+        assert second["elapsed_s"] == pytest.approx(at_once, rel=1e-12)
+        assert (fewer["time_s"], fewer["rounds"], fewer["upload_bytes"]) == (0.0, 0, 0.0)
+    else:
+        assert second["elapsed_s"] == pytest.approx(at_once * 90 / 81, rel=1e-12)
+        assert fewer["rounds"] == 27
+    assert first["cost"]["rounds"] == 9
+
+
+def test_freeze_thaw_tells_configurations_rates_and_episodes_apart() -> None:
+    env = named(freeze_thaw=True, budget_trials=99)
+    ask(env, 81)
+    assert ask(env, 81)[-1]["cost"]["rounds"] == 0
+    assert ask(env, 81, batch_size=32)[-1]["cost"]["rounds"] == 81
+    assert ask(env, 81, client_sample_rate=0.4)[-1]["cost"]["rounds"] == 81
+    env.reset(seed=0)
+    assert ask(env, 81)[-1]["cost"]["rounds"] == 81
+
+
+def test_a_copy_pays_by_itself() -> None:
+    env = named(freeze_thaw=True, budget_trials=99)
+    twin = copy.deepcopy(env)
+    ask(env, 81)
+    assert ask(twin, 81)[-1]["cost"]["rounds"] == 81
+
+
+def test_the_system_decides_the_time() -> None:
+    task = get_task("LR-CreditG").variant(system=CROSS_SILO)
+    slow = task.variant(system=type(CROSS_SILO)(server_compute_s=10.0))
+    times = []
+    for one in (task, slow):
+        env = TrialEnv(one, Analytic(one))
+        env.reset(seed=0)
+        times.append(env.step(np.zeros(6, np.float32))[-1])
+    rounds = times[0]["fidelity"]["round"]
+    assert times[1]["elapsed_s"] - times[0]["elapsed_s"] == pytest.approx(10.0 * rounds)
+
+
+# ---------------------------------------------------------------------------- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"objectives": ["val_los"]}, UnknownNameError, ["objective", "val_los", "'val_loss'"]),
+        ({"objectives": []}, InvalidArgumentError, ["`objectives`", "at least one"]),
+        ({"objectives": "val_loss"}, InvalidArgumentError, ["`objectives`", "list", "'val_loss'"]),
+        ({"render_mode": "ascii"}, InvalidArgumentError, ["`render_mode`", "human", "'ascii'"]),
+        ({"fidelity": {"rounds": 3}}, UnknownNameError, ["dimension", "rounds", "'round'"]),
+        ({"fidelity": {"round": 501}}, InvalidArgumentError, ["fidelity['round']", "500", "501"]),
+        ({"fidelity": {"round": 2.5}}, InvalidArgumentError, ["fidelity['round']", "whole", "2.5"]),
+        (
+            {"fidelity": {"client_sample_rate": 0.0}},
+            InvalidArgumentError,
+            ["fidelity['client_sample_rate']", "0.2", "0.0"],
+        ),
+        (
+            {"fidelity": {"round": 10}, "grid": True},
+            OffGridError,
+            ["fidelity['round']", "grid", "10", "9, 13"],
+        ),
+        ({"budget_s": 0.0}, InvalidArgumentError, ["`budget_s`", "positive", "0.0"]),
+        ({"budget_s": float("inf")}, InvalidArgumentError, ["`budget_s`", "finite", "inf"]),
+        ({"budget_s": "1h"}, InvalidArgumentError, ["`budget_s`", "positive", "'1h'"]),
+        ({"budget_trials": -3}, InvalidArgumentError, ["`budget_trials`", "positive", "-3"]),
+        ({"budget_rounds": True}, InvalidArgumentError, ["`budget_rounds`", "positive", "True"]),
+        ({"constraints": {"val_f1": 0.3}}, UnknownNameError, ["constraint", "val_f1", "val_loss"]),
+        ({"constraints": {"epsilon": "x"}}, InvalidArgumentError, ["limit", "epsilon", "'x'"]),
+        ({"constraints": {"epsilon": None}}, InvalidArgumentError, ["limit", "epsilon", "None"]),
+        (
+            {"constraints": {"epsilon": {"limit": 1.0, "weight": -2}}},
+            InvalidArgumentError,
+            ["weight", "epsilon", "not negative", "-2"],
+        ),
+        (
+            {"constraints": {"epsilon": {"limits": 1.0}}},
+            InvalidArgumentError,
+            ["'epsilon'", "limit", "limits"],
+        ),
+    ],
+)
+def test_errors_name_the_argument_the_rule_and_the_value(
+    arguments: dict[str, Any], error: type[FedHPOError], words: list[str]
+) -> None:
+    with pytest.raises(error) as caught:
+        make_env(**arguments)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"seed": 7}, ["seed", "(1, 2, 3)", "7"]),
+        ({"seed": -1}, ["`seed`", "non-negative", "-1"]),
+        ({"seed": "one"}, ["`seed`", "non-negative", "'one'"]),
+        ({"seed": 1.5}, ["`seed`", "non-negative", "1.5"]),
+        ({"seed": True}, ["`seed`", "non-negative", "True"]),
+        ({"fidelity": {"round": 5}}, ["fidelity['round']", "grid", "5", "4, 6"]),
+        ({"seed": -1, "backend": "raw"}, ["`seed`", "non-negative", "-1"]),
+        ({"device": "abacus", "backend": "raw"}, ["`device`", "abacus"]),
+    ],
+)
+@pytest.mark.usefixtures("tiny")
+def test_a_backend_refuses_what_it_cannot_honour(
+    arguments: dict[str, Any],
+    words: list[str],
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        gym.make(ENV_ID, **arguments)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_constraints_need_a_scalar_reward() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`constraints`.*without MO-"):
+        gym.make(f"MO-{ENV_ID}", constraints={"epsilon": 1.0})
+
+
+@pytest.mark.usefixtures("tiny")
+def test_one_seed_or_the_mean_of_all() -> None:
+    losses = {}
+    for seed in (1, 2, 3, None):
+        env = gym.make(ENV_ID, seed=seed)
+        _, info = env.reset(seed=0)
+        assert info["seeds"] == ([1, 2, 3] if seed is None else [seed])
+        action = np.full(env.action_space.shape, 0.9, np.float32)
+        losses[seed] = env.step(action)[-1]["objectives"]["val_loss"]
+    assert losses[1] != losses[2]
+    assert losses[None] == pytest.approx((losses[1] + losses[2] + losses[3]) / 3, rel=1e-6)
+
+
+def test_scores_stay_in_the_reward_space() -> None:
+    env = make_env(objectives=["val_loss", "val_f1", "delta"], vector_reward=True)
+    space = env.get_wrapper_attr("reward_space")
+    for low, high, name in zip(space.low, space.high, ("val_loss", "val_f1", "delta"), strict=True):
+        bounds = sorted(get_objective(name).score(bound) for bound in get_objective(name).bounds)
+        assert [low, high] == bounds

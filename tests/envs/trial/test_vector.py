@@ -1,0 +1,461 @@
+"""The vector form of the trial environments equals N single environments, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import vector as vector_wrappers
+from numpy.typing import NDArray
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.backends import StoredBackend
+from fedhpo_gym.envs import TrialEnv
+from fedhpo_gym.envs.trial.scores import Scorer
+from fedhpo_gym.envs.trial.vector import TrialVectorEnv
+from fedhpo_gym.errors import InvalidArgumentError, OffGridError, UnknownNameError
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.tasks import TASKS, Task, get_task
+from fedhpo_gym.testing import Analytic, make_env
+from fedhpo_gym.testing.rollout import plain
+from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
+
+ID = "FedHPO-LR-CreditG-v0"
+N = 4
+STEPS = 80
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"objectives": ["val_f1", "fairness_jain", "delta"], "budget_s": 900.0},
+    {
+        "objectives": ["fairness_std", "val_loss", "test_error"],
+        "constraints": {"val_loss": {"limit": 0.7, "weight": 0.3}, "test_error": 0.1},
+        "budget_trials": 7,
+    },
+    {"fidelity": {"round": 81}, "budget_rounds": 400},
+    {"fidelity": {"client_sample_rate": 0.4}, "budget_s": 500, "budget_trials": 3},
+    {"freeze_thaw": True, "budget_s": 2500.0},
+    {"freeze_thaw": True, "fidelity": {"round": 81, "client_sample_rate": 1.0}, "budget_s": 1500.0},
+    {"grid": True, "budget_s": 500.0},
+    {"seed": 1, "system": {"server_compute_s": 3.0}, "budget_s": 1200.0},
+]
+
+
+def make(num_envs: int = N, name: str = ID, **arguments: Any) -> TrialVectorEnv:
+    env = gym.make_vec(
+        name, num_envs=num_envs, vectorization_mode="vector_entry_point", **arguments
+    )
+    assert isinstance(env, TrialVectorEnv)
+    return env
+
+
+def singles(mode: str = "NextStep", **arguments: Any) -> SyncVectorEnv:
+    """Gymnasium's own vector environment of N environments that `gym.make` built."""
+    return SyncVectorEnv([lambda: gym.make(ID, **arguments)] * N, autoreset_mode=mode)
+
+
+def ordered(value: Any) -> Any:
+    """Return plain data; the order of a single environment's dictionary is not its space's."""
+    return plain(dict(sorted(value.items())) if isinstance(value, Mapping) else value)
+
+
+def assert_same_info(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """What we say, they say: the same masks, and under the masks the same numbers."""
+    for key in ours:
+        if key.startswith("_"):
+            continue
+        mask = ours[f"_{key}"]
+        np.testing.assert_array_equal(mask, theirs.get(f"_{key}", np.zeros(N, bool)), key)
+        if not mask.any():
+            continue
+        if isinstance(ours[key], Mapping):
+            assert_same_info(ours[key], theirs[key])
+        else:
+            pairs = zip(ours[key][mask], theirs[key][mask], strict=True)
+            assert all(ordered(mine) == ordered(other) for mine, other in pairs), key
+
+
+def assert_same(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> None:
+    """All of what `reset` or `step` returned; the bits of observations and rewards."""
+    assert list(ours[0]) == list(theirs[0])
+    for key, array in ours[0].items():
+        assert plain(array) == plain(theirs[0][key]), key
+    for mine, other in zip(ours[1:-1], theirs[1:-1], strict=True):
+        assert plain(mine) == plain(other)
+    assert_same_info(ours[-1], theirs[-1])
+
+
+def run_both(ours: Any, theirs: Any, steps: int = STEPS) -> int:
+    """Compare two vector environments under random actions; return the number of episodes."""
+    seeds = [3, 5, 7, 11][: ours.num_envs]
+    assert_same(ours.reset(seed=seeds), theirs.reset(seed=seeds))
+    ours.action_space.seed(0)
+    episodes = 0
+    for _ in range(steps):
+        actions = ours.action_space.sample()
+        mine, other = ours.step(actions), theirs.step(actions)
+        assert_same(mine, other)
+        done = mine[2] | mine[3]
+        episodes += int(done.sum())
+        if done.any() and ours.autoreset_mode is AutoresetMode.DISABLED:
+            masks = [{"reset_mask": done.copy()} for _ in range(2)]
+            assert_same(ours.reset(options=masks[0]), theirs.reset(options=masks[1]))
+    return episodes
+
+
+# ---------------------------------------------------------------------------------- the law
+
+
+@pytest.mark.parametrize("arguments", KINDS, ids=str)
+def test_it_equals_single_environments(arguments: dict[str, Any]) -> None:
+    episodes = run_both(make(**arguments), singles(**arguments))
+    assert episodes >= N or arguments == {}
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
+def test_every_autoreset_mode_equals_gymnasiums(mode: str) -> None:
+    arguments = {"budget_s": 900.0, "freeze_thaw": True}
+    ours = make(autoreset_mode=mode, **arguments)
+    assert ours.metadata["autoreset_mode"] is AutoresetMode(mode)
+    assert run_both(ours, singles(mode, **arguments), 60) >= 2 * N
+
+
+def test_vector_rewards_follow_mo_gymnasium() -> None:
+    wrappers = pytest.importorskip("mo_gymnasium.wrappers.vector")
+    arguments = {"budget_s": 900.0, "objectives": ["val_loss", "val_f1"]}
+    ours = make(name=f"MO-{ID}", **arguments)
+    theirs = wrappers.MOSyncVectorEnv([lambda: gym.make(f"MO-{ID}", **arguments)] * N)
+    assert ours.reward_space == theirs.reward_space
+    assert run_both(ours, theirs) >= N
+
+
+@pytest.mark.parametrize("arguments", [{"budget_trials": 5}, {"grid": True, "freeze_thaw": True}])
+def test_a_backend_that_stores_nothing_gives_the_same(arguments: dict[str, Any]) -> None:
+    arguments = {**arguments, "backend": "surrogate"}
+    run_both(make(**arguments), singles(**arguments), 20)
+
+
+@pytest.mark.parametrize("backend", ["tabular", "surrogate"])
+def test_objectives_that_know_one_evaluation_only_give_the_same(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Scorer, "can_batch", False)
+    arguments = {"backend": backend, "budget_trials": 5}
+    run_both(make(**arguments), singles(**arguments), 12)
+
+
+def test_all_that_a_single_environment_says_can_be_asked_for() -> None:
+    arguments = {"freeze_thaw": True, "budget_s": 2e5, "fidelity": {"client_sample_rate": 0.6}}
+    for backend in ("tabular", "surrogate"):
+        ours = make(2, backend=backend, **arguments)
+        others = [gym.make(ID, backend=backend, **arguments) for _ in range(2)]
+        ours.reset(seed=0)
+        for env in others:
+            env.reset(seed=0)
+        ours.action_space.seed(0)
+        for _ in range(8):
+            actions = ours.action_space.sample()
+            ours.step(actions)
+            for index, env in enumerate(others):
+                assert plain(ours.trial_info(index)) == plain(env.step(actions[index])[-1])
+
+
+class OftenNotFinite(Analytic):
+    """Loses its mind for some configurations."""
+
+    def _evaluate(self, configuration: Any, fidelity: Fidelity) -> Evaluation:
+        answer = super()._evaluate(configuration, fidelity)
+        if fidelity.round > 200:
+            answer.best[:, :, :, 0] = math.inf
+        return answer
+
+
+def test_errors_that_are_not_finite_rank_last() -> None:
+    def single() -> gym.Env[Any, Any]:
+        task = get_task("LR-CreditG")
+        env = TrialEnv(task, OftenNotFinite(task))
+        return ScalarizePenalty(BudgetTermination(env, budget_trials=6))
+
+    assert run_both(TrialVectorEnv(N, single()), SyncVectorEnv([single] * N)) > N
+
+
+def test_float64_actions_are_decoded_as_they_are() -> None:
+    ours, theirs = make(), singles()
+    ours.reset(seed=0)
+    theirs.reset(seed=0)
+    ours.action_space.seed(0)
+    for sign in (-1.0, 1.0):
+        edge = np.nextafter(np.zeros(ours.action_space.shape), sign)  # float32 would say 0
+        assert_same(ours.step(edge), theirs.step(edge))
+
+
+def test_actions_off_by_rounding_are_clipped() -> None:
+    ours, theirs = make(), singles()
+    ours.reset(seed=0)
+    theirs.reset(seed=0)
+    for value in (1.0, 1.0 + 5e-7, -1.0 - 5e-7):
+        actions = np.full(ours.action_space.shape, value)
+        assert_same(ours.step(actions), theirs.step(actions))
+
+
+def test_what_one_environment_computed_serves_no_other_question() -> None:
+    pinned = {"fidelity": {"round": 81, "client_sample_rate": 0.4}}
+    for other in (
+        {},
+        {"fidelity": {"round": 27, "client_sample_rate": 0.4}},
+        {"seed": 2},
+        {"algorithm": "fedavg", "system": {"server_compute_s": 9.0}},
+        {"constraints": {"fairness_std": 0.01}},
+        {"constraints": {"fairness_std": 0.02}},
+        {"constraints": {"fairness_std": {"limit": 0.02, "weight": 5.0}}},
+        {"objectives": ["fairness_std", "val_loss"]},
+    ):
+        arguments = {**pinned, **other}
+        run_both(make(**arguments), singles(**arguments), 3)
+
+
+# ------------------------------------------------------------------------------- what it is
+
+
+def test_every_id_has_a_vector_entry_point() -> None:
+    for task in TASKS.values():
+        for name in (task.id, f"MO-{task.id}"):
+            assert gym.spec(name).vector_entry_point
+
+
+def test_spaces_are_batched_and_hold_what_it_returns() -> None:
+    env = make()
+    one = gym.make(ID)
+    assert env.single_action_space == one.action_space
+    assert env.single_observation_space == one.observation_space
+    assert env.action_space.shape == (N, *one.action_space.shape)  # type: ignore[misc]
+    observations, _ = env.reset(seed=0)
+    assert observations in env.observation_space
+    observations, rewards, terminated, truncated, _ = env.step(env.action_space.sample())
+    assert observations in env.observation_space
+    assert (rewards.dtype, rewards.shape) == (np.float64, (N,))
+    assert terminated.dtype == truncated.dtype == np.bool_
+
+
+def test_an_observation_lies_in_memory_as_gymnasium_flattens_it() -> None:
+    env = make()
+    env.reset(seed=0)
+    observations, *_ = env.step(env.action_space.sample())
+    row = next(iter(observations.values())).base[2]
+    one = {key: array[2] for key, array in observations.items()}
+    flat = gym.spaces.flatten(env.single_observation_space, one)
+    np.testing.assert_array_equal(row, flat)
+
+
+def test_its_spec_survives_json() -> None:
+    env = make(fidelity={"round": 9}, autoreset_mode="SameStep")
+    spec = EnvSpec.from_json(env.spec.to_json())  # type: ignore[union-attr]
+    twin = gym.make_vec(spec)
+    assert isinstance(twin, TrialVectorEnv)
+    assert twin.metadata == env.metadata
+    run_both(twin, env, 20)
+
+
+@pytest.mark.parametrize("arguments", [{"freeze_thaw": True}, {"backend": "surrogate"}], ids=str)
+def test_a_copy_made_in_mid_episode_goes_on_alike(arguments: dict[str, Any]) -> None:
+    env = make(budget_trials=5, **arguments)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(3):
+        env.step(env.action_space.sample())
+    twins = [pickle.loads(pickle.dumps(env)), copy.deepcopy(env)]
+    assert len(pickle.dumps(make())) < 100_000, "the rows of all cells were pickled"
+    for _ in range(6):
+        actions = env.action_space.sample()
+        expected = plain(env.step(actions))
+        for twin in twins:
+            assert plain(twin.step(actions)) == expected
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_who_owns_the_observations(share: bool) -> None:
+    env = make(copy=not share)
+    first, _ = env.reset(seed=0)
+    before = plain(first)
+    env.step(env.action_space.sample())
+    assert (plain(first) == before) is not share
+
+
+def test_what_it_returns_belongs_to_who_asked() -> None:
+    def spoil(value: Any) -> None:
+        if isinstance(value, Mapping):
+            for item in value.values():
+                spoil(item)
+        elif value.dtype != object:
+            value[...] = 1
+
+    traces = []
+    for spoiled in (False, True):
+        env = make(budget_s=900.0)
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        trace = []
+        for _ in range(20):
+            outcome = env.step(env.action_space.sample())
+            trace.append(plain(outcome))
+            for part in outcome if spoiled else ():
+                spoil(part)
+        traces.append(trace)
+    assert traces[0] == traces[1]
+
+
+def test_gymnasiums_vector_wrappers_understand_it() -> None:
+    env = vector_wrappers.DictInfoToList(
+        vector_wrappers.RecordEpisodeStatistics(make(budget_trials=3))
+    )
+    env.reset(seed=0)
+    for _ in range(3):
+        *_, terminated, _, infos = env.step(env.action_space.sample())
+    assert terminated.all()
+    assert [info["episode"]["l"] for info in infos] == [3] * N  # type: ignore[call-overload]
+    assert [info["trial"] for info in infos] == [3] * N  # type: ignore[call-overload]
+    env.close()
+
+
+def test_the_infos_of_a_reset_are_those_of_single_environments() -> None:
+    _, mine = make().reset(seed=0)
+    _, other = singles().reset(seed=0)
+    assert mine.keys() == other.keys()
+    assert mine["objective_names"][1] == ["val_loss", "fairness_std", "epsilon"]
+    assert mine["seeds"][0] is not mine["seeds"][1]
+
+
+# ------------------------------------------------------------------------------ what it refuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"num_envs": 0}, ["`num_envs`", ">= 1", "0"]),
+        ({"autoreset_mode": "Never"}, ["`autoreset_mode`", "SameStep", "'Never'"]),
+        ({"render_mode": "rgb_array"}, ["`render_mode`", "None", "gymnasium.make"]),
+        ({"budget": 3}, ["unknown argument", "'budget'"]),
+        ({"budget_s": -1.0}, ["`budget_s`", "positive", "-1.0"]),
+    ],
+)
+def test_it_refuses_what_cannot_be_made(arguments: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        make(**arguments)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="val_los"):
+        make(objectives=["val_los"])
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (np.full(6, 1.5), [r"`actions\[2\]`", "1.5"]),
+        (np.full(6, np.nan), [r"`actions\[2\]`", "nan"]),
+    ],
+)
+def test_an_action_outside_the_space_is_refused_and_changes_nothing(
+    row: Any, words: list[str]
+) -> None:
+    env = make()
+    env.reset(seed=0)
+    bad = np.zeros((N, 6), np.float32)
+    bad[2] = row
+    with pytest.raises(InvalidArgumentError, match=f"{words[0]}.*{words[1]}"):
+        env.step(bad)
+    *_, infos = env.step(np.zeros((N, 6), np.float32))
+    assert infos["trial"].tolist() == [1] * N
+
+
+def test_the_action_of_a_resetting_environment_is_ignored() -> None:
+    env = make(budget_trials=1)
+    env.reset(seed=0)
+    env.step(np.zeros((N, 6)))
+    _, rewards, terminated, _, infos = env.step(np.full((N, 6), np.nan))
+    assert not rewards.any()
+    assert not terminated.any()
+    assert not infos["_trial"].any()
+
+
+def test_actions_of_the_wrong_shape_are_refused() -> None:
+    env = make()
+    env.reset(seed=0)
+    with pytest.raises(InvalidArgumentError, match=r"`actions`.*\(4, 6\).*\(6,\)"):
+        env.step(np.zeros(6))
+
+
+def test_it_must_be_reset_first() -> None:
+    env = make(budget_trials=1, autoreset_mode="Disabled")
+    with pytest.raises(gym.error.ResetNeeded, match="reset"):
+        env.step(env.action_space.sample())
+    env.reset(options={"reset_mask": np.array([True, True, False, True])})
+    with pytest.raises(gym.error.ResetNeeded, match="reset"):
+        env.step(env.action_space.sample())
+    env.reset()
+    env.step(env.action_space.sample())
+    with pytest.raises(gym.error.ResetNeeded, match="reset_mask"):
+        env.step(env.action_space.sample())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"seed": [1, 2]},
+        {"seed": -1},
+        {"seed": [1, 2, 3, -4]},
+        {"options": {"reset_mask": [True] * N}},
+        {"options": {"reset_mask": np.zeros(N, bool)}},
+        {"options": {"reset_mask": np.ones(N + 1, bool)}},
+    ],
+    ids=str,
+)
+def test_reset_refuses_bad_seeds_and_masks(arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`seed`|`options\['reset_mask'\]`"):
+        make().reset(**arguments)
+
+
+def test_there_is_no_trial_to_describe_before_the_first() -> None:
+    env = make()
+    env.reset(seed=0)
+    for index in (0, N):
+        with pytest.raises(InvalidArgumentError, match="`index`"):
+            env.trial_info(index)
+
+
+class StoresLittle(Analytic, StoredBackend):
+    """Stores three batch sizes only."""
+
+    def __init__(self, task: Task, seed: int | None = None) -> None:
+        super().__init__(task, seed)
+        sizes = replace(task.space["batch_size"], values=(4, 64, 256))
+        few = (sizes if d.name == sizes.name else d for d in task.space.dimensions)
+        self.space = SearchSpace(tuple(few))
+
+    def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
+        raise AssertionError("not needed")
+
+
+def test_a_backend_that_lacks_cells_of_the_grid_is_refused() -> None:
+    task = get_task("LR-CreditG")
+    env = TrialEnv(task, StoresLittle(task), grid=True)
+    with pytest.raises(OffGridError, match="nearest legal values are 4, 64"):
+        TrialVectorEnv(N, BudgetTermination(env, budget_trials=3))
+
+
+def test_the_analytic_backend_has_a_vector_form_too() -> None:
+    ours = TrialVectorEnv(N, make_env(budget_trials=4))
+    run_both(ours, SyncVectorEnv([lambda: make_env(budget_trials=4)] * N), 10)

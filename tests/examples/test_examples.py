@@ -1,0 +1,187 @@
+"""Every example runs to its end, without a warning."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import fedhpo_gym
+from fedhpo_gym.datasets import load_dataset
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.fl import ENGINE_VERSION
+from fedhpo_gym.studies import pieces
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((REPOSITORY / "examples").glob("[0-9]*.py"))
+
+
+def policies_and_searches_take_equal_rounds(out: Path) -> None:
+    [training] = read(out, "training-*")
+    searches = read(out, "search-*")
+    assert len(searches) == 3  # static, cosine, step decay
+    courses = training["steps"] // 2  # of 6 rounds, 3 per step
+    assert courses == 48
+    assert [np.size(search["returns"]) for search in searches] == [courses] * len(searches)
+    [tested] = read(out, "test-*")
+    held_out = {tuple(one["instance"]) for one in tested["played"]}
+    with gym.make("FedHPO-DAC-LR-BreastCancer-v0", instances="train") as env:
+        trained = {(one.alpha, one.seed) for one in env.unwrapped.instances}
+    assert held_out
+    assert not held_out & trained
+
+
+def searches_take_equal_rounds(out: Path) -> None:
+    found = read(out, "BreastCancer-*")
+    assert len(found) == 2 * 4 * 2  # seeds, X, with FedEx and without
+    assert {search["courses"][-1]["spent"] for search in found} == {6}
+
+
+def read(out: Path, pattern: str) -> list[Any]:
+    return [json.loads(path.read_text()) for path in sorted(out.glob(f"{pattern}.json"))]
+
+
+FAIR = {
+    "train_dac_policy": policies_and_searches_take_equal_rounds,
+    "fedex_study": searches_take_equal_rounds,
+}
+NUMBERS_OF = {"train_dac_policy": "policies", "fedex_study": "seeds"}
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs(path: Path) -> None:
+    assert run(path).strip()
+
+
+@pytest.mark.raw
+@pytest.mark.parametrize("name", FAIR)
+def test_a_study_runs_and_goes_on_where_it_stopped(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process: a fresh interpreter would spend its time on importing torch."""
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("stable_baselines3")
+    pytest.importorskip("optuna")
+    monkeypatch.syspath_prepend(REPOSITORY / "examples")
+    study = importlib.import_module(name)
+    study.main(["--quick", "--out", str(tmp_path), "--workers", "1"])
+    first = capsys.readouterr().out
+    assert "±" in first
+    assert list(tmp_path.glob("*.png"))
+    FAIR[name](tmp_path)
+    pieces = {
+        file: file.stat().st_mtime_ns
+        for file in tmp_path.glob("*.json")
+        if file.name != "study.json"
+    }
+    next(iter(pieces)).unlink()
+    study.main(["--quick", "--out", str(tmp_path), "--workers", "1"])
+    assert numbers(capsys.readouterr().out) == numbers(first)
+    changed = [file for file, time in pieces.items() if file.stat().st_mtime_ns != time]
+    assert changed == [next(iter(pieces))]
+    monkeypatch.setattr(study, "run", lambda *_: pytest.fail("pieces of two studies were mixed"))
+    for other in ([], ["--quick", f"--{NUMBERS_OF[name]}", "3"]):
+        with pytest.raises(InvalidArgumentError, match=rf"{NUMBERS_OF[name]} \d there, \d now"):
+            study.main([*other, "--out", str(tmp_path)])
+
+
+@dataclass(frozen=True)
+class Small:
+    """Stands for a study."""
+
+    tables: Sequence[str]
+    seeds: int = 2
+
+
+@pytest.fixture
+def studies(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(REPOSITORY / "examples")
+    return importlib.import_module("studies")
+
+
+def test_a_folder_holds_one_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "new"
+    for _ in range(2):  # the first claims, the second goes on
+        pieces.claim(out, Small(("A", "B")))
+    wanted = {"tables": ["A", "B"], "seeds": 2, "engine": ENGINE_VERSION}
+    assert read(out, "*") == [{**wanted, "fedhpo_gym": fedhpo_gym.__version__}]
+    with pytest.raises(InvalidArgumentError, match=r"seeds 2 there, 5 now.*another --out"):
+        pieces.claim(out, Small(("A", "B"), 5))
+    monkeypatch.setattr(pieces, "ENGINE_VERSION", 99)
+    with pytest.raises(InvalidArgumentError, match=rf"engine {ENGINE_VERSION} there, 99 now"):
+        pieces.claim(out, Small(("A", "B")))
+    (out / "study.json").rename(out / "piece.json")
+    with pytest.raises(InvalidArgumentError, match=r"unknown study.*another --out"):
+        pieces.claim(out, Small(("A", "B")))
+    assert not (out / "study.json").exists()
+
+
+def test_tables_join_once_they_were_downloaded_and_never_by_themselves(
+    studies: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.delenv("FEDHPO_GYM_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    server = {"features": np.ones((1000, 2)), "labels": np.arange(1000) % 2}
+    asked = []
+    monkeypatch.setattr(
+        "fedhpo_gym.datasets.openml_client.download",
+        lambda source: asked.append(source.name) or server,
+    )
+    load_dataset.cache_clear()
+    try:
+        assert studies.tables_here(["BreastCancer", "CreditG"]) == ("BreastCancer",)
+        assert "fedhpo-gym download CreditG" in capsys.readouterr().out
+        assert not asked
+        load_dataset("CreditG")  # what `fedhpo-gym download CreditG` does
+        assert asked == ["CreditG"]
+        assert studies.tables_here(["BreastCancer", "CreditG"]) == ("BreastCancer", "CreditG")
+        assert not capsys.readouterr().out
+    finally:
+        load_dataset.cache_clear()
+
+
+def test_pieces_are_computed_in_processes_and_kept(tmp_path: Path) -> None:
+    jobs = {tmp_path / f"{n}.json": partial(math.factorial, n) for n in (3, 4, 5)}
+    assert list(pieces.pieces(jobs, 2).values()) == [6, 24, 120]
+    (tmp_path / "4.json").write_text("7")
+    failing = partial(math.factorial, -1)
+    assert list(pieces.pieces(dict.fromkeys(jobs, failing), 2).values()) == [6, 7, 120]
+    with pytest.raises(ValueError, match="factorial"):
+        pieces.pieces({tmp_path / f"new-{n}.json": failing for n in range(3)}, 2)
+    assert not list(tmp_path.glob("new-*"))
+
+
+def numbers(report: str) -> list[str]:
+    """Return the tables of a report; CPU times differ."""
+    return [line for line in report.splitlines() if line.startswith("|")]
+
+
+def run(path: Path, *arguments: str) -> str:
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error"}
+    command = [sys.executable, str(path), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

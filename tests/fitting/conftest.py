@@ -1,0 +1,44 @@
+"""A made-up table and, once per session, its surrogate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedhpo_gym.surrogates import Surrogate
+from fedhpo_gym.tables import Table
+from made_up_table import NAME, write_made_up_table
+from quick_fits import fit_quickly
+
+
+@pytest.fixture(scope="session")
+def fitted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the table and the surrogate fitted on it."""
+    pytest.importorskip("sklearn")
+    from fedhpo_gym.fitting.fit import fit_surrogate
+
+    folder = tmp_path_factory.mktemp("tables")
+    write_made_up_table(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDHPO_GYM_TABLES", str(folder))
+        fit_quickly(patch)
+        fit_surrogate(NAME, folder)
+    return folder
+
+
+@pytest.fixture
+def tables(fitted_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder, as the folder of the user's tables."""
+    monkeypatch.setenv("FEDHPO_GYM_TABLES", str(fitted_folder))
+    return fitted_folder
+
+
+@pytest.fixture
+def table(tables: Path) -> Table:
+    return Table(tables / f"{NAME}.table.json")
+
+
+@pytest.fixture
+def surrogate(tables: Path) -> Surrogate:
+    return Surrogate(tables / f"{NAME}.surrogate.json")

@@ -1,0 +1,126 @@
+"""How surrogates are fitted and how their errors are measured."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError, UnknownNameError
+from fedhpo_gym.fitting import fit as fitting
+from fedhpo_gym.fitting.sources import TableSource, intervals
+from fedhpo_gym.fitting.validate import folds_of, summary
+from fedhpo_gym.surrogates import Surrogate
+from fedhpo_gym.surrogates.outputs import to_metrics
+from fedhpo_gym.tables import Table
+from made_up_table import NAME, ROUNDS
+
+EVERYTHING = 10**9
+
+
+def test_rows_are_the_cells_of_the_table(table: Table) -> None:
+    rows = TableSource(table).rows(EVERYTHING, np.random.default_rng(0))
+    assert len(rows) == len(ROUNDS) * 15 * 3 * 2
+    found, rounds = to_metrics(rows.outputs, rows.weights, np.full(len(rows), 40))
+    # Axes: round, learning rate, batch size, client sample rate, seed.
+    at = np.ravel_multi_index((2, 3, 1, 2, 1), (4, 5, 3, 3, 2))
+    truth = table.values("best", "val", "loss")[2, 3, 1, 2, 1]
+    np.testing.assert_allclose(found[at, :, 1, 0], truth, rtol=1e-4)
+    assert rounds[at] == ROUNDS[2]
+    assert rows.configuration[at] == 3 * 3 + 1
+    columns = intervals(table.space)
+    expected = columns.encode({"learning_rate": 0.1, "batch_size": 16})
+    np.testing.assert_allclose(rows.inputs[at, :2], expected, rtol=1e-6, atol=1e-7)
+    assert rows.inputs[at, -2:].tolist() == [0.0, 1.0]
+
+
+def test_a_draw_is_part_of_the_table_without_repetition(table: Table) -> None:
+    rows = TableSource(table).rows(50, np.random.default_rng(0))
+    assert len(rows) == 50
+    assert len(np.unique(rows.inputs, axis=0)) == 50
+
+
+def test_a_fold_keeps_a_configuration_together() -> None:
+    groups = np.repeat(np.arange(40), 6)
+    fold = folds_of(groups, np.random.default_rng(0))
+    assert all(len(set(fold[groups == group])) == 1 for group in range(40))
+    assert np.bincount(fold).tolist() == [24] * 10
+    assert fold[::6].tolist() != [group % 10 for group in range(40)]  # shuffled
+
+
+def test_the_spread_of_seeds_by_hand(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = {"accuracy": np.array([[0.1, 0.2, 0.6]]), "loss": np.exp([[0.0, 3.0, 9.0]])}
+    monkeypatch.setattr(table, "seeds", (1, 2, 3))
+    monkeypatch.setattr(table, "objective", lambda _split, metric: numbers[metric])
+    # From the mean of the other two: 0.3, 0.15, 0.45 and 6, 1.5, 7.5.
+    expected = {"val_accuracy": 0.3, "log_val_loss": 5.0}
+    assert TableSource(table).seed_spread == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_summary_by_hand() -> None:
+    errors = np.column_stack([np.arange(101.0), np.full(101, 2.0)])
+    found = summary(errors, {"val_accuracy": 25.0, "log_val_loss": 0.0})
+    assert found["val_accuracy"] == {
+        "mae": 50.0,
+        "median": 50.0,
+        "p90": 90.0,
+        "p99": 99.0,
+        "max": 100.0,
+        "mae_per_seed_spread": 2.0,
+    }
+    assert "mae_per_seed_spread" not in found["log_val_loss"]
+
+
+def test_test_folds_err_more_than_train_folds(surrogate: Surrogate) -> None:
+    card = surrogate.card
+    for result in card["comparison"]["candidates"].values():
+        for folds in ("by_configuration", "by_row"):
+            measured = result[folds]
+            for measure in ("val_accuracy", "log_val_loss"):
+                assert measured["train"][measure]["mae"] < measured["test"][measure]["mae"]
+
+
+@pytest.mark.usefixtures("tables")
+def test_without_scikit_learn_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.import_module
+
+    def refuse(name: str, package: str | None = None) -> object:
+        if name.startswith("sklearn"):
+            raise ImportError(name)
+        return real(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    with pytest.raises(MissingDependencyError, match=r"\[surrogate\]"):
+        fitting.fit_surrogate(NAME, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("tables")
+def test_an_unknown_candidate_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="network"):
+        fitting.fit_surrogate(NAME, tmp_path, candidate="netwrok")
+
+
+@pytest.mark.usefixtures("tables")
+def test_when_nothing_is_small_enough_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forest = fitting.CANDIDATES["compact_extra_trees"]
+    monkeypatch.setattr(fitting, "CANDIDATES", {"compact_extra_trees": forest})
+    monkeypatch.setattr(fitting, "MAX_BYTES", 10)
+    with pytest.raises(InvalidArgumentError, match="10 bytes"):
+        fitting.fit_surrogate(NAME, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_fit_repeats_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forest = fitting.CANDIDATES["compact_extra_trees"]
+    monkeypatch.setattr(fitting, "CANDIDATES", {"compact_extra_trees": forest})
+    cards = [fitting.fit_surrogate(NAME, tmp_path / name) for name in ("a", "b")]
+    first, second = (card.with_suffix(".npz").read_bytes() for card in cards)
+    assert first == second

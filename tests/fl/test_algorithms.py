@@ -1,0 +1,239 @@
+"""Laws of the algorithms: parity with plain implementations, and the limits of their settings."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedhpo_gym.datasets.records import make_dataset  # noqa: E402
+from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.fl.algorithms import ALGORITHMS, get_algorithm  # noqa: E402
+from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
+from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model  # noqa: E402
+from fedhpo_gym.fl.packing import Course  # noqa: E402
+from fedhpo_gym.seeding import stream  # noqa: E402
+from plain_cnn import LAYERS, MAX_NORM, images, plain_network  # noqa: E402
+from plain_course import Network, plain_course  # noqa: E402
+
+ROUNDS, HORIZON = 4, 20
+GIVEN: dict[str, dict[str, float]] = {
+    "fedavg": {},
+    "fedopt": {"server_momentum": 0.9, "server_learning_rate": 0.5},
+    "fedprox": {"mu": 1.5},
+    "nbafl": {"epsilon": 5.0, "w_clip": 0.3, "constant": 2.0, "mu": 0.5},
+    "fedadam": {"server_learning_rate": 0.1, "adaptivity": 0.01},
+    "fedyogi": {"server_learning_rate": 0.1, "adaptivity": 0.01, "second_decay": 0.8},
+    "fedbn": {},
+    "ditto": {"regularization": 2.0},
+    "local": {},
+}
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    rng = np.random.default_rng(1)
+    users = np.repeat(np.arange(5), (40, 30, 25, 20, 12))
+    labels = rng.integers(3, size=len(users))
+    features = rng.normal(size=(len(users), 4)) * 2 + labels[:, None]
+    return make_user_federation(make_dataset("made", features, labels, 3, users), seed=1)
+
+
+def course(sampled: float = 0.6, **changes: float) -> Course:
+    config = {"learning_rate": 0.1, "weight_decay": 0.01, "batch_size": 8, "step_size": 2}
+    return Course({**config, **changes}, sampled, 1)
+
+
+def run(
+    federation: Federation,
+    algorithm: str,
+    *courses: Course,
+    rounds: int = ROUNDS,
+    horizon: int = HORIZON,
+    model: type[Model] = LogisticRegression,
+) -> Curves:
+    batch = CourseBatch({1: federation}, model, get_algorithm(algorithm), courses, horizon=horizon)
+    return batch.advance(rounds)
+
+
+def close(found: NDArray[np.generic], expected: Any) -> None:
+    np.testing.assert_allclose(found, np.asarray(expected), rtol=2e-4, atol=2e-5)
+
+
+def test_every_algorithm_is_tested() -> None:
+    assert set(GIVEN) == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("algorithm", GIVEN)
+def test_it_equals_a_plain_implementation(federation: Federation, algorithm: str) -> None:
+    chosen = course(**GIVEN[algorithm])
+    expected = plain_course(federation, [chosen] * ROUNDS, algorithm, HORIZON).metrics
+    other = course(**{**GIVEN[algorithm], "learning_rate": 0.3, "weight_decay": 0.0})
+    close(run(federation, algorithm, other, chosen).metrics[1], expected)
+
+
+def test_nbafl_without_downlink_noise_equals_a_plain_one(federation: Federation) -> None:
+    chosen = course(1.0, **GIVEN["nbafl"])
+    short = 11  # sqrt(5) * 5 is 11.2
+    expected = plain_course(federation, [chosen] * 2, "nbafl", short).metrics
+    close(run(federation, "nbafl", chosen, rounds=2, horizon=short).metrics[0], expected)
+
+
+NORMS = ("scale1", "shift1", "mean1", "variance1", "scale2", "shift2", "mean2", "variance2")
+
+
+def _convolutional(federation: Federation) -> torch.nn.Module:
+    model = ConvNet.for_federation(federation, torch.device("cpu"))
+    return plain_network(model.init(stream(1, "init")), 3)
+
+
+CONVOLUTIONAL = Network(_convolutional, images, tuple(LAYERS[name] for name in NORMS), MAX_NORM)
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Federation:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=45)
+    pixels = rng.integers(0, 120, (45, 8, 8, 3), dtype=np.uint8)
+    pixels[np.arange(45), labels * 2] += 100
+    users = np.repeat(np.arange(3), (20, 15, 10))
+    return make_user_federation(make_dataset("small", pixels, labels, 3, users), seed=1)
+
+
+@pytest.mark.parametrize("algorithm", ["fedbn", "ditto", "fedprox", "fedadam", "local"])
+def test_it_equals_a_plain_implementation_where_layers_are_normalised(
+    pictures: Federation, algorithm: str
+) -> None:
+    chosen = course(0.7, **{**GIVEN[algorithm], "learning_rate": 0.05, "step_size": 1})
+    expected = plain_course(pictures, [chosen] * 2, algorithm, 2, CONVOLUTIONAL).metrics
+    found = run(pictures, algorithm, chosen, rounds=2, model=ConvNet).metrics[0]
+    np.testing.assert_allclose(found[..., 0], np.array(expected)[..., 0], rtol=2e-3, atol=2e-4)
+
+
+def test_normalisation_stays_with_the_clients(pictures: Federation) -> None:
+    chosen = course(0.7, learning_rate=0.05)
+    batch = CourseBatch({1: pictures}, ConvNet, get_algorithm("fedbn"), [chosen])
+    first = batch.snapshot()[0]
+    batch.advance(1)
+    after = batch.snapshot()[0]
+    assert first is not None
+    assert after is not None
+    assert set(after.personal) == set(NORMS)
+    for name in NORMS:
+        torch.testing.assert_close(after.parameters[name], first.parameters[name])
+        pairs = zip(after.personal[name][0], first.personal[name][0], strict=True)
+        moved = [not torch.equal(new, old) for new, old in pairs]
+        assert sum(moved) == 2, "the sampled clients"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given"),
+    [
+        ("fedprox", {"mu": 0.0}),
+        ("fedbn", {}),
+        ("fedopt", {"server_momentum": 0.0, "server_learning_rate": 1.0}),
+        ("nbafl", {"epsilon": 1e12, "w_clip": 1e6}),
+    ],
+)
+def test_some_settings_are_fedavg(
+    federation: Federation, algorithm: str, given: dict[str, float]
+) -> None:
+    expected = run(federation, "fedavg", course())
+    close(run(federation, algorithm, course(**given)).metrics, expected.metrics)
+
+
+def test_a_strong_pull_holds_clients_where_they_are(federation: Federation) -> None:
+    """The update of full-batch steps with pull mu is at most the gradient's length / mu."""
+    moved = []
+    for mu in (0.0, 90.0, 900.0):
+        config = {"learning_rate": 1e-3, "weight_decay": 0.0, "step_size": 60, "mu": mu}
+        batch = CourseBatch(
+            {1: federation}, LogisticRegression, get_algorithm("fedprox"),
+            [Course(config, 1.0, 1)], observe=True,
+        )  # fmt: skip
+        feedback = batch.advance(1).feedback
+        assert feedback is not None
+        moved.append(feedback.update_norm[0, 0].max())
+    assert moved[2] < 0.2 * moved[1] < 0.1 * moved[0]
+
+
+def test_nbafl_with_a_vast_epsilon_is_clipped_fedavg(federation: Federation) -> None:
+    given = {**GIVEN["nbafl"], "epsilon": 1e12, "mu": 0.0}
+    found = run(federation, "nbafl", course(**given)).metrics[0]
+    expected = plain_course(
+        federation, [course(**{**given, "constant": 0.0})] * ROUNDS, "nbafl", HORIZON
+    )
+    close(found, expected.metrics)
+    assert not np.allclose(found, run(federation, "fedavg", course()).metrics[0], rtol=1e-2)
+
+
+def test_the_noise_of_nbafl_grows_as_epsilon_falls(federation: Federation) -> None:
+    clean, *noisy = (
+        run(federation, "nbafl", course(**{**GIVEN["nbafl"], "epsilon": e})).metrics[..., 0]
+        for e in (1e12, 1e3, 1e2, 1e1)
+    )
+    away = [np.abs(losses - clean).mean() for losses in noisy]
+    assert all(a < b for a, b in itertools.pairwise(away))
+
+
+def test_ditto_without_pull_is_isolated_training(federation: Federation) -> None:
+    ditto = run(federation, "ditto", course(regularization=0.0))
+    np.testing.assert_array_equal(ditto.metrics, run(federation, "local", course()).metrics)
+
+
+def test_ditto_with_a_strong_pull_follows_the_global_model(federation: Federation) -> None:
+    calm = {"learning_rate": 0.001, "weight_decay": 0.0, "step_size": 4}
+    expected = run(federation, "fedavg", course(1.0, **calm)).metrics[0, 1:, :, 0, 0]
+    gaps = []
+    for strength in (0.0, 900.0):
+        found = run(federation, "ditto", course(1.0, **calm, regularization=strength)).metrics
+        # The personal model follows the model that was broadcast: the one before the round.
+        gaps.append(np.abs(found[0, 1:, :, 0, 0] - expected).max())
+    assert gaps[1] < 0.5 * gaps[0]
+
+
+def test_isolated_clients_never_influence_each_other(federation: Federation) -> None:
+    clients = list(federation.clients)
+    clients[2] = tuple(rows[:2] for rows in clients[3])
+    changed = Federation(federation.features, federation.labels, 3, tuple(clients), 1)
+    wild = course(1.0, **{"learning_rate@4": 1e30})
+    for chosen in (course(1.0), wild):
+        before = run(federation, "local", course(1.0)).metrics[0]
+        after = run(changed, "local", chosen).metrics[0]
+        np.testing.assert_array_equal(after[:, [0, 1, 3]], before[:, [0, 1, 3]])
+        assert not np.array_equal(after[:, 2], before[:, 2])
+    assert np.isfinite(after).all()
+
+
+def test_clients_of_fedavg_do_influence_each_other(federation: Federation) -> None:
+    before = run(federation, "fedavg", course(1.0)).metrics[0]
+    after = run(federation, "fedavg", course(1.0, **{"learning_rate@4": 1e-6})).metrics[0]
+    assert not np.allclose(before[:, :4], after[:, :4])
+
+
+@pytest.mark.parametrize("algorithm", GIVEN)
+def test_a_diverged_course_touches_no_neighbour(federation: Federation, algorithm: str) -> None:
+    given = GIVEN[algorithm]
+    wild = course(**given, learning_rate=1e30, weight_decay=1e30)
+    calm = [course(**given), course(**given, learning_rate=0.01)]
+    found = run(federation, algorithm, calm[0], wild, calm[1])
+    expected = run(federation, algorithm, *calm)
+    np.testing.assert_array_equal(found.metrics[[0, 2]], expected.metrics)
+    assert np.isfinite(found.metrics).all()
+    assert (found.diverged_at[[0, 2]] == 0).all()
+
+
+@pytest.mark.parametrize("algorithm", GIVEN)
+def test_portions_of_clients_give_the_same_numbers(
+    federation: Federation, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = course(**GIVEN[algorithm])
+    whole = run(federation, algorithm, chosen).metrics
+    monkeypatch.setattr("fedhpo_gym.fl.lockstep.MAX_LOCAL_BYTES", 1)
+    np.testing.assert_array_equal(run(federation, algorithm, chosen).metrics, whole)

@@ -1,0 +1,240 @@
+"""Laws of a batch whose courses are changed on the way: configurations, rounds, feedback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedhpo_gym.datasets.records import make_dataset  # noqa: E402
+from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
+from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
+from fedhpo_gym.fl.feedback import Feedback  # noqa: E402
+from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
+from fedhpo_gym.fl.packing import Course  # noqa: E402
+from plain_course import LINEAR, State, evaluate, plain_course  # noqa: E402
+
+HORIZON = 20
+GIVEN: dict[str, dict[str, float]] = {
+    "fedavg": {},
+    "fedopt": {"server_momentum": 0.9, "server_learning_rate": 0.5},
+    "nbafl": {"epsilon": 5.0, "w_clip": 0.3, "constant": 2.0, "mu": 0.5},
+    "fedadam": {"server_learning_rate": 0.1, "adaptivity": 0.01},
+    "ditto": {"regularization": 2.0},
+    "local": {},
+}
+
+
+@pytest.fixture(scope="module")
+def federations() -> dict[int, Federation]:
+    rng = np.random.default_rng(1)
+    users = np.repeat(np.arange(5), (40, 30, 25, 20, 12))
+    labels = rng.integers(3, size=len(users))
+    features = rng.normal(size=(len(users), 4)) * 2 + labels[:, None]
+    data = make_dataset("made", features, labels, 3, users)
+    return {seed: make_user_federation(data, seed) for seed in (1, 2)}
+
+
+def course(sampled: float = 0.6, seed: int = 1, **changes: float) -> Course:
+    config = {"learning_rate": 0.1, "weight_decay": 0.01, "batch_size": 8, "step_size": 2}
+    return Course({**config, **changes}, sampled, seed)
+
+
+def make(
+    federations: dict[int, Federation],
+    courses: Sequence[Course],
+    algorithm: str = "fedavg",
+    observe: bool = False,
+) -> CourseBatch:
+    return CourseBatch(
+        federations,
+        LogisticRegression,
+        get_algorithm(algorithm),
+        courses,
+        horizon=HORIZON,
+        observe=observe,
+    )
+
+
+def close(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, np.asarray(expected), rtol=2e-4, atol=2e-5)
+
+
+CHANGES: list[dict[str, float]] = [
+    {"learning_rate": 0.02},
+    {"learning_rate": 0.3, "batch_size": 5, "step_size": 1},
+    {"weight_decay": 0.0, "learning_rate@1": 0.5, "step_size@3": 4},
+]
+
+
+@pytest.mark.parametrize("algorithm", GIVEN)
+def test_a_configuration_can_change_on_the_way(
+    federations: dict[int, Federation], algorithm: str
+) -> None:
+    given = GIVEN[algorithm]
+    before = [course(**given), course(1.0, **given), course(**given)]
+    after = [
+        course(share, **given, **change)
+        for share, change in zip((0.6, 0.4, 1.0), CHANGES, strict=True)
+    ]
+    batch = make(federations, before, algorithm)
+    parts = [batch.advance(2).metrics]
+    batch.configure(after)
+    assert batch.courses == tuple(after)
+    parts.append(batch.advance(2).metrics)
+    found = np.concatenate(parts, axis=1)
+    for index in range(3):
+        history = [before[index]] * 2 + [after[index]] * 2
+        close(found[index], plain_course(federations[1], history, algorithm, HORIZON).metrics)
+
+
+@pytest.mark.parametrize("algorithm", GIVEN)
+def test_courses_of_one_batch_may_be_at_different_rounds(
+    federations: dict[int, Federation], algorithm: str
+) -> None:
+    given = GIVEN[algorithm]
+    courses = [course(**given), course(**given, learning_rate=0.2), course(**given, seed=2)]
+    expected = make(federations, courses, algorithm).advance(6).metrics
+    batch = make(federations, courses, algorithm)
+    batch.advance(3)
+    batch.restart([1])
+    found = batch.advance(2).metrics
+    np.testing.assert_array_equal(found[[0, 2]], expected[[0, 2], 3:5])
+    np.testing.assert_array_equal(found[1], expected[1, :2])
+    again = batch.advance(1).metrics[:, 0]
+    np.testing.assert_array_equal(again, expected[[0, 1, 2], [5, 2, 5]])
+
+
+@pytest.mark.parametrize("algorithm", GIVEN)
+def test_a_snapshot_outlives_what_follows(
+    federations: dict[int, Federation], algorithm: str
+) -> None:
+    given = GIVEN[algorithm]
+    courses = [course(**given), course(1.0, **given, batch_size=3)]
+    batch = make(federations, courses, algorithm)
+    batch.advance(2)
+    snapshot = batch.snapshot()
+    expected = batch.advance(2).metrics
+    batch.configure([course(**given, learning_rate=1e30, weight_decay=1e30)] * 2)
+    batch.advance(1)
+    batch.configure(courses)
+    batch.restore(snapshot)
+    np.testing.assert_array_equal(batch.advance(2).metrics, expected)
+
+
+def test_another_seed_is_another_course(federations: dict[int, Federation]) -> None:
+    batch = make(federations, [course(), course(seed=2)])
+    batch.advance(2)
+    batch.configure([course(seed=2), course(seed=2)])
+    found = batch.advance(2).metrics
+    expected = make(federations, [course(seed=2)]).advance(4).metrics[0]
+    np.testing.assert_array_equal(found[0], expected[:2])
+    np.testing.assert_array_equal(found[1], expected[2:])
+
+
+def test_a_course_that_diverges_after_a_change_keeps_its_last_metrics(
+    federations: dict[int, Federation],
+) -> None:
+    batch = make(federations, [course(), course()])
+    before = batch.advance(2).metrics[:, -1]
+    # One step of this length leaves finite parameters, whose logits overflow.
+    vast = {"learning_rate": 1e38, "weight_decay": 0.0, "batch_size": 64, "step_size": 1}
+    batch.configure([course(**vast), course()])
+    curves = batch.advance(2)
+    assert curves.diverged_at.tolist() == [3, 0]
+    np.testing.assert_array_equal(curves.metrics[0, 0], before[0])
+    np.testing.assert_array_equal(curves.metrics[0, 1], before[0])
+    assert not np.array_equal(curves.metrics[1, 0], before[1])
+
+
+def test_a_change_needs_as_many_courses(federations: dict[int, Federation]) -> None:
+    batch = make(federations, [course()])
+    with pytest.raises(InvalidArgumentError, match="1 courses, got 2"):
+        batch.configure([course(), course()])
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "local"])
+def test_a_client_may_have_settings_of_its_own(
+    federations: dict[int, Federation], algorithm: str
+) -> None:
+    own = {"learning_rate@2": 0.01, "weight_decay@0": 0.3, "batch_size@3": 3, "step_size@1": 3}
+    mu = {"mu": 0.2, "mu@1": 3.0} if algorithm == "fedprox" else {}
+    chosen = course(1.0, **own, **mu)
+    found = make(federations, [course(1.0, mu=0.2), chosen], algorithm).advance(3).metrics
+    close(found[1], plain_course(federations[1], [chosen] * 3, algorithm).metrics)
+    np.testing.assert_array_equal(
+        make(federations, [chosen], algorithm).advance(3).metrics[0], found[1]
+    )
+
+
+def _flat(state: State) -> Any:
+    return torch.cat([value.double().flatten() for value in state.values()]).numpy()
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "nbafl", "local", "ditto"])
+def test_feedback_is_what_clients_could_compute(
+    federations: dict[int, Federation], algorithm: str
+) -> None:
+    federation = federations[1]
+    chosen = course(**GIVEN[algorithm])
+    courses = [course(1.0, **GIVEN[algorithm]), chosen]
+    feedback = make(federations, courses, algorithm, observe=True).advance(3).feedback
+    assert feedback is not None
+    trace = plain_course(federation, [chosen] * 3, algorithm, HORIZON)
+    module = LINEAR.make(federation)
+    size = federation.num_samples[:, 0]
+    for index, updates in enumerate(trace.updates):
+        clients = sorted(updates)
+        assert np.flatnonzero(feedback.sampled[1, index]).tolist() == clients
+        moves = {i: _flat(after) - _flat(before) for i, (before, after) in updates.items()}
+        mean = sum(moves[i] * size[i] for i in clients) / size[clients].sum()
+        for i, (before, after) in updates.items():
+            close(feedback.before[1, index, i], evaluate(LINEAR, module, before, federation, i))
+            close(feedback.after[1, index, i], evaluate(LINEAR, module, after, federation, i))
+            length = np.linalg.norm(moves[i])
+            assert feedback.update_norm[1, index, i] == pytest.approx(length, rel=1e-3)
+            cosine = moves[i] @ mean / length / np.linalg.norm(mean)
+            assert feedback.alignment[1, index, i] == pytest.approx(cosine, abs=1e-3)
+
+
+def test_feedback_of_clients_that_did_not_train_is_zero(
+    federations: dict[int, Federation],
+) -> None:
+    wild = course(learning_rate=1e30, weight_decay=1e30)
+    feedback = make(federations, [course(0.4), wild], observe=True).advance(3).feedback
+    assert isinstance(feedback, Feedback)
+    for values in (feedback.before, feedback.after, feedback.update_norm, feedback.alignment):
+        assert np.isfinite(values[0]).all()
+        assert (values[0][~feedback.sampled[0]] == 0).all()
+    assert (np.abs(feedback.alignment) <= 1).all()
+    assert np.isfinite(feedback.update_norm).all()
+    assert feedback.sampled[0].sum(axis=1).tolist() == [2, 2, 2]
+
+
+def test_clients_that_pull_in_opposite_directions_have_opposite_signs() -> None:
+    features = np.tile(np.random.default_rng(0).normal(size=(20, 4)), (3, 1))
+    labels = (features[:, 0] > 0).astype(np.int64)
+    labels[40:] = 1 - labels[40:]
+    users = np.repeat([0, 1], [40, 20])
+    opposed = make_user_federation(make_dataset("opposed", features, labels, 2, users), 1)
+    calm = course(1.0, learning_rate=0.01, weight_decay=0.0)
+    feedback = make({1: opposed}, [calm], observe=True).advance(1).feedback
+    assert feedback is not None
+    most, least = feedback.alignment[0, 0]
+    assert least < -0.2
+    assert most > 0.5
+
+
+def test_observing_changes_nothing(federations: dict[int, Federation]) -> None:
+    for algorithm, given in GIVEN.items():
+        courses = [course(**given)]
+        seen = make(federations, courses, algorithm, observe=True).advance(2).metrics
+        unseen = make(federations, courses, algorithm).advance(2).metrics
+        np.testing.assert_array_equal(seen, unseen)

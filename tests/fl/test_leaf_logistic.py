@@ -1,0 +1,139 @@
+"""LEAF's Synthetic problem: its model, its published numbers, and memory for many clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from torch import Tensor, nn  # noqa: E402
+
+from fedhpo_gym.datasets.records import SparseRows, make_dataset  # noqa: E402
+from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
+from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
+from fedhpo_gym.fl.models import LeafLogisticRegression, LogisticRegression  # noqa: E402
+from fedhpo_gym.fl.packing import Course  # noqa: E402
+from plain_course import LINEAR, Network, plain_course  # noqa: E402
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+class Squashed(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(super().forward(x))
+
+
+def _squashed(federation: Federation) -> nn.Module:
+    linear = LINEAR.make(federation)
+    module = Squashed(linear.in_features, linear.out_features)
+    module.load_state_dict(linear.state_dict())
+    return module
+
+
+SQUASHED = Network(_squashed, torch.from_numpy)
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    rng = np.random.default_rng(1)
+    users = np.repeat(np.arange(5), (40, 33, 25, 17, 12))
+    labels = rng.integers(3, size=len(users))
+    features = rng.normal(size=(len(users), 4)) * 2 + labels[:, None]
+    return make_user_federation(make_dataset("made", features, labels, 3, users), seed=1)
+
+
+def course(rate: float = 0.5, batch: int = 5, sampled: float = 0.6, epochs: int = 1) -> Course:
+    config = {"learning_rate": rate, "weight_decay": 0.01, "batch_size": batch}
+    return Course({**config, "step_size": epochs}, sampled, 1)
+
+
+def run(federation: Federation, *courses: Course, rounds: int = 4) -> Curves:
+    algorithm = get_algorithm("fedavg")
+    return CourseBatch({1: federation}, LeafLogisticRegression, algorithm, courses).advance(rounds)
+
+
+@pytest.mark.parametrize("chosen", [course(), course(20.0, 64, 1.0, 2)], ids=["small", "steep"])
+def test_it_equals_autograd(federation: Federation, chosen: Course) -> None:
+    expected = plain_course(federation, [chosen] * 4, network=SQUASHED).metrics
+    found = run(federation, course(0.1), chosen).metrics[1]
+    np.testing.assert_allclose(found, np.array(expected), rtol=2e-4, atol=2e-5)
+
+
+def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federation: Federation) -> None:
+    courses = [
+        course(),
+        course(2.0),
+        course(batch=7, sampled=1.0),
+        *(course(rate, sampled=0.2, epochs=3) for rate in np.geomspace(1e-3, 1e3, 30)),
+    ]
+    together = run(federation, *courses).metrics
+    np.testing.assert_array_equal(run(federation, *courses[::-1]).metrics[::-1], together)
+    for index in (0, 1, 2, 5, 20, 32):
+        alone = run(federation, courses[index]).metrics[0]
+        np.testing.assert_array_equal(alone, together[index])
+
+
+@pytest.mark.parametrize("rows", range(1, 60, 2))
+def test_the_outputs_of_an_item_do_not_depend_on_its_neighbours(rows: int) -> None:
+    """Vectorised functions may round the last few numbers of a tensor in another way."""
+    rng = np.random.default_rng(rows)
+    model = LeafLogisticRegression(4, 3, torch.device("cpu"))
+    weight = torch.from_numpy(rng.normal(size=(3, 1, 5, 24)).astype(np.float32))
+    x = torch.from_numpy(rng.normal(size=(rows, 5)).astype(np.float32))
+    alone = model.logits({"weight": weight}, x)
+    together = model.logits({"weight": weight.repeat(1, 4, 1, 1)}, x)
+    for item in range(4):
+        assert torch.equal(together[:, item], alone[:, 0])
+
+
+def test_probabilities_stay_below_what_a_sigmoid_allows(federation: Federation) -> None:
+    loss = run(federation, course(1000.0, sampled=1.0), rounds=8).metrics[0, ..., 0]
+    surest = np.e / (np.e + 2)
+    assert loss.min() >= -np.log(surest) - 1e-6
+    assert np.isfinite(loss).all()
+
+
+def test_sparse_features_are_refused() -> None:
+    words = SparseRows(
+        np.arange(5, dtype=np.int64), np.zeros(4, np.int32), np.ones(4, np.float32), 3
+    )
+    sparse = Federation(words, np.array([0, 1, 0, 1]), 2, ((np.arange(4),) * 3,), 1)
+    with pytest.raises(InvalidArgumentError, match="dense features"):
+        LeafLogisticRegression.for_federation(sparse, torch.device("cpu"))
+    LogisticRegression.for_federation(sparse, torch.device("cpu"))
+
+
+@pytest.mark.slow
+@pytest.mark.raw
+def test_the_numbers_of_leaf_are_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import leaf_synthetic as leaf
+
+    averaged = [leaf.fedavg_accuracy("LeafLR", seed) for seed in (1, 2, 3)]
+    low, high = leaf.FEDAVG_BAND
+    assert all(low <= value <= high for value in averaged), averaged
+    local = leaf.local_accuracy("LeafLR", 1)
+    assert leaf.LOCAL_BAND[0] <= local <= leaf.LOCAL_BAND[1], local
+
+
+@pytest.mark.raw
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no peak of memory to read")
+def test_memory_does_not_grow_with_clients_that_are_not_sampled(
+    run_python: Callable[..., str],
+) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r})\n"
+        "import leaf_synthetic as leaf, measuring\n"
+        "leaf.train(1_000, 3)\n"
+        "before = measuring.peak_rss_mb()\n"
+        "leaf.train(20_000, 3)\n"
+        "print(measuring.peak_rss_mb() - before)"
+    )
+    assert float(run_python(code)) < 12.0

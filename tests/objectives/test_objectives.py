@@ -1,0 +1,208 @@
+"""Objectives against hand computation; direction and bounds are data."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhpo_gym import objectives as o
+from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+
+
+def evaluation() -> Evaluation:
+    """Two seeds, two clients; val weights 3 and 1, everything else weighs the same."""
+    best = np.zeros((2, 2, 3, 3))
+    best[:, :, 0] = [0.1, 0.9, 0.8]  # train
+    best[:, :, 2] = [2.0, 0.25, 0.5]  # test
+    best[0, 0, 1], best[0, 1, 1] = [1.0, 0.8, 0.7], [3.0, 0.4, 0.3]
+    best[1, 0, 1], best[1, 1, 1] = [2.0, 0.6, 0.5], [2.0, 0.6, 0.5]
+    samples = np.ones((2, 2, 3), dtype=int)
+    samples[:, 0, 1] = 3
+    return Evaluation(
+        best=best,
+        current=None,
+        num_samples=samples,
+        best_round=np.array([1, 2]),
+        diverged=np.array([False, False]),
+        seeds=(1, 2),
+        fidelity=Fidelity(3, 1.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("val_loss", (1.5 + 2.0) / 2),
+        ("val_error", (0.3 + 0.4) / 2),
+        ("val_f1", (0.6 + 0.5) / 2),
+        ("train_loss", 0.1),
+        ("train_error", 0.1),
+        ("train_f1", 0.8),
+        ("test_loss", 2.0),
+        ("test_error", 0.75),
+        ("test_f1", 0.5),
+        ("fairness_std", 0.2 / 2),
+        ("fairness_p10", (0.44 + 0.6) / 2),
+        ("fairness_p50", 0.6),
+        ("fairness_p90", (0.76 + 0.6) / 2),
+        ("fairness_worst", (0.4 + 0.6) / 2),
+        ("fairness_jain", (1.44 / 1.6 + 1) / 2),
+        ("epsilon", 3.0),
+        ("delta", 1e-5),
+        ("renyi_2", 0.1),
+        ("renyi_8", 0.2),
+        ("renyi_32", 0.3),
+    ],
+)
+def test_registered_objectives_by_hand(name: str, expected: float) -> None:
+    objective = o.get_objective(name)
+    ledger = o.PrivacyLedger(3.0, 1e-5, (0.1, 0.2, 0.3))
+    value = objective.compute(evaluation(), ledger)
+    assert objective.name == name
+    assert type(value) is float
+    assert value == pytest.approx(expected)
+
+
+def test_every_objective_is_tested_by_hand() -> None:
+    mark = test_registered_objectives_by_hand.pytestmark[0]  # type: ignore[attr-defined]
+    assert {name for name, _ in mark.args[1]} == set(o.OBJECTIVES)
+
+
+@pytest.mark.parametrize("name", list(o.OBJECTIVES))
+def test_error_is_lower_for_better(name: str) -> None:
+    objective = o.OBJECTIVES[name]
+    low, high = objective.bounds
+    better, worse = (low, high) if objective.minimize else (high, low)
+    assert objective.error(better) < objective.error(worse)
+    assert objective.score(better) > objective.score(worse)
+
+
+@pytest.mark.parametrize(
+    ("name", "maximized"),
+    [
+        ("val_loss", False),
+        ("val_error", False),
+        ("val_f1", True),
+        ("fairness_std", False),
+        ("fairness_worst", True),
+        ("fairness_jain", True),
+        ("fairness_p10", True),
+        ("epsilon", False),
+        ("delta", False),
+        ("renyi_8", False),
+    ],
+)
+def test_directions(name: str, maximized: bool) -> None:
+    assert o.get_objective(name).minimize is not maximized
+
+
+def toy(minimize: bool) -> o.Objective:
+    return o.Objective("toy", "1", minimize, (0.0, 10.0), lambda *_: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("minimize", "value", "error"),
+    [
+        (True, 4.0, 4.0),
+        (True, 12.0, 10.0),
+        (True, -1.0, 0.0),
+        (True, math.inf, 10.0),
+        (True, math.nan, 10.0),
+        (False, 4.0, -4.0),
+        (False, 12.0, -10.0),
+        (False, -math.inf, 0.0),
+        (False, math.nan, 0.0),
+    ],
+)
+def test_error_clips_and_flips(minimize: bool, value: float, error: float) -> None:
+    assert toy(minimize).error(value) == error
+    assert toy(minimize).score(value) == -error
+
+
+def test_loss_is_clipped_at_ten_nats() -> None:
+    assert o.get_objective("val_loss").error(1e9) == 10.0
+    assert o.get_objective("val_loss").unit == "nats"
+
+
+@pytest.mark.parametrize("bounds", [(1.0, 0.0), (0.0, 0.0), (0.0, math.inf), (math.nan, 1.0)])
+def test_objective_refuses_bad_bounds(bounds: tuple[float, float]) -> None:
+    with pytest.raises(InvalidArgumentError, match="'bad': `bounds` must be finite and increasing"):
+        o.Objective("bad", "1", True, bounds, lambda *_: 0.0)
+
+
+def test_registry_is_read_only_and_suggests() -> None:
+    with pytest.raises(TypeError):
+        o.OBJECTIVES["mine"] = toy(True)  # type: ignore[index]
+    with pytest.raises(UnknownNameError, match=r"Unknown objective 'val_los'. Did you mean 'val_l"):
+        o.get_objective("val_los")
+
+
+def test_makers_refuse_unknown_names() -> None:
+    makers: list[tuple[Any, tuple[str, ...]]] = [
+        (o.performance_objective, ("valid", "loss")),
+        (o.performance_objective, ("val", "acc")),
+        (o.fairness_objective, ("median",)),
+        (o.fairness_objective, ("std", "all")),
+        (o.privacy_objective, ("renyi_3",)),
+    ]
+    for maker, arguments in makers:
+        with pytest.raises(UnknownNameError):
+            maker(*arguments)
+
+
+def test_fairness_vector_by_hand() -> None:
+    values = [[0.0, 0.25, 0.5, 0.75, 1.0], [0.5, 0.5, 0.5, 0.5, 0.5]]
+    spread, jain = math.sqrt(0.125), 2.5**2 / (5 * 1.875)
+    expected = [spread / 2, (0.1 + 0.5) / 2, 0.5, (0.9 + 0.5) / 2, 0.25, (jain + 1) / 2]
+    vector = o.fairness_vector(values)
+    assert o.FAIRNESS_NAMES == ("std", "p10", "p50", "p90", "worst", "jain")
+    assert vector.shape == (6,)
+    assert vector == pytest.approx(expected)
+
+
+def test_fairness_is_per_seed_not_over_the_mean_model() -> None:
+    # Averaging over seeds first would call these clients equal.
+    assert o.fairness_vector([[0.0, 1.0], [1.0, 0.0]])[0] == pytest.approx(0.5)
+
+
+def test_fairness_of_zeros_and_single_clients() -> None:
+    assert o.fairness_vector([[0.0, 0.0]]).tolist() == [0, 0, 0, 0, 0, 1]
+    assert o.fairness_vector([[0.5]]) == pytest.approx([0, 0.5, 0.5, 0.5, 0.5, 1])
+
+
+def test_fairness_ignores_the_order_of_clients() -> None:
+    values = np.random.default_rng(0).random((3, 20))
+    assert o.fairness_vector(values) == pytest.approx(o.fairness_vector(values[:, ::-1]))
+
+
+def test_fairness_leaves_out_clients_without_data() -> None:
+    with_holes = [[0.2, np.nan, 0.4], [np.nan, 0.6, np.nan]]
+    halves = o.fairness_vector([[0.2, 0.4]]) + o.fairness_vector([[0.6]])
+    assert o.fairness_vector(with_holes) == pytest.approx(halves / 2)
+    base = evaluation()
+    samples = base.num_samples.copy()
+    samples[:, 1, 1] = 0
+    fields = {**base.__dict__, "num_samples": samples}
+    assert o.client_fairness(Evaluation(**fields))[4] == pytest.approx((0.8 + 0.6) / 2)
+
+
+def test_client_fairness_takes_split_and_metric() -> None:
+    assert o.client_fairness(evaluation(), "val", "f1")[4] == pytest.approx((0.3 + 0.5) / 2)
+    test_worst = o.fairness_objective("worst", split="test")
+    assert test_worst.name == "test_fairness_worst"
+    assert test_worst.compute(evaluation(), o.NO_PRIVACY) == pytest.approx(0.25)
+    with pytest.raises(InvalidArgumentError, match="`metric` must be one where higher is better"):
+        o.client_fairness(evaluation(), "val", "loss")
+
+
+@pytest.mark.parametrize("values", [[0.5], [[]], np.zeros((0, 3)), np.zeros((2, 0, 3))])
+def test_fairness_refuses_bad_shapes(values: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`values` must have shape \(\.\.\., S, N\)"):
+        o.fairness_vector(values)
+
+
+def test_fairness_refuses_a_seed_without_clients() -> None:
+    with pytest.raises(InvalidArgumentError, match="at least one client per seed"):
+        o.fairness_vector([[0.5], [np.nan]])

@@ -1,0 +1,199 @@
+"""Plain federated courses with torch's own layers, autograd and optimizer: client after client.
+
+An independent implementation to check the engine against: it shares only the draws (federation,
+client order, minibatches, initial parameters, noise), not the arithmetic.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import f1_score
+from torch import Tensor, nn
+
+from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.fl.packing import FULL_BATCH, Course
+from fedhpo_gym.seeding import stream
+from plain_draws import client_order, draw_round
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is trained, and how a step differs from torch's own SGD."""
+
+    make: Callable[[Federation], nn.Module]
+    inputs: Callable[[NDArray[np.generic]], Tensor]
+    norms: tuple[str, ...] = ()
+    clip: float = float("inf")
+
+
+@dataclass
+class Trace:
+    """What a course did: per round, its metrics and what every sampled client made of what."""
+
+    metrics: list[list[list[list[float]]]] = field(default_factory=list)
+    updates: list[dict[int, tuple[State, State]]] = field(default_factory=list)
+
+
+def plain_course(
+    federation: Federation,
+    courses: Sequence[Course],
+    algorithm: str = "fedavg",
+    horizon: int = 1,
+    network: Network | None = None,
+) -> Trace:
+    """Train one course; `courses` holds its configuration in every round."""
+    kind = network or LINEAR
+    module = kind.make(federation)
+    trained = [name for name, _ in module.named_parameters()]
+    world: State = {k: v.clone() for k, v in module.state_dict().items() if v.is_floating_point()}
+    kept = {"local": tuple(world), "fedbn": kind.norms}.get(algorithm, ())
+    own = [copy.deepcopy(world) for _ in federation.clients]
+    size, memory, trace = federation.num_samples[:, 0], State(), Trace()
+    for index, course in enumerate(courses):
+        config = course.configuration
+        sampled = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
+        clients = np.sort(client_order(course.seed, index, federation.num_clients)[:sampled])
+        sent, total = dict(world), {name: torch.zeros_like(v) for name, v in world.items()}
+        if algorithm == "nbafl":
+            spread = max(horizon**2 - sampled**2 * len(size), 0) ** 0.5 / len(size) * 2
+            sent |= _private(world, trained, course, spread / size.min(), "downlink", index)
+        trace.updates.append({})
+        for client in clients.tolist():
+            start = sent | {name: own[client][name] for name in kept}
+            job = (kind, federation, course, index, client)
+            if algorithm == "ditto":
+                own[client] = _train(module, own[client], sent, config["regularization"], *job)
+            local = _train(module, start, start, _of(course, "mu", client, 0.0), *job)
+            own[client] |= {name: local[name] for name in kept}
+            trace.updates[-1][client] = (start, local)
+            if algorithm == "nbafl":
+                spread = horizon / size[client]
+                local = local | _private(local, trained, course, spread, "uplink", index, client)
+            for name, value in local.items():
+                total[name] = total[name] + value * float(size[client] / size[clients].sum())
+        world = sent | {name: value for name, value in total.items() if name not in kept}
+        steps = {"fedopt": _sgd, "fedadam": _adaptive, "fedyogi": _adaptive}
+        if algorithm in steps:
+            for name in trained:
+                world[name] = sent[name] + steps[algorithm](
+                    algorithm, name, total[name] - sent[name], memory, config
+                )
+        models = [
+            own[i] if algorithm == "ditto" else world | {name: own[i][name] for name in kept}
+            for i in range(len(size))
+        ]
+        trace.metrics.append(
+            [evaluate(kind, module, m, federation, i) for i, m in enumerate(models)]
+        )
+    return trace
+
+
+def _sgd(_: str, name: str, update: Tensor, memory: State, config: dict[str, float]) -> Tensor:
+    memory[name] = config["server_momentum"] * memory.get(name, 0.0 * update) + update
+    return config["server_learning_rate"] * memory[name]
+
+
+def _adaptive(
+    algorithm: str, name: str, update: Tensor, memory: State, config: dict[str, float]
+) -> Tensor:
+    tau, b1 = config.get("adaptivity", 1e-3), config.get("first_decay", 0.9)
+    b2 = config.get("second_decay", 0.99)
+    m = memory.get(f"m {name}", torch.zeros_like(update))
+    v = memory.get(f"v {name}", torch.full_like(update, tau**2))
+    m, square = b1 * m + (1 - b1) * update, update**2
+    adam, yogi = b2 * v + (1 - b2) * square, v - (1 - b2) * square * torch.sign(v - square)
+    memory[f"m {name}"], memory[f"v {name}"] = m, adam if algorithm == "fedadam" else yogi
+    return config["server_learning_rate"] * m / (memory[f"v {name}"] ** 0.5 + tau)
+
+
+def _private(
+    values: State, trained: list[str], course: Course, spread: float, link: str, *keys: int
+) -> State:
+    """Clip and noise a linear model; `spread` is the noise for w_clip x constant / epsilon = 1."""
+    config = course.configuration
+    limit, scale = config["w_clip"], config["w_clip"] * config["constant"] / config["epsilon"]
+    weight, bias = values["weight"], values["bias"]
+    rng = stream(course.seed, f"nbafl {link} weight", *keys)
+    drawn = rng.standard_normal((len(weight), weight.shape[1] + 1), dtype=np.float32)
+    noise = torch.from_numpy(drawn) * float(scale * spread)
+    assert trained == ["weight", "bias"]
+    return {"weight": weight.clamp(-limit, limit) + noise[:, :-1],
+            "bias": bias.clamp(-limit, limit) + noise[:, -1]}  # fmt: skip
+
+
+def _of(course: Course, name: str, client: int, default: float | None = None) -> float:
+    config = course.configuration
+    value = config.get(f"{name}@{client}", config.get(name, default))
+    assert value is not None, name
+    return value
+
+
+def _train(
+    module: nn.Module,
+    start: State,
+    anchor: State,
+    pull: float,
+    kind: Network,
+    federation: Federation,
+    course: Course,
+    index: int,
+    client: int,
+) -> State:
+    """Return the parameters after the local steps of one client in one round."""
+    module.load_state_dict(start, strict=False)
+    module.train()
+    rate, decay = (_of(course, name, client) for name in ("learning_rate", "weight_decay"))
+    optimizer = torch.optim.SGD(module.parameters(), rate, weight_decay=decay)
+    size, epochs = course.value("batch_size", FULL_BATCH), int(_of(course, "step_size", client, 1))
+    batches = draw_round(federation, index, np.array([client]), size, epochs)
+    for rows, count in zip(batches.rows[:, 0], batches.sizes[:, 0], strict=True):
+        used = rows[:count]
+        optimizer.zero_grad()
+        logits = module(kind.inputs(federation.features[used]))
+        nn.functional.cross_entropy(logits, torch.from_numpy(federation.labels[used])).backward()
+        nn.utils.clip_grad_norm_(module.parameters(), kind.clip)
+        for name, parameter in module.named_parameters():
+            parameter.grad += pull * (parameter.detach() - anchor[name])
+        optimizer.step()
+    return {k: v.clone() for k, v in module.state_dict().items() if v.is_floating_point()}
+
+
+@torch.no_grad()
+def evaluate(
+    kind: Network, module: nn.Module, state: State, federation: Federation, client: int
+) -> list[list[float]]:
+    """Return (splits, metrics) of one client's data."""
+    module.load_state_dict(state, strict=False)
+    module.eval()
+    table = []
+    for rows in federation.clients[client]:
+        y = torch.from_numpy(federation.labels[rows])
+        logits = module(kind.inputs(federation.features[rows]))
+        guess = logits.argmax(1)
+        f1 = f1_score(y, guess, average="macro", zero_division=0)
+        loss = nn.functional.cross_entropy(logits, y).item()
+        table.append([loss, (guess == y).float().mean().item(), f1])
+    return table
+
+
+def _linear(federation: Federation) -> nn.Linear:
+    features, classes = federation.features.shape[1], federation.num_classes
+    bound = 1 / np.sqrt(features)
+    drawn = stream(federation.seed, "init").uniform(-bound, bound, (classes, features + 1))
+    module = nn.Linear(features, classes)
+    with torch.no_grad():
+        module.weight.copy_(torch.from_numpy(drawn[:, :-1]))
+        module.bias.copy_(torch.from_numpy(drawn[:, -1]))
+    return module
+
+
+LINEAR = Network(_linear, torch.from_numpy)

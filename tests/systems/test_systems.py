@@ -1,0 +1,190 @@
+"""The cost model against the paper, hand computation, and the original code's own numbers."""
+
+import json
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, SystemModel, harmonic
+
+FEMNIST_CNN = 6_603_902
+
+
+def golden_cases() -> list[dict[str, Any]]:
+    default = Path(__file__).resolve().parents[2].parent / "shared"
+    path = Path(os.environ.get("FEDHPO_SHARED", default)) / "facts/golden/cost_golden.json"
+    if not path.is_file():
+        pytest.skip(f"no golden costs of the original code at {path}; set FEDHPO_SHARED")
+    cases: list[dict[str, Any]] = json.loads(path.read_text())["cases"]
+    return cases
+
+
+@pytest.mark.parametrize(
+    ("model", "key"), [(CROSS_SILO, "estimated"), (CROSS_DEVICE, "cross_device")]
+)
+def test_equals_the_original_code(model: SystemModel, key: str) -> None:
+    cases = golden_cases()
+    assert len(cases) == 672
+    for case in cases:
+        system = replace(
+            model, client_compute_mean_s=case["c"], server_compute_s=case["time_server"]
+        )
+        cost = system.cost(case["P"], case["K"], Fidelity(case["R"], case["rate"]))
+        expected = case[key]
+        if int(case["K"] * case["rate"]) == 0:
+            # The original lets nobody compute there; we let one client take part.
+            expected += case["R"] * case["c"]
+        assert cost.time_s == pytest.approx(expected, rel=1e-12, abs=0.0), case
+
+
+@pytest.mark.parametrize(
+    ("parameters", "clients", "rate", "communication_s", "round_s"),
+    [
+        (FEMNIST_CNN, 200, 1.0, 20_254.3, 20_260),
+        (FEMNIST_CNN, 200, 0.2, 4_131.5, 4_136),
+        (579_594, 5, 1.0, 53.06, 55.35),
+        (4_386_178, 5, 1.0, 401.6, 403.9),
+        (92_231, 5, 1.0, 8.444, 10.73),
+        (237_446, 5, 1.0, 21.74, 24.02),
+        (32_259, 5, 1.0, 2.953, 5.237),
+    ],
+)
+def test_round_costs_of_the_benchmark_models(
+    parameters: int, clients: int, rate: float, communication_s: float, round_s: float
+) -> None:
+    cost = CROSS_SILO.cost(parameters, clients, Fidelity(1, rate))
+    assert cost.communication_s == pytest.approx(communication_s, rel=3e-4)
+    assert cost.time_s == pytest.approx(round_s, rel=3e-4)
+
+
+def test_course_costs_of_the_benchmark_models() -> None:
+    assert CROSS_SILO.cost(FEMNIST_CNN, 200, Fidelity(500, 1.0)).time_s == pytest.approx(
+        1.013e7, rel=1e-3
+    )
+    cross_device = CROSS_DEVICE.cost(800_002, 3300, Fidelity(1, 0.01))
+    assert cross_device.communication_s == pytest.approx(16.28, abs=5e-3)
+    assert cross_device.time_s == pytest.approx(20.4, abs=0.05)
+
+
+SIMPLE = SystemModel(
+    client_upload_bytes_per_s=10.0,
+    client_download_bytes_per_s=20.0,
+    server_upload_bytes_per_s=40.0,
+    bytes_per_parameter=2,
+    client_compute_mean_s=3.0,
+    server_compute_s=0.5,
+    max_connections=4,
+)
+
+
+def test_cross_silo_by_hand() -> None:
+    # Message 200 B: up 20 s, server sends 3 of 4 in 600/40 = 15 s; compute 3*(1+1/2+1/3) + 0.5.
+    cost = SIMPLE.cost(100, 4, Fidelity(10, 0.75))
+    assert cost.communication_s == pytest.approx(350.0)
+    assert cost.computation_s == pytest.approx(60.0)
+    assert cost.time_s == pytest.approx(410.0)
+    assert cost.upload_bytes == cost.download_bytes == 10 * 3 * 200
+    assert cost.rounds == 10
+
+
+def test_cross_silo_waits_for_the_slower_end() -> None:
+    # One client: the server needs 5 s to send, the client 10 s to receive.
+    assert SIMPLE.cost(100, 1, Fidelity(1, 1.0)).communication_s == pytest.approx(30.0)
+
+
+def test_cross_device_by_hand() -> None:
+    # Up 20 s, down 10 s, latency exp(3 - 4).
+    cost = replace(SIMPLE, mode="cross_device").cost(100, 4, Fidelity(10, 0.75))
+    assert cost.communication_s == pytest.approx(10 * (30 + math.exp(-1)))
+    assert cost.computation_s == pytest.approx(60.0)
+
+
+def test_communication_counts_fractions_computation_whole_clients() -> None:
+    # Rate 0.6 of 4 clients: 2.4 messages of 5 s each, but two clients that compute.
+    cost = SIMPLE.cost(100, 4, Fidelity(1, 0.6))
+    assert cost.communication_s == pytest.approx(20 + 12)
+    assert cost.computation_s == pytest.approx(3 * 1.5 + 0.5)
+    assert cost.upload_bytes == 400
+
+
+def test_defaults_are_appendix_e() -> None:
+    assert CROSS_SILO.client_upload_bytes_per_s == CROSS_SILO.server_upload_bytes_per_s == 262_144
+    assert CROSS_SILO.client_download_bytes_per_s == 786_432
+    assert (CROSS_SILO.client_compute_mean_s, CROSS_SILO.server_compute_s) == (1.0, 0.0)
+    assert CROSS_SILO.max_connections == 65_535
+    assert replace(CROSS_DEVICE, mode="cross_silo") == CROSS_SILO == SystemModel()
+
+
+@pytest.mark.parametrize("n", [1, 3, 40])
+def test_proposition_1_against_monte_carlo(n: int) -> None:
+    draws = 200_000
+    slowest = np.random.default_rng(7).exponential(2.5, size=(draws, n)).max(axis=1)
+    error = slowest.std() / math.sqrt(draws)
+    assert 2.5 * harmonic(n) == pytest.approx(slowest.mean(), abs=4 * error)
+
+
+def test_harmonic_numbers() -> None:
+    assert [harmonic(n) for n in (1, 2, 3, 4)] == pytest.approx([1, 3 / 2, 11 / 6, 25 / 12])
+    assert harmonic(100_001) - harmonic(100_000) == pytest.approx(1 / 100_001, rel=1e-6)
+    assert harmonic(10**9) == pytest.approx(21.300481502347944, rel=1e-14)
+    with pytest.raises(InvalidArgumentError, match="`n` must be at least 1"):
+        harmonic(0)
+
+
+@pytest.mark.parametrize("model", [CROSS_SILO, CROSS_DEVICE])
+@pytest.mark.parametrize("grow", ["rounds", "clients", "rate", "parameters"])
+def test_cost_never_falls(model: SystemModel, grow: str) -> None:
+    base = {"rounds": 5, "clients": 10, "rate": 0.3, "parameters": 1000}
+    more = {**base, grow: base[grow] * 3}
+    one, two = (
+        model.cost(int(c["parameters"]), int(c["clients"]), Fidelity(int(c["rounds"]), c["rate"]))
+        for c in (base, more)
+    )
+    assert two.time_s > one.time_s
+    assert two.upload_bytes > one.upload_bytes
+
+
+def test_zero_rounds_cost_nothing() -> None:
+    cost = CROSS_SILO.cost(10, 5, Fidelity(0, 1.0))
+    assert (cost.time_s, cost.upload_bytes, cost.download_bytes) == (0.0, 0.0, 0.0)
+
+
+def test_latency_rises_but_never_overflows() -> None:
+    one_round = Fidelity(1, 1.0)
+    no_latency = CROSS_DEVICE.cost(1, 100, one_round).communication_s
+    at_limit = CROSS_DEVICE.cost(1, 65_535, one_round).communication_s
+    assert at_limit == pytest.approx(no_latency + 1.0)
+    far_above = CROSS_DEVICE.cost(1, 10**9, Fidelity(10**6, 1.0))
+    assert 1e200 < far_above.time_s < math.inf
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("mode", "cross_deivce", "`mode` must be one of .*'cross_device'.*, got 'cross_deivce'"),
+        ("client_upload_bytes_per_s", 0.0, "must be positive and finite, got 0.0"),
+        ("client_download_bytes_per_s", -1.0, "must be positive and finite"),
+        ("server_upload_bytes_per_s", math.inf, "must be positive and finite"),
+        ("bytes_per_parameter", "4", "must be positive and finite, got '4'"),
+        ("max_connections", True, "must be positive and finite"),
+        ("client_compute_mean_s", -0.1, "must be non-negative and finite"),
+        ("server_compute_s", math.nan, "must be non-negative and finite"),
+    ],
+)
+def test_model_refuses_bad_fields(field: str, value: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
+        replace(CROSS_SILO, **{field: value})
+    assert f"`{field}`" in str(caught.value)
+
+
+@pytest.mark.parametrize(("parameters", "clients"), [(0, 5), (5, 0), (1.5, 5), (5, "5")])
+def test_cost_refuses_bad_arguments(parameters: Any, clients: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="must be an integer >= 1, got"):
+        CROSS_SILO.cost(parameters, clients, Fidelity(1, 1.0))

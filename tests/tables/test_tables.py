@@ -1,0 +1,352 @@
+"""Stored tables: writing, finding, reading, and every way in which a file can be damaged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.cli import make_parser
+from fedhpo_gym.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    MissingDataError,
+    OffGridError,
+)
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.tables import Table, codec, list_tables, open_table
+from fedhpo_gym.tables.locate import ENV_VAR
+from fedhpo_gym.tables.store import WHICH, write_table
+from fedhpo_gym.tasks import Task
+from tiny_table import tiny  # noqa: F401 - a fixture
+
+NAME = "LR-CreditG-fedavg"
+SPACE = SearchSpace(
+    (
+        Dimension("learning_rate", 0.1, 1.0, "float", values=(0.1, 1.0)),
+        Dimension("batch_size", 4, 16, "int", values=(4, 8, 16)),
+    )
+)
+FIDELITY = SearchSpace(
+    (
+        Dimension("round", 1, 9, "int", values=(1, 3, 9), scope="fidelity"),
+        Dimension("client_sample_rate", 0.2, 1.0, "float", values=(0.2, 1.0), scope="fidelity"),
+    )
+)
+SAMPLES = np.arange(1, 13).reshape(2, 2, 3) * 10
+SEEDS = (1, 2)
+GRID = (2, 3, 2, 2)  # learning rates, batch sizes, client sample rates, seeds
+CONFIGURATION = {"learning_rate": 1.0, "batch_size": 8}
+
+
+def made() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the card and the arrays of a table with random numbers."""
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        "best_round": rng.integers(1, 10, (3, *GRID)).astype(np.uint16),
+        "diverged_at": np.zeros(GRID, np.uint16),
+    }
+    arrays["diverged_at"][1, 1, 1, 0] = 3
+    for which in WHICH:
+        for s, split in enumerate(SPLITS):
+            for metric in METRICS:
+                values = rng.uniform(0, 1, (3, *GRID, 2))
+                arrays[f"{which}_{split}_{metric}"] = codec.encode(metric, values, SAMPLES[..., s])
+    card = {
+        "name": NAME,
+        "space": SPACE.to_dict(),
+        "fidelity_space": FIDELITY.to_dict(),
+        "seeds": list(SEEDS),
+        "num_samples": SAMPLES.tolist(),
+        "build_command": "fedhpo-gym build FedHPO-LR-CreditG --algorithm fedavg",
+    }
+    return card, arrays
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the table folder, with one table in it."""
+    monkeypatch.setenv(ENV_VAR, str(tmp_path))
+    write_table(tmp_path, *made())
+    return tmp_path
+
+
+def assert_command_parses(message: str, options: dict[str, str]) -> None:
+    commands = re.findall(r"`fedhpo-gym (build [^`]*)`", message)
+    assert len(commands) == 1, message
+    parsed = vars(make_parser().parse_args(commands[0].split()))
+    assert {name: parsed[name] for name in options} == options
+
+
+def test_what_was_written_is_read(folder: Path) -> None:
+    table = open_table(NAME)
+    card, arrays = made()
+    assert (table.name, table.seeds, table.rounds, table.rates) == (
+        NAME,
+        SEEDS,
+        (1, 3, 9),
+        (0.2, 1.0),
+    )
+    assert (table.space, table.fidelity_space) == (SPACE, FIDELITY)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(table.codes(name), array)
+        assert table.codes(name).dtype == array.dtype
+    assert table.card["bytes"] == (folder / f"{NAME}.table.npz").stat().st_size
+    assert set(card) < set(table.card)
+
+
+@pytest.mark.usefixtures("folder")
+def test_one_cell_read_by_hand() -> None:
+    table, (_, arrays) = open_table(NAME), made()
+    found = table.evaluate(CONFIGURATION, Fidelity(3, 1.0), (2, 1))
+    cell = (1, 1, 1, 1)  # round 3, learning rate 1.0, batch size 8, rate 1.0
+    for row, seed in enumerate((1, 0)):
+        assert found.best_round[row] == arrays["best_round"][*cell, seed]
+        for s, split in enumerate(SPLITS):
+            for m, metric in enumerate(METRICS):
+                for which, values in (("best", found.best), ("current", found.current)):
+                    codes = arrays[f"{which}_{split}_{metric}"][*cell, seed]
+                    expected = codec.decode(metric, codes, SAMPLES[seed, :, s])
+                    assert values is not None
+                    np.testing.assert_array_equal(values[row, :, s, m], expected)
+    np.testing.assert_array_equal(found.num_samples, SAMPLES[[1, 0]])
+    assert found.seeds == (2, 1)
+
+
+@pytest.mark.parametrize(("rounds", "diverged"), [(1, False), (3, True), (9, True)])
+@pytest.mark.usefixtures("folder")
+def test_a_course_has_diverged_from_its_round_on(rounds: int, diverged: bool) -> None:
+    found = open_table(NAME).evaluate(CONFIGURATION, Fidelity(rounds, 1.0), SEEDS)
+    assert found.diverged.tolist() == [diverged, False]
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_objective_is_the_weighted_mean() -> None:
+    table = open_table(NAME)
+    objective = table.objective()
+    assert objective.shape == (3, *GRID)
+    for seed in SEEDS:
+        answer = table.evaluate(CONFIGURATION, Fidelity(9, 0.2), (seed,))
+        assert objective[2, 1, 1, 0, seed - 1] == pytest.approx(answer.mean("val", "loss"))
+
+
+def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
+    card, arrays = made()
+    backwards = dict(reversed(arrays.items()))
+    first, second = (
+        write_table(tmp_path / "a", card, arrays),
+        write_table(tmp_path / "b", card, backwards),
+    )
+    for suffix in ("json", "npz"):
+        one, two = (path.with_suffix(f".{suffix}") for path in (first, second))
+        assert one.read_bytes() == two.read_bytes()
+    assert {path.suffix for path in (tmp_path / "a").iterdir()} == {".json", ".npz"}
+
+
+@pytest.mark.usefixtures("folder")
+def test_other_content_gives_another_checksum(tmp_path: Path) -> None:
+    card, arrays = made()
+    arrays["best_round"][0, 0, 0, 0, 0] += 1
+    other = Table(write_table(tmp_path / "other", card, arrays))
+    assert other.sha256 != open_table(NAME).sha256
+
+
+@pytest.mark.parametrize(
+    ("configuration", "fidelity", "message"),
+    [
+        ({"learning_rate": 0.5, "batch_size": 8}, Fidelity(3, 1.0), r"0\.1, 1\.0"),
+        ({"learning_rate": 1.0, "batch_size": 13}, Fidelity(3, 1.0), "8, 16"),
+        (CONFIGURATION, Fidelity(7, 1.0), "3, 9"),
+        (CONFIGURATION, Fidelity(3, 0.6), r"0\.2, 1\.0"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_off_the_grid_is_an_error_that_names_the_neighbours(
+    configuration: dict[str, Any], fidelity: Fidelity, message: str
+) -> None:
+    with pytest.raises(OffGridError, match=message):
+        open_table(NAME).evaluate(configuration, fidelity, SEEDS)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_seed_it_has_not_is_an_error() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"seed.*\(1, 2\).*got 7"):
+        open_table(NAME).evaluate(CONFIGURATION, Fidelity(3, 1.0), (7,))
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_array_it_has_not_is_an_error() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'worst'.*best_round"):
+        open_table(NAME).codes("worst")
+
+
+# ---------------------------------------------------------------------------------- damage
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def without(*keys: str) -> Callable[[bytes], bytes]:
+    def change(content: bytes) -> bytes:
+        card = json.loads(content)
+        for key in keys:
+            del card[key]
+        return json.dumps(card).encode()
+
+    return change
+
+
+def with_(**entries: Any) -> Callable[[bytes], bytes]:
+    return lambda content: json.dumps({**json.loads(content), **entries}).encode()
+
+
+@pytest.mark.parametrize("damage", [cut, flip, lambda _: b"", lambda c: c + b"x"])
+def test_damaged_arrays_are_never_read(folder: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = folder / f"{NAME}.table.npz"
+    path.write_bytes(damage(path.read_bytes()))
+    table = open_table(NAME)
+    with pytest.raises(DamagedDataError) as caught:
+        table.evaluate(CONFIGURATION, Fidelity(3, 1.0), SEEDS)
+    assert str(path) in str(caught.value)
+    assert_command_parses(str(caught.value), {"id": "FedHPO-LR-CreditG", "algorithm": "fedavg"})
+
+
+def test_missing_arrays_are_damage_too(folder: Path) -> None:
+    path = folder / f"{NAME}.table.npz"
+    path.unlink()
+    with pytest.raises(DamagedDataError, match=re.escape(str(path))) as caught:
+        open_table(NAME).values("best", "val", "loss")
+    assert_command_parses(str(caught.value), {"id": "FedHPO-LR-CreditG"})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        lambda _: b"",
+        lambda _: b"[]",
+        lambda _: b"\xff\xfe",
+        without("format"),
+        without("space"),
+        without("sha256"),
+        without("build_command"),
+        with_(format=99),
+        with_(space={"dimensions": [{"name": "x"}]}),
+        with_(space=3),
+        with_(fidelity_space={"dimensions": []}),
+        with_(num_samples=[[1], [1, 2]]),
+    ],
+)
+def test_a_damaged_card_is_never_used(folder: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = folder / f"{NAME}.table.json"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DamagedDataError) as caught:
+        Table(path)
+    assert str(path) in str(caught.value)
+    assert_command_parses(str(caught.value), {"id": "FedHPO-LR-CreditG", "algorithm": "fedavg"})
+
+
+# --------------------------------------------------------------------------------- finding
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("LR-Nope-fedavg", {"id": "FedHPO-LR-Nope", "algorithm": "fedavg", "alpha": None}),
+        ("LR-Car-fedopt-alpha0.7", {"id": "FedHPO-LR-Car", "algorithm": "fedopt", "alpha": 0.7}),
+        ("LR-Car-fedavg-standardized", {"preprocessing": "standardized"}),
+        ("nonsense", {"id": "ID"}),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_a_missing_table_names_the_command_that_builds_it(
+    name: str, options: dict[str, Any]
+) -> None:
+    if name == "LR-Car-fedavg-standardized" and name in list_tables():
+        pytest.skip("it is embedded")
+    with pytest.raises(MissingDataError, match=repr(name)) as caught:
+        open_table(name)
+    assert_command_parses(str(caught.value), options)
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_users_tables_are_found_and_listed() -> None:
+    assert NAME in list_tables()
+    assert open_table(NAME) is open_table(NAME), "a table is read once"
+
+
+def test_a_table_that_was_built_anew_is_read_anew(folder: Path) -> None:
+    before = open_table(NAME)
+    card, arrays = made()
+    arrays["best_round"][:] = 1
+    path = write_table(folder, card, arrays)
+    assert path.stat().st_mtime_ns != 0
+    after = open_table(NAME)
+    assert after.sha256 != before.sha256
+    assert (after.codes("best_round") == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({ENV_VAR: "/a/b"}, "/a/b"),
+        ({"XDG_CACHE_HOME": "/c"}, "/c/fedhpo_gym/tables"),
+        ({"HOME": "/home/me"}, "/home/me/.cache/fedhpo_gym/tables"),
+        ({"HOME": "/home/me", ENV_VAR: "~/tables"}, "/home/me/tables"),
+    ],
+)
+def test_the_table_folder(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], expected: str
+) -> None:
+    from fedhpo_gym.tables import table_folder
+
+    for name in (ENV_VAR, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert table_folder() == Path(expected)
+
+
+# ----------------------------------------------------------------------------------- laws
+
+
+@pytest.mark.parametrize("name", list_tables() or [""])
+def test_every_table_at_hand_keeps_the_laws_of_learning_curves(name: str) -> None:
+    if not name:
+        pytest.skip("no table is embedded or built")
+    assert_laws_of_learning_curves(open_table(name))
+
+
+def test_a_table_built_now_keeps_the_laws_of_learning_curves(tiny: Task) -> None:  # noqa: F811
+    assert_laws_of_learning_curves(open_table(tiny.table_name))
+
+
+def assert_laws_of_learning_curves(table: Table) -> None:
+    best_round = table.codes("best_round").astype(int)
+    rounds = np.array(table.rounds).reshape(-1, *[1] * (best_round.ndim - 1))
+    objective = table.objective()
+    # A stored loss is off by 2^-9 at most, so a lower one may look higher by twice that.
+    assert (np.diff(objective, axis=0) <= 2**-8 * objective[:-1]).all()
+    assert ((best_round >= 1) & (best_round <= rounds)).all()
+    assert (np.diff(best_round, axis=0) >= 0).all()
+    for split in SPLITS:
+        for metric in METRICS:
+            best, current = (table.codes(f"{w}_{split}_{metric}") for w in WHICH)
+            stored = best_round == rounds
+            np.testing.assert_array_equal(best[stored], current[stored])
+            values = table.values("best", split, metric)
+            assert np.isfinite(values).all()
+            assert values.min() >= 0
+            assert metric == "loss" or values.max() <= 1

@@ -1,0 +1,286 @@
+"""The catalogue: names, spaces of the paper, variants, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.cli import make_parser
+from fedhpo_gym.cli.data import asked_task
+from fedhpo_gym.datasets import SOURCES
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, UnknownNameError
+from fedhpo_gym.tables.naming import build_arguments
+from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task
+from fedhpo_gym.tasks.algorithms import ALGORITHMS
+from fedhpo_gym.tasks.base import STORED_ROUNDS
+
+ALPHAS = (0.1, 0.5, 0.7, 1.0, 2, 1e-5, 0.1234567, 12345678.0, 1e20)
+VARIANTS = [
+    {"algorithm": algorithm, "alpha": alpha, "preprocessing": preprocessing}
+    for algorithm in ALGORITHMS
+    for alpha in ALPHAS
+    for preprocessing in ("label_encoded", "standardized")
+]
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_every_task_agrees_with_its_data_and_its_model(task: Task) -> None:
+    source = SOURCES[task.dataset]
+    assert task.num_classes == source.num_classes
+    if task.model == "LR":
+        assert task.num_parameters == (task.num_features + 1) * task.num_classes
+    if task.model == "GNN":
+        assert task.num_parameters == (task.num_features + 1) * 64 + 65 * task.num_classes
+    assert task.citation
+    assert task.seeds == (1, 2, 3)
+
+
+WEIGHT_DECAYS = (0.0, 0.000333333333333, 0.000666666666667, 0.001)
+CNN_RATES = tuple(float(f"{0.01 * 100 ** (i / 9):.12g}") for i in range(10))
+TABLE_8: dict[str, dict[str, tuple[float, ...]]] = {
+    "LR": {
+        "learning_rate": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        "weight_decay": WEIGHT_DECAYS,
+        "batch_size": (4, 8, 16, 32, 64, 128, 256),
+        "step_size": (1, 2, 3, 4),
+    },
+    "LR-Twitter": {  # Appendix H.1 names what is searched, not the intervals
+        "learning_rate": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        "weight_decay": WEIGHT_DECAYS,
+        "step_size": (1, 2, 3, 4),
+    },
+    "MLP": {
+        "learning_rate": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        "weight_decay": WEIGHT_DECAYS,
+        "batch_size": (4, 8, 16, 32, 64, 128, 256),
+        "step_size": (1, 2, 3, 4),
+        "model_depth": (1, 2, 3),
+        "model_width": (16, 32, 64, 128, 256, 512, 1024),
+    },
+    "BERT": {
+        "learning_rate": CNN_RATES,
+        "weight_decay": WEIGHT_DECAYS,
+        "dropout": (0.0, 0.5),
+        "batch_size": (8, 16, 32, 64, 128),
+        "step_size": (1, 2, 3, 4),
+    },
+    "CNN": {
+        "learning_rate": CNN_RATES,
+        "weight_decay": WEIGHT_DECAYS,
+        "dropout": (0.0, 0.5),
+        "batch_size": (16, 32, 64),
+        "step_size": (1, 2, 3, 4),
+    },
+    "GNN": {
+        "learning_rate": CNN_RATES,
+        "weight_decay": WEIGHT_DECAYS,
+        "dropout": (0.0, 0.5),
+        "step_size": (1, 2, 3, 4, 5, 6, 7, 8),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "task", [t for t in TASKS.values() if t.model in TABLE_8], ids=lambda task: task.name
+)
+def test_spaces_are_those_of_the_papers_table_8(task: Task) -> None:
+    expected = TABLE_8.get(task.name, TABLE_8[task.model])
+    assert {d.name: d.grid for d in task.space.dimensions} == expected
+    fedopt = task.variant(algorithm="fedopt").space
+    assert fedopt["server_momentum"].grid == (0.0, 0.9)
+    assert fedopt["server_learning_rate"].grid == (0.1, 0.55, 1.0)
+    cross_device = "cross-device" in task.tags
+    rates = (0.005, 0.01, 0.02, 0.05) if cross_device else (0.2, 0.4, 0.6, 0.8, 1.0)
+    assert task.fidelity_space["client_sample_rate"].grid == rates
+    assert task.max_round == (40 if task.model == "BERT" else 500)
+    assert task.stored_fidelity_space()["round"].high == task.max_round
+
+
+def test_the_space_of_clients_with_problems_of_their_own_is_the_product_of_their_spaces() -> None:
+    task = get_task("Hetero-GraphDC")
+    own = [
+        {d.name: d.grid for d in task.space.dimensions if d.name.endswith(f"@{i}")}
+        for i in range(5)
+    ]
+    assert own == [
+        {f"learning_rate@{i}": (0.001, 0.01), f"step_size@{i}": (1, 4)} for i in range(5)
+    ]
+    assert task.space.grid_size == 4**5
+    assert task.max_round == 500
+
+
+def test_stored_rounds_hold_the_rungs_of_multi_fidelity_ladders() -> None:
+    assert list(STORED_ROUNDS) == sorted(set(STORED_ROUNDS))
+    assert {1, 3, 9, 27, 81} <= set(STORED_ROUNDS)
+    assert {500, 250, 125} <= set(STORED_ROUNDS)
+    stored = get_task("LR-CreditG").stored_fidelity_space()
+    assert stored["round"].values == STORED_ROUNDS
+
+
+def test_representative_tasks_exist() -> None:
+    assert set(TESTING) <= set(TASKS)
+
+
+@pytest.mark.parametrize(
+    "name", ["LR-Car", "FedHPO-LR-Car", "FedHPO-LR-Car-v0", "MO-FedHPO-LR-Car-v0"]
+)
+def test_a_task_answers_to_all_its_names(name: str) -> None:
+    assert get_task(name) is TASKS["LR-Car"]
+
+
+def test_the_catalogue_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        TASKS["LR-Car"] = TASKS["LR-KC1"]  # type: ignore[index]
+    with pytest.raises(FrozenInstanceError):
+        TASKS["LR-Car"].alpha = 1.0  # type: ignore[misc]
+
+
+def test_no_two_variants_share_a_table() -> None:
+    names = [get_task("LR-Car").variant(**changes).table_name for changes in VARIANTS]
+    assert len(set(names)) == len(VARIANTS)
+    assert get_task("LR-Car").table_name == "LR-Car-fedavg"
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_the_command_that_builds_a_table_names_its_variant(changes: dict[str, Any]) -> None:
+    task = get_task("LR-Car").variant(**changes)
+    words = f"build {build_arguments(task.table_name)}".split()
+    assert asked_task(make_parser().parse_args(words)) == task
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("nbafl", {"epsilon": 1}),
+        ("nbafl", {"epsilon": 10, "w_clip": 0.5, "mu": 1e-5}),
+        ("fedyogi", {"first_decay": 0.5, "second_decay": 0.999, "adaptivity": 0.01}),
+    ],
+)
+def test_what_is_held_still_is_part_of_the_name(algorithm: str, settings: dict[str, float]) -> None:
+    plain = get_task("LR-Car").variant(algorithm=algorithm)
+    task = plain.held(settings)
+    assert task.table_name != plain.table_name
+    words = f"build {build_arguments(task.table_name)}".split()
+    assert asked_task(make_parser().parse_args(words)) == task
+
+
+def test_defaults_are_left_out_of_the_name_and_reach_training() -> None:
+    task = get_task("LR-Car").variant(algorithm="nbafl")
+    assert task.held({"epsilon": 20, "mu": 0}) == task
+    assert task.held({"epsilon": 1}).held({"epsilon": 20}) == task
+    assert task.all_settings == {"epsilon": 20.0, "w_clip": 0.1, "constant": 1.0, "mu": 0.0}
+    assert task.held({"epsilon": 1}).all_settings == {**task.all_settings, "epsilon": 1.0}
+    assert get_task("LR-Car").all_settings == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epsilom": 1}, ["`settings`", "nbafl", "epsilon", "w_clip", "epsilom=1"]),
+        ({"dropout": 0.1}, ["`settings`", "LR-Car", "dropout=0.1"]),
+        ({"adaptivity": 0.1}, ["`settings`", "nbafl", "adaptivity=0.1"]),
+        ({"learning_rate": 0.1}, ["`settings`", "search space", "learning_rate=0.1"]),
+        ({"epsilon": 0.0}, ["'epsilon'", "[1e-06, 1e+12]", "0.0"]),
+        ({"epsilon": float("nan")}, ["'epsilon'", "nan"]),
+        ({"epsilon": "10"}, ["'epsilon'", "number", "'10'"]),
+        ({"w_clip": True}, ["'w_clip'", "number", "True"]),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        get_task("LR-Car").variant(algorithm="nbafl").held(settings)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_variant_keeps_no_setting_of_another_algorithm() -> None:
+    task = get_task("LR-Car").variant(algorithm="nbafl").held({"epsilon": 1})
+    with pytest.raises(InvalidArgumentError, match="fedavg"):
+        task.variant(algorithm="fedavg")
+
+
+@pytest.mark.parametrize("words", ["--setting epsilon", "--setting epsilon=1 --setting epsilon=2"])
+def test_settings_of_the_command_line_are_pairs(words: str) -> None:
+    line = f"build FedHPO-LR-Car --algorithm nbafl {words}".split()
+    with pytest.raises(InvalidArgumentError, match="--setting"):
+        asked_task(make_parser().parse_args(line))
+
+
+@pytest.mark.parametrize("name", ["nonsense", "LR", "LR-Nope-fedavg", ""])
+def test_a_name_no_table_has_still_makes_a_command(name: str) -> None:
+    assert isinstance(build_arguments(name), str)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"algorithm": "fedavgg"}, UnknownNameError, ["algorithm", "fedavgg", "'fedavg'"]),
+        ({"preprocessing": "scaled"}, UnknownNameError, ["preprocessing", "scaled", "standard"]),
+        ({"alpha": 0.0}, InvalidArgumentError, ["`alpha`", "positive", "0.0"]),
+        ({"alpha": -1}, InvalidArgumentError, ["`alpha`", "positive", "-1"]),
+        ({"alpha": float("nan")}, InvalidArgumentError, ["`alpha`", "positive", "nan"]),
+        ({"alpha": float("inf")}, InvalidArgumentError, ["`alpha`", "finite", "inf"]),
+        ({"alpha": "0.5"}, InvalidArgumentError, ["`alpha`", "number", "'0.5'"]),
+        ({"alpha": True}, InvalidArgumentError, ["`alpha`", "number", "True"]),
+        ({"seeds": ()}, InvalidArgumentError, ["`seeds`", "()"]),
+        ({"seeds": (1, -2)}, InvalidArgumentError, ["`seeds`", "non-negative", "-2"]),
+    ],
+)
+def test_errors_name_the_argument_the_rule_and_the_value(
+    changes: dict[str, Any], error: type[FedHPOError], words: list[str]
+) -> None:
+    with pytest.raises(error) as caught:
+        get_task("LR-CreditG").variant(**changes)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["GNN-Cora", "Hetero-GraphDC"])
+def test_features_of_graphs_are_not_changed(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"`preprocessing`.*{name}.*'standardized'"):
+        get_task(name).variant(preprocessing="standardized")
+
+
+def test_an_unknown_task_suggests_a_known_one() -> None:
+    with pytest.raises(UnknownNameError, match="'LR-CreditG'"):
+        get_task("LR-CreditX")
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_tasks_and_models_agree_about_shapes_and_sizes(task: Task) -> None:
+    torch = pytest.importorskip("torch")
+    from fedhpo_gym.datasets import Dataset
+    from fedhpo_gym.federations.federation import make_federation
+    from fedhpo_gym.fl.models import get_model
+
+    model = get_model(task.model)
+    settings = tuple(name for name, _ in task.model_settings)
+    assert (*task.architecture, *settings) == model.architecture
+    if "tabular-data" not in task.tags:
+        return
+    labels = np.arange(1000) % task.num_classes
+    made = Dataset("made", np.zeros((1000, task.num_features)), labels, task.num_classes, "")
+    federation = make_federation(made, 1)
+    sizes = []
+    for end in ("low", "high"):
+        shape = {name: getattr(task.space[name], end) for name in task.architecture}
+        sizes.append(task.parameters_of(shape))
+        built = model.for_federation(federation, torch.device("cpu"), **shape)
+        assert built.num_parameters == sizes[-1]
+    assert sizes[-1] == task.num_parameters == max(sizes)
+
+
+def test_tasks_and_engine_offer_the_same_algorithms() -> None:
+    pytest.importorskip("torch")
+    from fedhpo_gym.fl.algorithms import ALGORITHMS as IMPLEMENTED
+
+    assert set(IMPLEMENTED) == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_instances_are_drawn_alike_from_the_same_data(task: Task) -> None:
+    twins = [t for t in TASKS.values() if t.dataset == task.dataset]
+    assert {twin.instance_alphas for twin in twins} == {task.instance_alphas}
