@@ -27,14 +27,14 @@ def measure(name: str, configurations: int, rounds: int, space: str) -> tuple[fl
     task = get_task(name)
     drawn = task.space.discretized() if space == SPACES[0] else task.space
     actions = stream(0, "benchmark_raw").uniform(-1.0, 1.0, (configurations, len(drawn)))
-    questions = [(drawn.decode(action), Fidelity(rounds, 1.0)) for action in actions]
-    Raw(task).evaluate(*questions[0])  # loads the data
+    queries = [(drawn.decode(action), Fidelity(rounds, 1.0)) for action in actions]
+    Raw(task).evaluate(*queries[0])  # loads the data
     backend = Raw(task)
     with measuring.stopwatch() as alone:
-        answers = [backend.evaluate(*question).best for question in questions]
+        answers = [backend.evaluate(*query).best for query in queries]
     backend = Raw(task)
     with measuring.stopwatch() as together:
-        many = backend.evaluate_many(questions)
+        many = backend.evaluate_many(queries)
     np.testing.assert_array_equal(many.best, answers)
     return alone.cpu_s, together.cpu_s
 

@@ -30,7 +30,7 @@ KINDS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]]
         "step": _step,
     }
 )
-"""Factor of the initial learning rate where a fraction of the rounds is done: held still; cosine
+"""Factor of the initial learning rate where a fraction of the rounds is done: fixed; cosine
 (Loshchilov and Hutter, 2017, without restarts); a tenth after 1/2 and again after 3/4 (He et al.,
 2016)."""
 

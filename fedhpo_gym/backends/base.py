@@ -15,7 +15,7 @@ from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 
-Question = tuple[Mapping[str, object], Fidelity]
+Query = tuple[Mapping[str, object], Fidelity]
 """A configuration and the fidelity it is asked at."""
 
 
@@ -57,7 +57,7 @@ class Backend(ABC):
         return None if self.seeds == self.task.seeds else self.seeds[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the question how to open it again, not as its data."""
+        """Pickle as the query how to open it again, not as its data."""
         return type(self), (self.task, self.seed)
 
     @property
@@ -68,27 +68,27 @@ class Backend(ABC):
     def evaluate(self, configuration: Mapping[str, object], fidelity: Fidelity) -> Evaluation:
         """Return f(configuration, fidelity) for every seed, client, split and metric.
 
-        The same question always gets the same answer.
+        The same query always gets the same answer.
 
         Raises:
             InvalidArgumentError: a value is missing, unknown or out of range.
             OffGridError: the backend answers a grid only, and this is not on it.
         """
-        return self._evaluate(*self._checked_question(configuration, fidelity))
+        return self._evaluate(*self._checked_query(configuration, fidelity))
 
-    def evaluate_many(self, questions: Sequence[Question]) -> Evaluations:
+    def evaluate_many(self, queries: Sequence[Query]) -> Evaluations:
         """Return the best-round metrics of many answers, bit for bit those of `evaluate`.
 
         Args:
-            questions: configurations with a fidelity, at least one.
+            queries: configurations with a fidelity, at least one.
 
         Raises:
             InvalidArgumentError: a value is missing, unknown or out of range.
-            OffGridError: the backend answers a grid only, and a question is not on it.
+            OffGridError: the backend answers a grid only, and a query is not on it.
         """
-        return self._evaluate_many([self._checked_question(*question) for question in questions])
+        return self._evaluate_many([self._checked_query(*query) for query in queries])
 
-    def _checked_question(
+    def _checked_query(
         self, configuration: Mapping[str, object], fidelity: Fidelity
     ) -> tuple[dict[str, Value], Fidelity]:
         checked = self.space.validate(configuration)
@@ -99,11 +99,11 @@ class Backend(ABC):
 
     @abstractmethod
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
-        """Compute the answer to a checked question."""
+        """Compute the answer to a checked query."""
 
-    def _evaluate_many(self, questions: Sequence[tuple[dict[str, Value], Fidelity]]) -> Evaluations:
-        """Compute the answers to checked questions; override where together is faster."""
-        return Evaluations.stack([self._evaluate(*question) for question in questions])
+    def _evaluate_many(self, queries: Sequence[tuple[dict[str, Value], Fidelity]]) -> Evaluations:
+        """Compute the answers to checked queries; override where together is faster."""
+        return Evaluations.stack([self._evaluate(*query) for query in queries])
 
 
 class StoredBackend(Backend):

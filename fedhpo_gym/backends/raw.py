@@ -31,7 +31,7 @@ nothing by company, and a course's state is several times as large in memory."""
 class Raw(Backend):
     """Trains the courses of configurations, one per seed, as one batch.
 
-    Questions that are asked together (`evaluate_many`) train together, with the same bits. Courses
+    Queries that are asked together (`evaluate_many`) train together, with the same bits. Courses
     are kept for a while: asking for more rounds of a configuration goes on from where it
     stopped, asking for fewer reads the curve.
     """
@@ -67,23 +67,23 @@ class Raw(Backend):
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         return self._answers([(configuration, fidelity)])[0]
 
-    def _evaluate_many(self, questions: Sequence[tuple[dict[str, Value], Fidelity]]) -> Evaluations:
+    def _evaluate_many(self, queries: Sequence[tuple[dict[str, Value], Fidelity]]) -> Evaluations:
         return Evaluations.stack(
-            [answer for part in self._portions(questions) for answer in self._answers(part)]
+            [answer for part in self._portions(queries) for answer in self._answers(part)]
         )
 
     def _portions(
-        self, questions: Sequence[tuple[dict[str, Value], Fidelity]]
+        self, queries: Sequence[tuple[dict[str, Value], Fidelity]]
     ) -> Iterator[list[tuple[dict[str, Value], Fidelity]]]:
-        """Yield questions that may train together, in order."""
+        """Yield queries that may train together, in order."""
         part: list[tuple[dict[str, Value], Fidelity]] = []
         used = 0
-        for question in questions:
-            size = self._size(question[0])
+        for query in queries:
+            size = self._size(query[0])
             if part and (used + size > MAX_NUMBERS or len(part) == MAX_TOGETHER):
                 yield part
                 part, used = [], 0
-            part.append(question)
+            part.append(query)
             used += size
         if part:
             yield part
@@ -92,12 +92,10 @@ class Raw(Backend):
         """Return the parameters of the courses of a configuration."""
         return len(self.seeds) * self.task.parameters_of(configuration)
 
-    def _answers(
-        self, questions: Sequence[tuple[Mapping[str, Value], Fidelity]]
-    ) -> list[Evaluation]:
+    def _answers(self, queries: Sequence[tuple[Mapping[str, Value], Fidelity]]) -> list[Evaluation]:
         wanted: dict[_Key, _Wanted] = {}
         keys: list[_Key] = []
-        for configuration, fidelity in questions:
+        for configuration, fidelity in queries:
             key: _Key = (*configuration.values(), fidelity.client_sample_rate)
             keys.append(key)
             rounds = max(fidelity.round, wanted[key].rounds if key in wanted else 0)
@@ -109,7 +107,7 @@ class Raw(Backend):
         self._forget()
         return [
             self._answer(found[key].curves, fidelity)
-            for key, (_, fidelity) in zip(keys, questions, strict=True)
+            for key, (_, fidelity) in zip(keys, queries, strict=True)
         ]
 
     def _forget(self) -> None:

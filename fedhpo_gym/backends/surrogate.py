@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedhpo_gym.backends.base import Backend, Question
+from fedhpo_gym.backends.base import Backend, Query
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Value
@@ -43,14 +43,14 @@ class SurrogateModel(Backend):
         self._surrogate.require_fidelity(fidelity)
         return super().evaluate(configuration, fidelity)
 
-    def evaluate_many(self, questions: Sequence[Question]) -> Evaluations:
+    def evaluate_many(self, queries: Sequence[Query]) -> Evaluations:
         """See `Backend.evaluate_many`."""
-        for _, fidelity in questions:
+        for _, fidelity in queries:
             self._surrogate.require_fidelity(fidelity)
-        return super().evaluate_many(questions)
+        return super().evaluate_many(queries)
 
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         return self._surrogate.evaluate(configuration, fidelity, self.seeds)
 
-    def _evaluate_many(self, questions: Sequence[tuple[dict[str, Value], Fidelity]]) -> Evaluations:
-        return self._surrogate.evaluate_together(questions, self.seeds)
+    def _evaluate_many(self, queries: Sequence[tuple[dict[str, Value], Fidelity]]) -> Evaluations:
+        return self._surrogate.evaluate_together(queries, self.seeds)

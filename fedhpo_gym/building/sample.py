@@ -28,7 +28,7 @@ from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.sample import write_sample
 from fedhpo_gym.tasks import Task
 
-COHORT = 96
+WINDOW = 96
 """Consecutive points among which units are formed."""
 MAX_BLOCKS = 32
 """Blocks of a unit; its file is named by its points, and names are limited to 255 bytes."""
@@ -152,7 +152,7 @@ class SampleDesign(Design[SampleUnit]):
         for point, course in enumerate(self._points):
             if point not in done:
                 shared = (course.seed, *(course.configuration[name] for name in axes))
-                groups.setdefault((point // COHORT, *shared), []).append(point)
+                groups.setdefault((point // WINDOW, *shared), []).append(point)
         units = (
             SampleUnit(tuple(group[start : start + size]))
             for group in groups.values()

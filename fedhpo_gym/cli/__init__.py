@@ -169,6 +169,6 @@ def _add_variant(commands: Commands, name: str, text: str) -> argparse.ArgumentP
     sub.add_argument("--preprocessing", help="label_encoded (default) or standardized")
     sub.add_argument(
         "--setting", action="append", default=[], dest="settings", metavar="NAME=VALUE",
-        help="a hyperparameter held still, for example `epsilon=10` of nbafl",
+        help="a hyperparameter fixed, for example `epsilon=10` of nbafl",
     )  # fmt: skip
     return sub

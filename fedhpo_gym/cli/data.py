@@ -93,4 +93,4 @@ def asked_task(options: argparse.Namespace) -> Task:
     wanted = {name: getattr(options, name) for name in ("algorithm", "alpha", "preprocessing")}
     given = {name: value for name, value in wanted.items() if value is not None}
     task = get_task(options.id).variant(**given)
-    return task.held(dict(parse_pairs("--setting", options.settings)))
+    return task.fix(dict(parse_pairs("--setting", options.settings)))

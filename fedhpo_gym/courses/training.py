@@ -57,7 +57,7 @@ def fingerprint(task: Task) -> str:
 def make_course(
     task: Task, configuration: Mapping[str, float], client_sample_rate: float, seed: int
 ) -> Course:
-    """Return the course of a configuration, with what the task holds still."""
+    """Return the course of a configuration, with what the task fixes."""
     return Course({**task.all_settings, **configuration}, client_sample_rate, seed)
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import MissingDependencyError
-from fedhpo_gym.fitting.data import Prepared
+from fedhpo_gym.fitting.data import PreparedRows
 from fedhpo_gym.fitting.network import WIDTHS, train_network
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.forest import Forest
 from fedhpo_gym.surrogates.kernel import Kernel, matern
-from fedhpo_gym.surrogates.model import Model, Regressor
+from fedhpo_gym.surrogates.model import OutcomeModel, Regressor
 
 FOREST_TREES = (10, 20)
 FOREST_DEPTHS = (10, 15, 20)
@@ -45,11 +45,11 @@ class Candidate:
     settings: Mapping[str, Any]
     fit: Callable[[NDArray[np.float32], NDArray[np.float32], bool], dict[str, Regressor]]
 
-    def models(self, rows: Prepared, *, final: bool = False) -> dict[str, Model]:
+    def models(self, rows: PreparedRows, *, final: bool = False) -> dict[str, OutcomeModel]:
         """Return the fitted model of every variant."""
         fitted = self.fit(rows.inputs, rows.targets, final)
         return {
-            variant: Model(regressor, rows.scales, rows.compression)
+            variant: OutcomeModel(regressor, rows.scales, rows.compression)
             for variant, regressor in fitted.items()
         }
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from fedhpo_gym.fitting.data import Rows
-from fedhpo_gym.fitting.sources import Source
+from fedhpo_gym.fitting.data import FittingRows
+from fedhpo_gym.fitting.sources import FittingSource
 from fedhpo_gym.fitting.validate import FOLDS, compression_summary, outcome_spread
 from fedhpo_gym.surrogates import fit_command
 
@@ -21,7 +21,7 @@ COPIED = ("data_fingerprint", "data_licence", "data_citation", "problem_citation
 
 
 def surrogate_card(
-    source: Source, rows: Rows, candidates: Mapping[str, Mapping[str, Any]]
+    source: FittingSource, rows: FittingRows, candidates: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return the card of a surrogate, but for the chosen model and its errors.
 

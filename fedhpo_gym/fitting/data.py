@@ -26,11 +26,11 @@ Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Rows:
+class FittingRows:
     """Evaluations of one seed each.
 
     Attributes:
-        inputs: (n, columns), see `Inputs`.
+        inputs: (n, columns), see `InputEncoding`.
         outputs: (n, outputs), see `surrogates.outputs`.
         seed: (n,) which seed.
         seed_weights: (seeds, clients, splits) of the clients in the mean.
@@ -47,7 +47,7 @@ class Rows:
         """Return the number of rows."""
         return len(self.inputs)
 
-    def __getitem__(self, index: NDArray[np.int64]) -> Rows:
+    def __getitem__(self, index: NDArray[np.int64]) -> FittingRows:
         """Return some of the rows."""
         return replace(
             self,
@@ -69,13 +69,13 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Rows as a regressor sees them.
+class PreparedRows:
+    """FittingRows as a regressor sees them.
 
     Attributes:
         inputs: (n, columns).
         targets: (n, targets) standardised outputs; those of many clients are compressed.
-        scales: see `surrogates.model.Model`.
+        scales: see `surrogates.model.OutcomeModel`.
         compression: how to get outputs from targets; None where each target is an output.
     """
 
@@ -85,7 +85,7 @@ class Prepared:
     compression: Compression | None
 
 
-def prepare(rows: Rows) -> Prepared:
+def prepare(rows: FittingRows) -> PreparedRows:
     """Return rows for a fit; what scales and compresses them is learned from them alone."""
     scales = scales_of(rows.outputs, rows.num_clients)
     many = rows.num_clients > COMPRESSED_CLIENTS
@@ -98,11 +98,11 @@ def prepare(rows: Rows) -> Prepared:
     if many:
         compression = principal_components(targets)
         targets = compression.compress(targets)
-    return Prepared(rows.inputs, targets, scales, compression)
+    return PreparedRows(rows.inputs, targets, scales, compression)
 
 
 def scales_of(outputs: Array, num_clients: int) -> dict[str, Array]:
-    """Return mean, scale and range of outputs; see `surrogates.model.Model`."""
+    """Return mean, scale and range of outputs; see `surrogates.model.OutcomeModel`."""
     scale = outputs.std(axis=0, dtype=np.float64) + 1e-6
     scale[: len(SPLITS)] /= LOSS_WEIGHT
     scale[client_outputs()] *= math.sqrt(max(num_clients / CLIENTS_AT_FULL_WEIGHT, 1.0))

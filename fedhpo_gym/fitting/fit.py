@@ -13,8 +13,8 @@ from tqdm import tqdm
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.fitting.candidates import CANDIDATES, Candidate
 from fedhpo_gym.fitting.card import FINAL_ROWS, MAX_BYTES, SELECTION_ROWS, surrogate_card
-from fedhpo_gym.fitting.data import Rows, prepare
-from fedhpo_gym.fitting.sources import Source, open_source
+from fedhpo_gym.fitting.data import FittingRows, prepare
+from fedhpo_gym.fitting.sources import FittingSource, open_source
 from fedhpo_gym.fitting.validate import (
     FOLDS,
     Errors,
@@ -24,7 +24,7 @@ from fedhpo_gym.fitting.validate import (
     summary,
 )
 from fedhpo_gym.seeding import stream
-from fedhpo_gym.surrogates.model import Model
+from fedhpo_gym.surrogates.model import OutcomeModel
 from fedhpo_gym.surrogates.surrogate import write_surrogate
 from fedhpo_gym.tables import table_folder
 
@@ -104,7 +104,7 @@ def fit_surrogate(name: str, folder: Path | None = None, candidate: str | None =
     return write_surrogate(folder or table_folder(), card, model)
 
 
-def _compare(source: Source, rows: Rows, bar: Any) -> dict[str, _Fitted]:
+def _compare(source: FittingSource, rows: FittingRows, bar: Any) -> dict[str, _Fitted]:
     rng = stream(0, "surrogate_folds")
     size = min(SELECTION_ROWS, len(rows))
     sample = rows[np.sort(rng.choice(len(rows), size, replace=False))]
@@ -140,7 +140,7 @@ def _choose(compared: Mapping[str, _Fitted], wanted: str | None) -> _Fitted:
     return min(small, key=lambda fitted: fitted.score)
 
 
-def _held_out(chosen: _Fitted, rows: Rows) -> Errors:
+def _held_out(chosen: _Fitted, rows: FittingRows) -> Errors:
     """Return errors of the final recipe on a tenth of the configurations it did not see."""
     fold = folds_of(rows.configuration, stream(0, "surrogate_held_out"))
     seen = prepare(rows[np.flatnonzero(fold > 0)])
@@ -148,7 +148,9 @@ def _held_out(chosen: _Fitted, rows: Rows) -> Errors:
     return absolute_errors(model, rows[np.flatnonzero(fold == 0)])
 
 
-def _stored_errors(source: Source, rows: Rows, model: Model, held_out: Errors) -> dict[str, Any]:
+def _stored_errors(
+    source: FittingSource, rows: FittingRows, model: OutcomeModel, held_out: Errors
+) -> dict[str, Any]:
     spread = source.seed_spread
     return {
         "rows": len(rows),
@@ -158,7 +160,7 @@ def _stored_errors(source: Source, rows: Rows, model: Model, held_out: Errors) -
     }
 
 
-def _result(fitted: _Fitted, source: Source) -> dict[str, Any]:
+def _result(fitted: _Fitted, source: FittingSource) -> dict[str, Any]:
     spread = source.seed_spread
     return {
         "settings": dict(fitted.candidate.settings),

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
-from fedhpo_gym.fitting.data import Rows
+from fedhpo_gym.fitting.data import FittingRows
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.surrogates.inputs import Inputs
+from fedhpo_gym.surrogates.inputs import InputEncoding
 from fedhpo_gym.surrogates.outputs import to_outputs, weights_of
 from fedhpo_gym.tables import Sample, Table, list_samples, list_tables, open_sample, open_table
 from fedhpo_gym.tables.naming import build_arguments
@@ -23,7 +23,7 @@ from fedhpo_gym.tables.stored import StoredCurves
 MEASURES = ("val_accuracy", "log_val_loss")
 
 
-class Source(Protocol):
+class FittingSource(Protocol):
     """Learning curves that a surrogate can be fitted on.
 
     Attributes:
@@ -44,7 +44,7 @@ class Source(Protocol):
         """The rounds and rates that a surrogate fitted on it may be asked for."""
 
     @property
-    def inputs(self) -> Inputs:
+    def inputs(self) -> InputEncoding:
         """The encoding of its rows."""
 
     @property
@@ -55,7 +55,7 @@ class Source(Protocol):
     def num_held_out(self) -> int:
         """How many groups of rows can be held out."""
 
-    def rows(self, limit: int, rng: np.random.Generator) -> Rows:
+    def rows(self, limit: int, rng: np.random.Generator) -> FittingRows:
         """Return all rows, or as many as `limit` drawn without replacement.
 
         A row is one configuration, round, client sample rate and seed.
@@ -70,7 +70,7 @@ class Source(Protocol):
         """
 
 
-def open_source(name: str) -> Source:
+def open_source(name: str) -> FittingSource:
     """Open what the surrogate of a variant is fitted on: its table, else its sample.
 
     Raises:
@@ -78,9 +78,9 @@ def open_source(name: str) -> Source:
         DamagedDataError: it is damaged; names the repair command.
     """
     if name in list_tables():
-        return TableSource(open_table(name))
+        return FittingTable(open_table(name))
     if name in list_samples():
-        return SampleSource(open_sample(name))
+        return FittingSample(open_sample(name))
     words = build_arguments(name)
     raise MissingDataError(
         f"there is neither a table nor a sample {name!r} to fit a surrogate on; build one with "
@@ -94,9 +94,9 @@ def intervals(space: SearchSpace) -> SearchSpace:
     return SearchSpace(tuple(continuous))
 
 
-def _inputs(stored: Table | Sample) -> Inputs:
+def _inputs(stored: Table | Sample) -> InputEncoding:
     clients = stored.num_samples.shape[1]
-    return Inputs(intervals(stored.space), max(stored.rounds), clients, stored.seeds)
+    return InputEncoding(intervals(stored.space), max(stored.rounds), clients, stored.seeds)
 
 
 def _metrics(stored: Table | Sample, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -116,7 +116,7 @@ def _draw(total: int, limit: int, rng: np.random.Generator) -> NDArray[np.int64]
     return np.sort(rng.choice(total, limit, replace=False))
 
 
-class TableSource:
+class FittingTable:
     """The whole grid; by row, as the paper cuts folds, and by configuration."""
 
     kind: ClassVar[str] = "table"
@@ -128,8 +128,8 @@ class TableSource:
         self.fidelity_space = intervals(table.fidelity_space)
         self.num_configurations = self.num_held_out = table.space.grid_size
 
-    def rows(self, limit: int, rng: np.random.Generator) -> Rows:
-        """See `Source.rows`."""
+    def rows(self, limit: int, rng: np.random.Generator) -> FittingRows:
+        """See `FittingSource.rows`."""
         table = self.stored
         grid = table.space.grid_shape
         shape = (len(table.rounds), *grid, len(table.rates), len(table.seeds))
@@ -139,7 +139,7 @@ class TableSource:
         scales = [np.array([d.encode(value) for value in points.grid]) for d, points in pairs]
         seed_weights = weights_of(table.num_samples)
         best_round = table.codes("best_round").ravel()[chosen]
-        return Rows(
+        return FittingRows(
             inputs=self.inputs.many(
                 np.column_stack([scale[i] for scale, i in zip(scales, at[1:-2], strict=True)]),
                 np.array(table.rounds)[at[0]],
@@ -154,7 +154,7 @@ class TableSource:
 
     @cached_property
     def seed_spread(self) -> dict[str, float]:
-        """See `Source.seed_spread`."""
+        """See `FittingSource.seed_spread`."""
         table = self.stored
         values = (
             table.objective("val", "accuracy"),
@@ -169,7 +169,7 @@ class TableSource:
         return spread
 
 
-class SampleSource:
+class FittingSample:
     """Courses spread over the space; those of one configuration or block are held out together.
 
     A block is what a design makes of courses that are cheap together: same integers, client sample
@@ -200,8 +200,8 @@ class SampleSource:
             for configuration, pair in zip(self._configurations, pairs, strict=True)
         ]
 
-    def rows(self, limit: int, rng: np.random.Generator) -> Rows:
-        """See `Source.rows`."""
+    def rows(self, limit: int, rng: np.random.Generator) -> FittingRows:
+        """See `FittingSource.rows`."""
         sample = self.stored
         shape = (len(sample), len(sample.rounds))
         chosen = _draw(len(sample) * len(sample.rounds), limit, rng)
@@ -210,7 +210,7 @@ class SampleSource:
         coordinates = np.stack([self.inputs.space.encode(c) for c in self._configurations])
         seed_weights = weights_of(sample.num_samples)
         best_round = sample.codes("best_round").ravel()[chosen]
-        return Rows(
+        return FittingRows(
             inputs=self.inputs.many(
                 coordinates[course],
                 np.array(sample.rounds)[row],
@@ -225,7 +225,7 @@ class SampleSource:
 
     @property
     def seed_spread(self) -> dict[str, float]:
-        """See `Source.seed_spread`; a sample has every configuration under one seed."""
+        """See `FittingSource.seed_spread`; a sample has every configuration under one seed."""
         return {}
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.fitting.candidates import Candidate
-from fedhpo_gym.fitting.data import Rows, prepare
+from fedhpo_gym.fitting.data import FittingRows, prepare
 from fedhpo_gym.fitting.sources import MEASURES
-from fedhpo_gym.surrogates.model import Model
+from fedhpo_gym.surrogates.model import OutcomeModel
 from fedhpo_gym.surrogates.outputs import client_outputs, objectives
 
 FOLDS = 10
@@ -29,7 +29,7 @@ def folds_of(groups: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.
 
 def cross_validate(
     candidates: Mapping[str, Candidate],
-    rows: Rows,
+    rows: FittingRows,
     fold: NDArray[np.int64],
     progress: Callable[[str], object],
 ) -> dict[str, dict[str, dict[str, Errors]]]:
@@ -63,9 +63,9 @@ def cross_validate(
     return joined
 
 
-def absolute_errors(model: Model, rows: Rows, batch: int = 2048) -> Errors:
+def absolute_errors(model: OutcomeModel, rows: FittingRows, batch: int = 2048) -> Errors:
     """Return (n, 2) absolute errors in the order of `MEASURES`."""
-    parts: Iterable[Rows] = (
+    parts: Iterable[FittingRows] = (
         rows[np.arange(start, min(start + batch, len(rows)))]
         for start in range(0, len(rows), batch)
     )
@@ -80,14 +80,14 @@ def absolute_errors(model: Model, rows: Rows, batch: int = 2048) -> Errors:
     )
 
 
-def outcome_spread(rows: Rows) -> dict[str, float]:
+def outcome_spread(rows: FittingRows) -> dict[str, float]:
     """Return the mean distance from the median: the error of a model that sees no inputs."""
     found = _objectives(rows)
     distance = np.abs(found - np.median(found, axis=0)).mean(axis=0)
     return {measure: _short(d) for measure, d in zip(MEASURES, distance, strict=True)}
 
 
-def compression_summary(rows: Rows) -> dict[str, Any] | None:
+def compression_summary(rows: FittingRows) -> dict[str, Any] | None:
     """Return what the compression of client outputs alone loses, None where there is none."""
     prepared = prepare(rows)
     if prepared.compression is None:
@@ -107,7 +107,7 @@ def compression_summary(rows: Rows) -> dict[str, Any] | None:
     }
 
 
-def _objectives(rows: Rows, batch: int = 2048) -> NDArray[np.float64]:
+def _objectives(rows: FittingRows, batch: int = 2048) -> NDArray[np.float64]:
     starts = range(0, len(rows), batch)
     parts = (rows[np.arange(start, min(start + batch, len(rows)))] for start in starts)
     return np.concatenate([objectives(part.outputs, part.weights) for part in parts])

@@ -19,26 +19,26 @@ class Names:
     """Whom random numbers are drawn for: what names the stream of each item.
 
     Attributes:
-        cohorts: (seed of the federation, finished rounds) of each cohort.
-        cohort: (items,) index of the cohort.
+        batch_keys: (seed of the federation, finished rounds) of each batch_key.
+        batch_key: (items,) index of the batch_key.
         client: (items,) client; -1 for draws of the server.
     """
 
-    cohorts: Sequence[tuple[int, int]]
-    cohort: NDArray[np.int64]
+    batch_keys: Sequence[tuple[int, int]]
+    batch_key: NDArray[np.int64]
     client: NDArray[np.int64]
 
     def take(self, items: slice) -> Names:
         """Return the names of some items."""
-        return Names(self.cohorts, self.cohort[items], self.client[items])
+        return Names(self.batch_keys, self.batch_key[items], self.client[items])
 
     @cached_property
     def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
         """The (seed, round, client) that occur, and (items,) which of them each item has."""
         width = int(self.client.max()) + 2
-        found, where = np.unique(self.cohort * width + self.client + 1, return_inverse=True)
+        found, where = np.unique(self.batch_key * width + self.client + 1, return_inverse=True)
         pairs = [divmod(key, width) for key in found.tolist()]
-        return [(*self.cohorts[i], *([c - 1] if c else [])) for i, c in pairs], where
+        return [(*self.batch_keys[i], *([c - 1] if c else [])) for i, c in pairs], where
 
 
 class Draws:

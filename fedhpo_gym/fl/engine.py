@@ -15,11 +15,11 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.algorithms import Algorithm
 from fedhpo_gym.fl.buffers import Buffers
-from fedhpo_gym.fl.feedback import Evaluation, Feedback, OfClients, empty_feedback
+from fedhpo_gym.fl.feedback import Feedback, GroupEvaluation, OfClients, empty_feedback
 from fedhpo_gym.fl.lockstep import CourseState, Lockstep
 from fedhpo_gym.fl.models import Model
 from fedhpo_gym.fl.packing import Course, Group, Needs, needs, pack
-from fedhpo_gym.fl.stack import Prepared, Stack, prepare, shapes
+from fedhpo_gym.fl.stack import PreparedFederation, Stack, prepare, shapes
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +89,11 @@ class CourseBatch:
         self._local_metrics = local_metrics
         self._clients = next(iter(federations.values())).num_clients
         self._shapes = shapes(self._federations, model)
-        self._prepared: dict[tuple[object, ...], Prepared] = {}
+        self._prepared: dict[tuple[object, ...], PreparedFederation] = {}
         self._of_clients: OfClients = {}
         self._courses: tuple[Course, ...] = ()
         self._needs: list[Needs] = []
-        self._parts: list[tuple[Lockstep, Evaluation]] = []
+        self._parts: list[tuple[Lockstep, GroupEvaluation]] = []
         self._last: dict[int, NDArray[np.float32]] = {}
         self._buffers = Buffers()
         self._arrange(courses, [None] * len(courses))
@@ -233,7 +233,7 @@ class CourseBatch:
                 self._horizon,
                 self._buffers,
             )
-            evaluation = Evaluation(stack, self._of_clients, self._device)
+            evaluation = GroupEvaluation(stack, self._of_clients, self._device)
             self._parts.append((lockstep, evaluation))
         for lockstep, block, slot, position in self._places():
             state = states[position]
@@ -252,7 +252,7 @@ class CourseBatch:
         parts = set(self._prepared.values())
         self._of_clients = {k: v for k, v in self._of_clients.items() if k[0] in parts}
 
-    def _prepare(self, seed: int, group: Group) -> Prepared:
+    def _prepare(self, seed: int, group: Group) -> PreparedFederation:
         key = seed, group.architecture
         if key not in self._prepared:
             self._prepared[key] = prepare(
@@ -267,7 +267,7 @@ class CourseBatch:
                 for slot, position in enumerate(block.courses.tolist()):
                     yield lockstep, index, slot, position
 
-    def _evaluate(self, lockstep: Lockstep, evaluation: Evaluation) -> NDArray[np.float32]:
+    def _evaluate(self, lockstep: Lockstep, evaluation: GroupEvaluation) -> NDArray[np.float32]:
         """Evaluate; courses whose metrics are not finite diverge and keep their last ones."""
         metrics = evaluation(lockstep)
         finite: NDArray[np.bool_] = np.asarray(np.isfinite(metrics).all(axis=(2, 3, 4)))

@@ -24,7 +24,7 @@ PACK = 24
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class SplitRows:
     """The rows of some clients of a federation, sorted by label; a group is a client's split.
 
     Attributes:
@@ -40,7 +40,7 @@ class Rows:
     true: NDArray[np.float32]
 
 
-def lay_out(federation: Federation, clients: Sequence[int] | None = None) -> Rows:
+def lay_out(federation: Federation, clients: Sequence[int] | None = None) -> SplitRows:
     """Sort the rows of some clients; of all by default."""
     chosen = range(federation.num_clients) if clients is None else clients
     groups = [rows for client in chosen for rows in federation.clients[client]]
@@ -51,7 +51,7 @@ def lay_out(federation: Federation, clients: Sequence[int] | None = None) -> Row
     labels = federation.labels[rows]
     bounds = np.searchsorted(labels, np.arange(federation.num_classes + 1))
     true = [np.bincount(group[a:b], minlength=len(groups)) for a, b in itertools.pairwise(bounds)]
-    return Rows(rows, group, bounds, np.stack(true).astype(np.float32))
+    return SplitRows(rows, group, bounds, np.stack(true).astype(np.float32))
 
 
 class Evaluator:
@@ -62,7 +62,7 @@ class Evaluator:
     the same number of rows of every label.
     """
 
-    def __init__(self, stack: Stack, rows: Sequence[Rows], device: torch.device) -> None:
+    def __init__(self, stack: Stack, rows: Sequence[SplitRows], device: torch.device) -> None:
         """Evaluate on some rows of each federation of a stack."""
         self._model = stack.model
         self._inputs = stack.inputs

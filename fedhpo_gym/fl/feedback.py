@@ -14,7 +14,7 @@ from fedhpo_gym.fl.items import Items
 from fedhpo_gym.fl.lockstep import Lockstep, Observer
 from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import sum_classes
-from fedhpo_gym.fl.stack import Prepared, Stack
+from fedhpo_gym.fl.stack import PreparedFederation, Stack
 
 MAX_NORM = 1e18
 """Norms of updates are reported up to this; those of a diverging client have no bound."""
@@ -54,11 +54,11 @@ def empty_feedback(size: tuple[int, int, int]) -> Feedback:
     )
 
 
-OfClients = dict[tuple[Prepared, int], Evaluator]
+OfClients = dict[tuple[PreparedFederation, int], Evaluator]
 """Evaluators of single clients."""
 
 
-class Evaluation:
+class GroupEvaluation:
     """Evaluates the courses of groups on one stack of federations."""
 
     def __init__(self, stack: Stack, of_clients: OfClients, device: torch.device) -> None:

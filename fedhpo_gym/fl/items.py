@@ -21,7 +21,7 @@ class Items:
     Attributes:
         block: (items,) index of the block.
         client: (items,) index of the client.
-        cohort: (items,) index of the block's cohort.
+        batch_key: (items,) index of the block's batch_key.
         federation: (items,) index of the federation in the stack.
         samples: (items,) training samples of the client.
         batch_size: (items,) samples per minibatch.
@@ -34,7 +34,7 @@ class Items:
 
     block: NDArray[np.int64]
     client: NDArray[np.int64]
-    cohort: NDArray[np.int64]
+    batch_key: NDArray[np.int64]
     federation: NDArray[np.int64]
     samples: NDArray[np.int64]
     batch_size: NDArray[np.int64]
@@ -60,7 +60,7 @@ class Roster:
     """Who trains in the rounds of a group.
 
     Attributes:
-        cohort: (blocks,) index of each block's cohort in the group.
+        batch_key: (blocks,) index of each block's batch_key in the group.
         federation: (blocks,) index of each block's federation in the stack.
         num_sampled: (blocks,) clients each block samples.
         samples: (blocks, clients) training samples.
@@ -69,14 +69,14 @@ class Roster:
     def __init__(self, group: Group, stack: Stack) -> None:
         """Lay out what does not change from round to round."""
         needed = [block.needs for block in group.blocks]
-        place_of = {cohort: index for index, cohort in enumerate(group.cohorts)}
+        place_of = {batch_key: index for index, batch_key in enumerate(group.batch_keys)}
         federation_of = {seed: index for index, seed in enumerate(group.seeds)}
-        self._cohorts = [
-            (stack.federations[federation_of[cohort.seed]].seed, cohort.round)
-            for cohort in group.cohorts
+        self._batch_keys = [
+            (stack.federations[federation_of[batch_key.seed]].seed, batch_key.round)
+            for batch_key in group.batch_keys
         ]
         self._num_clients = stack.num_clients
-        self.cohort = np.array([place_of[block.cohort] for block in group.blocks])
+        self.batch_key = np.array([place_of[block.batch_key] for block in group.blocks])
         self.federation = np.array([federation_of[one.seed] for one in needed])
         self.num_sampled = np.array([one.num_sampled for one in needed])
         self.samples = stack.num_samples[self.federation]
@@ -96,11 +96,11 @@ class Roster:
         """Return the items of a round, `elapsed` rounds after the blocks were packed."""
         block, client = np.nonzero(self._sampled(elapsed))
         size = self.samples[block, client]
-        total = np.bincount(block, size, minlength=len(self.cohort))
+        total = np.bincount(block, size, minlength=len(self.batch_key))
         items = Items(
             block,
             client,
-            self.cohort[block],
+            self.batch_key[block],
             self.federation[block],
             size,
             self._batch_size[block, client],
@@ -114,27 +114,27 @@ class Roster:
 
     def names(self, items: Items | None, elapsed: int) -> Names:
         """Return whom random numbers of a round are drawn for; None for the blocks' server."""
-        cohorts = [(seed, finished + elapsed) for seed, finished in self._cohorts]
+        batch_keys = [(seed, finished + elapsed) for seed, finished in self._batch_keys]
         if items is None:
-            return Names(cohorts, self.cohort, np.full_like(self.cohort, -1))
-        return Names(cohorts, items.cohort, items.client)
+            return Names(batch_keys, self.batch_key, np.full_like(self.batch_key, -1))
+        return Names(batch_keys, items.batch_key, items.client)
 
     def _sampled(self, elapsed: int) -> NDArray[np.bool_]:
         """Draw the clients: (blocks, clients)."""
-        rounds = [(seed, finished + elapsed) for seed, finished in self._cohorts]
+        rounds = [(seed, finished + elapsed) for seed, finished in self._batch_keys]
         rank = np.argsort(client_orders(rounds, self._num_clients), axis=1)
-        sampled: NDArray[np.bool_] = rank[self.cohort] < self.num_sampled[:, None]
+        sampled: NDArray[np.bool_] = rank[self.batch_key] < self.num_sampled[:, None]
         return sampled
 
 
 def split_items(items: Items, item_bytes: int, max_bytes: int) -> Iterator[Items]:
-    """Yield the items in portions of whole cohorts; of one that is too large, of whole clients.
+    """Yield the items in portions of whole batch_keys; of one that is too large, of whole clients.
 
-    A portion holds at least one client of a cohort, and else at most `max_bytes` of local
-    parameters. How a cohort is split does not depend on the others.
+    A portion holds at least one client of a batch_key, and else at most `max_bytes` of local
+    parameters. How a batch_key is split does not depend on the others.
     """
     limit = max(max_bytes // max(item_bytes, 1), 1)
-    for part in _portions(items, items.cohort, limit):
+    for part in _portions(items, items.batch_key, limit):
         yield from _portions(part, part.client, limit)
 
 

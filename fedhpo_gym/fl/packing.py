@@ -105,7 +105,7 @@ def needs(course: Course, num_clients: int, architecture: Sequence[str] = ()) ->
     )
 
 
-class Cohort(NamedTuple):
+class BatchKey(NamedTuple):
     """What blocks with the same minibatches have in common.
 
     Attributes:
@@ -134,9 +134,9 @@ class Block:
     round: int
 
     @property
-    def cohort(self) -> Cohort:
+    def batch_key(self) -> BatchKey:
         """What it shares with the blocks that see the same minibatches."""
-        return Cohort(self.needs.seed, self.needs.batch_size, self.round)
+        return BatchKey(self.needs.seed, self.needs.batch_size, self.round)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,14 +152,14 @@ class Group:
     blocks: tuple[Block, ...]
 
     @cached_property
-    def cohorts(self) -> tuple[Cohort, ...]:
-        """The cohorts of the blocks, each once."""
-        return tuple(dict.fromkeys(block.cohort for block in self.blocks))
+    def batch_keys(self) -> tuple[BatchKey, ...]:
+        """The batch_keys of the blocks, each once."""
+        return tuple(dict.fromkeys(block.batch_key for block in self.blocks))
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
         """The federations of the blocks, each once."""
-        return tuple(dict.fromkeys(cohort.seed for cohort in self.cohorts))
+        return tuple(dict.fromkeys(batch_key.seed for batch_key in self.batch_keys))
 
 
 def pack(

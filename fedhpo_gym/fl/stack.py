@@ -48,7 +48,7 @@ def shapes(federations: Mapping[int, Federation], model: type[Model]) -> dict[in
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedFederation:
     """A federation as one model reads it.
 
     Attributes:
@@ -74,11 +74,11 @@ def prepare(
     model: type[Model],
     architecture: Iterable[tuple[str, float]],
     device: torch.device,
-) -> Prepared:
+) -> PreparedFederation:
     """Put a federation on a device as a model of some architecture reads it."""
     made = model.for_federation(federation, device, **dict(architecture))
     labels = torch.from_numpy(federation.labels.astype(np.int64)).to(device)
-    return Prepared(federation, made, made.inputs(federation.features), labels)
+    return PreparedFederation(federation, made, made.inputs(federation.features), labels)
 
 
 class Stack:
@@ -93,7 +93,7 @@ class Stack:
         num_clients: clients of each.
     """
 
-    def __init__(self, parts: Sequence[Prepared]) -> None:
+    def __init__(self, parts: Sequence[PreparedFederation]) -> None:
         """Lay federations end to end; one alone is left as it is."""
         self.parts = tuple(parts)
         self.federations = tuple(part.federation for part in parts)

@@ -128,7 +128,7 @@ class SearchSpace:
         )
 
     def fix(self, mapping: Mapping[str, object]) -> "SearchSpace":
-        """Return the space without the dimensions held still by ``mapping``.
+        """Return the space without the dimensions fixed by ``mapping``.
 
         Raises:
             UnknownNameError: A key is no dimension.

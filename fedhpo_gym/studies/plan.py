@@ -118,7 +118,7 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
     if backend is not None:
         kwargs["backend"] = getattr(backend, "name", backend)
     free = {ROUND: FREE} if agent in MULTI_FIDELITY_AGENTS else {}
-    if fidelity := pinned_fidelity(space, {**request.fidelity, **free}):
+    if fidelity := fixed_fidelity(space, {**request.fidelity, **free}):
         kwargs["fidelity"] = fidelity
     if agent in MULTI_FIDELITY_AGENTS and {*space.names} - {*fidelity} != {ROUND}:
         raise InvalidArgumentError(
@@ -133,7 +133,7 @@ def fidelity_space(env: Any, env_id: str) -> SearchSpace:
     return space
 
 
-def pinned_fidelity(space: SearchSpace, asked: Mapping[str, Any]) -> dict[str, Any]:
+def fixed_fidelity(space: SearchSpace, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fidelity that every trial of a run has: full, unless asked otherwise.
 
     The black-box protocol of FedHPO-Bench (Wang et al., 2022) evaluates at full fidelity only. Full
@@ -142,9 +142,9 @@ def pinned_fidelity(space: SearchSpace, asked: Mapping[str, Any]) -> dict[str, A
     Raises:
         UnknownNameError: no such fidelity.
     """
-    pinned: dict[str, Any] = {d.name: d.high for d in space.dimensions}
+    fixed: dict[str, Any] = {d.name: d.high for d in space.dimensions}
     for name, value in asked.items():
         if name not in space.names:
             raise unknown_name("fidelity", name, space.names)
-        pinned[name] = value
-    return {name: value for name, value in pinned.items() if value != FREE}
+        fixed[name] = value
+    return {name: value for name, value in fixed.items() if value != FREE}

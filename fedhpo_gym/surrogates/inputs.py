@@ -18,7 +18,7 @@ from fedhpo_gym.space import SearchSpace
 
 
 @dataclass(frozen=True)
-class Inputs:
+class InputEncoding:
     """The encoding of one surrogate.
 
     Attributes:

@@ -62,7 +62,7 @@ class Compression:
         return np.concatenate(parts, axis=-1)
 
 
-class Model:
+class OutcomeModel:
     """A regressor and the scale of its outputs.
 
     Attributes:
@@ -83,7 +83,7 @@ class Model:
         self.compression = compression
 
     @classmethod
-    def from_arrays(cls, kind: str, arrays: Mapping[str, NDArray[Any]]) -> Model:
+    def from_arrays(cls, kind: str, arrays: Mapping[str, NDArray[Any]]) -> OutcomeModel:
         """Rebuild a model from what `arrays` returned.
 
         Raises:

@@ -16,8 +16,8 @@ from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, UnknownNam
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.surrogates.inputs import Inputs
-from fedhpo_gym.surrogates.model import Model
+from fedhpo_gym.surrogates.inputs import InputEncoding
+from fedhpo_gym.surrogates.model import OutcomeModel
 from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics, weights_of
 
 FORMAT = 1
@@ -58,13 +58,13 @@ class Surrogate:
             max_round = int(self.fidelity_space["round"].high)
         self.card: Mapping[str, Any] = MappingProxyType(content)
         self._weights = weights_of(self.num_samples)
-        self.inputs = Inputs(self.space, max_round, self.num_samples.shape[1], self.seeds)
+        self.inputs = InputEncoding(self.space, max_round, self.num_samples.shape[1], self.seeds)
 
     @cached_property
-    def _model(self) -> Model:
+    def _model(self) -> OutcomeModel:
         arrays = read_arrays(self._path, self.sha256, self._repair)
         try:
-            model = Model.from_arrays(self._kind, arrays)
+            model = OutcomeModel.from_arrays(self._kind, arrays)
             _check_shape(model, len(self.inputs.names), num_outputs(self.num_samples.shape[1]))
         except (KeyError, ValueError, IndexError, UnknownNameError) as error:
             raise DamagedDataError(
@@ -103,7 +103,7 @@ class Surrogate:
 
     def evaluate_together(
         self,
-        questions: Sequence[tuple[Mapping[str, object], Fidelity]],
+        queries: Sequence[tuple[Mapping[str, object], Fidelity]],
         seeds: tuple[int, ...],
     ) -> Evaluations:
         """Predict many evaluations, bit for bit those of `evaluate`.
@@ -113,12 +113,12 @@ class Surrogate:
             DamagedDataError: see `evaluate`.
         """
         where = self._seed_rows(seeds)
-        inputs = np.stack([self.inputs.one(*question, where) for question in questions])
+        inputs = np.stack([self.inputs.one(*query, where) for query in queries])
         outputs = self.predict(inputs)
-        rounds = np.repeat([fidelity.round for _, fidelity in questions], len(where))
-        weights = np.tile(self._weights[where], (len(questions), 1, 1))
+        rounds = np.repeat([fidelity.round for _, fidelity in queries], len(where))
+        weights = np.tile(self._weights[where], (len(queries), 1, 1))
         metrics, _ = to_metrics(outputs.reshape(len(rounds), -1), weights, rounds)
-        best = metrics.reshape(len(questions), len(where), *metrics.shape[1:])
+        best = metrics.reshape(len(queries), len(where), *metrics.shape[1:])
         return Evaluations(best, self.num_samples[where])
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -133,7 +133,7 @@ class Surrogate:
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Predict many evaluations of one seed each; equals `evaluate` up to float32 rounding.
 
-        Arguments are not checked: they come from a codec. See `Inputs.many`.
+        Arguments are not checked: they come from a codec. See `InputEncoding.many`.
 
         Returns:
             (n, clients, splits, metrics) metrics and (n,) best rounds.
@@ -175,13 +175,13 @@ class Surrogate:
         return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
 
 
-def _check_shape(model: Model, inputs: int, outputs: int) -> None:
+def _check_shape(model: OutcomeModel, inputs: int, outputs: int) -> None:
     found = model.predict(np.zeros((1, inputs), np.float32)).shape[1]
     if found != outputs:
         raise ValueError(f"{found} outputs, expected {outputs}")
 
 
-def write_surrogate(folder: Path, card: Mapping[str, Any], model: Model) -> Path:
+def write_surrogate(folder: Path, card: Mapping[str, Any], model: OutcomeModel) -> Path:
     """Write a surrogate's arrays, then its card.
 
     Returns:

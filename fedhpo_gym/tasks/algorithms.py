@@ -1,4 +1,4 @@
-"""What an FL algorithm adds to a problem: dimensions of the space, and settings held still."""
+"""What an FL algorithm adds to a problem: dimensions of the space, and settings fixed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AlgorithmSpec:
 
     Attributes:
         dimensions: what is searched.
-        settings: what is held still, by name.
+        settings: what is fixed, by name.
     """
 
     dimensions: tuple[Dimension, ...] = ()

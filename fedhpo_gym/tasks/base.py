@@ -51,8 +51,8 @@ class Task:
         instance_alphas: concentrations that instances are drawn with (the paper's, where they give
             a partition at all: every client has at least ten samples in every split).
         preprocessing: "label_encoded" (the paper's) or "standardized".
-        settings: hyperparameters held still, as (name, value) pairs, where they are not the
-            defaults; see `held`.
+        settings: hyperparameters fixed, as (name, value) pairs, where they are not the
+            defaults; see `fix`.
         model_settings: settings that the model reads, by name.
         seeds: seeds of the repetitions that tables hold.
         system: where simulated time comes from.
@@ -149,7 +149,7 @@ class Task:
 
     @property
     def all_settings(self) -> dict[str, float]:
-        """All hyperparameters held still: defaults, and what differs from them."""
+        """All hyperparameters fixed: defaults, and what differs from them."""
         defaults = {name: setting.default for name, setting in self._own_settings.items()}
         return {**defaults, **dict(self.settings)}
 
@@ -191,8 +191,8 @@ class Task:
         parts += [f"{name}{_digits(value)}" for name, value in self.settings]
         return "-".join(parts)
 
-    def held(self, settings: Mapping[str, float]) -> Task:
-        """Return the task with more hyperparameters held still.
+    def fix(self, settings: Mapping[str, float]) -> Task:
+        """Return the task with more hyperparameters fixed.
 
         Raises:
             InvalidArgumentError: one is unknown, in the search space, or out of its range.

@@ -1,4 +1,4 @@
-"""Instances of a problem: the same question on other partitions and initialisations."""
+"""Instances of a problem: the same query on other partitions and initialisations."""
 
 from __future__ import annotations
 

@@ -95,16 +95,16 @@ def privacy_spent_many(
     fidelity = ("round", "client_sample_rate")
     decisive = (*mechanism.reads, *task.architecture)
     names = [*fidelity, *(name for name in decisive if name in columns)]
-    questions = list(zip(*(columns[name].tolist() for name in names), strict=True))
+    queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
     known = {
-        question: privacy_spent(
+        query: privacy_spent(
             task,
-            dict(zip(names[2:], question[2:], strict=True)),
-            Fidelity(int(question[0]), float(question[1])),
+            dict(zip(names[2:], query[2:], strict=True)),
+            Fidelity(int(query[0]), float(query[1])),
         ).vector()
-        for question in set(questions)
+        for query in set(queries)
     }
-    return PrivacyLedgers(np.stack([known[question] for question in questions]))
+    return PrivacyLedgers(np.stack([known[query] for query in queries]))
 
 
 @lru_cache(maxsize=4096)

@@ -65,12 +65,12 @@ class BackendConformance:
     def test_many_answers_are_bit_for_bit_each_alone(self) -> None:
         backend = self.make()
         some = self.configurations(backend)
-        questions = [(c, self._fidelity(rounds)) for rounds in self.rounds for c in some]
-        expected = [plain(backend.evaluate(*question).best) for question in questions]
-        together = backend.evaluate_many(questions)
+        queries = [(c, self._fidelity(rounds)) for rounds in self.rounds for c in some]
+        expected = [plain(backend.evaluate(*query).best) for query in queries]
+        together = backend.evaluate_many(queries)
         assert [plain(best) for best in together.best] == expected
         if isinstance(backend, StoredBackend):
-            rows = [{**configuration, **asdict(fidelity)} for configuration, fidelity in questions]
+            rows = [{**configuration, **asdict(fidelity)} for configuration, fidelity in queries]
             columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
             assert [plain(best) for best in backend.look_up(columns).best] == expected
 

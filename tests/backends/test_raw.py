@@ -133,13 +133,13 @@ def test_questions_asked_together_get_the_answers_they_get_alone(preprocessing: 
 
 def test_questions_asked_together_train_together(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = [0.001 * (1 + index) for index in range(MAX_KEPT + 8)]
-    questions = [({**SMALL, "learning_rate": rate}, Fidelity(3, 1.0)) for rate in rates]
+    queries = [({**SMALL, "learning_rate": rate}, Fidelity(3, 1.0)) for rate in rates]
     backend, trained = Raw(TASK, seed=1), watch(monkeypatch)
-    answers = backend.evaluate_many(questions)
+    answers = backend.evaluate_many(queries)
     assert trained == [(len(rates), 3)]
-    backend.evaluate_many([(one, Fidelity(5, 1.0)) for one, _ in questions[-4:]])
+    backend.evaluate_many([(one, Fidelity(5, 1.0)) for one, _ in queries[-4:]])
     assert trained[1:] == [(4, 2)], "they go on from round 3"
-    backend.evaluate_many(questions[-4:])
+    backend.evaluate_many(queries[-4:])
     assert len(trained) == 2, "nothing is trained twice"
     assert len({str(best) for best in answers.best}) == len(rates)
 
@@ -147,26 +147,26 @@ def test_questions_asked_together_train_together(monkeypatch: pytest.MonkeyPatch
 def test_batches_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raw_module, "MAX_TOGETHER", 4)
     backend, trained = Raw(TASK, seed=1), watch(monkeypatch)
-    questions = [({**SMALL, "learning_rate": 0.001 * n}, Fidelity(1, 0.2)) for n in range(1, 11)]
-    backend.evaluate_many(questions)
+    queries = [({**SMALL, "learning_rate": 0.001 * n}, Fidelity(1, 0.2)) for n in range(1, 11)]
+    backend.evaluate_many(queries)
     assert trained == [(4, 1), (4, 1), (2, 1)]
 
 
 def test_large_models_train_in_portions_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     size = TASK.parameters_of(SMALL)
-    questions = [({**SMALL, "learning_rate": 0.001 * n}, Fidelity(1, 0.2)) for n in range(1, 8)]
-    expected = Raw(TASK, seed=1).evaluate_many(questions)
+    queries = [({**SMALL, "learning_rate": 0.001 * n}, Fidelity(1, 0.2)) for n in range(1, 8)]
+    expected = Raw(TASK, seed=1).evaluate_many(queries)
     trained = watch(monkeypatch)
     for room, batches, kept in ((3 * size, [3, 3, 1], 3), (size - 1, [1] * 7, 1)):
         monkeypatch.setattr(raw_module, "MAX_NUMBERS", room)
         backend = Raw(TASK, seed=1)
         trained.clear()
-        found = backend.evaluate_many(questions)
+        found = backend.evaluate_many(queries)
         assert [courses for courses, _ in trained] == batches
         np.testing.assert_array_equal(found.best, expected.best)
-        backend.evaluate_many(questions[-kept:])
+        backend.evaluate_many(queries[-kept:])
         assert len(trained) == len(batches), "the latest are still there"
-        backend.evaluate(*questions[-kept - 1])
+        backend.evaluate(*queries[-kept - 1])
         assert len(trained) == len(batches) + 1, "and no others"
 
 

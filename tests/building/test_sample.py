@@ -24,7 +24,7 @@ from fedhpo_gym.backends import make_backend
 from fedhpo_gym.building import build_sample, build_table
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design
 from fedhpo_gym.building.grid import GridDesign
-from fedhpo_gym.building.sample import COHORT, SampleDesign, SampleUnit
+from fedhpo_gym.building.sample import WINDOW, SampleDesign, SampleUnit
 from fedhpo_gym.building.sequence import balanced, halton
 from fedhpo_gym.building.workers import compute_unit
 from fedhpo_gym.cli import main
@@ -129,7 +129,7 @@ def test_configurations_are_legal_and_integers_are_those_of_the_grid() -> None:
     assert len(set(rates)) == 50
 
 
-@pytest.mark.parametrize("size", [1, COHORT - 1, COHORT + 30])
+@pytest.mark.parametrize("size", [1, WINDOW - 1, WINDOW + 30])
 def test_units_hold_every_point_once_and_share_minibatches(size: int) -> None:
     plan = design(size)
     units = plan.units()

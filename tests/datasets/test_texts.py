@@ -23,7 +23,7 @@ from fedhpo_gym.datasets.words import bags_of_words, make_vocabulary, split_word
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.testing import DatasetConformance
 
-TEXTS = ("To be, or not to be", "that is THE question", "", "don't you   see? You don't")
+TEXTS = ("To be, or not to be", "that is THE query", "", "don't you   see? You don't")
 
 # ------------------------------------------------------------------------------ bags of words
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError, UnknownNameError
 from fedhpo_gym.fitting import fit as fitting
-from fedhpo_gym.fitting.sources import TableSource, intervals
+from fedhpo_gym.fitting.sources import FittingTable, intervals
 from fedhpo_gym.fitting.validate import folds_of, summary
 from fedhpo_gym.surrogates import Surrogate
 from fedhpo_gym.surrogates.outputs import to_metrics
@@ -21,7 +21,7 @@ EVERYTHING = 10**9
 
 
 def test_rows_are_the_cells_of_the_table(table: Table) -> None:
-    rows = TableSource(table).rows(EVERYTHING, np.random.default_rng(0))
+    rows = FittingTable(table).rows(EVERYTHING, np.random.default_rng(0))
     assert len(rows) == len(ROUNDS) * 15 * 3 * 2
     found, rounds = to_metrics(rows.outputs, rows.weights, np.full(len(rows), 40))
     # Axes: round, learning rate, batch size, client sample rate, seed.
@@ -37,7 +37,7 @@ def test_rows_are_the_cells_of_the_table(table: Table) -> None:
 
 
 def test_a_draw_is_part_of_the_table_without_repetition(table: Table) -> None:
-    rows = TableSource(table).rows(50, np.random.default_rng(0))
+    rows = FittingTable(table).rows(50, np.random.default_rng(0))
     assert len(rows) == 50
     assert len(np.unique(rows.inputs, axis=0)) == 50
 
@@ -56,7 +56,7 @@ def test_the_spread_of_seeds_by_hand(table: Table, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(table, "objective", lambda _split, metric: numbers[metric])
     # From the mean of the other two: 0.3, 0.15, 0.45 and 6, 1.5, 7.5.
     expected = {"val_accuracy": 0.3, "log_val_loss": 5.0}
-    assert TableSource(table).seed_spread == pytest.approx(expected, rel=1e-3)
+    assert FittingTable(table).seed_spread == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_summary_by_hand() -> None:

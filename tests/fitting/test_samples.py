@@ -22,13 +22,13 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.fitting import fit as fitting
 from fedhpo_gym.fitting.candidates import CANDIDATES
 from fedhpo_gym.fitting.data import MAX_COMPONENTS, prepare, principal_components
-from fedhpo_gym.fitting.sources import SampleSource, TableSource, open_source
+from fedhpo_gym.fitting.sources import FittingSample, FittingTable, open_source
 from fedhpo_gym.fitting.validate import compression_summary, folds_of, outcome_spread
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates import Surrogate
 from fedhpo_gym.surrogates.kernel import Kernel
-from fedhpo_gym.surrogates.model import KINDS, Compression, Model
+from fedhpo_gym.surrogates.model import KINDS, Compression, OutcomeModel
 from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics
 from fedhpo_gym.tables import Sample, codec, open_table
 from fedhpo_gym.tables.sample import write_sample
@@ -113,7 +113,7 @@ def surrogate(folder: Path) -> Surrogate:
 
 def test_rows_are_the_courses_of_the_sample(tmp_path: Path) -> None:
     sample = write_made_up_sample(tmp_path)
-    source = SampleSource(sample)
+    source = FittingSample(sample)
     rows = source.rows(EVERYTHING, np.random.default_rng(0))
     assert len(rows) == COUNT * len(ROUNDS)
     assert source.num_configurations == COUNT
@@ -139,7 +139,7 @@ def test_courses_that_share_minibatches_are_held_out_together(tmp_path: Path) ->
         codes["configuration"][course, integers] = codes["configuration"][other, integers]
         for name in ("client_sample_rate", "seed"):
             codes[name][course] = codes[name][other]
-    source = SampleSource(Sample(write_sample(tmp_path / "blocks", dict(sample.card), codes)))
+    source = FittingSample(Sample(write_sample(tmp_path / "blocks", dict(sample.card), codes)))
     assert source.num_configurations == COUNT
     assert source.num_held_out <= COUNT - 2
     group = source.rows(EVERYTHING, np.random.default_rng(0)).configuration
@@ -152,7 +152,7 @@ def test_courses_of_one_configuration_are_held_out_together(tmp_path: Path) -> N
     sample = write_made_up_sample(tmp_path)
     codes = {name: sample.codes(name).copy() for name in sample._codes}
     codes["configuration"][9] = codes["configuration"][4]
-    source = SampleSource(Sample(write_sample(tmp_path / "twins", dict(sample.card), codes)))
+    source = FittingSample(Sample(write_sample(tmp_path / "twins", dict(sample.card), codes)))
     assert source.num_configurations == COUNT - 1
     rows = source.rows(EVERYTHING, np.random.default_rng(0))
     fold = folds_of(rows.configuration, np.random.default_rng(0))
@@ -162,7 +162,7 @@ def test_courses_of_one_configuration_are_held_out_together(tmp_path: Path) -> N
 
 
 def test_the_spread_of_outcomes_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = SampleSource(write_made_up_sample(tmp_path)).rows(5, np.random.default_rng(0))
+    rows = FittingSample(write_made_up_sample(tmp_path)).rows(5, np.random.default_rng(0))
     numbers = np.array([[0.1, 1.0], [0.2, 1.0], [0.3, 1.0], [0.4, 1.0], [0.9, 6.0]])
     monkeypatch.setattr("fedhpo_gym.fitting.validate.objectives", lambda *_: numbers)
     expected = {"val_accuracy": 0.2, "log_val_loss": 1.0}
@@ -171,8 +171,8 @@ def test_the_spread_of_outcomes_by_hand(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("folder")
 def test_a_table_goes_before_a_sample() -> None:
-    assert isinstance(open_source(NAME), SampleSource)
-    assert isinstance(open_source("LR-CreditG-fedavg"), TableSource)
+    assert isinstance(open_source(NAME), FittingSample)
+    assert isinstance(open_source("LR-CreditG-fedavg"), FittingTable)
     with pytest.raises(MissingDataError, match=r"neither a table nor a sample.*--sample N"):
         open_source("LR-Nothing-fedavg")
 
@@ -332,13 +332,15 @@ def test_many_clients_are_answered_one_by_one(crowd: tuple[Path, Mapping[str, An
 
 
 def test_five_clients_are_not_compressed_and_weigh_as_they_are(tmp_path: Path) -> None:
-    rows = SampleSource(write_made_up_sample(tmp_path)).rows(EVERYTHING, stream(0, "test"))
+    rows = FittingSample(write_made_up_sample(tmp_path)).rows(EVERYTHING, stream(0, "test"))
     prepared = prepare(rows)
     assert prepared.compression is None
     assert compression_summary(rows) is None
     assert prepared.targets.shape == (len(rows), num_outputs(5))
     assert prepared.targets[:, 3:-1].std(axis=0).max() == pytest.approx(1.0, abs=1e-2)
-    many = SampleSource(write_made_up_sample(tmp_path / "many", 20)).rows(EVERYTHING, stream(0, ""))
+    many = FittingSample(write_made_up_sample(tmp_path / "many", 20)).rows(
+        EVERYTHING, stream(0, "")
+    )
     weights = (prepare(r).targets[:, 3:-1].var(axis=0).sum() for r in (rows, many))
     five, twenty = weights
     assert twenty == pytest.approx(five, rel=0.1)
@@ -347,16 +349,16 @@ def test_five_clients_are_not_compressed_and_weigh_as_they_are(tmp_path: Path) -
 def test_a_compressed_model_survives_storing(crowd: tuple[Path, Mapping[str, Any]]) -> None:
     folder, card = crowd
     model = Surrogate(folder / f"{NAME}.surrogate.json")._model
-    again = Model.from_arrays(card["model"]["kind"], model.arrays)
+    again = OutcomeModel.from_arrays(card["model"]["kind"], model.arrays)
     rows = np.random.default_rng(0).uniform(-1, 1, (5, 9)).astype(np.float32)
     np.testing.assert_array_equal(model.predict(rows), again.predict(rows))
 
 
 def test_the_scales_of_many_clients_are_those_of_the_fit_and_half_as_large(tmp_path: Path) -> None:
-    many = SampleSource(write_made_up_sample(tmp_path, 60)).rows(EVERYTHING, stream(0, "test"))
+    many = FittingSample(write_made_up_sample(tmp_path, 60)).rows(EVERYTHING, stream(0, "test"))
     fitted = prepare(many)
     arrays = {"stretch": np.ones(9), "points": np.zeros((1, 9)), "weights": np.zeros((1, 20))}
-    stored = Model(Kernel(arrays), fitted.scales, fitted.compression).arrays
+    stored = OutcomeModel(Kernel(arrays), fitted.scales, fitted.compression).arrays
     for name, value in fitted.scales.items():
         assert stored[name].dtype == np.float16
         np.testing.assert_array_equal(stored[name].astype(np.float32), value)

@@ -287,7 +287,7 @@ def test_a_run_without_weights_is_refused_and_random_weights_are_asked_for(
     assert 0.3 < info["test"]["loss"] < 30.0
     task = env.get_wrapper_attr("task")
     assert task.table_name == "BERT-CoLA-fedavg-pretrained0"
-    assert task.held({"pretrained": 1}).table_name == "BERT-CoLA-fedavg"
+    assert task.fix({"pretrained": 1}).table_name == "BERT-CoLA-fedavg"
 
 
 def test_a_tenth_of_the_training_data_stands_in_for_a_test_split_without_labels() -> None:

@@ -14,8 +14,8 @@ from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.surrogates.forest import Forest
-from fedhpo_gym.surrogates.inputs import Inputs
-from fedhpo_gym.surrogates.model import Compression, Model
+from fedhpo_gym.surrogates.inputs import InputEncoding
+from fedhpo_gym.surrogates.model import Compression, OutcomeModel
 from fedhpo_gym.surrogates.network import Network
 from fedhpo_gym.surrogates.outputs import (
     num_outputs,
@@ -33,7 +33,7 @@ SPACE = SearchSpace(
         Dimension("batch_size", 4, 256, "int", log=True, bins=7),
     )
 )
-INPUTS = Inputs(SPACE, max_round=500, num_clients=5, seeds=(1, 2, 3))
+INPUTS = InputEncoding(SPACE, max_round=500, num_clients=5, seeds=(1, 2, 3))
 
 
 def training_data(features: int = 4) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
@@ -214,16 +214,16 @@ def test_a_gradient_is_the_slope_of_the_loss() -> None:
 
 def test_a_model_never_leaves_the_range_of_its_table() -> None:
     scales = {"mean": [1.0], "scale": [2.0], "low": [4.0], "high": [15.0]}
-    model = Model(Forest(stump()), {name: np.array(value) for name, value in scales.items()})
+    model = OutcomeModel(Forest(stump()), {name: np.array(value) for name, value in scales.items()})
     rows = np.array([[0.0], [1.0]], np.float32)
     assert model.predict(rows).tolist() == [[7.0], [15.0]]
-    again = Model.from_arrays("forest", model.arrays)
+    again = OutcomeModel.from_arrays("forest", model.arrays)
     assert again.predict(rows).tolist() == [[7.0], [15.0]]
 
 
 def test_an_unknown_kind_of_model_is_named() -> None:
     with pytest.raises(UnknownNameError, match="forst"):
-        Model.from_arrays("forst", {})
+        OutcomeModel.from_arrays("forst", {})
 
 
 # -------------------------------------------------------------------------- inputs and outputs
@@ -332,7 +332,7 @@ def test_groups_of_rows_get_the_same_bits_together_and_alone(compressed: bool) -
     scales = {"mean": rng.normal(size=count), "scale": rng.uniform(1, 2, count)}
     scales |= {"low": np.full(count, -50.0), "high": np.full(count, 50.0)}
     compression = Compression(rng.normal(size=(sizes[-1] - 4, 45))) if compressed else None
-    model = Model(Network(layers), scales, compression)
+    model = OutcomeModel(Network(layers), scales, compression)
     groups = rng.normal(size=(300, 3, 9)).astype(np.float32)
     alone = np.stack([model.predict(group) for group in groups])
     assert alone.shape == (300, 3, count)

@@ -26,7 +26,7 @@ from tiny_table import tiny_task
 
 def private(epsilon: float = 20.0, **settings: float) -> Task:
     task = get_task("LR-BloodTransfusion").variant(algorithm="nbafl")
-    return task.held({"epsilon": epsilon, **settings})
+    return task.fix({"epsilon": epsilon, **settings})
 
 
 def spent(task: Task, rounds: int = 100, rate: float = 1.0) -> PrivacyLedger:
@@ -90,7 +90,7 @@ def test_many_ledgers_are_those_of_each() -> None:
 
 
 def test_a_larger_model_is_protected_less() -> None:
-    task = get_task("MLP-Car").variant(algorithm="nbafl").held({"epsilon": 0.1})
+    task = get_task("MLP-Car").variant(algorithm="nbafl").fix({"epsilon": 0.1})
     shapes = {"model_depth": np.array([1, 3, 1]), "model_width": np.array([16, 64, 1024])}
     rows = [dict(zip(shapes, values, strict=True)) for values in zip(*shapes.values(), strict=True)]
     ledgers = [privacy_spent(task, row, Fidelity(9, 0.4)).vector() for row in rows]
@@ -164,7 +164,7 @@ def test_tables_and_training_show_the_same(tmp_path: Path, monkeypatch: pytest.M
     from fedhpo_gym.building.grid import GridDesign
     from fedhpo_gym.building.workers import compute_unit
 
-    task = tiny_task(rounds=3, seeds=(1,)).variant(algorithm="nbafl").held({"epsilon": 1.0})
+    task = tiny_task(rounds=3, seeds=(1,)).variant(algorithm="nbafl").fix({"epsilon": 1.0})
     design = GridDesign(task)
     parts = tmp_path / "parts" / design.parts_name
     parts.mkdir(parents=True)

@@ -161,7 +161,7 @@ def test_the_command_that_builds_a_table_names_its_variant(changes: dict[str, An
 )
 def test_what_is_held_still_is_part_of_the_name(algorithm: str, settings: dict[str, float]) -> None:
     plain = get_task("LR-Car").variant(algorithm=algorithm)
-    task = plain.held(settings)
+    task = plain.fix(settings)
     assert task.table_name != plain.table_name
     words = f"build {build_arguments(task.table_name)}".split()
     assert asked_task(make_parser().parse_args(words)) == task
@@ -169,10 +169,10 @@ def test_what_is_held_still_is_part_of_the_name(algorithm: str, settings: dict[s
 
 def test_defaults_are_left_out_of_the_name_and_reach_training() -> None:
     task = get_task("LR-Car").variant(algorithm="nbafl")
-    assert task.held({"epsilon": 20, "mu": 0}) == task
-    assert task.held({"epsilon": 1}).held({"epsilon": 20}) == task
+    assert task.fix({"epsilon": 20, "mu": 0}) == task
+    assert task.fix({"epsilon": 1}).fix({"epsilon": 20}) == task
     assert task.all_settings == {"epsilon": 20.0, "w_clip": 0.1, "constant": 1.0, "mu": 0.0}
-    assert task.held({"epsilon": 1}).all_settings == {**task.all_settings, "epsilon": 1.0}
+    assert task.fix({"epsilon": 1}).all_settings == {**task.all_settings, "epsilon": 1.0}
     assert get_task("LR-Car").all_settings == {}
 
 
@@ -191,13 +191,13 @@ def test_defaults_are_left_out_of_the_name_and_reach_training() -> None:
 )
 def test_settings_are_checked(settings: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        get_task("LR-Car").variant(algorithm="nbafl").held(settings)
+        get_task("LR-Car").variant(algorithm="nbafl").fix(settings)
     for word in words:
         assert word in str(caught.value)
 
 
 def test_a_variant_keeps_no_setting_of_another_algorithm() -> None:
-    task = get_task("LR-Car").variant(algorithm="nbafl").held({"epsilon": 1})
+    task = get_task("LR-Car").variant(algorithm="nbafl").fix({"epsilon": 1})
     with pytest.raises(InvalidArgumentError, match="fedavg"):
         task.variant(algorithm="fedavg")
 

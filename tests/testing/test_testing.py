@@ -69,7 +69,7 @@ class Faulty(Analytic):
     """An analytic backend with one fault."""
 
     fault: ClassVar[str]
-    questions = 0
+    queries = 0
     store: ClassVar[dict[str, Any]] = {}
 
     @property
@@ -90,11 +90,11 @@ class Faulty(Analytic):
 
     def _evaluate(self, configuration: Any, fidelity: Fidelity) -> Evaluation:
         answer = super()._evaluate(configuration, fidelity)
-        self.questions += 1
+        self.queries += 1
         rounds = fidelity.round
         match self.fault:
             case "drift":
-                answer.best[:] += 1e-6 * self.questions
+                answer.best[:] += 1e-6 * self.queries
             case "gets worse":
                 answer.best[..., 0] *= rounds
             case "best round in the future":

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.arms.arms import Arms, random_arms
-from fedhpo_gym.agents.arms.feedback import Feedback
+from fedhpo_gym.agents.arms.feedback import ArmFeedback
 from fedhpo_gym.agents.arms.reports import check_unit_rows, collect_feedback, sampled_clients
 from fedhpo_gym.agents.base import Agent, Observation
 from fedhpo_gym.errors import InvalidArgumentError
@@ -59,7 +59,7 @@ class ArmAgent(Agent):
         """Return the likeliest arm of every client: (clients, factors)."""
 
     @abstractmethod
-    def learn(self, feedbacks: Sequence[Feedback]) -> None:
+    def learn(self, feedbacks: Sequence[ArmFeedback]) -> None:
         """Learn from what at least one client reported."""
 
     def best_actions(self) -> NDArray[np.float32]:

@@ -17,7 +17,7 @@ from fedhpo_gym.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True)
-class Feedback:
+class ArmFeedback:
     """One client's answer of one round.
 
     Attributes:
@@ -51,7 +51,7 @@ class Feedback:
             )
 
 
-def checked_arms(feedbacks: Sequence[Feedback], sizes: Sequence[int]) -> NDArray[np.int64]:
+def checked_arms(feedbacks: Sequence[ArmFeedback], sizes: Sequence[int]) -> NDArray[np.int64]:
     """Return the arms that clients played: (clients, factors).
 
     Args:
@@ -72,7 +72,7 @@ def checked_arms(feedbacks: Sequence[Feedback], sizes: Sequence[int]) -> NDArray
     return np.array(arms, dtype=np.int64).reshape(-1, len(sizes))
 
 
-def shares(feedbacks: Sequence[Feedback]) -> NDArray[np.float64]:
+def shares(feedbacks: Sequence[ArmFeedback]) -> NDArray[np.float64]:
     """Return the clients' weights divided by their sum: (clients,).
 
     Raises:
@@ -127,7 +127,7 @@ class Traces:
         return discounted_mean(past.tolist(), gamma)
 
     def advantages(
-        self, feedbacks: Sequence[Feedback], gamma: float, diff: bool
+        self, feedbacks: Sequence[ArmFeedback], gamma: float, diff: bool
     ) -> NDArray[np.float64]:
         """Return (clients,) shares times (score - baseline), then append the round's means.
 

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.arms.feedback import Feedback
+from fedhpo_gym.agents.arms.feedback import ArmFeedback
 from fedhpo_gym.agents.base import Observation
 from fedhpo_gym.errors import InvalidArgumentError
 
@@ -41,7 +41,7 @@ def sampled_clients(observation: Observation) -> NDArray[np.int64]:
 
 def collect_feedback(
     clients: NDArray[np.int64], arms: NDArray[np.int64], info: Mapping[str, Any]
-) -> list[Feedback]:
+) -> list[ArmFeedback]:
     """Return what the clients of one step reported.
 
     Clients without validation data, and clients whose loss is not finite, are left out.
@@ -60,7 +60,7 @@ def collect_feedback(
     )
     usable = np.isfinite(before) & np.isfinite(after) & (weight > 0)
     return [
-        Feedback(
+        ArmFeedback(
             arms=tuple(int(arm) for arm in arms[i]),
             before=float(before[i]),
             after=float(after[i]),

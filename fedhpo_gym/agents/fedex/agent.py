@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.arms.agent import ArmAgent
 from fedhpo_gym.agents.arms.arms import Arms
-from fedhpo_gym.agents.arms.feedback import Feedback
+from fedhpo_gym.agents.arms.feedback import ArmFeedback
 from fedhpo_gym.agents.fedex.policy import FedExPolicy, FedExSettings
 
 
@@ -43,5 +43,5 @@ class FedEx(ArmAgent):
     def likeliest(self) -> NDArray[np.int64]:
         return np.tile(self.policy.mle(), (self.action_space.shape[0], 1))
 
-    def learn(self, feedbacks: Sequence[Feedback]) -> None:
+    def learn(self, feedbacks: Sequence[ArmFeedback]) -> None:
         self.policy.update(feedbacks)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.agents.arms.agent import ArmAgent
 from fedhpo_gym.agents.arms.arms import Arms
-from fedhpo_gym.agents.arms.feedback import Feedback, Traces, checked_arms
+from fedhpo_gym.agents.arms.feedback import ArmFeedback, Traces, checked_arms
 from fedhpo_gym.agents.fedex.hypernetwork import (
     Adam,
     Array,
@@ -116,7 +116,7 @@ class PersonalPolicy:
         """Return some clients' likeliest arms: (clients, factors)."""
         return np.stack([logs.argmax(axis=1) for logs in self.log_theta(clients)], axis=1)
 
-    def update(self, feedbacks: Sequence[Feedback]) -> None:
+    def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
         """Learn from one round, by one step down the gradient of the expected score.
 
         Args:
@@ -196,5 +196,5 @@ class PersonalisedFedEx(ArmAgent):
     def likeliest(self) -> NDArray[np.int64]:
         return self.policy.mle(np.arange(self.action_space.shape[0]))
 
-    def learn(self, feedbacks: Sequence[Feedback]) -> None:
+    def learn(self, feedbacks: Sequence[ArmFeedback]) -> None:
         self.policy.update(feedbacks)

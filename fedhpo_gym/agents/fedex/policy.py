@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.arms.feedback import Feedback, Traces, checked_arms
+from fedhpo_gym.agents.arms.feedback import ArmFeedback, Traces, checked_arms
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 
 Schedule = Literal["adaptive", "aggressive", "auto", "constant", "scale"]
@@ -115,7 +115,7 @@ class FedExPolicy:
             return np.tile(np.array(self.mle(), dtype=np.int64), (clients, 1))
         return np.stack([_draw(theta, rng, clients) for theta in self.theta], axis=1)
 
-    def update(self, feedbacks: Sequence[Feedback]) -> None:
+    def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
         """Learn from one round.
 
         Args:

@@ -35,7 +35,7 @@ Actions = NDArray[np.floating]
 
 
 @dataclass
-class Outcome:
+class StepOutcome:
     """What a step of N environments brings, besides observations.
 
     Attributes:
@@ -118,7 +118,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         """
 
     @abstractmethod
-    def _advance(self, actions: Actions, active: Mask) -> Outcome:
+    def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
         """Step the active environments: state, and rows of `_frame`.
 
         What it does to the others does not matter: they restart next.
@@ -195,7 +195,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
             )
         return ~self._done
 
-    def _finish(self, outcome: Outcome) -> dict[str, Any]:
+    def _finish(self, outcome: StepOutcome) -> dict[str, Any]:
         """Restart what is done within its last step; return the infos of that step."""
         done = outcome.terminated | outcome.truncated
         infos = masked(outcome.info, ~done)

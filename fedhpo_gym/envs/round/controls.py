@@ -19,7 +19,7 @@ RATE = "client_sample_rate"
 
 
 class Controls:
-    """The hyperparameters of a course: those an action sets, and those that are held still.
+    """The hyperparameters of a course: those an action sets, and those that are fixed.
 
     Attributes:
         space: what an action, or in the per-client form a row of it, sets.
@@ -48,7 +48,7 @@ class Controls:
                 (on its own scale).
             client_sample_rate: fraction of clients sampled per round, unless it is dynamic; the
                 largest of the task by default.
-            per_client: every client has its own row; what the server decides is then held still.
+            per_client: every client has its own row; what the server decides is then fixed.
             frozen: names that shape the model, which no running course can change.
 
         Raises:
@@ -79,7 +79,7 @@ class Controls:
         if dynamic_given:
             raise InvalidArgumentError(
                 f"`configuration` must leave out what actions set, got {dynamic_given}; leave "
-                "them out of `dynamic` to hold them still"
+                "them out of `dynamic` to fix them"
             )
         self.space = SearchSpace(tuple(d for name, d in offered.items() if name in chosen))
         still = SearchSpace(tuple(d for name, d in offered.items() if name not in chosen))

@@ -48,7 +48,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
     **Action**: Box [-1, 1]^n, float32, one coordinate per dynamic hyperparameter, decoded by
     `search_space`. In the per-client form, Box [-1, 1]^(clients, n): row i is for client i; rows of
     clients that do not train in the step are ignored. What the server decides (its hyperparameters
-    and the client sample rate) is then held still.
+    and the client sample rate) is then fixed.
 
     **Observation**: a dictionary of float32 arrays. h is the number of evaluations shown, one per
     step; before the first step, all show the untrained model.
@@ -155,7 +155,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     @property
     def fixed(self) -> dict[str, Value]:
-        """Hyperparameters that are held still, `client_sample_rate` among them."""
+        """Hyperparameters that are fixed, `client_sample_rate` among them."""
         return dict(self.process.controls.fixed)
 
     @property

@@ -78,7 +78,7 @@ def build_round_process(
         alpha: the only concentration of the LDA partition; by default instances have 0.1, 0.5
             and 0.7.
         preprocessing: "label_encoded" (the paper's) or "standardized".
-        settings: hyperparameters held still that are not in the search space.
+        settings: hyperparameters fixed that are not in the search space.
         system: parameters of the system model that differ from the task's.
         device: torch device.
         instances: "train" (seeds 100 to 131), "test" (1000 to 1015), "all", or a list of
@@ -118,7 +118,7 @@ def build_round_process(
     variant = get_task(task).variant(algorithm=algorithm, preprocessing=preprocessing)
     chosen = make_instances(variant, instances, alpha)
     if settings:
-        variant = variant.held(settings)
+        variant = variant.fix(settings)
     if system:
         variant = variant.variant(system=variant_system(variant.system, system))
     controls = Controls(

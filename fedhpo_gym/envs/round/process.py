@@ -86,7 +86,7 @@ class RoundSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class RoundOutcome:
     """What a step of N episodes brought.
 
     Attributes:
@@ -167,7 +167,7 @@ class RoundProcess:
         state.client_spread[where] = _spread(first, state.num_samples[where])
         state.potential[where] = self._potential(means)
 
-    def step(self, actions: NDArray[np.floating]) -> Outcome:
+    def step(self, actions: NDArray[np.floating]) -> RoundOutcome:
         """Take `rounds_per_step` rounds of every course; those of ended episodes mean nothing.
 
         Raises:
@@ -265,7 +265,7 @@ class RoundProcess:
         potential: NDArray[np.float64],
         spread: NDArray[np.float64],
         terminated: NDArray[np.bool_],
-    ) -> Outcome:
+    ) -> RoundOutcome:
         """Return the rewards of a step, from what the state was before it."""
         settings, state = self.settings, self.episodes
         improvement = settings.reward_scale * (state.potential - potential)
@@ -283,7 +283,7 @@ class RoundProcess:
         vectors = np.stack([columns[name] for name in settings.rewards], axis=1)
         space = self.reward_space
         vectors = np.clip(vectors, space.low, space.high).astype(np.float32)
-        return Outcome(improvement - settings.time_price * time, vectors, terminated)
+        return RoundOutcome(improvement - settings.time_price * time, vectors, terminated)
 
     def _potential(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
         measure = scales.POTENTIALS[self.settings.potential].measure

@@ -10,7 +10,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.envs.batched.base import Actions, BatchedVectorEnv, Outcome, Seeds
+from fedhpo_gym.envs.batched.base import Actions, BatchedVectorEnv, Seeds, StepOutcome
 from fedhpo_gym.envs.batched.layout import Indices, Mask, Observations
 from fedhpo_gym.envs.round.env import choose_instance, describe_episode, describe_step
 from fedhpo_gym.envs.round.make import build_round_process, check_names
@@ -171,14 +171,14 @@ class RoundVectorEnv(BatchedVectorEnv):
         self.process.start(where, drawn)
         self._show()
 
-    def _advance(self, actions: Actions, active: Mask) -> Outcome:
+    def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
         never = np.zeros(self.num_envs, dtype=np.bool_)
         if not active.any():  # all are about to be reset: nothing is trained
-            return Outcome(self._no_rewards.copy(), never, never.copy(), self._info())
+            return StepOutcome(self._no_rewards.copy(), never, never.copy(), self._info())
         outcome = self.process.step(actions)
         self._show()
         rewards = outcome.vectors if self._vector_reward else outcome.scalars
-        return Outcome(rewards.copy(), outcome.terminated.copy(), never, self._info())
+        return StepOutcome(rewards.copy(), outcome.terminated.copy(), never, self._info())
 
     def _show(self) -> None:
         self.layout.fill(self._frame, self.process.observe())

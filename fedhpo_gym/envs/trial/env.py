@@ -32,7 +32,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     """Federated hyperparameter optimisation, one evaluation per step.
 
     **Action**: Box [-1, 1]^n, float32. One coordinate per dimension of the search space, then one
-    per fidelity dimension (`round`, `client_sample_rate`) that is not pinned. A coordinate is
+    per fidelity dimension (`round`, `client_sample_rate`) that is not fixed. A coordinate is
     decoded by `SearchSpace.decode`: log scales, integers and grids are handled there, so that a
     uniform action is a uniform configuration. On a grid, the coordinate selects the nearest cell.
 
@@ -91,7 +91,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             task: the task.
             backend: where numbers come from.
             objectives: names of the objectives; the first ranks trials.
-            fidelity: fidelity dimensions held still; they leave the action.
+            fidelity: fidelity dimensions fixed; they leave the action.
             grid: offer only the grid of the task's tables, whatever the backend could answer.
             freeze_thaw: more rounds of a configuration already tried cost only the difference.
             render_mode: "human", "rgb_array" or None.
@@ -99,7 +99,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             UnknownNameError: an objective or a fidelity dimension does not exist.
             InvalidArgumentError: an argument is out of its range.
-            OffGridError: a pinned fidelity is not on the grid.
+            OffGridError: a fixed fidelity is not on the grid.
         """
         if not objectives or isinstance(objectives, str):
             raise InvalidArgumentError(
@@ -112,7 +112,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.task = task
         self.render_mode = render_mode
         self._objective_names = tuple(objectives)
-        self._pinned = dict(fidelity or {})
+        self._fixed = dict(fidelity or {})
         self._grid = grid
         self._costs = CostLedger(task, freeze_thaw)
         self._history = History()
@@ -133,9 +133,9 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return self._space
 
     @property
-    def pinned(self) -> dict[str, Value]:
-        """Fidelity dimensions held still, by name."""
-        return dict(self._pinned)
+    def fixed(self) -> dict[str, Value]:
+        """Fidelity dimensions fixed, by name."""
+        return dict(self._fixed)
 
     @property
     def freeze_thaw(self) -> bool:
@@ -167,9 +167,9 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         if self._grid:
             space = self.task.space.discretized()
             fidelities = self.task.stored_fidelity_space().within(fidelities)
-        for name, value in self._pinned.items():
+        for name, value in self._fixed.items():
             fidelities[name].validate(value, "fidelity")
-        free = fidelities.fix(self._pinned)
+        free = fidelities.fix(self._fixed)
         self.backend = backend
         self._num_hyperparameters = len(space)
         self._space = SearchSpace((*space.dimensions, *free.dimensions))
@@ -236,13 +236,13 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             InvalidArgumentError: the action is not in the action space.
         """
-        return self.question(self._space.decode(action))
+        return self.query(self._space.decode(action))
 
-    def question(self, values: Mapping[str, Value]) -> tuple[dict[str, Value], Fidelity]:
+    def query(self, values: Mapping[str, Value]) -> tuple[dict[str, Value], Fidelity]:
         """Return the configuration and the fidelity that values of `search_space` stand for."""
         names = self._space.names
         configuration = {name: values[name] for name in names[: self._num_hyperparameters]}
-        chosen = {**self._pinned, **{n: values[n] for n in names[self._num_hyperparameters :]}}
+        chosen = {**self._fixed, **{n: values[n] for n in names[self._num_hyperparameters :]}}
         return configuration, Fidelity(int(chosen["round"]), float(chosen["client_sample_rate"]))
 
     def render(self) -> NDArray[np.uint8] | None:

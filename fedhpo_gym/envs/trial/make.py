@@ -66,14 +66,14 @@ def build_trial_env(
         algorithm: name of the FL algorithm.
         alpha: concentration of the LDA partition.
         preprocessing: "label_encoded" (the paper's) or "standardized".
-        settings: hyperparameters held still that are not in the search space, such as `epsilon`
+        settings: hyperparameters fixed that are not in the search space, such as `epsilon`
             of NbAFL.
         seed: answer for one seed; None averages over the task's seeds.
         device: torch device of the raw backend.
         system: parameters of the system model that differ from the task's.
         objectives: names of the objectives; the first ranks trials.
         constraints: soft constraints of `ScalarizePenalty`.
-        fidelity: fidelity dimensions held still.
+        fidelity: fidelity dimensions fixed.
         grid: offer only the grid of the task's tables.
         freeze_thaw: more rounds of a configuration already tried cost only the difference.
         budget_s: simulated seconds; the task's budget if no budget is given.
@@ -84,7 +84,7 @@ def build_trial_env(
     """
     variant = get_task(task).variant(algorithm=algorithm, alpha=alpha, preprocessing=preprocessing)
     if settings:
-        variant = variant.held(settings)
+        variant = variant.fix(settings)
     if system:
         variant = variant.variant(system=variant_system(variant.system, system))
     backend = default_backend(variant) if backend is None else backend

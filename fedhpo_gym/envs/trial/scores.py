@@ -16,7 +16,7 @@ from fedhpo_gym.evaluation.records import Evaluation
 from fedhpo_gym.objectives import PrivacyLedger, PrivacyLedgers
 from fedhpo_gym.wrappers import ScalarizePenalty
 
-Rows = tuple[NDArray[np.float32], NDArray[np.float64]]
+ScoredRows = tuple[NDArray[np.float32], NDArray[np.float64]]
 
 TIME_S, ROUNDS, ERROR, SHOWN, PENALTY = range(5)
 """Columns of the numbers: simulated seconds, rounds paid for, unclipped error of the first
@@ -53,12 +53,12 @@ class Scorer:
         """Whether all objectives have `compute_many`."""
         return all(objective.compute_many for objective in self._env.objectives)
 
-    def one(self, evaluation: Evaluation, privacy: PrivacyLedger) -> Rows:
+    def one(self, evaluation: Evaluation, privacy: PrivacyLedger) -> ScoredRows:
         """Return the rows of one evaluation; its cost is left 0."""
         values = [[o.compute(evaluation, privacy) for o in self._env.objectives]]
         return self._rows(np.array(values), self._measure(evaluation, privacy))
 
-    def many(self, evaluations: Evaluations, privacy: PrivacyLedger | PrivacyLedgers) -> Rows:
+    def many(self, evaluations: Evaluations, privacy: PrivacyLedger | PrivacyLedgers) -> ScoredRows:
         """Return the (B, ...) rows of many evaluations, bit for bit those of each alone.
 
         `can_batch` must be true.
@@ -75,7 +75,7 @@ class Scorer:
 
     def _rows(
         self, values: NDArray[np.float64], measured: Mapping[str, NDArray[np.float32]]
-    ) -> Rows:
+    ) -> ScoredRows:
         seen = np.zeros((len(values), self._layout.size), dtype=np.float32)
         self._layout.fill(seen, measured)
         objectives = self._env.objectives

@@ -14,7 +14,7 @@ from fedhpo_gym.backends import StoredBackend
 from fedhpo_gym.envs.batched.layout import Indices, Mask
 from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.envs.trial.ledger import CostLedger
-from fedhpo_gym.envs.trial.scores import ROUNDS, TIME_S, Rows, Scorer
+from fedhpo_gym.envs.trial.scores import ROUNDS, TIME_S, ScoredRows, Scorer
 from fedhpo_gym.envs.trial.vector_ledger import FreezeThaw, sizes, times_s
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
@@ -23,20 +23,20 @@ from fedhpo_gym.tasks.privacy import privacy_spent, privacy_spent_many
 CHUNK = 8192
 """Cells that are computed together: a few ten MB."""
 
-Question = tuple[dict[str, Value], Fidelity]
+Query = tuple[dict[str, Value], Fidelity]
 
 
-class Source(Protocol):
-    """Answers one question per environment."""
+class RowSource(Protocol):
+    """Answers one query per environment."""
 
     @property
     def handle_type(self) -> type:
-        """Type of the handle of a question: an array of them has this type."""
+        """Type of the handle of a query: an array of them has this type."""
 
     def answer(
         self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Return (N,) handles of the questions and (N, columns) numbers; see `Scorer`.
+        """Return (N,) handles of the queries and (N, columns) numbers; see `Scorer`.
 
         Args:
             actions: (N, n) actions.
@@ -47,12 +47,12 @@ class Source(Protocol):
     def restart(self, where: Indices) -> None:
         """Forget what some environments paid for."""
 
-    def question(self, handle: Any) -> Question:
-        """Return the question of a handle."""
+    def query(self, handle: Any) -> Query:
+        """Return the query of a handle."""
 
 
-def make_source(env: TrialEnv, scorer: Scorer, num_envs: int) -> Source:
-    """Return the fastest source that can answer all questions of an environment."""
+def make_row_source(env: TrialEnv, scorer: Scorer, num_envs: int) -> RowSource:
+    """Return the fastest source that can answer all queries of an environment."""
     is_grid = all(dimension.values is not None for dimension in env.search_space.dimensions)
     if isinstance(env.backend, StoredBackend) and is_grid and scorer.can_batch:
         return GridSource(env, env.backend, scorer, num_envs)
@@ -73,39 +73,39 @@ class BackendSource:
     def answer(
         self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """See `Source.answer`."""
+        """See `RowSource.answer`."""
         where = np.flatnonzero(active)
         handles = np.full(len(actions), None, dtype=object)
         numbers = np.zeros((len(actions), self._scorer.values.stop))
         if where.size:
-            questions = [self._env.decode(actions[index]) for index in where]
-            seen[where], numbers[where] = self._rows(questions)
-            for index, question in zip(where, questions, strict=True):
-                cost = self._ledgers[index].pay(*question)
+            queries = [self._env.decode(actions[index]) for index in where]
+            seen[where], numbers[where] = self._rows(queries)
+            for index, query in zip(where, queries, strict=True):
+                cost = self._ledgers[index].pay(*query)
                 numbers[index, [TIME_S, ROUNDS]] = cost.time_s, cost.rounds
-                handles[index] = question
+                handles[index] = query
         return handles, numbers
 
-    def _rows(self, questions: Sequence[Question]) -> Rows:
+    def _rows(self, queries: Sequence[Query]) -> ScoredRows:
         backend = self._env.backend
         if self._scorer.can_batch:
-            columns = _columns_of(questions)
+            columns = _columns_of(queries)
             spent = privacy_spent_many(self._env.task, columns)
-            return self._scorer.many(backend.evaluate_many(questions), spent)
+            return self._scorer.many(backend.evaluate_many(queries), spent)
         each = [
-            self._scorer.one(backend.evaluate(*question), privacy_spent(self._env.task, *question))
-            for question in questions
+            self._scorer.one(backend.evaluate(*query), privacy_spent(self._env.task, *query))
+            for query in queries
         ]
         seen, numbers = zip(*each, strict=True)
         return np.concatenate(seen), np.concatenate(numbers)
 
     def restart(self, where: Indices) -> None:
-        """See `Source.restart`."""
+        """See `RowSource.restart`."""
         for index in where:
             self._ledgers[index].reset()
 
-    def question(self, handle: Question) -> Question:
-        """See `Source.question`."""
+    def query(self, handle: Query) -> Query:
+        """See `RowSource.query`."""
         return handle
 
 
@@ -143,13 +143,13 @@ class GridSource:
         return {name: value for name, value in self.__dict__.items() if name != "_cells"}
 
     @cached_property
-    def _cells(self) -> Rows:
+    def _cells(self) -> ScoredRows:
         env = self._env
-        pinned = tuple(sorted(env.pinned.items()))
-        question = (env.task, self._space, pinned, self._scorer.rule, self._backend.seeds)
-        return _shared_cells(_Cells((*question, self._backend.fingerprint), self))
+        fixed = tuple(sorted(env.fixed.items()))
+        query = (env.task, self._space, fixed, self._scorer.rule, self._backend.seeds)
+        return _shared_cells(_Cells((*query, self._backend.fingerprint), self))
 
-    def compute_cells(self) -> Rows:
+    def compute_cells(self) -> ScoredRows:
         """Return the (cells, ...) rows, the cost of a first evaluation included."""
         chunks = []
         for start in range(0, self._space.grid_size, CHUNK):
@@ -172,10 +172,10 @@ class GridSource:
         return rows
 
     def _columns(self, cells: Indices) -> dict[str, NDArray[Any]]:
-        """Return the values of all dimensions, also of the pinned ones, at some cells."""
+        """Return the values of all dimensions, also of the fixed ones, at some cells."""
         indices = np.unravel_index(cells, self._space.grid_shape)
         columns: dict[str, NDArray[Any]] = {
-            name: np.full(len(cells), value) for name, value in self._env.pinned.items()
+            name: np.full(len(cells), value) for name, value in self._env.fixed.items()
         }
         for dimension, index in zip(self._space.dimensions, indices, strict=True):
             columns[dimension.name] = np.array(dimension.grid)[index]
@@ -184,7 +184,7 @@ class GridSource:
     def answer(
         self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """See `Source.answer`."""
+        """See `RowSource.answer`."""
         cells = self._space.flat_grid_indices(actions)
         all_seen, all_numbers = self._cells
         all_seen.take(cells, axis=0, out=seen, mode="clip")  # other modes buffer `out`
@@ -194,30 +194,30 @@ class GridSource:
         return cells, numbers
 
     def restart(self, where: Indices) -> None:
-        """See `Source.restart`."""
+        """See `RowSource.restart`."""
         if self._thaw is not None:
             self._thaw.restart(where)
 
-    def question(self, handle: np.intp) -> Question:
-        """See `Source.question`."""
+    def query(self, handle: np.intp) -> Query:
+        """See `RowSource.query`."""
         columns = self._columns(np.array([handle], dtype=np.intp))
-        return self._env.question({name: columns[name].tolist()[0] for name in self._space.names})
+        return self._env.query({name: columns[name].tolist()[0] for name in self._space.names})
 
 
-def _columns_of(questions: Sequence[Question]) -> dict[str, NDArray[Any]]:
-    rows = [{**configuration, **asdict(fidelity)} for configuration, fidelity in questions]
+def _columns_of(queries: Sequence[Query]) -> dict[str, NDArray[Any]]:
+    rows = [{**configuration, **asdict(fidelity)} for configuration, fidelity in queries]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 @dataclass(frozen=True)
 class _Cells:
-    """A question for all cells: equal ones have equal answers, whoever computes them."""
+    """A query for all cells: equal ones have equal answers, whoever computes them."""
 
     content: tuple[Hashable, ...]
     source: GridSource = field(compare=False)
 
 
 @lru_cache(maxsize=2)
-def _shared_cells(asked: _Cells) -> Rows:
+def _shared_cells(asked: _Cells) -> ScoredRows:
     """Return rows that environments which differ in their number or budget share."""
     return asked.source.compute_cells()

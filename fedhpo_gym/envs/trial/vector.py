@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.envs.batched.base import Actions, BatchedVectorEnv, Outcome, Seeds
+from fedhpo_gym.envs.batched.base import Actions, BatchedVectorEnv, Seeds, StepOutcome
 from fedhpo_gym.envs.batched.layout import Indices, Mask
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.env import TrialEnv, describe_trial
@@ -18,7 +18,7 @@ from fedhpo_gym.envs.trial.history import Trial
 from fedhpo_gym.envs.trial.ledger import charge
 from fedhpo_gym.envs.trial.make import make_trial_env
 from fedhpo_gym.envs.trial.scores import ERROR, PENALTY, ROUNDS, SHOWN, TIME_S, Scorer
-from fedhpo_gym.envs.trial.sources import make_source
+from fedhpo_gym.envs.trial.sources import make_row_source
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
@@ -62,9 +62,9 @@ class Progress:
         trials: (N,) trials since reset.
         rounds: (N,) communication rounds paid for since reset.
         elapsed_s: (N,) simulated seconds since reset.
-        asked: (N,) handles of the last questions; see `Source`.
+        asked: (N,) handles of the last queries; see `RowSource`.
         numbers: (N, columns) what the last trials brought; see `Scorer`.
-        best: (N,) handles of the incumbents' questions.
+        best: (N,) handles of the incumbents' queries.
         best_trial: (N,) numbers of the incumbents.
         best_numbers: (N, columns) what the incumbents brought; NaN before the first trial.
     """
@@ -117,7 +117,7 @@ class TrialVectorEnv(BatchedVectorEnv):
 
     On a table, everything that does not depend on the past is computed once for all cells, at the
     first step; a step is then one look-up. Other backends are asked at every step,
-    all questions together.
+    all queries together.
 
     **Info** of a step, in Gymnasium's vector form (arrays, and a mask `_key` beside every `key`):
     `trial`, `elapsed_s`, `objectives`, `cost` (`time_s`, `rounds`), `incumbent` (`trial`) and,
@@ -161,7 +161,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         self._spaces = spaces
         self.reward_space = self._env.reward_space
         self._scorer = Scorer(self._env, self._scalarize, self.layout)
-        self._source = make_source(self._env, self._scorer, num_envs)
+        self._source = make_row_source(self._env, self._scorer, num_envs)
         self._progress = Progress.start(
             num_envs, self._scorer.values.stop, self._source.handle_type
         )
@@ -208,7 +208,7 @@ class TrialVectorEnv(BatchedVectorEnv):
     def _trial(
         self, handle: Any, numbers: NDArray[np.float64], number: np.int64, index: int
     ) -> Trial:
-        configuration, fidelity = self._source.question(handle)
+        configuration, fidelity = self._source.query(handle)
         names = [objective.name for objective in self.objectives]
         return Trial(
             number=int(number),
@@ -228,7 +228,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         self._source.restart(where)
         self._frame[where] = self._first
 
-    def _advance(self, actions: Actions, active: Mask) -> Outcome:
+    def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
         asked, numbers = self._source.answer(actions, active, self._frame)
         state = self._progress
         better = state.add(asked, numbers)
@@ -236,7 +236,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         self._show(actions, better, left)
         rewards = numbers[:, self._scorer.rewards]
         scalar = self._scalarize is not None
-        return Outcome(
+        return StepOutcome(
             rewards=rewards[:, 0].copy() if scalar else rewards.astype(np.float32),
             terminated=left <= 0.0,
             truncated=np.zeros(self.num_envs, dtype=np.bool_),

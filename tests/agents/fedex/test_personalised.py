@@ -11,7 +11,7 @@ import pytest
 from bowl_clients import BowlClients
 from fedhpo_gym.agents import run_episode
 from fedhpo_gym.agents.arms.arms import listed_arms
-from fedhpo_gym.agents.arms.feedback import Feedback
+from fedhpo_gym.agents.arms.feedback import ArmFeedback
 from fedhpo_gym.agents.fedex.agent import FedEx
 from fedhpo_gym.agents.fedex.hypernetwork import Adam, backward, forward, initial_parameters
 from fedhpo_gym.agents.fedex.personalised import (
@@ -74,7 +74,9 @@ def test_an_update_moves_only_what_the_advantage_says() -> None:
     np.testing.assert_allclose(start.sum(axis=1), 1.0)
     assert not np.allclose(start[0], start[1]), "clients have policies of their own"
     for _ in range(30):
-        policy.update([Feedback((2,), 2.0, 1.0, client=0), Feedback((1,), 2.0, 3.0, client=0)])
+        policy.update(
+            [ArmFeedback((2,), 2.0, 1.0, client=0), ArmFeedback((1,), 2.0, 3.0, client=0)]
+        )
     after = np.exp(policy.log_theta([0])[0][0])
     assert after[2] > start[0, 2]
     assert after[1] < start[0, 1]
@@ -119,7 +121,7 @@ def test_a_saved_policy_goes_on_as_if_never_interrupted() -> None:
     for turn in range(6):
         if turn == 3:
             resumed = PersonalPolicy.from_dict(json.loads(json.dumps(policy.to_dict())))
-        answer = Feedback((int(rng.integers(3)),), 1.0, float(rng.random()), client=turn % 4)
+        answer = ArmFeedback((int(rng.integers(3)),), 1.0, float(rng.random()), client=turn % 4)
         policy.update([answer])
         if turn >= 3:
             resumed.update([answer])
@@ -139,8 +141,8 @@ def test_without_a_sampled_client_it_still_acts() -> None:
         (lambda: PersonalPolicy(1, [], 0), "`sizes`|`clients`"),
         (lambda: PersonalSettings(learning_rate=0.0), "`learning_rate`"),
         (lambda: PersonalSettings(gamma=-0.1), "`gamma`"),
-        (lambda: PersonalPolicy(1, [2], 0).update([Feedback((0,), 1, 1, client=1)]), "`client`"),
-        (lambda: PersonalPolicy(1, [2], 0).update([Feedback((2,), 1, 1)]), "`arms`"),
+        (lambda: PersonalPolicy(1, [2], 0).update([ArmFeedback((0,), 1, 1, client=1)]), "`client`"),
+        (lambda: PersonalPolicy(1, [2], 0).update([ArmFeedback((2,), 1, 1)]), "`arms`"),
         (lambda: PersonalPolicy(1, [2], 0).update([]), "`feedbacks`"),
     ],
 )

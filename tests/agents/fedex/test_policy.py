@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhpo_gym.agents.arms.feedback import Feedback, Traces, discounted_mean
+from fedhpo_gym.agents.arms.feedback import ArmFeedback, Traces, discounted_mean
 from fedhpo_gym.agents.fedex.policy import FedExPolicy, FedExSettings, Schedule
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 
@@ -37,9 +37,9 @@ def policy_of(case: dict[str, Any]) -> FedExPolicy:
     return FedExPolicy(case["sizes"], settings)
 
 
-def feedback_of(answers: list[dict[str, Any]]) -> list[Feedback]:
+def feedback_of(answers: list[dict[str, Any]]) -> list[ArmFeedback]:
     return [
-        Feedback(
+        ArmFeedback(
             tuple(answer["arms"]),
             answer["val_avg_loss_before"],
             answer["val_avg_loss_after"],
@@ -78,16 +78,16 @@ def test_equals_the_original_wherever_it_is_finite(sched: str) -> None:
 def test_where_the_original_is_nan_vanished_arms_win_or_stay_vanished() -> None:
     # Arms 0 and 1 are driven to e^-1500, where the original's 1/theta is infinite.
     policy = FedExPolicy([3], FedExSettings("constant", eta0=3000.0, gamma=1.0))
-    policy.update([Feedback((0,), 1.0, 1 / 3), Feedback((1,), 1.0, 1 / 3)])
+    policy.update([ArmFeedback((0,), 1.0, 1 / 3), ArmFeedback((1,), 1.0, 1 / 3)])
     np.testing.assert_allclose(policy.theta[0], [0, 0, 1], atol=1e-200)
 
-    def then(*outcomes: Feedback) -> list[float]:
+    def then(*outcomes: ArmFeedback) -> list[float]:
         resumed = FedExPolicy.from_dict(policy.to_dict())
         resumed.update(list(outcomes))
         assert on_simplex(resumed)
         return [float(p) for p in resumed.theta[0]]
 
-    bad, good, better = (Feedback((arm,), 1.0, s) for arm, s in ((0, 2.0), (0, 0.1), (1, 0.0)))
+    bad, good, better = (ArmFeedback((arm,), 1.0, s) for arm, s in ((0, 2.0), (0, 0.1), (1, 0.0)))
     assert then(bad) == [0, 0, 1]
     assert then(good) == [1, 0, 0]
     assert then(good, better) == [0, 1, 0]
@@ -107,7 +107,9 @@ def test_the_original_ends_in_nan_in_23_golden_cases_and_ours_in_certainty() -> 
 
 def test_one_round_by_hand() -> None:
     policy = FedExPolicy([2], FedExSettings("constant", eta0=0.1))
-    policy.update([Feedback((0,), 5.0, 3.0, weight=3.0), Feedback((1,), 5.0, 1.0, weight=1.0)])
+    policy.update(
+        [ArmFeedback((0,), 5.0, 3.0, weight=3.0), ArmFeedback((1,), 5.0, 1.0, weight=1.0)]
+    )
     # Gradients 3/4 * 3 / (1/2) = 4.5 and 1/4 * 1 / (1/2) = 0.5; the step is 0.1.
     odds = math.exp(-0.45 + 0.05)
     np.testing.assert_allclose(policy.theta[0], [odds / (1 + odds), 1 / (1 + odds)])
@@ -119,7 +121,7 @@ def test_one_round_by_hand() -> None:
 def test_entropy_falls_while_one_arm_keeps_its_advantage(sched: Schedule) -> None:
     policy = FedExPolicy([4], FedExSettings(sched, eta0=0.02, gamma=1.0))
     for _ in range(25):
-        policy.update([Feedback((arm,), 2.0, 1.0 - 0.5 * (arm == 2)) for arm in range(4)])
+        policy.update([ArmFeedback((arm,), 2.0, 1.0 - 0.5 * (arm == 2)) for arm in range(4)])
     entropy = np.array(policy.traces.entropy)
     # In the first round the baseline is 0; from then on the advantage is the same every time.
     assert (np.diff(entropy) < 0).all()
@@ -144,7 +146,7 @@ def test_regret_on_a_noisy_bandit_is_half_that_of_uniform_play(
             arms = policy.sample(rng, 10)[:, 0]
             losses = means[arms] + 0.1 * rng.standard_normal(10)
             policy.update(
-                [Feedback((int(a),), 2.0, float(s)) for a, s in zip(arms, losses, strict=True)]
+                [ArmFeedback((int(a),), 2.0, float(s)) for a, s in zip(arms, losses, strict=True)]
             )
             total += float(np.mean(means[arms] - means.min()))
         regret.append(total / 60)
@@ -165,7 +167,7 @@ def test_any_feedback_leaves_a_distribution(
     policy = FedExPolicy(sizes, FedExSettings(sched, None, gamma, diff))
     for loss in losses:
         arms = tuple(data.draw(st.integers(0, size - 1)) for size in sizes)
-        policy.update([Feedback(arms, 1.0, loss), Feedback((0,) * len(sizes), 2.0, -loss)])
+        policy.update([ArmFeedback(arms, 1.0, loss), ArmFeedback((0,) * len(sizes), 2.0, -loss)])
         assert on_simplex(policy)
         assert 0.0 <= policy.entropy() <= math.log(math.prod(sizes)) + 1e-9
         assert 0.0 < policy.certainty() <= 1.0 + 1e-12
@@ -173,7 +175,7 @@ def test_any_feedback_leaves_a_distribution(
 
 def test_sampling_follows_theta_and_its_stream() -> None:
     policy = FedExPolicy([3, 2], FedExSettings("constant", eta0=0.3))
-    policy.update([Feedback((0, 1), 1.0, 1.0)])
+    policy.update([ArmFeedback((0, 1), 1.0, 1.0)])
     drawn = policy.sample(np.random.default_rng(0), 20_000)
     for factor, theta in enumerate(policy.theta):
         counts = np.bincount(drawn[:, factor], minlength=len(theta))
@@ -183,10 +185,10 @@ def test_sampling_follows_theta_and_its_stream() -> None:
 
 def test_below_the_cutoff_exploration_stops_for_good() -> None:
     policy = FedExPolicy([2], FedExSettings("constant", eta0=2.0, gamma=1.0, cutoff=0.5))
-    policy.update([Feedback((0,), 2.0, 1.0)])
+    policy.update([ArmFeedback((0,), 2.0, 1.0)])
     assert policy.stopped
     frozen = policy.theta[0]
-    policy.update([Feedback((1,), 2.0, 9.0)])
+    policy.update([ArmFeedback((1,), 2.0, 9.0)])
     np.testing.assert_array_equal(policy.theta[0], frozen)
     assert (policy.traces.entropy[-1], policy.traces.mle[-1]) == (0.0, 1.0)
     assert policy.traces.after == [1.0, 9.0]
@@ -201,7 +203,9 @@ def test_a_saved_policy_goes_on_as_if_never_interrupted(sched: Schedule) -> None
     for turn in range(8):
         if turn == 4:
             resumed = FedExPolicy.from_dict(json.loads(json.dumps(whole.to_dict())))
-        answers = [Feedback((int(rng.integers(3)), 1), 1.0, float(rng.random())) for _ in range(3)]
+        answers = [
+            ArmFeedback((int(rng.integers(3)), 1), 1.0, float(rng.random())) for _ in range(3)
+        ]
         whole.update(answers)
         if turn >= 4:
             resumed.update(answers)
@@ -228,14 +232,14 @@ def test_the_discounted_mean_by_hand() -> None:
         (lambda: FedExSettings(gamma=1.5), "`gamma`"),
         (lambda: FedExSettings(eta0=0.0), "`eta0`"),
         (lambda: FedExSettings(cutoff=-1.0), "`cutoff`"),
-        (lambda: Feedback((0,), math.nan, 1.0), "`before`"),
-        (lambda: Feedback((0,), 1.0, math.inf), "`after`"),
-        (lambda: Feedback((0,), 1.0, 1.0, weight=0.0), "`weight`"),
+        (lambda: ArmFeedback((0,), math.nan, 1.0), "`before`"),
+        (lambda: ArmFeedback((0,), 1.0, math.inf), "`after`"),
+        (lambda: ArmFeedback((0,), 1.0, 1.0, weight=0.0), "`weight`"),
         (lambda: discounted_mean([], 0.5), "`values`"),
         (lambda: FedExPolicy([2]).update([]), "`feedbacks`"),
-        (lambda: FedExPolicy([2]).update([Feedback((2,), 1.0, 1.0)]), "`arms`"),
-        (lambda: FedExPolicy([2]).update([Feedback((-1,), 1.0, 1.0)]), "`arms`"),
-        (lambda: FedExPolicy([2]).update([Feedback((0, 0), 1.0, 1.0)]), "`arms`"),
+        (lambda: FedExPolicy([2]).update([ArmFeedback((2,), 1.0, 1.0)]), "`arms`"),
+        (lambda: FedExPolicy([2]).update([ArmFeedback((-1,), 1.0, 1.0)]), "`arms`"),
+        (lambda: FedExPolicy([2]).update([ArmFeedback((0, 0), 1.0, 1.0)]), "`arms`"),
     ],
 )
 def test_wrong_arguments_are_named(make: Any, message: str) -> None:

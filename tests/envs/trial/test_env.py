@@ -172,12 +172,12 @@ def test_info_can_be_written_as_json() -> None:
 
 
 def test_pinned_fidelities_leave_the_action() -> None:
-    pinned = {"round": 81, "client_sample_rate": 0.4}
-    env = make_env(fidelity=pinned)
+    fixed = {"round": 81, "client_sample_rate": 0.4}
+    env = make_env(fidelity=fixed)
     assert env.action_space.shape == (4,)
     env.reset(seed=0)
     *_, info = env.step(env.action_space.sample())
-    assert info["fidelity"] == pinned
+    assert info["fidelity"] == fixed
     assert make_env(fidelity={"round": 81}).action_space.shape == (5,)
 
 

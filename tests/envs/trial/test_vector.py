@@ -209,8 +209,8 @@ def test_actions_off_by_rounding_are_clipped() -> None:
         assert_same(ours.step(actions), theirs.step(actions))
 
 
-def test_what_one_environment_computed_serves_no_other_question() -> None:
-    pinned = {"fidelity": {"round": 81, "client_sample_rate": 0.4}}
+def test_what_one_environment_computed_serves_no_other_query() -> None:
+    fixed = {"fidelity": {"round": 81, "client_sample_rate": 0.4}}
     for other in (
         {},
         {"fidelity": {"round": 27, "client_sample_rate": 0.4}},
@@ -221,7 +221,7 @@ def test_what_one_environment_computed_serves_no_other_question() -> None:
         {"constraints": {"fairness_std": {"limit": 0.02, "weight": 5.0}}},
         {"objectives": ["fairness_std", "val_loss"]},
     ):
-        arguments = {**pinned, **other}
+        arguments = {**fixed, **other}
         run_both(make(**arguments), singles(**arguments), 3)
 
 
