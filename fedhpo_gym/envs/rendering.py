@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.envs.trial.history import History
 from fedhpo_gym.errors import MissingDependencyError
 
 Plot = Callable[[Any], None]
@@ -69,23 +68,6 @@ def close(window: int) -> None:
     import matplotlib.pyplot as plt
 
     plt.close(window)
-
-
-def plot_history(figure: Any, history: History, title: str, objective: str) -> None:
-    """Draw all trials, and the incumbent over simulated time."""
-    axes = figure.add_subplot()
-    times = [trial.elapsed_s for trial in history.trials]
-    values = [trial.values[objective] for trial in history.trials]
-    best = [trial.values[objective] for trial in history.incumbents()]
-    axes.scatter(times, values, s=14, color="#8a8f98", label="trials")
-    axes.step(times, best, where="post", color="#0b5394", linewidth=2, label="incumbent")
-    if values and 0 < 20 * min(values) < max(values):
-        axes.set_yscale("log")
-    axes.set_xlabel("simulated time (s)")
-    axes.set_ylabel(objective)
-    axes.set_title(f"{title}: {len(values)} trials", loc="left")
-    # Above the axes: trials lie anywhere inside them.
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
 
 
 def _require() -> None:

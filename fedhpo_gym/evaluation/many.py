@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,6 +30,8 @@ class Evaluations:
     Attributes:
         best: (B, S, N, 3, 3) metrics at the round of the lowest validation loss so far.
         num_samples: (S, N, 3) samples of each client in each split.
+        best_round: (B, S) the rounds of `best`.
+        diverged: (B, S) whether training of that seed diverged.
 
     Raises:
         InvalidArgumentError: the shapes do not fit together.
@@ -37,6 +39,8 @@ class Evaluations:
 
     best: NDArray[np.floating]
     num_samples: NDArray[np.integer]
+    best_round: NDArray[np.integer]
+    diverged: NDArray[np.bool_]
 
     def __post_init__(self) -> None:
         """Check the shapes."""
@@ -46,6 +50,12 @@ class Evaluations:
                 f"`best` must have shape (evaluations, {', '.join(map(str, expected))}) to match "
                 f"`num_samples`, got {self.best.shape}."
             )
+        for name in ("best_round", "diverged"):
+            shape = getattr(self, name).shape
+            if shape != self.best.shape[:2]:
+                raise InvalidArgumentError(
+                    f"`{name}` must have shape {self.best.shape[:2]} to match `best`, got {shape}."
+                )
 
     @classmethod
     def stack(cls, evaluations: Sequence[Evaluation]) -> Evaluations:
@@ -59,7 +69,12 @@ class Evaluations:
         samples = evaluations[0].num_samples
         if not all(np.array_equal(samples, other.num_samples) for other in evaluations):
             raise InvalidArgumentError("`evaluations` must have the same samples, but they differ.")
-        return cls(np.stack([evaluation.best for evaluation in evaluations]), samples)
+        return cls(
+            np.stack([evaluation.best for evaluation in evaluations]),
+            samples,
+            np.stack([evaluation.best_round for evaluation in evaluations]),
+            np.stack([evaluation.diverged for evaluation in evaluations]),
+        )
 
     def mean(self, split: Split, metric: Metric) -> NDArray[np.float64]:
         """Return (B,) numbers; see `Evaluation.mean`.
@@ -68,11 +83,31 @@ class Evaluations:
             UnknownNameError: the split or the metric does not exist.
             InvalidArgumentError: a seed has no sample in the split.
         """
-        row, column = position("split", split, SPLITS), position("metric", metric, METRICS)
-        values = self._means[:, row, column]
-        if np.isnan(values).any():
-            raise InvalidArgumentError(f"`split` must hold samples, but {split!r} is empty.")
-        return values
+        return self.means((split,), metric)[:, 0]
+
+    def means(self, splits: Sequence[Split], metric: Metric) -> NDArray[np.float64]:
+        """Return (B, splits) numbers: `mean` of several splits.
+
+        Raises:
+            UnknownNameError: a split or the metric does not exist.
+            InvalidArgumentError: a seed has no sample in a split.
+        """
+        column = position("metric", metric, METRICS)
+        rows = [position("split", split, SPLITS) for split in splits]
+        for split, row in zip(splits, rows, strict=True):
+            if self._empty[row]:
+                raise InvalidArgumentError(f"`split` must hold samples, but {split!r} is empty.")
+        return self._means[:, rows, column]
+
+    @cached_property
+    def _empty(self) -> NDArray[np.bool_]:
+        """(splits,) whether a seed has no sample."""
+        return np.asarray((self.num_samples.sum(axis=1) == 0).any(axis=0))
+
+    @cached_property
+    def memo(self) -> dict[Hashable, NDArray[np.float64]]:
+        """What was computed of these evaluations, by name; its arrays cannot be written into."""
+        return {}
 
     @cached_property
     def _means(self) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 import math
 import operator
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -121,6 +122,11 @@ class Evaluation:
         if np.isnan(value):
             raise InvalidArgumentError(f"`split` must hold samples, but {split!r} is empty.")
         return float(value)
+
+    @cached_property
+    def memo(self) -> dict[Hashable, NDArray[np.float64]]:
+        """What was computed of this evaluation, by name; its arrays cannot be written into."""
+        return {}
 
     @cached_property
     def _means(self) -> dict[str, NDArray[np.float64]]:

@@ -59,9 +59,14 @@ def client_fairness(
         raise InvalidArgumentError(
             "`metric` must be one where higher is better, got 'loss'; use 'accuracy' or 'f1'."
         )
-    values = evaluation.clients(split, metric)
-    has_samples = evaluation.num_samples[:, :, SPLITS.index(split)] > 0
-    return fairness_vector(np.where(has_samples, values, np.nan))
+    key = ("client_fairness", split, metric)
+    if key not in evaluation.memo:
+        values = evaluation.clients(split, metric)
+        has_samples = evaluation.num_samples[:, :, SPLITS.index(split)] > 0
+        found = fairness_vector(np.where(has_samples, values, np.nan))
+        found.flags.writeable = False
+        evaluation.memo[key] = found
+    return evaluation.memo[key]
 
 
 def fairness_objective(

@@ -117,9 +117,14 @@ class Surrogate:
         outputs = self.predict(inputs)
         rounds = np.repeat([fidelity.round for _, fidelity in queries], len(where))
         weights = np.tile(self._weights[where], (len(queries), 1, 1))
-        metrics, _ = to_metrics(outputs.reshape(len(rounds), -1), weights, rounds)
-        best = metrics.reshape(len(queries), len(where), *metrics.shape[1:])
-        return Evaluations(best, self.num_samples[where])
+        metrics, best_round = to_metrics(outputs.reshape(len(rounds), -1), weights, rounds)
+        shape = (len(queries), len(where))
+        return Evaluations(
+            metrics.reshape(*shape, *metrics.shape[1:]),
+            self.num_samples[where],
+            best_round.reshape(shape),
+            np.zeros(shape, dtype=np.bool_),
+        )
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return (..., n, outputs) of (..., n, columns) rows of `inputs`.

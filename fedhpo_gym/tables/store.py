@@ -100,7 +100,12 @@ class Table(StoredCurves):
         )
         cells = tuple(_positions(axis, columns[axis.name]) for axis in axes)
         rows = self._seed_rows(seeds)
-        return Evaluations(self._metrics("best", cells, rows), self.num_samples[rows])
+        return Evaluations(
+            self._metrics("best", cells, rows),
+            self.num_samples[rows],
+            self.codes("best_round")[cells][:, rows].astype(np.int64),
+            self._diverged(cells, rows),
+        )
 
     def index(self, configuration: Mapping[str, object], fidelity: Fidelity) -> tuple[int, ...]:
         """Return the position of an evaluation: round, configuration grid, rate.
@@ -135,9 +140,12 @@ class Table(StoredCurves):
             for which in WHICH
         }
 
-    def _diverged(self, cell: tuple[int, ...], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        at = self.codes("diverged_at")[cell[1:]][rows]
-        return np.asarray((at > 0) & (at <= self.rounds[cell[0]]), dtype=np.bool_)
+    def _diverged(
+        self, cell: tuple[int | NDArray[np.int64], ...], rows: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        at = self.codes("diverged_at")[cell[1:]].take(rows, axis=-1)
+        asked = np.asarray(self.rounds)[cell[0]]
+        return np.asarray((at > 0) & (at <= asked[..., None]), dtype=np.bool_)
 
     def require_seeds(self, seeds: tuple[int, ...]) -> None:
         """Check that the table holds these seeds.

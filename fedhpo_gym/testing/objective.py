@@ -69,7 +69,7 @@ class ObjectiveConformance:
         samples = some_evaluation(0).num_samples
         samples[:, 1] = samples[0, 3] = 0  # clients without data
         alone = [replace(some_evaluation(seed), num_samples=samples) for seed in range(9)]
-        together = Evaluations(np.stack([evaluation.best for evaluation in alone]), samples)
+        together = Evaluations.stack(alone)
         for ledger in LEDGERS:
             values = self.objective.compute_many(together, ledger)
             assert values.dtype == np.float64

@@ -37,7 +37,8 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
             budget_trials: number of trials.
 
         Raises:
-            InvalidArgumentError: no budget is given, or one is not positive.
+            InvalidArgumentError: no budget is given, one is not positive, or a number of rounds or
+                trials is not whole.
         """
         gym.utils.RecordConstructorArgs.__init__(
             self, budget_s=budget_s, budget_rounds=budget_rounds, budget_trials=budget_trials
@@ -45,13 +46,11 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         gym.Wrapper.__init__(self, env)
         given = {"budget_s": budget_s, "budget_rounds": budget_rounds}
         given["budget_trials"] = budget_trials
-        self._budgets = {name: value for name, value in given.items() if value is not None}
+        self._budgets = {
+            name: _checked(name, value) for name, value in given.items() if value is not None
+        }
         if not self._budgets:
             raise InvalidArgumentError(f"one of {sorted(given)} must be given, got none")
-        for name, value in self._budgets.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not 0 < value < math.inf:
-                raise InvalidArgumentError(f"`{name}` must be positive and finite, got {value!r}")
         inner = env.observation_space
         if not isinstance(inner, gym.spaces.Dict):
             raise InvalidArgumentError(
@@ -61,21 +60,29 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         fraction = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
         self.observation_space = gym.spaces.Dict({**inner.spaces, "remaining_budget": fraction})
         self._rounds = 0
+        self._over = False
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset; the whole budget is left."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._rounds = 0
+        self._rounds, self._over = 0, False
         return self._with_remaining(observation, 1.0), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step; terminates when a budget is spent."""
+        """Step; terminates when a budget is spent.
+
+        Raises:
+            ResetNeeded: the episode has ended.
+        """
+        if self._over:
+            raise gym.error.ResetNeeded("the budget is spent and the episode over; call `reset`")
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._rounds += info["cost"]["rounds"]
         left = float(self.left(info["elapsed_s"], self._rounds, info["trial"]))
         observation = self._with_remaining(observation, max(0.0, left))
+        self._over = terminated or truncated or left <= 0.0
         return observation, reward, terminated or left <= 0.0, truncated, info
 
     def left(self, elapsed_s: ArrayLike, rounds: ArrayLike, trials: ArrayLike) -> Any:
@@ -87,8 +94,18 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
             trials: (...) trials since reset.
         """
         spent = {"budget_s": elapsed_s, "budget_rounds": rounds, "budget_trials": trials}
-        left = [1.0 - np.divide(spent[name], value) for name, value in self._budgets.items()]
-        return functools.reduce(np.minimum, left)
+        left = [1.0 - spent[name] / value for name, value in self._budgets.items()]  # type: ignore[operator]
+        return left[0] if len(left) == 1 else functools.reduce(np.minimum, left)
 
     def _with_remaining(self, observation: Any, left: float) -> Any:
         return {**observation, "remaining_budget": np.array([left], dtype=np.float32)}
+
+
+def _checked(name: str, value: float) -> float:
+    """Return a budget: a number of seconds, or a whole number of rounds or trials."""
+    whole = name != "budget_s"
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf or (whole and value != int(value)):
+        rule = "a whole number of at least 1" if whole else "positive and finite"
+        raise InvalidArgumentError(f"`{name}` must be {rule}, got {value!r}")
+    return value

@@ -62,18 +62,13 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         info = {**info, "penalty": penalty}
         return observation, float(scores[0]) - penalty, terminated, truncated, info
 
-    @property
-    def rule(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Limits and weights, by objective, in the direction of errors."""
-        return tuple(self._limits.tolist()), tuple(self._weights.tolist())
-
     def penalty(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the (...) penalties of (..., m) scores."""
-        excess = self._weights * np.maximum(-scores - self._limits, 0.0)
-        # One after the other: a matrix product may round differently for another number of rows.
         total = np.zeros(scores.shape[:-1])
-        for column in range(len(self._weights)):
-            total = total + excess[..., column]
+        # One after the other: a matrix product may round differently for another number of rows.
+        for column in np.flatnonzero(self._weights):
+            excess = np.maximum(-scores[..., column] - self._limits[column], 0.0)
+            total = total + self._weights[column] * excess
         return total
 
 

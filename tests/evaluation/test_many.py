@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def many(seed: int = 0) -> tuple[Evaluations, list[Evaluation]]:
         )
         for one in best
     ]
-    return Evaluations(best, samples), alone
+    return Evaluations.stack(alone), alone
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -78,7 +79,7 @@ def test_shapes_must_fit() -> None:
     together, _ = many()
     for best in (together.best[0], together.best[:, :, :4]):
         with pytest.raises(InvalidArgumentError, match=r"`best`.*\(evaluations, 3, 5, 3, 3\)"):
-            Evaluations(best, together.num_samples)
+            replace(together, best=best)
 
 
 def test_what_is_unknown_is_refused() -> None:
@@ -88,4 +89,4 @@ def test_what_is_unknown_is_refused() -> None:
     empty = together.num_samples.copy()
     empty[1, :, 1] = 0
     with pytest.raises(InvalidArgumentError, match="'val' is empty"):
-        Evaluations(together.best, empty).mean("val", "loss")
+        replace(together, num_samples=empty).mean("val", "loss")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -12,15 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, make_backend
+from fedhpo_gym.envs.batched.layout import Layout
 from fedhpo_gym.envs.trial import observation
-from fedhpo_gym.envs.trial.history import History, Trial
-from fedhpo_gym.envs.trial.ledger import CostLedger
+from fedhpo_gym.envs.trial.history import Trial
+from fedhpo_gym.envs.trial.process import Numbers, TrialProcess
+from fedhpo_gym.envs.trial.setup import Query, TrialSetup, checked_names
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.records import METRICS, Cost, Evaluation, Fidelity
-from fedhpo_gym.objectives import Objective, get_objective
+from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.space.dimension import ACTION_SLACK
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.tasks.privacy import privacy_spent
 
 DEFAULT_OBJECTIVES = ("val_loss", "fairness_std", "epsilon")
 
@@ -62,9 +63,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     **Episode**: starts with an empty history; never ends by itself, `BudgetTermination` ends it.
 
     Attributes:
-        task: the task.
-        backend: where numbers come from.
-        objectives: what the entries of the reward are.
+        setup: what is asked of whom.
         reward_space: bounds of the reward vector.
     """
 
@@ -91,7 +90,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             task: the task.
             backend: where numbers come from.
             objectives: names of the objectives; the first ranks trials.
-            fidelity: fidelity dimensions fixed; they leave the action.
+            fidelity: fidelity dimensions that are fixed; they leave the action.
             grid: offer only the grid of the task's tables, whatever the backend could answer.
             freeze_thaw: more rounds of a configuration already tried cost only the difference.
             render_mode: "human", "rgb_array" or None.
@@ -101,103 +100,94 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             InvalidArgumentError: an argument is out of its range.
             OffGridError: a fixed fidelity is not on the grid.
         """
-        if not objectives or isinstance(objectives, str):
-            raise InvalidArgumentError(
-                f"`objectives` must be a list with at least one name, got {objectives!r}"
-            )
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InvalidArgumentError(
                 f"`render_mode` must be one of {self.metadata['render_modes']}, got {render_mode!r}"
             )
-        self.task = task
         self.render_mode = render_mode
-        self._objective_names = tuple(objectives)
-        self._fixed = dict(fidelity or {})
-        self._grid = grid
-        self._costs = CostLedger(task, freeze_thaw)
-        self._history = History()
         self._window: int | None = None
-        self._set_backend(backend)
-        scores = [sorted((o.score(o.bounds[0]), o.score(o.bounds[1]))) for o in self.objectives]
-        low, high = np.array(scores, dtype=np.float32).T
-        self.reward_space = gym.spaces.Box(low, high, dtype=np.float32)
+        names, fixed = checked_names(objectives), dict(fidelity or {})
+        self._use(TrialSetup(task, backend, names, fixed, grid=grid, freeze_thaw=freeze_thaw))
+
+    def _use(self, setup: TrialSetup) -> None:
+        """Follow a setup from the next `reset` on."""
+        self.setup = setup
+        self.action_space = setup.action_space  # type: ignore[assignment]
+        self.observation_space = setup.observation_space  # type: ignore[assignment]
+        self.reward_space = setup.reward_space
+        self._layout = Layout(setup.observation_space)
+        frame = np.zeros((1, self._layout.size), dtype=np.float32)
+        self._process = TrialProcess(setup, self._layout, frame)
+        self._steps: list[tuple[Any, NDArray[np.float32], Numbers, float, int]] = []
+        self._ready = False
+
+    @property
+    def task(self) -> Task:
+        """The task."""
+        return self.setup.task
+
+    @property
+    def backend(self) -> Backend:
+        """Where numbers come from."""
+        return self.setup.backend
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
         """The objectives, in the order of the reward vector."""
-        return tuple(get_objective(name) for name in self._objective_names)
+        return self.setup.objectives
 
     @property
     def search_space(self) -> SearchSpace:
         """What an action is decoded to: configuration, then free fidelity dimensions."""
-        return self._space
+        return self.setup.search_space
 
     @property
     def fixed(self) -> dict[str, Value]:
-        """Fidelity dimensions fixed, by name."""
-        return dict(self._fixed)
-
-    @property
-    def freeze_thaw(self) -> bool:
-        """Whether training that was paid for once is not paid again."""
-        return self._costs.freeze_thaw
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """The trials since reset."""
-        return tuple(self._history.trials)
+        """Fidelity dimensions that are no part of the action, by name."""
+        return dict(self.setup.fixed)
 
     @property
     def fidelity_space(self) -> SearchSpace:
         """The fidelities that the backend answers."""
         return self.backend.fidelity_space
 
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials since reset."""
+        found = []
+        for number, (handle, action, numbers, elapsed_s, best) in enumerate(self._steps, start=1):
+            configuration, fidelity = self._process.query_of(handle)
+            values = self._process.named(numbers)
+            found.append(
+                Trial(number, configuration, fidelity, action.copy(), values, elapsed_s, best)
+            )
+        return tuple(found)
+
     def use_backend(self, name: str, **options: Any) -> None:
-        """Exchange the backend; the next `reset` starts on it.
+        """Exchange the backend; call `reset` before the next step.
 
         Raises:
             UnknownNameError: no such backend.
             MissingDataError: it has nothing to answer from.
         """
         options.setdefault("seed", self.backend.seed)
-        self._set_backend(make_backend(name, self.task, **options))
-
-    def _set_backend(self, backend: Backend) -> None:
-        space, fidelities = backend.space, backend.fidelity_space
-        if self._grid:
-            space = self.task.space.discretized()
-            fidelities = self.task.stored_fidelity_space().within(fidelities)
-        for name, value in self._fixed.items():
-            fidelities[name].validate(value, "fidelity")
-        free = fidelities.fix(self._fixed)
-        self.backend = backend
-        self._num_hyperparameters = len(space)
-        self._space = SearchSpace((*space.dimensions, *free.dimensions))
-        size = len(self._space)
-        self.action_space = gym.spaces.Box(-1.0, 1.0, (size,), np.float32)
-        self._seen = observation.space(size, self.objectives[0])
-        self.observation_space = self._seen  # type: ignore[assignment]
+        self._use(replace(self.setup, backend=make_backend(name, self.task, **options)))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Forget all trials and set the simulated clock to zero."""
         super().reset(seed=seed, options=options)
-        self._history = History()
-        self._costs.reset()
+        self._process.restart(np.array([0]))
+        self._steps = []
+        self._ready = True
         if self.render_mode == "human":
             self.render()
-        return observation.empty(self._seen), self.describe()
+        return observation.empty(self.setup.observation_space), self.describe()
 
     def describe(self) -> Info:
         """Return what `reset` says: where the numbers of the coming episode come from."""
-        return {
-            "task": self.task.name,
-            "backend": self.backend.name,
-            "fingerprint": self.backend.fingerprint,
-            "seeds": list(self.backend.seeds),
-            "objective_names": list(self._objective_names),
-        }
+        return self.setup.describe()
 
     def step(
         self, action: NDArray[np.float32]
@@ -205,45 +195,39 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """Evaluate one configuration at one fidelity.
 
         Raises:
+            ResetNeeded: there was no `reset` yet, or none since the backend was exchanged.
             InvalidArgumentError: the action is not in the action space.
         """
-        configuration, fidelity = self.decode(action)
-        evaluation = self.backend.evaluate(configuration, fidelity)
-        cost = self._costs.pay(configuration, fidelity)
-        objectives = self.objectives
-        privacy = privacy_spent(self.task, configuration, fidelity)
-        values = {o.name: o.compute(evaluation, privacy) for o in objectives}
-        trial = Trial(
-            number=len(self._history.trials) + 1,
-            configuration=configuration,
-            fidelity=fidelity,
-            action=np.array(action, dtype=np.float32),
-            values=values,
-            error=objectives[0].unclipped_error(values[objectives[0].name]),
-            elapsed_s=self._costs.elapsed_s,
-        )
-        self._history.add(trial)
-        reward = np.array([o.score(values[o.name]) for o in objectives], dtype=np.float32)
-        seen = observation.observe(self._seen, evaluation, privacy, self._history, objectives[0])
-        info = describe_trial(trial, self._history.incumbent, evaluation, cost)
+        if not self._ready:
+            raise gym.error.ResetNeeded("call `reset` before `step`: an episode starts there")
+        numbers = self._process.step(self._checked(action)[None], _ALL)
+        state = self._process.episodes
+        taken = np.array(action, dtype=np.float32)
+        best = int(state.best_trial[0])
+        self._steps.append((state.handles[0], taken, numbers[0], float(state.elapsed_s[0]), best))
         if self.render_mode == "human":
             self.render()
-        return seen, reward, False, False, info
+        seen = self._layout.views(self._process.frame[0].copy())
+        reward = numbers[0, self._process.scores].astype(np.float32)
+        return seen, reward, False, False, self._process.info(0)
 
-    def decode(self, action: NDArray[np.floating]) -> tuple[dict[str, Value], Fidelity]:
+    def _checked(self, action: NDArray[np.floating]) -> NDArray[np.float64]:
+        array = np.asarray(action, dtype=np.float64)
+        if array.shape != self.action_space.shape:
+            raise InvalidArgumentError(
+                f"`action` must have shape {self.action_space.shape}, got {array.shape}."
+            )
+        if not np.abs(array).max() <= 1.0 + ACTION_SLACK:  # not "above": NaN is refused, too
+            raise InvalidArgumentError(f"`action` must be in [-1, 1], got {array.tolist()}.")
+        return array
+
+    def decode(self, action: NDArray[np.floating]) -> Query:
         """Return the configuration and the fidelity that an (n,) action asks for.
 
         Raises:
             InvalidArgumentError: the action is not in the action space.
         """
-        return self.query(self._space.decode(action))
-
-    def query(self, values: Mapping[str, Value]) -> tuple[dict[str, Value], Fidelity]:
-        """Return the configuration and the fidelity that values of `search_space` stand for."""
-        names = self._space.names
-        configuration = {name: values[name] for name in names[: self._num_hyperparameters]}
-        chosen = {**self._fixed, **{n: values[n] for n in names[self._num_hyperparameters :]}}
-        return configuration, Fidelity(int(chosen["round"]), float(chosen["client_sample_rate"]))
+        return self.setup.decode(action)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Draw the incumbent against simulated time.
@@ -257,12 +241,13 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         if self.render_mode is None:
             return None
         from fedhpo_gym.envs import rendering
+        from fedhpo_gym.envs.trial.drawing import plot_trials
 
         plot = functools.partial(
-            rendering.plot_history,
-            history=self._history,
+            plot_trials,
+            trials=self.trials,
             title=self.task.name,
-            objective=self._objective_names[0],
+            objective=self.setup.objective_names[0],
         )
         if self.render_mode == "human":
             self._window = rendering.show(plot, self._window)
@@ -278,22 +263,4 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             self._window = None
 
 
-def describe_trial(trial: Trial, incumbent: Trial, evaluation: Evaluation, cost: Cost) -> Info:
-    """Return the `info` of a step as plain data."""
-    return {
-        "trial": trial.number,
-        "configuration": dict(trial.configuration),
-        "fidelity": asdict(trial.fidelity),
-        "objectives": dict(trial.values),
-        "cost": asdict(cost),
-        "elapsed_s": trial.elapsed_s,
-        "incumbent": {
-            "trial": incumbent.number,
-            "configuration": dict(incumbent.configuration),
-            "fidelity": asdict(incumbent.fidelity),
-            **incumbent.values,
-        },
-        "test": {metric: evaluation.mean("test", metric) for metric in METRICS},
-        "best_round": evaluation.best_round.tolist(),
-        "diverged": bool(evaluation.diverged.any()),
-    }
+_ALL = np.ones(1, dtype=np.bool_)

@@ -2,51 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.envs.batched.layout import Indices
+from fedhpo_gym.envs.trial.setup import Query, TrialSetup
 from fedhpo_gym.evaluation.records import Cost, Fidelity
-from fedhpo_gym.space import Value
+from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 
+_Rounds = TypeVar("_Rounds", int, NDArray[np.int32])
 
-class CostLedger:
-    """Pays for trials by the task's system model.
 
-    Attributes:
-        freeze_thaw: training that was paid for once is not paid again.
-        elapsed_s: simulated seconds since reset.
+def charge(
+    task: Task, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
+) -> Cost:
+    """Return what some rounds of a configuration's course cost."""
+    size = task.parameters_of(configuration)
+    return task.system.cost(size, task.num_clients, Fidelity(rounds, client_sample_rate))
+
+
+def cost_names(task: Task) -> tuple[str, ...]:
+    """Return the hyperparameters that `charge` depends on."""
+    return task.architecture
+
+
+def owed(asked: _Rounds, paid: _Rounds) -> tuple[_Rounds, _Rounds]:
+    """Return the rounds to pay now and those that are then paid for (Swersky et al., 2014).
+
+    Training that was paid for once is not paid again: the *most* rounds of a configuration count,
+    not the last ones, so 100, 200, 56 and 500 rounds cost 100, 100, 0 and 300.
+    """
+    most = max(asked, paid) if isinstance(asked, int) else np.maximum(asked, paid)
+    return most - paid, most
+
+
+class Ledger:
+    """What N environments pay for the queries of a step.
+
+    Each configuration at each client sample rate is an account of its own.
     """
 
-    def __init__(self, task: Task, freeze_thaw: bool) -> None:
-        """Create the ledger of an environment.
+    def __init__(self, setup: TrialSetup, number: int) -> None:
+        """Open the accounts of N environments.
 
         Args:
-            task: names the model size, the number of clients and the system.
-            freeze_thaw: training that was paid for once is not paid again (Swersky et al., 2014).
+            setup: names the task and whether training can be resumed.
+            number: N.
         """
-        self._task = task
-        self.freeze_thaw = freeze_thaw
-        self.reset()
+        self._task = setup.task
+        self._paid: list[dict[tuple[object, ...], int]] | None = None
+        if setup.freeze_thaw:
+            self._paid = [{} for _ in range(number)]
 
-    def reset(self) -> None:
-        """Set the clock to zero and forget what was trained."""
-        self.elapsed_s = 0.0
-        self._paid: dict[tuple[object, ...], int] = {}
+    def restart(self, where: Sequence[int] | Indices) -> None:
+        """Forget what some environments paid."""
+        if self._paid is not None:
+            for index in where:
+                self._paid[index].clear()
 
-    def pay(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Cost:
-        """Charge one evaluation and return its cost."""
-        rounds = fidelity.round
-        if self.freeze_thaw:
-            key = (*configuration.values(), fidelity.client_sample_rate)
-            rounds = max(0, fidelity.round - self._paid.get(key, 0))
-            self._paid[key] = max(fidelity.round, self._paid.get(key, 0))
-        size = self._task.parameters_of(configuration)
-        cost = charge(self._task, size, rounds, fidelity.client_sample_rate)
-        self.elapsed_s += cost.time_s
-        return cost
+    def pay(self, where: Indices, queries: Sequence[Query]) -> list[Cost]:
+        """Charge one query to each of some environments."""
+        costs = []
+        for index, (configuration, fidelity) in zip(where, queries, strict=True):
+            rounds = fidelity.round
+            if self._paid is not None:
+                account = self._paid[index]
+                key = (*configuration.values(), fidelity.client_sample_rate)
+                rounds, account[key] = owed(rounds, account.get(key, 0))
+            costs.append(charge(self._task, configuration, rounds, fidelity.client_sample_rate))
+        return costs
 
 
-def charge(task: Task, num_parameters: int, rounds: int, client_sample_rate: float) -> Cost:
-    """Return what some rounds of a course of a model of some size cost."""
-    charged = Fidelity(rounds, client_sample_rate)
-    return task.system.cost(num_parameters, task.num_clients, charged)
+class GridLedger:
+    """The same for the cells of a grid, as arrays.
+
+    With freeze-thaw it takes 4 N bytes for every configuration and client sample rate.
+    """
+
+    def __init__(self, setup: TrialSetup, number: int) -> None:
+        """Open the accounts of N environments whose search space is a grid."""
+        space = setup.search_space
+        cells = np.unravel_index(np.arange(space.grid_size), space.grid_shape)
+        account = [name for name in space.names if name != "round"]
+        self._rounds_of = _grid_of(setup, "round").astype(np.int32)[_flat(space, cells, ["round"])]
+        self._account_of = _flat(space, cells, account)
+        deciding = (*cost_names(setup.task), "client_sample_rate")
+        self._cost_of = _flat(space, cells, deciding)
+        self._times = _times_s(setup, deciding, self._rounds_of)
+        self._accounts: NDArray[np.int32] | None = None
+        if setup.freeze_thaw:
+            self._accounts = np.zeros((number, int(self._account_of.max()) + 1), dtype=np.int32)
+
+    def restart(self, where: Indices) -> None:
+        """Forget what some environments paid."""
+        if self._accounts is not None:
+            self._accounts[where] = 0
+
+    def pay(self, cells: Indices) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """Charge one cell per environment; return (N,) simulated seconds and (N,) rounds."""
+        rounds = self._rounds_of[cells]
+        if self._accounts is not None:
+            mine = np.arange(len(cells)), self._account_of[cells]
+            rounds, self._accounts[mine] = owed(rounds, self._accounts[mine])
+        return self._times[self._cost_of[cells], rounds], rounds
+
+
+def _times_s(
+    setup: TrialSetup, deciding: Sequence[str], rounds_of: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """Return (deciding grid points, rounds) simulated seconds, for every number of rounds."""
+    most = int(rounds_of.max())
+    asked = range(most + 1) if setup.freeze_thaw else np.unique(rounds_of).tolist()
+    space = setup.search_space
+    kept = SearchSpace(tuple(d for d in space.dimensions if d.name in deciding))
+    times = np.full((kept.grid_size, most + 1), np.nan)
+    for row, index in enumerate(np.ndindex(kept.grid_shape)):
+        point = {d.name: d.grid[i] for d, i in zip(kept.dimensions, index, strict=True)}
+        configuration = {**setup.fixed, **point}
+        rate = float(configuration["client_sample_rate"])
+        for rounds in asked:
+            times[row, rounds] = charge(setup.task, configuration, rounds, rate).time_s
+    return times
+
+
+def _flat(space: SearchSpace, cells: Sequence[Indices], names: Sequence[str]) -> Indices:
+    """Return the position of each cell among the grid points of some dimensions alone."""
+    axes = [axis for axis, name in enumerate(space.names) if name in names]
+    if not axes:
+        return np.zeros(space.grid_size, dtype=np.intp)
+    shape = [space.grid_shape[axis] for axis in axes]
+    return np.ravel_multi_index(tuple(cells[axis] for axis in axes), shape)
+
+
+def _grid_of(setup: TrialSetup, name: str) -> NDArray[Any]:
+    """Return the grid points of a dimension, or the one value that is fixed."""
+    space = setup.search_space
+    return np.array(space[name].grid if name in space.names else [setup.fixed[name]])

@@ -6,9 +6,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.envs.trial.history import History
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import METRICS, Evaluation, Split
+from fedhpo_gym.evaluation.records import METRICS, Split
 from fedhpo_gym.objectives import (
     CAP,
     FAIRNESS_NAMES,
@@ -57,40 +56,17 @@ def empty(spaces: gym.spaces.Dict) -> dict[str, NDArray[np.float32]]:
     }
 
 
-def observe(
-    spaces: gym.spaces.Dict,
-    evaluation: Evaluation,
-    privacy: PrivacyLedger,
-    history: History,
-    objective: Objective,
-) -> dict[str, NDArray[np.float32]]:
-    """Return the observation after the last trial of a history."""
-    incumbent = history.incumbent
-    raw: dict[str, ArrayLike] = {
-        "elapsed_time": [history.trials[-1].elapsed_s],
-        "trials": [len(history.trials)],
-        "incumbent": incumbent.action,
-        "incumbent_value": [objective.error(incumbent.values[objective.name])],
-    }
-    seen = {name: inside(spaces, name, value) for name, value in raw.items()}
-    return {**measure(spaces, evaluation, privacy), **seen}
-
-
 def measure(
     spaces: gym.spaces.Dict,
-    evaluation: Evaluation | Evaluations,
+    evaluations: Evaluations,
     privacy: PrivacyLedger | PrivacyLedgers,
 ) -> dict[str, NDArray[np.float32]]:
-    """Return what an observation says about the last trial alone.
+    """Return what observations say about B trials alone: (B, size) each.
 
-    One evaluation gives the shapes of the space, B evaluations a leading axis of B, which `privacy`
-    has only where it differs between them.
+    An entry lacks the leading axis where it is the same for all trials.
     """
-    raw: dict[str, ArrayLike] = {
-        metric: np.stack([evaluation.mean(split, metric) for split in SEEN_SPLITS], axis=-1)
-        for metric in METRICS
-    }
-    raw.update(fairness=client_fairness(evaluation), privacy=privacy.vector())
+    raw: dict[str, ArrayLike] = {m: evaluations.means(SEEN_SPLITS, m) for m in METRICS}
+    raw.update(fairness=client_fairness(evaluations), privacy=privacy.vector())
     return {name: inside(spaces, name, value) for name, value in raw.items()}
 
 

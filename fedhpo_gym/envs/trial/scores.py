@@ -2,93 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.envs.batched.layout import Layout
 from fedhpo_gym.envs.trial import observation
-from fedhpo_gym.envs.trial.env import TrialEnv
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import Evaluation
+from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.objectives import PrivacyLedger, PrivacyLedgers
-from fedhpo_gym.wrappers import ScalarizePenalty
 
-ScoredRows = tuple[NDArray[np.float32], NDArray[np.float64]]
+TIME_S, ROUNDS, ERROR, SHOWN, SCORES = range(5)
+"""Columns of the numbers: simulated seconds and rounds paid for (a ledger fills them in), unclipped
+error of the first objective, the same as an observation shows it; then scores, then values of the
+objectives."""
 
-TIME_S, ROUNDS, ERROR, SHOWN, PENALTY = range(5)
-"""Columns of the numbers: simulated seconds, rounds paid for, unclipped error of the first
-objective, the same as an observation shows it, penalty; then rewards, then objectives' values."""
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """What B evaluations say.
+
+    Attributes:
+        seen: (B, size) their part of the observations.
+        numbers: (B, columns) what decides the step; see `Scorer`.
+        details: (B, 4 + S) what only `info` says: test metrics, whether any of the S seeds
+            diverged, and the best round of each seed.
+    """
+
+    seen: NDArray[np.float32]
+    numbers: NDArray[np.float64]
+    details: NDArray[np.float64]
 
 
 class Scorer:
-    """Computes the two rows of an evaluation: its part of the observation, and numbers.
+    """Computes the rows of evaluations.
 
     Attributes:
-        rewards: columns of the reward: one, or one per objective.
+        scores: columns of the objectives' scores.
         values: columns of the objectives' values.
     """
 
-    def __init__(self, env: TrialEnv, scalarize: ScalarizePenalty | None, layout: Layout) -> None:
-        """Take objectives and spaces of an environment, and its scalarisation, if any."""
-        self._env = env
-        self._spaces = env.observation_space
-        self._scalarize = scalarize
+    def __init__(self, setup: TrialSetup, layout: Layout) -> None:
+        """Take the objectives of a setup, and where the entries of its observations lie."""
+        self._setup = setup
         self._layout = layout
-        count = len(env.objectives)
-        start, middle = PENALTY + 1, PENALTY + 1 + (1 if scalarize else count)
-        self.rewards = slice(start, middle)
-        self.values = slice(middle, middle + count)
+        count = len(setup.objectives)
+        self.scores = slice(SCORES, SCORES + count)
+        self.values = slice(SCORES + count, SCORES + 2 * count)
 
     @property
     def rule(self) -> tuple[Hashable, ...]:
-        """What scores depend on, besides the evaluation: equal rules give equal rows."""
-        penalty = self._scalarize.rule if self._scalarize else None
-        return tuple(o.name for o in self._env.objectives), penalty, tuple(self._layout.columns)
+        """What rows depend on, besides the evaluation: equal rules give equal rows."""
+        return self._setup.objective_names, tuple(self._layout.columns)
 
     @property
     def can_batch(self) -> bool:
         """Whether all objectives have `compute_many`."""
-        return all(objective.compute_many for objective in self._env.objectives)
+        return all(objective.compute_many for objective in self._setup.objectives)
 
-    def one(self, evaluation: Evaluation, privacy: PrivacyLedger) -> ScoredRows:
-        """Return the rows of one evaluation; its cost is left 0."""
-        values = [[o.compute(evaluation, privacy) for o in self._env.objectives]]
-        return self._rows(np.array(values), self._measure(evaluation, privacy))
-
-    def many(self, evaluations: Evaluations, privacy: PrivacyLedger | PrivacyLedgers) -> ScoredRows:
-        """Return the (B, ...) rows of many evaluations, bit for bit those of each alone.
-
-        `can_batch` must be true.
-        """
-        computers = [o.compute_many for o in self._env.objectives]
+    def values_of(
+        self, evaluations: Evaluations, privacy: PrivacyLedger | PrivacyLedgers
+    ) -> NDArray[np.float64]:
+        """Return (B, objectives) values; `can_batch` must be true."""
+        computers = [objective.compute_many for objective in self._setup.objectives]
         columns = [compute(evaluations, privacy) for compute in computers if compute]
-        return self._rows(np.stack(columns, axis=-1), self._measure(evaluations, privacy))
+        return np.stack(columns, axis=-1)
 
-    def _measure(
-        self, evaluation: Evaluation | Evaluations, privacy: PrivacyLedger | PrivacyLedgers
-    ) -> Mapping[str, NDArray[np.float32]]:
-        assert isinstance(self._spaces, gym.spaces.Dict)  # noqa: S101 - our own invariant
-        return observation.measure(self._spaces, evaluation, privacy)
-
-    def _rows(
-        self, values: NDArray[np.float64], measured: Mapping[str, NDArray[np.float32]]
+    def rows(
+        self,
+        evaluations: Evaluations,
+        privacy: PrivacyLedger | PrivacyLedgers,
+        values: NDArray[np.float64] | None = None,
     ) -> ScoredRows:
+        """Return the rows of B evaluations, bit for bit those of each alone; costs are left 0.
+
+        Args:
+            evaluations: the evaluations.
+            privacy: what they spend.
+            values: (B, objectives) values, where `can_batch` is false.
+        """
+        if values is None:
+            values = self.values_of(evaluations, privacy)
         seen = np.zeros((len(values), self._layout.size), dtype=np.float32)
-        self._layout.fill(seen, measured)
-        objectives = self._env.objectives
+        spaces = self._setup.observation_space
+        self._layout.fill(seen, observation.measure(spaces, evaluations, privacy))
+        objectives = self._setup.objectives
         errors = [o.errors(column) for o, column in zip(objectives, values.T, strict=True)]
-        # What TrialEnv returns is float32; ScalarizePenalty computes with what it gets.
-        scores = -np.stack(errors, axis=-1).astype(np.float32).astype(np.float64)
         numbers = np.zeros((len(values), self.values.stop))
         numbers[:, ERROR] = objectives[0].unclipped_errors(values[:, 0])
         numbers[:, SHOWN] = errors[0]
+        # What an environment returns is float32; a scalarisation computes with what it gets.
+        numbers[:, self.scores] = -np.stack(errors, axis=-1).astype(np.float32)
         numbers[:, self.values] = values
-        if self._scalarize is None:
-            numbers[:, self.rewards] = scores
-        else:
-            numbers[:, PENALTY] = self._scalarize.penalty(scores)
-            numbers[:, self.rewards.start] = scores[:, 0] - numbers[:, PENALTY]
-        return seen, numbers
+        test: Sequence[NDArray[np.float64]] = [evaluations.mean("test", m) for m in METRICS]
+        diverged = evaluations.diverged.any(axis=1)
+        details = np.column_stack([*test, diverged, evaluations.best_round])
+        return ScoredRows(seen, numbers, details)

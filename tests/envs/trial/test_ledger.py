@@ -1,19 +1,40 @@
-"""What a trial costs depends on the model its configuration shapes."""
+"""What a trial costs: by the model its configuration shapes, and by what was paid for before."""
 
 from __future__ import annotations
 
-import itertools
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedhpo_gym.envs.trial.ledger import CostLedger, charge
-from fedhpo_gym.envs.trial.vector_ledger import sizes, times_s
+from fedhpo_gym.backends import Backend
+from fedhpo_gym.envs.trial.ledger import GridLedger, Ledger, charge, owed
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task, get_task
 
 TASK = get_task("MLP-CreditG")
+FIRST_ENV = np.array([0])
+
+
+class Silent(Backend):
+    """Knows what can be asked, and is never asked."""
+
+    name = "silent"
+    fingerprint = "silent"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task, None, task.space.discretized(), task.stored_fidelity_space())
+
+    def _evaluate(self, configuration: Any, fidelity: Fidelity) -> Any:
+        raise AssertionError
+
+
+def setup(task: Task, freeze_thaw: bool) -> TrialSetup:
+    return TrialSetup(task, Silent(task), ("val_loss",), {}, freeze_thaw=freeze_thaw)
 
 
 def configuration(depth: int, width: int) -> dict[str, Value]:
@@ -27,19 +48,70 @@ def configuration(depth: int, width: int) -> dict[str, Value]:
 )
 def test_a_model_is_charged_by_its_size(depth: int, width: int, parameters: int) -> None:
     assert TASK.parameters_of(configuration(depth, width)) == parameters
-    cost = CostLedger(TASK, freeze_thaw=False).pay(configuration(depth, width), Fidelity(2, 1.0))
+    query = configuration(depth, width), Fidelity(2, 1.0)
+    [cost] = Ledger(setup(TASK, freeze_thaw=False), 1).pay(FIRST_ENV, [query])
     assert cost.upload_bytes == 2 * 5 * 4 * parameters
     assert cost == TASK.system.cost(parameters, 5, Fidelity(2, 1.0))
 
 
+ASKED, OWED = (100, 200, 56, 500, 500, 501), (100, 100, 0, 300, 0, 1)
+
+
+def test_the_most_rounds_paid_for_count_and_not_the_last() -> None:
+    ledger = Ledger(setup(TASK, freeze_thaw=True), 1)
+    point = configuration(1, 16)
+    costs = [ledger.pay(FIRST_ENV, [(point, Fidelity(asked, 1.0))])[0] for asked in ASKED]
+    assert tuple(cost.rounds for cost in costs) == OWED
+    paid = np.zeros(1, dtype=np.int32)
+    for asked, expected in zip(ASKED, OWED, strict=True):
+        rounds, paid = owed(np.array([asked], dtype=np.int32), paid)
+        assert rounds.tolist() == [expected]
+
+
+def test_another_configuration_or_rate_is_an_account_of_its_own() -> None:
+    ledger = Ledger(setup(TASK, freeze_thaw=True), 2)
+    small, large, full = configuration(1, 16), configuration(2, 16), Fidelity(100, 1.0)
+    queries = [(small, full), (large, full), (small, Fidelity(100, 0.2)), (small, full)]
+    costs = [ledger.pay(FIRST_ENV, [query])[0].rounds for query in queries]
+    assert costs == [100, 100, 100, 0]
+    assert ledger.pay(np.array([1]), [(small, full)])[0].rounds == 100, "another environment pays"
+    ledger.restart(FIRST_ENV)
+    assert ledger.pay(np.array([0, 1]), [(small, full)] * 2)[0].rounds == 100
+
+
 @pytest.mark.parametrize("task", [TASK, get_task("LR-CreditG")], ids=lambda task: task.name)
-def test_costs_of_many_trials_are_those_of_each(task: Task) -> None:
-    cells = list(itertools.product((3, 1), (64, 16, 1024), (1, 500), (0.2, 1.0)))
-    names = ("model_depth", "model_width", "round", "client_sample_rate")
-    columns = dict(zip(names, map(np.array, zip(*cells, strict=True)), strict=True))
-    found = sizes(task, columns)
-    times = times_s(task, found, columns["round"], columns["client_sample_rate"])
-    for (depth, width, rounds, rate), size, time in zip(cells, found, times, strict=True):
-        expected = task.parameters_of(configuration(depth, width))
-        assert size == expected
-        assert time == charge(task, expected, rounds, rate).time_s
+@pytest.mark.parametrize("freeze_thaw", [False, True])
+@given(data=st.data())
+def test_a_grid_is_paid_as_queries_are(task: Task, freeze_thaw: bool, data: st.DataObject) -> None:
+    known = _ledgers(task, freeze_thaw)
+    asked, grid, alone = known
+    space = asked.search_space
+    few = st.integers(0, min(40, space.grid_size - 1))
+    step = max(1, space.grid_size // 41)
+    grid.restart(np.arange(3))
+    alone.restart(range(3))
+    for _ in range(5):
+        cells = np.array([data.draw(few) * step for _ in range(3)])
+        queries = []
+        for cell in cells:
+            index = np.unravel_index(cell, space.grid_shape)
+            values = {d.name: d.grid[i] for d, i in zip(space.dimensions, index, strict=True)}
+            queries.append(asked.query(values))
+        times, rounds = grid.pay(cells)
+        costs = alone.pay(np.arange(3), queries)
+        assert times.tolist() == [cost.time_s for cost in costs]
+        assert rounds.tolist() == [cost.rounds for cost in costs]
+        for query, cost in zip(queries, costs, strict=True):
+            rate = query[1].client_sample_rate
+            assert cost == charge(task, query[0], cost.rounds, rate)
+
+
+_KNOWN: dict[tuple[str, bool], tuple[TrialSetup, GridLedger, Ledger]] = {}
+
+
+def _ledgers(task: Task, freeze_thaw: bool) -> tuple[TrialSetup, GridLedger, Ledger]:
+    key = (task.name, freeze_thaw)
+    if key not in _KNOWN:
+        asked = setup(task, freeze_thaw)
+        _KNOWN[key] = asked, GridLedger(asked, 3), Ledger(asked, 3)
+    return _KNOWN[key]

@@ -1,0 +1,218 @@
+"""The decision process of trial environments, for N episodes at once; one is the case N = 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
+from fedhpo_gym.envs.trial.ledger import charge
+from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, Scorer
+from fedhpo_gym.envs.trial.setup import Query, TrialSetup
+from fedhpo_gym.envs.trial.sources import make_row_source
+from fedhpo_gym.evaluation.records import METRICS
+
+Numbers = NDArray[np.float64]
+PAST = ("elapsed_time", "trials", "incumbent_value")
+"""Entries of an observation that depend on the past, besides the incumbent's action."""
+
+
+@dataclass
+class Episodes:
+    """The state of N episodes.
+
+    Attributes:
+        trials: (N,) trials since reset.
+        rounds: (N,) communication rounds paid for since reset.
+        elapsed_s: (N,) simulated seconds since reset.
+        handles: (N,) handles of the last queries; see `RowSource`.
+        numbers: (N, columns) what the last trials brought; see `Scorer`.
+        best: (N,) handles of the incumbents' queries.
+        best_trial: (N,) numbers of the incumbents.
+        best_numbers: (N, columns) what the incumbents brought; NaN before the first trial.
+    """
+
+    trials: NDArray[np.int64]
+    rounds: NDArray[np.int64]
+    elapsed_s: NDArray[np.float64]
+    handles: NDArray[Any]
+    numbers: Numbers
+    best: NDArray[Any]
+    best_trial: NDArray[np.int64]
+    best_numbers: Numbers
+
+    @classmethod
+    def start(cls, number: int, columns: int, handle_type: type) -> Episodes:
+        """Return the state of N episodes before their first trial."""
+        return cls(
+            trials=np.zeros(number, np.int64),
+            rounds=np.zeros(number, np.int64),
+            elapsed_s=np.zeros(number),
+            handles=np.zeros(number, handle_type),
+            numbers=np.zeros((number, columns)),
+            best=np.zeros(number, handle_type),
+            best_trial=np.zeros(number, np.int64),
+            best_numbers=np.full((number, columns), np.nan),
+        )
+
+    def restart(self, where: Indices) -> None:
+        """Start some episodes again."""
+        self.trials[where] = self.rounds[where] = self.best_trial[where] = 0
+        self.elapsed_s[where] = 0.0
+        self.best_numbers[where] = np.nan
+
+    def add(self, handles: NDArray[Any], numbers: Numbers) -> Mask:
+        """Add a trial to every episode; return where it is the new incumbent.
+
+        A trial becomes the incumbent if its error is strictly lower: the first of equals stays.
+        """
+        self.handles, self.numbers = handles, numbers
+        self.trials += 1
+        self.rounds += numbers[:, ROUNDS].astype(np.int64)
+        self.elapsed_s += numbers[:, TIME_S]
+        # Not "lower": the first trial is better than NaN, whatever its error.
+        better: Mask = ~(numbers[:, ERROR] >= self.best_numbers[:, ERROR])
+        if better.any():
+            self.best[better] = handles[better]
+            self.best_trial[better] = self.trials[better]
+            self.best_numbers[better] = numbers[better]
+        return better
+
+
+class TrialProcess:
+    """N episodes of trials of one setup.
+
+    Attributes:
+        setup: what they have in common.
+        episodes: where they stand.
+        frame: (N, layout.size) the observations; every step writes into it.
+        scores: columns of the scores in what `step` returns.
+    """
+
+    def __init__(self, setup: TrialSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
+        """Start N episodes.
+
+        Args:
+            setup: what they have in common.
+            layout: where the entries of an observation lie.
+            frame: (N, layout.size) where observations go.
+        """
+        self.setup = setup
+        self.frame = frame
+        number = len(frame)
+        self._scorer = Scorer(setup, layout)
+        self._source = make_row_source(setup, self._scorer, number)
+        self.scores = self._scorer.scores
+        self.episodes = Episodes.start(number, self._scorer.values.stop, self._source.handle_type)
+        self._incumbent = layout.columns["incumbent"]
+        self._actions = np.zeros((number, len(setup.search_space)), dtype=np.float32)
+        self._past = [layout.columns[name].start for name in PAST]
+        boxes = [setup.observation_space[name] for name in PAST]
+        self._low = np.concatenate([box.low for box in boxes]).astype(np.float64)  # type: ignore[attr-defined]
+        self._high = np.concatenate([box.high for box in boxes]).astype(np.float64)  # type: ignore[attr-defined]
+
+    def restart(self, where: Indices) -> None:
+        """Forget all trials of some episodes and set their clocks to zero."""
+        self.episodes.restart(where)
+        self._source.restart(where)
+
+    def step(self, actions: NDArray[np.floating], active: Mask) -> Numbers:
+        """Evaluate one query per episode; return (N, columns) what they brought.
+
+        Args:
+            actions: (N, n) actions in [-1, 1].
+            active: (N,) episodes that step; what happens to the others does not matter.
+        """
+        state, frame = self.episodes, self.frame
+        handles, numbers = self._source.answer(actions, active, frame)
+        better = state.add(handles, numbers)
+        if better.any():
+            self._actions[better] = np.clip(actions[better].astype(np.float32), -1.0, 1.0)
+        frame[:, self._incumbent] = self._actions
+        past = np.empty((len(numbers), len(PAST)))
+        past[:, 0], past[:, 1] = state.elapsed_s, state.trials
+        past[:, 2] = state.best_numbers[:, SHOWN]
+        np.maximum(past, self._low, out=past)
+        frame[:, self._past] = np.minimum(past, self._high, out=past)
+        return numbers
+
+    def query_of(self, handle: Any) -> Query:
+        """Return the configuration and the fidelity that a handle of `episodes` stands for."""
+        return self._source.query(handle)
+
+    def values(self, numbers: Numbers) -> Numbers:
+        """Return the (..., objectives) values in (..., columns) numbers."""
+        return numbers[..., self._scorer.values]
+
+    def named(self, numbers: Numbers) -> dict[str, float]:
+        """Return the values of the objectives in (columns,) numbers, by name."""
+        found = numbers[self._scorer.values].tolist()
+        return dict(zip(self.setup.objective_names, found, strict=True))
+
+    def info(self, index: int) -> dict[str, Any]:
+        """Return the `info` of an episode's last step as plain data."""
+        state, numbers = self.episodes, self.episodes.numbers[index]
+        configuration, fidelity = self.query_of(state.handles[index])
+        rounds = int(numbers[ROUNDS])
+        cost = charge(self.setup.task, configuration, rounds, fidelity.client_sample_rate)
+        best_configuration, best_fidelity = self._source.query(state.best[index])
+        found = self._source.details(index, state.handles[index]).tolist()
+        return {
+            "trial": int(state.trials[index]),
+            "configuration": configuration,
+            "fidelity": dict(vars(fidelity)),
+            "objectives": self.named(numbers),
+            "cost": dict(vars(cost)),
+            "elapsed_s": float(state.elapsed_s[index]),
+            "incumbent": {
+                "trial": int(state.best_trial[index]),
+                "configuration": best_configuration,
+                "fidelity": dict(vars(best_fidelity)),
+                **self.named(state.best_numbers[index]),
+            },
+            "test": dict(zip(METRICS, found[: len(METRICS)], strict=True)),
+            "best_round": [int(number) for number in found[len(METRICS) + 1 :]],
+            "diverged": bool(found[len(METRICS)]),
+        }
+
+    def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries.
+
+        Args:
+            names: of "configuration" and "fidelity", those to say, too.
+        """
+        state = self.episodes
+        values = self.values(state.numbers)
+        info: dict[str, Any] = {
+            "trial": state.trials,
+            "elapsed_s": state.elapsed_s,
+            "objectives": {
+                name: values[:, column] for column, name in enumerate(self.setup.objective_names)
+            },
+            "cost": {
+                "time_s": state.numbers[:, TIME_S],
+                "rounds": state.numbers[:, ROUNDS].astype(np.int64),
+            },
+            "incumbent": {"trial": state.best_trial},
+        }
+        if names:
+            info.update(self._asked(names))
+        return info
+
+    def _asked(self, names: tuple[str, ...]) -> dict[str, dict[str, NDArray[Any]]]:
+        silent = self.setup.decode(np.zeros(len(self.setup.search_space)))
+        pairs = [
+            silent if handle is None else self._source.query(handle)
+            for handle in self.episodes.handles
+        ]
+        columns = {
+            "configuration": [configuration for configuration, _ in pairs],
+            "fidelity": [dict(vars(fidelity)) for _, fidelity in pairs],
+        }
+        return {
+            name: {key: np.array([row[key] for row in columns[name]]) for key in columns[name][0]}
+            for name in names
+        }

@@ -1,0 +1,130 @@
+"""What the episodes of a trial environment have in common: who answers what, and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends import Backend
+from fedhpo_gym.envs.trial import observation
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.objectives import Objective, get_objective
+from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.tasks import Task
+
+Query = tuple[dict[str, Value], Fidelity]
+"""A configuration and the fidelity it is evaluated at."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrialSetup:
+    """A task, a backend that answers it, and what an action leaves open.
+
+    Attributes:
+        task: the task.
+        backend: where numbers come from.
+        objective_names: names of the objectives; the first ranks trials.
+        fixed: fidelity dimensions that are no part of the action, by name.
+        grid: offer only the grid of the task's tables, whatever the backend could answer.
+        freeze_thaw: more rounds of a configuration already tried cost only the difference.
+
+    Raises:
+        UnknownNameError: an objective or a fidelity dimension does not exist.
+        InvalidArgumentError: an argument is out of its range.
+        OffGridError: a fixed fidelity is not on the grid.
+    """
+
+    task: Task
+    backend: Backend
+    objective_names: tuple[str, ...]
+    fixed: Mapping[str, Value]
+    grid: bool = False
+    freeze_thaw: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what is named."""
+        for name, value in self.fixed.items():
+            self._fidelities[name].validate(value, "fidelity")
+        self.objectives  # noqa: B018 - an unknown name is said now
+        self.search_space  # noqa: B018 - so is a fidelity that does not exist
+
+    @cached_property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The objectives, in the order of the reward vector."""
+        return tuple(get_objective(name) for name in self.objective_names)
+
+    @cached_property
+    def _space(self) -> SearchSpace:
+        return self.task.space.discretized() if self.grid else self.backend.space
+
+    @cached_property
+    def _fidelities(self) -> SearchSpace:
+        answered = self.backend.fidelity_space
+        return self.task.stored_fidelity_space().within(answered) if self.grid else answered
+
+    @cached_property
+    def search_space(self) -> SearchSpace:
+        """What an action is decoded to: configuration, then free fidelity dimensions."""
+        free = self._fidelities.fix(self.fixed)
+        return SearchSpace((*self._space.dimensions, *free.dimensions))
+
+    @cached_property
+    def action_space(self) -> gym.spaces.Box:
+        """Box [-1, 1]^n, one coordinate per dimension of `search_space`."""
+        return gym.spaces.Box(-1.0, 1.0, (len(self.search_space),), np.float32)
+
+    @cached_property
+    def observation_space(self) -> gym.spaces.Dict:
+        """What one environment shows; see `TrialEnv`."""
+        return observation.space(len(self.search_space), self.objectives[0])
+
+    @cached_property
+    def reward_space(self) -> gym.spaces.Box:
+        """Bounds of the scores of the objectives."""
+        scores = [sorted((o.score(o.bounds[0]), o.score(o.bounds[1]))) for o in self.objectives]
+        low, high = np.array(scores, dtype=np.float32).T
+        return gym.spaces.Box(low, high, dtype=np.float32)
+
+    def decode(self, action: NDArray[np.floating]) -> Query:
+        """Return the configuration and the fidelity that an (n,) action asks for.
+
+        Raises:
+            InvalidArgumentError: the action is not in the action space.
+        """
+        return self.query(self.search_space.decode(action))
+
+    def query(self, values: Mapping[str, Value]) -> Query:
+        """Return the configuration and the fidelity that values of `search_space` stand for."""
+        names, size = self.search_space.names, len(self._space)
+        configuration = {name: values[name] for name in names[:size]}
+        chosen = {**self.fixed, **{name: values[name] for name in names[size:]}}
+        return configuration, Fidelity(int(chosen["round"]), float(chosen["client_sample_rate"]))
+
+    def describe(self) -> dict[str, object]:
+        """Return what `reset` says: where the numbers of the coming episode come from."""
+        return {
+            "task": self.task.name,
+            "backend": self.backend.name,
+            "fingerprint": self.backend.fingerprint,
+            "seeds": list(self.backend.seeds),
+            "objective_names": list(self.objective_names),
+        }
+
+
+def checked_names(objectives: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of objectives.
+
+    Raises:
+        InvalidArgumentError: they are no list with at least one name.
+    """
+    if isinstance(objectives, str) or not isinstance(objectives, Sequence) or not objectives:
+        raise InvalidArgumentError(
+            f"`objectives` must be a list with at least one name, got {objectives!r}"
+        )
+    return tuple(objectives)
