@@ -88,12 +88,23 @@ class Backend(ABC):
         """
         return self._evaluate_many([self._checked_query(*query) for query in queries])
 
+    def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
+        """Return values of some fidelity dimensions as the legal numbers they equal.
+
+        Raises:
+            UnknownNameError: a name is no fidelity dimension.
+            InvalidArgumentError: a value is not among those the backend answers.
+            OffGridError: a value is in range, but not on the grid.
+        """
+        space = self.fidelity_space
+        return {name: space[name].validate(value, "fidelity") for name, value in values.items()}
+
     def _checked_query(
         self, configuration: Mapping[str, object], fidelity: Fidelity
     ) -> tuple[dict[str, Value], Fidelity]:
         checked = self.space.validate(configuration)
         request = {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}
-        valid = self.fidelity_space.validate(request, "fidelity")
+        valid = self.check_fidelity(request)
         exact = Fidelity(int(valid["round"]), float(valid["client_sample_rate"]))
         return checked, exact
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedhpo_gym.backends.base import Backend, Query
+from fedhpo_gym.backends.base import Backend
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Value
@@ -38,16 +38,9 @@ class SurrogateModel(Backend):
         """See `Backend.fingerprint`."""
         return f"surrogate-sha256:{self._surrogate.sha256}"
 
-    def evaluate(self, configuration: Mapping[str, object], fidelity: Fidelity) -> Evaluation:
-        """See `Backend.evaluate`."""
-        self._surrogate.require_fidelity(fidelity)
-        return super().evaluate(configuration, fidelity)
-
-    def evaluate_many(self, queries: Sequence[Query]) -> Evaluations:
-        """See `Backend.evaluate_many`."""
-        for _, fidelity in queries:
-            self._surrogate.require_fidelity(fidelity)
-        return super().evaluate_many(queries)
+    def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
+        """See `Backend.check_fidelity`."""
+        return self._surrogate.check_fidelity(values)
 
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         return self._surrogate.evaluate(configuration, fidelity, self.seeds)

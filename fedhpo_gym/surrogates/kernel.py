@@ -55,6 +55,17 @@ class Kernel:
         return self._stored
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n, outputs) for (n, features)."""
+        """Return (..., n, outputs) for (..., n, features).
+
+        Leading axes change no bit: a product of matrices rounds differently for other numbers of
+        rows, so every group of n rows is multiplied on its own.
+        """
+        if rows.ndim == 2:
+            return self._predict(rows)
+        groups = rows.reshape(-1, *rows.shape[-2:])
+        predicted = np.stack([self._predict(group) for group in groups])
+        return predicted.reshape(*rows.shape[:-1], -1)
+
+    def _predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         values = matern(rows.astype(np.float64) * self._stretch, self._points) @ self._weights
         return values.astype(np.float32)

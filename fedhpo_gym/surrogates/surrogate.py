@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from fedhpo_gym.archive import arrays_beside, read_arrays, reading_card, write_a
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
-from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates.inputs import InputEncoding
 from fedhpo_gym.surrogates.model import OutcomeModel
 from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics, weights_of
@@ -86,7 +87,7 @@ class Surrogate:
                 the surrogate does not know a seed.
             DamagedDataError: the file of the model is damaged; names the repair command.
         """
-        self.require_fidelity(fidelity)
+        self.check_fidelity(asdict(fidelity))
         where = self._seed_rows(seeds)
         outputs = self.predict(self.inputs.one(configuration, fidelity, where))
         rounds = np.full(len(where), fidelity.round)
@@ -160,18 +161,22 @@ class Surrogate:
                 f'got {seeds!r}; use one of them or backend="raw"'
             )
 
-    def require_fidelity(self, fidelity: Fidelity) -> None:
-        """Check that the surrogate was fitted on such rounds and client sample rates.
+    def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
+        """Return values of some fidelity dimensions as the legal numbers they equal.
 
         Raises:
-            InvalidArgumentError: it would have to guess beyond its data.
+            UnknownNameError: a name is no fidelity dimension.
+            InvalidArgumentError: the surrogate would have to guess beyond its data.
         """
-        asked = {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}
+        space = self.fidelity_space
         try:
-            self.fidelity_space.validate(asked, "fidelity")
+            return {name: space[name].validate(value, "fidelity") for name, value in values.items()}
         except InvalidArgumentError as error:
+            rounds, rates = space["round"], space["client_sample_rate"]
             raise InvalidArgumentError(
-                f"{error} Surrogate {self.name} knows no others; ask for one of these, or use "
+                f"{error} Surrogate {self.name} knows no others: it was fitted on courses of "
+                f"{rounds.low} to {rounds.high} rounds with client sample rates of {rates.low} to "
+                f"{rates.high}, and would have to guess beyond them; ask for one of these, or use "
                 'backend="raw"'
             ) from error
 

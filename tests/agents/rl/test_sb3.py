@@ -57,16 +57,20 @@ def test_every_id_trains_without_glue(name: str) -> None:
     assert action in env.action_space
 
 
-def test_an_id_trains_in_its_vector_form() -> None:
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [(ID, {}), ("FedHPO-GNN-Cora-v0", {"algorithm": "fedopt"})],  # a table; a kernel surrogate
+)
+def test_an_id_trains_in_its_vector_form(name: str, arguments: dict[str, Any]) -> None:
+    arguments = {"budget_trials": 3, **arguments}
     training = door.train(
-        ID, steps=16, seed=0, num_envs=2, env_arguments={"budget_trials": 3},
-        settings=SETTINGS["PPO"],
-    )  # fmt: skip
+        name, steps=16, seed=0, num_envs=2, env_arguments=arguments, settings=SETTINGS["PPO"]
+    )
     assert len(training.episode_returns) >= 4
     origin = training.policy.origin
-    assert origin["environments"] == [ID]
+    assert origin["environments"] == [name]
     assert {"num_envs", "share_starts", "layers", "seed", "steps"} <= set(origin)
-    env = gym.make(ID, budget_trials=3)
+    env = gym.make(name, **arguments)
     steps = list(
         run_episode(env, make_agent("policy", env.action_space, 0, policy=training.policy), 0)
     )
