@@ -106,6 +106,6 @@ def _checked(name: str, value: float) -> float:
     whole = name != "budget_s"
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not is_number or not 0 < value < math.inf or (whole and value != int(value)):
-        rule = "a whole number of at least 1" if whole else "positive and finite"
+        rule = "a positive whole number" if whole else "positive and finite"
         raise InvalidArgumentError(f"`{name}` must be {rule}, got {value!r}")
     return value

@@ -85,6 +85,7 @@ class GridLedger:
 
     def __init__(self, setup: TrialSetup, number: int) -> None:
         """Open the accounts of N environments whose search space is a grid."""
+        self._setup, self._number = setup, number
         space = setup.search_space
         cells = np.unravel_index(np.arange(space.grid_size), space.grid_shape)
         account = [name for name in space.names if name != "round"]
@@ -96,6 +97,16 @@ class GridLedger:
         self._accounts: NDArray[np.int32] | None = None
         if setup.freeze_thaw:
             self._accounts = np.zeros((number, int(self._account_of.max()) + 1), dtype=np.int32)
+
+    def __getstate__(self) -> tuple[TrialSetup, int, NDArray[np.int32] | None]:
+        """Leave out what is quick to compute."""
+        return self._setup, self._number, self._accounts
+
+    def __setstate__(self, state: tuple[TrialSetup, int, NDArray[np.int32] | None]) -> None:
+        """Compute it again."""
+        setup, number, accounts = state
+        GridLedger.__init__(self, setup, number)
+        self._accounts = accounts
 
     def restart(self, where: Indices) -> None:
         """Forget what some environments paid."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import gymnasium as gym
@@ -54,6 +54,10 @@ class TrialSetup:
             self._fidelities[name].validate(value, "fidelity")
         self.objectives  # noqa: B018 - an unknown name is said now
         self.search_space  # noqa: B018 - so is a fidelity that does not exist
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what is derived: objectives hold functions, which cannot be pickled."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def objectives(self) -> tuple[Objective, ...]:

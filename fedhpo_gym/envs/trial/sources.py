@@ -111,7 +111,8 @@ class BackendSource:
 
     def query(self, handle: Query) -> Query:
         """See `RowSource.query`."""
-        return handle
+        configuration, fidelity = handle
+        return dict(configuration), fidelity  # the caller may write into it
 
     def details(self, index: int, handle: Query) -> NDArray[np.float64]:
         """See `RowSource.details`."""

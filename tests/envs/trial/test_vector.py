@@ -451,9 +451,8 @@ class StoresLittle(Analytic, StoredBackend):
 
 def test_a_backend_that_lacks_cells_of_the_grid_is_refused() -> None:
     task = get_task("LR-CreditG")
-    env = TrialEnv(task, StoresLittle(task), grid=True)
     with pytest.raises(OffGridError, match="nearest legal values are 4, 64"):
-        TrialVectorEnv(N, BudgetTermination(env, budget_trials=3))
+        TrialEnv(task, StoresLittle(task), grid=True)
 
 
 def test_the_analytic_backend_has_a_vector_form_too() -> None:
