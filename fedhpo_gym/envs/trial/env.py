@@ -82,6 +82,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         fidelity: Mapping[str, Value] | None = None,
         grid: bool = False,
         freeze_thaw: bool = False,
+        reward_transform: str = "clip",
         render_mode: str | None = None,
     ) -> None:
         """Create the environment.
@@ -93,6 +94,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             fidelity: fidelity dimensions that are fixed; they leave the action.
             grid: offer only the grid of the task's tables, whatever the backend could answer.
             freeze_thaw: more rounds of a configuration already tried cost only the difference.
+            reward_transform: how objectives without a worst bound become scores.
             render_mode: "human", "rgb_array" or None.
 
         Raises:
@@ -107,7 +109,9 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.render_mode = render_mode
         self._window: int | None = None
         names, fixed = checked_names(objectives), dict(fidelity or {})
-        self._use(TrialSetup(task, backend, names, fixed, grid=grid, freeze_thaw=freeze_thaw))
+        self._use(
+            TrialSetup(task, backend, names, fixed, reward_transform, grid, freeze_thaw)
+        )
 
     def _use(self, setup: TrialSetup) -> None:
         """Follow a setup from the next `reset` on."""

@@ -31,6 +31,7 @@ class TrialSetup:
         backend: where numbers come from.
         objective_names: names of the objectives; the first ranks trials.
         fixed: fidelity dimensions that are no part of the action, by name.
+        transform: how objectives without a worst bound become scores.
         grid: offer only the grid of the task's tables, whatever the backend could answer.
         freeze_thaw: more rounds of a configuration already tried cost only the difference.
 
@@ -44,6 +45,7 @@ class TrialSetup:
     backend: Backend
     objective_names: tuple[str, ...]
     fixed: Mapping[str, Value]
+    transform: str = "clip"
     grid: bool = False
     freeze_thaw: bool = False
 
@@ -62,7 +64,8 @@ class TrialSetup:
     @cached_property
     def objectives(self) -> tuple[Objective, ...]:
         """The objectives, in the order of the reward vector."""
-        return tuple(get_objective(name) for name in self.objective_names)
+        named = (get_objective(name) for name in self.objective_names)
+        return tuple(objective.with_transform(self.transform) for objective in named)
 
     @cached_property
     def _space(self) -> SearchSpace:

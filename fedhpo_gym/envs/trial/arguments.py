@@ -1,0 +1,111 @@
+"""The arguments of trial environments: one record, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fedhpo_gym.backends import Backend, default_backend, make_backend
+from fedhpo_gym.envs.arguments import changed_system
+from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.space import Value
+from fedhpo_gym.tasks import Task, get_task
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialArguments:
+    """What `gymnasium.make` takes for `FedHPO-<Model>-<Dataset>` ids, beside rendering.
+
+    Attributes:
+        task: name in the catalogue.
+        backend: "tabular", "surrogate" or "raw"; None for the first of the former two that has
+            numbers.
+        algorithm: name of the FL algorithm.
+        alpha: concentration of the LDA partition.
+        preprocessing: "label_encoded" (the paper's) or "standardized".
+        settings: fixed hyperparameters that are not in the search space, such as `epsilon` of
+            NbAFL.
+        seed: answer for one seed; None averages over the task's seeds.
+        device: torch device of the raw backend.
+        system: parameters of the system model that differ from the task's.
+        objectives: names of the objectives; the first ranks trials.
+        constraints: soft constraints of `ScalarizePenalty`.
+        fidelity: fidelity dimensions that are fixed.
+        grid: offer only the grid of the task's tables.
+        freeze_thaw: more rounds of a configuration already tried cost only the difference.
+        reward_transform: how objectives without a worst bound become scores: "clip" cuts them off,
+            "squash" orders all of them; see `fedhpo_gym.objectives.transforms`.
+        budget_s: simulated seconds; the task's budget if no budget is given.
+        budget_rounds: communication rounds.
+        budget_trials: number of trials.
+        vector_reward: leave the reward a vector.
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range.
+        UnknownNameError: a name does not exist.
+    """
+
+    task: str
+    backend: str | None = None
+    algorithm: str = "fedavg"
+    alpha: float = 0.5
+    preprocessing: str = "label_encoded"
+    settings: Mapping[str, float] | None = None
+    seed: int | None = None
+    device: str | None = None
+    system: Mapping[str, Any] | None = None
+    objectives: Sequence[str] = DEFAULT_OBJECTIVES
+    constraints: Mapping[str, Any] | None = None
+    fidelity: Mapping[str, Value] | None = None
+    grid: bool = False
+    freeze_thaw: bool = False
+    reward_transform: str = "clip"
+    budget_s: float | None = None
+    budget_rounds: int | None = None
+    budget_trials: int | None = None
+    vector_reward: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what concerns several fields."""
+        if self.constraints and self.vector_reward:
+            raise InvalidArgumentError("`constraints` need a scalar reward; use the id without MO-")
+        if self.device is not None and self.backend != "raw":
+            raise InvalidArgumentError(
+                f'`device` is for backend="raw" only, got backend={self.backend!r}'
+            )
+        self.variant  # noqa: B018 - a name that does not exist is said now
+
+    @cached_property
+    def variant(self) -> Task:
+        """The task with what the arguments change."""
+        task = get_task(self.task).variant(
+            algorithm=self.algorithm, alpha=self.alpha, preprocessing=self.preprocessing
+        )
+        if self.settings:
+            task = task.fix(self.settings)
+        return task.variant(system=changed_system(task.system, self.system or {}))
+
+    @property
+    def budgets(self) -> dict[str, float | int | None]:
+        """The budgets; the task's if none is given."""
+        given = {
+            "budget_s": self.budget_s,
+            "budget_rounds": self.budget_rounds,
+            "budget_trials": self.budget_trials,
+        }
+        if all(value is None for value in given.values()):
+            given["budget_s"] = self.variant.budget_s
+        return given
+
+    def open_backend(self) -> Backend:
+        """Open what answers.
+
+        Raises:
+            MissingDataError: it has nothing to answer from; says what to do.
+        """
+        name = default_backend(self.variant) if self.backend is None else self.backend
+        options = {} if self.device is None else {"device": self.device}
+        return make_backend(name, self.variant, seed=self.seed, **options)
