@@ -5,15 +5,22 @@ from types import MappingProxyType
 from typing import Final
 
 from fedhpo_gym.errors import unknown_name
-from fedhpo_gym.objectives.base import Objective
+from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.fairness import (
     FAIRNESS,
     FAIRNESS_NAMES,
+    WORST_FAIRNESS,
     client_fairness,
     fairness_objective,
     fairness_vector,
 )
-from fedhpo_gym.objectives.performance import MAX_LOSS, PERFORMANCE, performance_objective
+from fedhpo_gym.objectives.performance import (
+    MAX_LOSS,
+    PERFORMANCE,
+    performance,
+    performance_objective,
+    performances,
+)
 from fedhpo_gym.objectives.privacy import (
     CAP,
     NO_PRIVACY,
@@ -47,6 +54,7 @@ def get_objective(name: str) -> Objective:
 __all__ = [
     "CAP",
     "FAIRNESS_NAMES",
+    "LARGEST",
     "MAX_LOSS",
     "NO_PRIVACY",
     "OBJECTIVES",
@@ -55,13 +63,16 @@ __all__ = [
     "Objective",
     "PrivacyLedger",
     "PrivacyLedgers",
+    "WORST_FAIRNESS",
     "client_fairness",
     "epsilon_from_renyi",
     "fairness_objective",
     "fairness_vector",
     "gaussian_ledger",
     "get_objective",
+    "performance",
     "performance_objective",
+    "performances",
     "privacy_objective",
     "renyi_gaussian",
 ]

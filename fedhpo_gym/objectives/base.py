@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,20 @@ from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation
 from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
 
+LARGEST: Final = float(np.finfo(np.float32).max)
+"""The worst value where values have no worst bound: the largest that is finite as float32."""
+
 
 @dataclass(frozen=True)
 class Objective:
     """One named quantity of an evaluation.
+
+    An evaluation that diverged, under any of its seeds and by the requested round, has the
+    ``worst`` value of every objective that is read off the model. Its metrics are still there, at
+    the best round before, but they are luck: who wants that model asks for fewer rounds, and gets
+    it. A mean over the seeds that survived would call a configuration good that fails one time in
+    three, and a model of which nothing is left is perfectly fair. Whether a trial failed decides
+    alone, so that one bit in ``info`` explains its reward. What was spent, privacy, was spent.
 
     Whoever ranks configurations uses ``error`` or ``score``; nobody asks for the direction.
 
@@ -35,6 +46,7 @@ class Objective:
         compute: Reads the value off an evaluation and the privacy spent on it.
         compute_many: The same for B evaluations at once, bit for bit; without it, vector
             environments compute one evaluation after the other.
+        open_ended: Whether values beyond the worse of the bounds occur.
 
     Raises:
         InvalidArgumentError: The bounds are not finite or not in order.
@@ -48,6 +60,7 @@ class Objective:
     compute_many: (
         Callable[[Evaluations, PrivacyLedger | PrivacyLedgers], NDArray[np.float64]] | None
     ) = None
+    open_ended: bool = False
 
     def __post_init__(self) -> None:
         """Check the bounds."""
@@ -57,6 +70,14 @@ class Objective:
                 f"Objective {self.name!r}: `bounds` must be finite and increasing, "
                 f"got {self.bounds!r}."
             )
+
+    @property
+    def worst(self) -> float:
+        """The value of an evaluation that diverged: no other is worse; always finite."""
+        low, high = self.bounds
+        if self.open_ended:
+            return LARGEST if self.minimize else -LARGEST
+        return high if self.minimize else low
 
     def error(self, value: float) -> float:
         """Return ``value`` clipped to the bounds and signed so that lower is better."""

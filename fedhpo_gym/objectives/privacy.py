@@ -25,7 +25,7 @@ CAP: Final = 1e4
 _SEARCH_ORDERS: Final = range(2, 256)
 _QUADRATURE_STEP: Final = 0.25
 _LEAST_NOISE: Final = 0.5
-"""With less, moments of p / q are the smaller bound at all orders, and those of p / q - 1 unread."""
+"""With less noise, moments of p/r are smaller than those of p/r - 1, which then nobody computes."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def _one_round(noise_multiplier: float, sample_rate: float, highest: int) -> NDA
     terms = _log_binomials(highest) + summands
     mask = np.tri(len(orders), dtype=np.bool_)
     total = np.logaddexp.reduce(terms, axis=1, where=mask, initial=-math.inf)
-    return np.minimum(np.logaddexp(0.0, total) / (orders - 1.0), plain)
+    return np.asarray(np.minimum(np.logaddexp(0.0, total) / (orders - 1.0), plain))
 
 
 @lru_cache(maxsize=64)
@@ -231,7 +231,7 @@ def _log_even_differences(shift: float, count: int) -> NDArray[np.float64]:
     powers = 2.0 * np.arange(1, count + 1)
     reach = math.sqrt(powers[-1]) + 12.0  # the integrand peaks near +-sqrt(l) or l shift
     y = np.arange(-reach, powers[-1] * shift + reach, _QUADRATURE_STEP)
-    loss = shift * y - shift**2 / 2.0  # log p / r
+    loss = shift * y - shift**2 / 2.0  # log(p/r)
     with np.errstate(divide="ignore"):
         log_ratio = np.maximum(loss, 0.0) + np.log(-np.expm1(-np.abs(loss)))
     terms = powers[:, None] * log_ratio - y**2 / 2.0

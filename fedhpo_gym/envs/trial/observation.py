@@ -17,6 +17,7 @@ from fedhpo_gym.objectives import (
     PrivacyLedger,
     PrivacyLedgers,
     client_fairness,
+    performances,
 )
 
 SEEN_SPLITS: tuple[Split, ...] = ("train", "val")
@@ -65,7 +66,7 @@ def measure(
 
     An entry lacks the leading axis where it is the same for all trials.
     """
-    raw: dict[str, ArrayLike] = {m: evaluations.means(SEEN_SPLITS, m) for m in METRICS}
+    raw: dict[str, ArrayLike] = {m: performances(evaluations, SEEN_SPLITS, m) for m in METRICS}
     raw.update(fairness=client_fairness(evaluations), privacy=privacy.vector())
     return {name: inside(spaces, name, value) for name, value in raw.items()}
 
