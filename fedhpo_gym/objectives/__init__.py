@@ -33,6 +33,7 @@ from fedhpo_gym.objectives.privacy import (
     renyi_gaussian,
 )
 from fedhpo_gym.objectives.spending import PRIVACY, privacy_objective
+from fedhpo_gym.objectives.transforms import TRANSFORMS
 
 OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
     {objective.name: objective for objective in (*PERFORMANCE, *FAIRNESS, *PRIVACY)}
@@ -60,10 +61,11 @@ __all__ = [
     "OBJECTIVES",
     "ORDERS",
     "PRIVACY_NAMES",
+    "TRANSFORMS",
+    "WORST_FAIRNESS",
     "Objective",
     "PrivacyLedger",
     "PrivacyLedgers",
-    "WORST_FAIRNESS",
     "client_fairness",
     "epsilon_from_renyi",
     "fairness_objective",

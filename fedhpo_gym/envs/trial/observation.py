@@ -31,7 +31,6 @@ def space(action_size: int, objective: Objective) -> gym.spaces.Dict:
     def box(low: float, high: float, size: int) -> gym.spaces.Box:
         return gym.spaces.Box(low, high, (size,), np.float32)
 
-    ends = [objective.error(bound) for bound in objective.bounds]
     splits = len(SEEN_SPLITS)
     return gym.spaces.Dict(
         {
@@ -43,7 +42,7 @@ def space(action_size: int, objective: Objective) -> gym.spaces.Dict:
             "elapsed_time": box(0.0, MAX_TIME_S, 1),
             "trials": box(0.0, MAX_TRIALS, 1),
             "incumbent": box(-1.0, 1.0, action_size),
-            "incumbent_value": box(min(ends), max(ends), 1),
+            "incumbent_value": box(*objective.error_bounds, 1),
         }
     )
 
