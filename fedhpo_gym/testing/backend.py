@@ -74,8 +74,8 @@ class BackendConformance:
             columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
             together.append(backend.look_up(columns))
         for found in together:
-            rows = zip(found.best, found.diverged.tolist(), strict=True)
-            assert [(plain(best), failed) for best, failed in rows] == expected
+            answers = zip(found.best, found.diverged.tolist(), strict=True)
+            assert [(plain(best), failed) for best, failed in answers] == expected
 
     def test_an_answer_belongs_to_who_asked(self) -> None:
         backend = self.make()
