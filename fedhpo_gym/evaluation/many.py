@@ -31,7 +31,7 @@ class Evaluations:
         best: (B, S, N, 3, 3) metrics at the round of the lowest validation loss so far.
         num_samples: (S, N, 3) samples of each client in each split.
         best_round: (B, S) the rounds of `best`.
-        diverged: (B, S) whether training of that seed diverged.
+        diverged: (B, S) whether training of that seed diverged by the requested round.
 
     Raises:
         InvalidArgumentError: the shapes do not fit together.
@@ -75,6 +75,11 @@ class Evaluations:
             np.stack([evaluation.best_round for evaluation in evaluations]),
             np.stack([evaluation.diverged for evaluation in evaluations]),
         )
+
+    @cached_property
+    def has_diverged(self) -> NDArray[np.bool_]:
+        """(B,) whether training diverged under any of the seeds."""
+        return np.asarray(self.diverged.any(axis=1))
 
     def mean(self, split: Split, metric: Metric) -> NDArray[np.float64]:
         """Return (B,) numbers; see `Evaluation.mean`.

@@ -69,7 +69,7 @@ class Evaluation:
             know them.
         num_samples: (S, N, 3) samples of each client in each split.
         best_round: (S,) the round of ``best``.
-        diverged: (S,) whether training of that seed diverged.
+        diverged: (S,) whether training of that seed diverged by the requested round.
         seeds: The S seeds, in the order of the first axis.
         fidelity: What was asked for.
 
@@ -101,6 +101,11 @@ class Evaluation:
             raise InvalidArgumentError(
                 f"`seeds` must name the {num_seeds} seeds of `best`, got {self.seeds!r}."
             )
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether training diverged under any of the seeds."""
+        return bool(self.diverged.any())
 
     def mean(
         self, split: Split, metric: Metric, which: Literal["best", "current"] = "best"

@@ -5,15 +5,22 @@ from types import MappingProxyType
 from typing import Final
 
 from fedhpo_gym.errors import unknown_name
-from fedhpo_gym.objectives.base import Objective
+from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.fairness import (
     FAIRNESS,
     FAIRNESS_NAMES,
+    WORST_FAIRNESS,
     client_fairness,
     fairness_objective,
     fairness_vector,
 )
-from fedhpo_gym.objectives.performance import MAX_LOSS, PERFORMANCE, performance_objective
+from fedhpo_gym.objectives.performance import (
+    MAX_LOSS,
+    PERFORMANCE,
+    performance,
+    performance_objective,
+    performances,
+)
 from fedhpo_gym.objectives.privacy import (
     CAP,
     NO_PRIVACY,
@@ -26,6 +33,7 @@ from fedhpo_gym.objectives.privacy import (
     renyi_gaussian,
 )
 from fedhpo_gym.objectives.spending import PRIVACY, privacy_objective
+from fedhpo_gym.objectives.transforms import TRANSFORMS
 
 OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
     {objective.name: objective for objective in (*PERFORMANCE, *FAIRNESS, *PRIVACY)}
@@ -47,11 +55,14 @@ def get_objective(name: str) -> Objective:
 __all__ = [
     "CAP",
     "FAIRNESS_NAMES",
+    "LARGEST",
     "MAX_LOSS",
     "NO_PRIVACY",
     "OBJECTIVES",
     "ORDERS",
     "PRIVACY_NAMES",
+    "TRANSFORMS",
+    "WORST_FAIRNESS",
     "Objective",
     "PrivacyLedger",
     "PrivacyLedgers",
@@ -61,7 +72,9 @@ __all__ = [
     "fairness_vector",
     "gaussian_ledger",
     "get_objective",
+    "performance",
     "performance_objective",
+    "performances",
     "privacy_objective",
     "renyi_gaussian",
 ]

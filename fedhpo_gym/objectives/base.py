@@ -1,21 +1,35 @@
 """What an objective is: a number with a direction, bounds, and a unit."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation
 from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
+from fedhpo_gym.objectives.transforms import TRANSFORMS
+
+LARGEST: Final = float(np.finfo(np.float32).max)
+"""The worst value where values have no worst bound: the largest that is finite as float32."""
 
 
 @dataclass(frozen=True)
 class Objective:
     """One named quantity of an evaluation.
+
+    An evaluation that diverged, under any of its seeds and by the requested round, has the
+    ``worst`` value of every objective that is read off the model. Its metrics are still there, at
+    the best round before, but they are luck: who wants that model asks for fewer rounds, and gets
+    it. A mean over the seeds that survived would call a configuration good that fails one time in
+    three, and a model of which nothing is left is perfectly fair. Whether a trial failed decides
+    alone, so that one bit in ``info`` explains its reward. What was spent, privacy, was spent.
 
     Whoever ranks configurations uses ``error`` or ``score``; nobody asks for the direction.
 
@@ -27,6 +41,10 @@ class Objective:
     NaN         the error of the worst bound    the score of the worst bound
     ==========  ==============================  =================================
 
+    That is the transform ``"clip"``, which cannot tell apart what lies beyond the worse bound.
+    ``"squash"`` orders that, too: the error is `transforms.squash` of the distance from the better
+    bound, in [0, 1], and NaN has the error 1.
+
     Attributes:
         name: Key in results, for example ``"val_loss"``.
         unit: Unit of the value; ``"1"`` for a pure number.
@@ -35,6 +53,8 @@ class Objective:
         compute: Reads the value off an evaluation and the privacy spent on it.
         compute_many: The same for B evaluations at once, bit for bit; without it, vector
             environments compute one evaluation after the other.
+        open_ended: Whether values beyond the worse of the bounds occur.
+        transform: One of ``TRANSFORMS``, how values become errors; use `with_transform`.
 
     Raises:
         InvalidArgumentError: The bounds are not finite or not in order.
@@ -48,6 +68,8 @@ class Objective:
     compute_many: (
         Callable[[Evaluations, PrivacyLedger | PrivacyLedgers], NDArray[np.float64]] | None
     ) = None
+    open_ended: bool = False
+    transform: str = "clip"
 
     def __post_init__(self) -> None:
         """Check the bounds."""
@@ -58,8 +80,53 @@ class Objective:
                 f"got {self.bounds!r}."
             )
 
+    @property
+    def worst(self) -> float:
+        """The value of an evaluation that diverged: no other is worse; always finite."""
+        low, high = self.bounds
+        if self.open_ended:
+            return LARGEST if self.minimize else -LARGEST
+        return high if self.minimize else low
+
+    def with_transform(self, name: str) -> Objective:
+        """Return this objective with another way from values to errors and scores.
+
+        An objective that is not ``open_ended`` is returned as it is: a clip hides nothing of it.
+
+        Raises:
+            UnknownNameError: There is no such transform.
+        """
+        if name not in TRANSFORMS:
+            raise unknown_name("transform", name, TRANSFORMS)
+        return replace(self, transform=name) if self.open_ended else self
+
+    @property
+    def error_bounds(self) -> tuple[float, float]:
+        """The lowest and the highest ``error``."""
+        low, high = self.bounds
+        if TRANSFORMS[self.transform]:
+            return 0.0, 1.0
+        return (low, high) if self.minimize else (-high, -low)
+
+    @property
+    def score_bounds(self) -> tuple[float, float]:
+        """The lowest and the highest ``score``: bounds of a reward."""
+        low, high = self.error_bounds
+        return -high, -low
+
+    def limit_error(self, limit: float) -> float:
+        """Return the error that a limit, in the unit of the value, stands for.
+
+        A clip leaves limits beyond the bounds where they are: they are never, or always, exceeded.
+        """
+        if TRANSFORMS[self.transform]:
+            return self.error(limit)
+        return limit if self.minimize else -limit
+
     def error(self, value: float) -> float:
-        """Return ``value`` clipped to the bounds and signed so that lower is better."""
+        """Return ``value`` transformed and signed so that lower is better."""
+        if TRANSFORMS[self.transform]:
+            return float(self.errors(np.array([value]))[0])
         low, high = self.bounds
         if math.isnan(value):
             value = high if self.minimize else low
@@ -75,6 +142,10 @@ class Objective:
     def errors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the ``error`` of each of (B,) values."""
         low, high = self.bounds
+        transform = TRANSFORMS[self.transform]
+        if transform:
+            distance = values - low if self.minimize else high - values
+            return transform(np.where(np.isnan(distance), np.inf, np.maximum(distance, 0.0)))
         values = np.where(np.isnan(values), high if self.minimize else low, values)
         clipped = np.where(values < low, low, np.where(values > high, high, values))
         return clipped if self.minimize else -clipped

@@ -12,6 +12,9 @@ from fedhpo_gym.objectives.base import Objective
 from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
 
 FAIRNESS_NAMES: Final = ("std", "p10", "p50", "p90", "worst", "jain")
+WORST_FAIRNESS: Final = (0.5, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""The fairness vector where training diverged. Values in [0, 1] spread most, by 0.5, when half of
+them are 0 and half are 1."""
 
 
 def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
@@ -48,7 +51,8 @@ def client_fairness(
 ) -> NDArray[np.float64]:
     """Return the (6,) fairness vector of an evaluation, over the clients that have samples.
 
-    B evaluations give (B, 6).
+    B evaluations give (B, 6); where training diverged, the vector is ``WORST_FAIRNESS``, because
+    clients that all have nothing are otherwise equal.
 
     Raises:
         UnknownNameError: The split or the metric does not exist.
@@ -63,7 +67,9 @@ def client_fairness(
     if key not in evaluation.memo:
         values = evaluation.clients(split, metric)
         has_samples = evaluation.num_samples[:, :, SPLITS.index(split)] > 0
-        found = fairness_vector(np.where(has_samples, values, np.nan))
+        measured = fairness_vector(np.where(has_samples, values, np.nan))
+        diverged = np.asarray(evaluation.has_diverged)[..., None]
+        found = np.where(diverged, WORST_FAIRNESS, measured)
         found.flags.writeable = False
         evaluation.memo[key] = found
     return evaluation.memo[key]
@@ -88,9 +94,8 @@ def fairness_objective(
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
     is_spread = measure == "std"
-    # Values in [0, 1] spread most when half of them are 0 and half are 1.
-    bounds = (0.0, 0.5 if is_spread else 1.0)
     position = FAIRNESS_NAMES.index(measure)
+    bounds = (0.0, WORST_FAIRNESS[position] if is_spread else 1.0)
 
     def compute(evaluation: Evaluation, _privacy: PrivacyLedger) -> float:
         return float(client_fairness(evaluation, split, metric)[position])

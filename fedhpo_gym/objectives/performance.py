@@ -1,6 +1,6 @@
 """How well the federated model does: loss, error, and F1 over all clients."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
-from fedhpo_gym.objectives.base import Objective
+from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
 
 MAX_LOSS: Final = 10.0
@@ -27,10 +27,47 @@ _MEASURES: Final[Mapping[str, _Measure]] = MappingProxyType(
 )
 
 
+def performance(evaluation: Evaluation, split: Split, metric: Metric) -> float:
+    """Return the mean of a metric as it is judged: the worst where training diverged.
+
+    Args:
+        evaluation: one evaluation.
+        split: ``"train"``, ``"val"`` or ``"test"``.
+        metric: ``"loss"``, whose worst value is ``LARGEST``, or ``"accuracy"`` or ``"f1"``: 0.
+
+    Returns:
+        The sample-weighted mean over clients, then the mean over seeds.
+
+    Raises:
+        UnknownNameError: The split or the metric does not exist.
+        InvalidArgumentError: A seed has no sample in the split.
+    """
+    value = evaluation.mean(split, metric)
+    return _worst(metric) if evaluation.has_diverged else value
+
+
+def performances(
+    evaluations: Evaluations, splits: Sequence[Split], metric: Metric
+) -> NDArray[np.float64]:
+    """Return (B, splits) numbers: `performance` of B evaluations in several splits.
+
+    Raises:
+        UnknownNameError: A split or the metric does not exist.
+        InvalidArgumentError: A seed has no sample in a split.
+    """
+    values, diverged = evaluations.means(splits, metric), evaluations.has_diverged
+    return np.where(diverged[:, None], _worst(metric), values) if diverged.any() else values
+
+
+def _worst(metric: Metric) -> float:
+    return LARGEST if metric == "loss" else 0.0
+
+
 def performance_objective(split: Split, measure: str) -> Objective:
     """Make the objective ``{split}_{measure}``, read at the best round by validation loss.
 
-    The value is the sample-weighted mean over clients, then the mean over seeds.
+    The value is the sample-weighted mean over clients, then the mean over seeds; see `Objective`
+    for evaluations that diverged.
 
     Args:
         split: ``"train"``, ``"val"`` or ``"test"``.
@@ -47,16 +84,17 @@ def performance_objective(split: Split, measure: str) -> Objective:
     is_error = measure == "error"
 
     def compute(evaluation: Evaluation, _privacy: PrivacyLedger) -> float:
-        value = evaluation.mean(split, metric)
+        value = performance(evaluation, split, metric)
         return 1.0 - value if is_error else value
 
     def compute_many(
         evaluations: Evaluations, _privacy: PrivacyLedger | PrivacyLedgers
     ) -> NDArray[np.float64]:
-        values = evaluations.mean(split, metric)
+        values = performances(evaluations, (split,), metric)[:, 0]
         return 1.0 - values if is_error else values
 
-    return Objective(f"{split}_{measure}", unit, minimize, bounds, compute, compute_many)
+    name, open_ended = f"{split}_{measure}", metric == "loss"
+    return Objective(name, unit, minimize, bounds, compute, compute_many, open_ended)
 
 
 PERFORMANCE: Final[tuple[Objective, ...]] = tuple(

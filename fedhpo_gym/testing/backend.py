@@ -66,13 +66,16 @@ class BackendConformance:
         backend = self.make()
         some = self.configurations(backend)
         queries = [(c, self._fidelity(rounds)) for rounds in self.rounds for c in some]
-        expected = [plain(backend.evaluate(*query).best) for query in queries]
-        together = backend.evaluate_many(queries)
-        assert [plain(best) for best in together.best] == expected
+        alone = [backend.evaluate(*query) for query in queries]
+        expected = [(plain(one.best), one.diverged.tolist()) for one in alone]
+        together = [backend.evaluate_many(queries)]
         if isinstance(backend, StoredBackend):
             rows = [{**configuration, **asdict(fidelity)} for configuration, fidelity in queries]
             columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-            assert [plain(best) for best in backend.look_up(columns).best] == expected
+            together.append(backend.look_up(columns))
+        for found in together:
+            answers = zip(found.best, found.diverged.tolist(), strict=True)
+            assert [(plain(best), failed) for best, failed in answers] == expected
 
     def test_an_answer_belongs_to_who_asked(self) -> None:
         backend = self.make()

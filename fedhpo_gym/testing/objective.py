@@ -69,11 +69,28 @@ class ObjectiveConformance:
         samples = some_evaluation(0).num_samples
         samples[:, 1] = samples[0, 3] = 0  # clients without data
         alone = [replace(some_evaluation(seed), num_samples=samples) for seed in range(9)]
+        for failed in (2, 5):
+            alone[failed] = diverged(alone[failed])
         together = Evaluations.stack(alone)
         for ledger in LEDGERS:
             values = self.objective.compute_many(together, ledger)
             assert values.dtype == np.float64
             assert values.tolist() == [self.objective.compute(one, ledger) for one in alone]
+
+    def test_a_course_that_diverged_is_worst_or_does_not_matter(self) -> None:
+        for ledger in LEDGERS:
+            ordinary = [self.objective.compute(some_evaluation(s), ledger) for s in range(5)]
+            failed = [
+                self.objective.compute(diverged(some_evaluation(s)), ledger) for s in range(5)
+            ]
+            if len(set(ordinary)) == 1:  # it depends on what was spent alone
+                assert failed == ordinary
+                continue
+            assert set(failed) == {self.objective.worst}
+            assert all(
+                self.objective.unclipped_error(failed[0]) > self.objective.unclipped_error(value)
+                for value in ordinary
+            )
 
     def test_it_says_something(self) -> None:
         assert len(set(self._values())) > 1, "the same value for every model and ledger"
@@ -81,6 +98,12 @@ class ObjectiveConformance:
     def _values(self) -> list[float]:
         evaluations = [some_evaluation(seed) for seed in range(5)]
         return [self.objective.compute(e, ledger) for e in evaluations for ledger in LEDGERS]
+
+
+def diverged(evaluation: Evaluation) -> Evaluation:
+    """Return an evaluation whose training diverged under its last seed."""
+    last = np.arange(len(evaluation.seeds)) == len(evaluation.seeds) - 1
+    return replace(evaluation, diverged=last)
 
 
 def some_evaluation(seed: int) -> Evaluation:

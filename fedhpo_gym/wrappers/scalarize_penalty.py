@@ -20,6 +20,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
     fairness-related values as soft constraints to penalize". A constraint is a limit in the
     objective's own unit; what exceeds it costs `weight` per unit:
     r = score_0 - sum_j weight_j max(0, error_j - limit_j). A limit nobody states is never violated.
+    Where an objective has a transform, the limit stays in its own unit and the excess is of errors.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
                 raise unknown_name("constraint", name, names)
             index = names.index(name)
             limit, weight = _limit_and_weight(name, constraint)
-            self._limits[index] = limit if objectives[index].minimize else -limit
+            self._limits[index] = objectives[index].limit_error(limit)
             self._weights[index] = weight
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

@@ -11,6 +11,7 @@ from fedhpo_gym.backends import Backend
 from fedhpo_gym.backends.tabular import Tabular
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
+from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
 from fedhpo_gym.space import Value
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tasks import Task, get_task
@@ -129,6 +130,21 @@ def test_questions_asked_together_get_the_answers_they_get_alone(preprocessing: 
         again = together.evaluate(*one)
         for name in ("best", "current", "best_round", "diverged"):
             np.testing.assert_array_equal(getattr(again, name), getattr(expected, name))
+
+
+def test_courses_that_diverge_say_so_together_and_alone() -> None:
+    task = TASK.variant(algorithm="fedprox", preprocessing="label_encoded")
+    wild = {"learning_rate": 1.0, "weight_decay": 0.0, "batch_size": 4, "step_size": 4, "mu": 5.0}
+    queries = [({**wild, "mu": mu}, Fidelity(2, 1.0)) for mu in (5.0, 0.1)]
+    alone = [Raw(task).evaluate(*query) for query in queries]
+    assert [one.has_diverged for one in alone] == [True, False]
+    together = Raw(task).evaluate_many(queries)
+    np.testing.assert_array_equal(together.diverged, [one.diverged for one in alone])
+    # What is left of the course that diverged is a model that learned nothing, whose loss is the
+    # lower of the two: a score must not be read off it.
+    assert alone[0].mean("val", "loss") < alone[1].mean("val", "loss")
+    values = OBJECTIVES["val_loss"].compute_many(together, NO_PRIVACY)  # type: ignore[misc]
+    assert values[0] == OBJECTIVES["val_loss"].worst > values[1]
 
 
 def test_questions_asked_together_train_together(monkeypatch: pytest.MonkeyPatch) -> None:

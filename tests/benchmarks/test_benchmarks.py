@@ -448,3 +448,21 @@ def test_federatedscope_gets_the_graphs_our_clients_have(load: Load, tmp_path: P
             assert np.array_equal(nodes[own[split]], np.sort(rows))
     assert len(data["y_0"]) == 40
     assert data["edges_0"].shape == (2, 2 * graph.edges.shape[1])
+
+
+def test_reward_saturation_counts_what_a_clip_hides(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = np.array([[0.5, 12.0], [12.5, 1e6]])[..., None]
+
+    class Stored:
+        def objective(self, *_: str) -> Any:
+            return losses
+
+    benchmark = load("reward_saturation")
+    monkeypatch.setattr(benchmark, "list_tables", lambda: ("some",))
+    monkeypatch.setattr(benchmark, "open_table", lambda _: Stored())
+    out = tmp_path / "report.md"
+    report = benchmark.main([f"--out={out}"])
+    assert_report(report, out, [(1, 7)])
+    assert tables(report)[0][2] == ["some", "4", "4", "75.0%", "2", "0.0%", "4"]

@@ -23,17 +23,19 @@ def many(seed: int = 0) -> tuple[Evaluations, list[Evaluation]]:
     samples = rng.integers(1, 90, SHAPE[1:4])
     samples[:, 2] = samples[1, 0] = 0
     best[:, :, 2] = np.nan  # means nothing: no samples
+    diverged = np.zeros(SHAPE[:2], bool)
+    diverged[1, 2] = diverged[4] = True
     alone = [
         Evaluation(
             best=one,
             current=None,
             num_samples=samples,
             best_round=np.ones(3, int),
-            diverged=np.zeros(3, bool),
+            diverged=failed,
             seeds=(1, 2, 3),
             fidelity=Fidelity(1, 1.0),
         )
-        for one in best
+        for one, failed in zip(best, diverged, strict=True)
     ]
     return Evaluations.stack(alone), alone
 
@@ -68,7 +70,11 @@ def test_errors_are_those_of_each_value(name: str) -> None:
 
 def test_only_evaluations_of_one_federation_can_be_stacked() -> None:
     together, alone = many()
-    np.testing.assert_array_equal(Evaluations.stack(alone).best, together.best)
+    stacked = Evaluations.stack(alone)
+    np.testing.assert_array_equal(stacked.best, together.best)
+    np.testing.assert_array_equal(stacked.diverged, together.diverged)
+    assert together.has_diverged.tolist() == [one.has_diverged for one in alone]
+    assert together.has_diverged.tolist() == [False, True, False, False, True, False, False]
     other = many(1)[1][0]
     for wrong in ([], [alone[0], other]):
         with pytest.raises(InvalidArgumentError, match="`evaluations` must"):
@@ -80,6 +86,8 @@ def test_shapes_must_fit() -> None:
     for best in (together.best[0], together.best[:, :, :4]):
         with pytest.raises(InvalidArgumentError, match=r"`best`.*\(evaluations, 3, 5, 3, 3\)"):
             replace(together, best=best)
+    with pytest.raises(InvalidArgumentError, match=r"`diverged` must have shape \(7, 3\)"):
+        replace(together, diverged=together.diverged[:2])
 
 
 def test_what_is_unknown_is_refused() -> None:

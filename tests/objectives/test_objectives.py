@@ -8,7 +8,9 @@ import pytest
 
 from fedhpo_gym import objectives as o
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.testing.objective import diverged
 
 
 def evaluation() -> Evaluation:
@@ -119,6 +121,44 @@ def toy(minimize: bool) -> o.Objective:
 def test_error_clips_and_flips(minimize: bool, value: float, error: float) -> None:
     assert toy(minimize).error(value) == error
     assert toy(minimize).score(value) == -error
+
+
+@pytest.mark.parametrize("name", list(o.OBJECTIVES))
+def test_a_course_that_diverged_wins_nothing(name: str) -> None:
+    """One seed diverged: the best round before, which would be good, does not count."""
+    objective, ledger = o.OBJECTIVES[name], o.PrivacyLedger(3.0, 1e-5, (0.1, 0.2, 0.3))
+    good = evaluation()
+    best = good.best.copy()
+    best[..., 0] = 1e6
+    useless = Evaluation(**{**good.__dict__, "best": best})
+    failed = diverged(good)
+    value = objective.compute(failed, ledger)
+    assert type(value) is float
+    assert math.isfinite(value)
+    many = Evaluations.stack([good, failed, useless])
+    assert objective.compute_many is not None
+    assert objective.compute_many(many, ledger)[1] == value
+    if name in o.PRIVACY_NAMES:
+        assert value == objective.compute(good, ledger)
+        return
+    assert value == objective.worst
+    assert objective.error(value) == max(objective.error(bound) for bound in objective.bounds)
+    # Incumbents are ranked by unclipped errors: 1e6 nats beat a course that diverged, too.
+    for other in (good, useless):
+        error = objective.unclipped_error(objective.compute(other, ledger))
+        assert error < objective.unclipped_error(value)
+
+
+def test_a_course_that_diverged_is_unfair_to_all() -> None:
+    zeros = np.zeros((1, 3, 3, 3))
+    fields = {**evaluation().__dict__, "best": zeros, "num_samples": np.ones((1, 3, 3), int)}
+    nothing = {"best_round": np.array([1]), "diverged": np.array([True]), "seeds": (1,)}
+    failed = Evaluation(**{**fields, **nothing})
+    assert o.client_fairness(failed).tolist() == list(o.WORST_FAIRNESS)
+    assert o.client_fairness(Evaluations.stack([failed])).tolist() == [list(o.WORST_FAIRNESS)]
+    # A model that predicts nothing right, although nothing diverged, is as even as any.
+    alive = Evaluation(**{**failed.__dict__, "diverged": np.array([False])})
+    assert o.client_fairness(alive).tolist() == [0, 0, 0, 0, 0, 1]
 
 
 def test_loss_is_clipped_at_ten_nats() -> None:

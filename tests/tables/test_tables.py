@@ -124,6 +124,10 @@ def test_one_cell_read_by_hand() -> None:
 def test_a_course_has_diverged_from_its_round_on(rounds: int, diverged: bool) -> None:
     found = open_table(NAME).evaluate(CONFIGURATION, Fidelity(rounds, 1.0), SEEDS)
     assert found.diverged.tolist() == [diverged, False]
+    asked = {**CONFIGURATION, "round": rounds, "client_sample_rate": 1.0}
+    columns = {name: np.array([value, value]) for name, value in asked.items()}
+    many = open_table(NAME).look_up(columns, (2, 1))
+    assert many.diverged.tolist() == [[False, diverged]] * 2
 
 
 @pytest.mark.usefixtures("folder")

@@ -58,7 +58,9 @@ def test_privacy_is_spent_monotonously() -> None:
     for ledgers in (by_rounds, by_rate, by_epsilon):
         for less, more in itertools.pairwise(ledgers):
             assert (less <= more).all()
-            assert less[0] < more[0]
+            assert less[0] < more[0] or ledgers is by_rate
+    # From a rate of about 1/2 on, sampling proves nothing.
+    assert by_rate[0][0] < by_rate[1][0] < by_rate[-1][0]
     assert by_rounds[0][0] == 0.0
 
 

@@ -17,6 +17,7 @@ from fedhpo_gym.objectives import (
     PrivacyLedger,
     PrivacyLedgers,
     client_fairness,
+    performances,
 )
 
 SEEN_SPLITS: tuple[Split, ...] = ("train", "val")
@@ -30,7 +31,6 @@ def space(action_size: int, objective: Objective) -> gym.spaces.Dict:
     def box(low: float, high: float, size: int) -> gym.spaces.Box:
         return gym.spaces.Box(low, high, (size,), np.float32)
 
-    ends = [objective.error(bound) for bound in objective.bounds]
     splits = len(SEEN_SPLITS)
     return gym.spaces.Dict(
         {
@@ -42,7 +42,7 @@ def space(action_size: int, objective: Objective) -> gym.spaces.Dict:
             "elapsed_time": box(0.0, MAX_TIME_S, 1),
             "trials": box(0.0, MAX_TRIALS, 1),
             "incumbent": box(-1.0, 1.0, action_size),
-            "incumbent_value": box(min(ends), max(ends), 1),
+            "incumbent_value": box(*objective.error_bounds, 1),
         }
     )
 
@@ -65,7 +65,7 @@ def measure(
 
     An entry lacks the leading axis where it is the same for all trials.
     """
-    raw: dict[str, ArrayLike] = {m: evaluations.means(SEEN_SPLITS, m) for m in METRICS}
+    raw: dict[str, ArrayLike] = {m: performances(evaluations, SEEN_SPLITS, m) for m in METRICS}
     raw.update(fairness=client_fairness(evaluations), privacy=privacy.vector())
     return {name: inside(spaces, name, value) for name, value in raw.items()}
 

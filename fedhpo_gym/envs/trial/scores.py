@@ -56,7 +56,8 @@ class Scorer:
     @property
     def rule(self) -> tuple[Hashable, ...]:
         """What rows depend on, besides the evaluation: equal rules give equal rows."""
-        return self._setup.objective_names, tuple(self._layout.columns)
+        objectives = tuple((o.name, o.transform) for o in self._setup.objectives)
+        return objectives, tuple(self._layout.columns)
 
     @property
     def can_batch(self) -> bool:

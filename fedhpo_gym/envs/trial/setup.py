@@ -95,8 +95,7 @@ class TrialSetup:
     @cached_property
     def reward_space(self) -> gym.spaces.Box:
         """Bounds of the scores of the objectives."""
-        scores = [sorted((o.score(o.bounds[0]), o.score(o.bounds[1]))) for o in self.objectives]
-        low, high = np.array(scores, dtype=np.float32).T
+        low, high = np.array([o.score_bounds for o in self.objectives], dtype=np.float32).T
         return gym.spaces.Box(low, high, dtype=np.float32)
 
     def decode(self, action: NDArray[np.floating]) -> Query:
