@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedhpo_gym.envs.arguments import changed_system as variant_system
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.env import RoundEnv
 from fedhpo_gym.envs.round.process import RoundProcess, RoundSettings
-from fedhpo_gym.envs.trial.make import variant_system
 from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError, suggest
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import get_task, make_instances

@@ -109,9 +109,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.render_mode = render_mode
         self._window: int | None = None
         names, fixed = checked_names(objectives), dict(fidelity or {})
-        self._use(
-            TrialSetup(task, backend, names, fixed, reward_transform, grid, freeze_thaw)
-        )
+        self._use(TrialSetup(task, backend, names, fixed, reward_transform, grid, freeze_thaw))
 
     def _use(self, setup: TrialSetup) -> None:
         """Follow a setup from the next `reset` on."""
