@@ -20,7 +20,12 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
     fairness-related values as soft constraints to penalize". A constraint is a limit in the
     objective's own unit; what exceeds it costs `weight` per unit:
     r = score_0 - sum_j weight_j max(0, error_j - limit_j). A limit nobody states is never violated.
+
+    Attributes:
+        vector_reward: False: what is under this wrapper returns a vector, this returns a number.
     """
+
+    vector_reward = False
 
     def __init__(
         self,
