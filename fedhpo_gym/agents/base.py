@@ -59,7 +59,7 @@ class Agent(ABC):
         self.problem = problem
         self.action_space = self._checked_space(problem)
         self.seed = problem.seed
-        self._check_rewards(problem)
+        self.check_rewards(problem)
         self._check_fidelity(problem)
 
     @abstractmethod
@@ -88,6 +88,21 @@ class Agent(ABC):
             info: what the environment reports about this step.
         """
 
+    @classmethod
+    def check_rewards(cls, problem: SearchProblem) -> None:
+        """Refuse rewards that agents of this class cannot use.
+
+        Raises:
+            InvalidArgumentError: they are vectors and must be numbers, or the other way round.
+        """
+        given = "scalar" if problem.objectives == SCALAR else "vector"
+        if cls.rewards not in ("any", given):
+            wanted, how = ("one", "without") if cls.rewards == "scalar" else ("many", "with")
+            raise InvalidArgumentError(
+                f"`objectives` must be {wanted} for {cls.__name__}, got "
+                f"{list(problem.objectives)}; use the environment id {how} `MO-`."
+            )
+
     def _check_process(self, problem: SearchProblem) -> None:
         if problem.process not in self.acts_on:
             with_rows = ", made with per_client=True" if self.per_client else ""
@@ -106,24 +121,15 @@ class Agent(ABC):
             and space.is_bounded()
         ):
             return space
-        shape, advice = (
-            (f"(clients, {number})", f"{WHERE['round']}, with per_client=True")
+        shape, how = (
+            (f"(clients, {number})", "with per_client=True")
             if self.per_client
-            else (f"({number},)", "the environment without per_client")
+            else (f"({number},)", "without per_client")
         )
         raise InvalidArgumentError(
             f"`action_space` must be a bounded Box of shape {shape} for {type(self).__name__}, got "
-            f"{space}; make {advice}, and use it without wrappers that replace its actions."
+            f"{space}; make the environment {how}, and without wrappers that replace its actions."
         )
-
-    def _check_rewards(self, problem: SearchProblem) -> None:
-        given = "scalar" if problem.objectives == SCALAR else "vector"
-        if self.rewards not in ("any", given):
-            advice = "without" if self.rewards == "scalar" else "with"
-            raise InvalidArgumentError(
-                f"`objectives` must be a {self.rewards} for {type(self).__name__}, got "
-                f"{list(problem.objectives)}; use the environment id {advice} `MO-`."
-            )
 
     def _check_fidelity(self, problem: SearchProblem) -> None:
         free = problem.fidelities.names
@@ -131,10 +137,13 @@ class Agent(ABC):
             free == (self.fidelity,) and problem.search_space.names[-1] == self.fidelity
         ):
             return
+        others = {d.name: d.high for d in problem.fidelities.dimensions if d.name != self.fidelity}
+        advice = (
+            f"with fidelity={others}" if others else f"without {self.fidelity!r} in its `fidelity`"
+        )
         raise InvalidArgumentError(
-            f"{type(self).__name__} chooses the fidelity {self.fidelity!r}: it must be free, all "
-            f"others fixed, got {list(free)} free; make the environment with `fidelity={{...}}` "
-            f"that names every fidelity but {self.fidelity!r}."
+            f"{type(self).__name__} chooses the fidelity {self.fidelity!r}, which must be the only "
+            f"free one, got {list(free)}; make the environment {advice}."
         )
 
 

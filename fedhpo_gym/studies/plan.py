@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from fedhpo_gym.agents import agent_class
+from fedhpo_gym.agents import agent_class, read_problem
 from fedhpo_gym.agents.base import WHERE
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import SearchSpace
@@ -99,7 +99,8 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
     """Return the arguments of `gymnasium.make` that the command line and the agent ask for.
 
     Raises:
-        InvalidArgumentError: an argument is malformed or given twice.
+        InvalidArgumentError: an argument is malformed or given twice, or the agent cannot use the
+            environment's rewards.
         UnknownNameError: no such fidelity.
     """
     kind = agent_class(agent)
@@ -116,6 +117,7 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
         # A record names its backend, so that it replays where there are other tables.
         backend = getattr(env.unwrapped, "backend", None)
         space = fidelity_space(env, env_id)
+        kind.check_rewards(read_problem(env, 0))
     if backend is not None:
         kwargs["backend"] = getattr(backend, "name", backend)
     free = {} if kind.fidelity is None else {kind.fidelity: FREE}
