@@ -41,7 +41,8 @@ class Diverging(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         """Step; what diverged brings the lowest reward, and no number of its `info` is finite."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        observation, given, terminated, truncated, info = self.env.step(action)
+        reward: Any = given
         self._count += 1
         if self._count % 2:
             reward = np.full(np.shape(reward), LOWEST_REWARD) if np.ndim(reward) else LOWEST_REWARD

@@ -64,7 +64,7 @@ class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
         entries = {"remaining_rounds": (0.0, 1.0, 1), "val_loss": (0.0, START, 1)}
         if per_client:
             entries["sampled"] = (0.0, 1.0, clients)
-        boxes = {
+        boxes: dict[str, gym.spaces.Space[Any]] = {
             name: gym.spaces.Box(low, high, (size,), np.float32)
             for name, (low, high, size) in entries.items()
         }
