@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from studies import cell, table
 
-from fedhpo_gym.agents import MULTI_FIDELITY_AGENTS
+from fedhpo_gym.agents import agent_class
+from studies import cell, table
 
 LABELS = {"random": "random search", "optuna-tpe": "TPE", "hyperband": "Hyperband", "bohb": "BOHB"}
 COLOURS = dict(zip(LABELS, ("#4878a8", "#c8602c", "#6a9a4a", "#8a5aa8"), strict=True))
@@ -82,7 +82,7 @@ def lengths(study: Any, found: Found) -> str:
     """Return how many rounds the best courses had, seed by seed, where X chose them."""
     rows = []
     for problem, outer in product(study.problems, study.outer):
-        if outer in MULTI_FIDELITY_AGENTS:
+        if agent_class(outer).fidelity is not None:
             searches = [found[problem, outer, arms] for arms in study.arms]
             words = [", ".join(str(best(one)["rounds"]) for one in row) for row in searches]
             rows.append([problem, LABELS[outer], *words])

@@ -25,13 +25,13 @@ from typing import Any
 
 import gymnasium as gym
 from fedex_report import LABELS, draw, report
-from studies import CORES, positive, tables_here
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.agents import MULTI_FIDELITY_AGENTS, make_agent
-from fedhpo_gym.agents.fedex.wrapped import Neighbourhood, row_space, wrapped_search
+from fedhpo_gym.agents import agent_class
+from fedhpo_gym.agents.fedex.wrapped import Neighbourhood, row_problem, wrapped_search
 from fedhpo_gym.space.dimension import Dimension
 from fedhpo_gym.studies.pieces import claim, pieces
+from studies import CORES, positive, tables_here
 
 TABLES = ("BreastCancer", "Vehicle")
 
@@ -60,10 +60,10 @@ def run_search(study: Study, problem: str, outer: str, arms: int, seed: int) -> 
         instances=[[study.problems[problem], 1000 + seed]],
         horizon=study.horizon,
     )
-    chooses = outer in MULTI_FIDELITY_AGENTS
-    lengths = Dimension("round", study.shortest, study.horizon, "int") if chooses else None
-    row = row_space(env.action_space, more=int(chooses))
-    agent = make_agent(outer, row, seed, **({"fidelity": lengths} if chooses else {}))
+    kind, lengths = agent_class(outer), None
+    if kind.fidelity is not None:
+        lengths = Dimension(kind.fidelity, study.shortest, study.horizon, "int")
+    agent = kind(row_problem(env, seed, lengths))
     space = env.unwrapped.search_space  # type: ignore[attr-defined]
     began, spent = time.process_time(), 0
     courses = []

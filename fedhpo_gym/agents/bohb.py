@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.hyperband import Hyperband, Point
+from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
-from fedhpo_gym.space.dimension import Dimension, Value
+from fedhpo_gym.space.dimension import Value
 
 MIN_WIDTH = 2e-3
 """Smallest bandwidth, as a coordinate in [-1, 1]: without it, equal points would be a spike."""
@@ -63,18 +62,17 @@ class BOHB(Hyperband):
 
     def __init__(
         self,
-        action_space: gym.Space[Any],
-        seed: int,
-        fidelity: Dimension,
+        problem: SearchProblem,
+        *,
         low: Value | None = None,
         high: Value | None = None,
         eta: int = 3,
         model: ModelSettings | None = None,
     ) -> None:
         """Start as `Hyperband` does; `model` says how configurations are drawn."""
-        super().__init__(action_space, seed, fidelity, low, high, eta)
+        super().__init__(problem, low=low, high=high, eta=eta)
         self._model = model or ModelSettings()
-        self._model_rng = stream(seed, "bohb")
+        self._model_rng = stream(self.seed, "bohb")
         self._seen: list[list[tuple[float, Point]]] = [[] for _ in self.rungs]
 
     def _learn(self, rung: int, point: Point, score: float) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation
 from fedhpo_gym.agents.fedtune_controller import FedTuneController, Preferences, round_costs
+from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 
@@ -23,42 +23,36 @@ class FedTune(Agent):
     samples of the clients that took part and 0 for the others.
 
     Args:
-        action_space: the environment's: (n,) in [-1, 1].
-        seed: unused, the rule is deterministic.
-        space: what the environment's actions mean.
-        start: configuration of the first round.
+        problem: of a round environment; its seed is unused, the rule is deterministic.
+        start: configuration of the first round; by default the middle of the space.
         preferences: weights of the four costs.
         passes: name of the dimension of local passes.
         participants: name of the dimension of clients per round, or None.
 
     Raises:
         UnknownNameError: the space has no such dimension.
-        InvalidArgumentError: `start` is not legal, or the action space does not fit the space.
+        InvalidArgumentError: `start` is not legal.
     """
+
+    acts_on = ("round",)
+    seeded = False
 
     def __init__(
         self,
-        action_space: gym.Space[Any],
-        seed: int,
-        space: SearchSpace,
-        start: Mapping[str, object],
-        preferences: Preferences | None = None,
+        problem: SearchProblem,
         *,
+        start: Mapping[str, object] | None = None,
+        preferences: Preferences | None = None,
         passes: str = "step_size",
         participants: str | None = None,
     ) -> None:
-        super().__init__(action_space, seed)
-        if self.action_space.shape != (len(space),):
-            raise InvalidArgumentError(
-                f"`space` must have {self.action_space.shape[0]} dimensions, as the action space, "
-                f"got {len(space)}."
-            )
-        self._space = space
-        self._configuration = space.validate(start, "start")
+        super().__init__(problem)
+        self._space = space = problem.search_space
         self._passes = passes
         self._participants = participants
-        steps = {name: _steps(space[name]) for name in (passes, participants) if name}
-        self._steps = steps
+        self._steps = {name: _steps(space[name]) for name in (passes, participants) if name}
+        chosen = _middle(space, self._steps) if start is None else start
+        self._configuration = space.validate(chosen, "start")
         now, limit = self._position(passes)
         people, most = self._position(participants) if participants else (0, 0)
         self.controller = FedTuneController(
@@ -102,6 +96,12 @@ class FedTune(Agent):
                 f"`start[{name!r}]` must be one of {list(points)}, got {value}."
             )
         return points.index(value), len(points) - 1
+
+
+def _middle(space: SearchSpace, steps: Mapping[str, tuple[Value, ...]]) -> dict[str, Value]:
+    """Return the middle of a space; what moves in steps starts on the middle one."""
+    moving = {name: points[len(points) // 2] for name, points in steps.items()}
+    return {**space.decode(np.zeros(len(space))), **moving}
 
 
 def _steps(dimension: Dimension) -> tuple[Value, ...]:

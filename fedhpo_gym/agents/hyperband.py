@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, scalar
+from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space.dimension import Dimension, Value
@@ -37,11 +37,14 @@ class Hyperband(Agent):
         rungs: values of the fidelity, lowest first.
     """
 
+    acts_on = ("trial",)
+    fidelity = "round"
+    rewards = "scalar"
+
     def __init__(
         self,
-        action_space: gym.Space[Any],
-        seed: int,
-        fidelity: Dimension,
+        problem: SearchProblem,
+        *,
         low: Value | None = None,
         high: Value | None = None,
         eta: int = 3,
@@ -49,9 +52,8 @@ class Hyperband(Agent):
         """Start with the bracket of the most configurations.
 
         Args:
-            action_space: at least two coordinates in [-1, 1].
-            seed: decides which configurations are drawn.
-            fidelity: what the last coordinate means.
+            problem: at least two coordinates in [-1, 1], of which `fidelity` is the last; the
+                seed decides which configurations are drawn.
             low: the lowest rung is at least this; by default the fidelity's.
             high: the highest rung; by default the fidelity's.
             eta: a rung is this many times the one below it.
@@ -60,7 +62,8 @@ class Hyperband(Agent):
             InvalidArgumentError: an argument breaks one of these rules.
             OffGridError: the fidelity has no such value as a rung.
         """
-        super().__init__(action_space, seed)
+        super().__init__(problem)
+        dimension = problem.fidelities[self.fidelity]
         box = self.action_space
         if box.shape[0] < 2 or (box.low != -1).any() or (box.high != 1).any():
             raise InvalidArgumentError(
@@ -69,10 +72,10 @@ class Hyperband(Agent):
             )
         if isinstance(eta, bool) or not isinstance(eta, int) or eta < 2:
             raise InvalidArgumentError(f"`eta` must be an integer of at least 2, got {eta!r}")
-        self.rungs = _rungs(fidelity, low, high, eta)
-        self._coordinates = [fidelity.encode(rung) for rung in self.rungs]
+        self.rungs = _rungs(dimension, low, high, eta)
+        self._coordinates = [dimension.encode(rung) for rung in self.rungs]
         self._eta = eta
-        self._rng = stream(seed, "hyperband")
+        self._rng = stream(self.seed, "hyperband")
         self._rung = len(self.rungs) - 1
         self._start = 0
         self._waiting: list[Point | None] = []

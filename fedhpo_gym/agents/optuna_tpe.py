@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, scalar
+from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.seeding import stream
 
@@ -33,15 +33,17 @@ class OptunaTPE(Agent):
     Rewards must be plain numbers; they are maximised.
     """
 
-    def __init__(self, action_space: gym.Space[Any], seed: int) -> None:
-        super().__init__(action_space, seed)
+    rewards = "scalar"
+
+    def __init__(self, problem: SearchProblem) -> None:
+        super().__init__(problem)
         box = self.action_space
         self._bounds: dict[str, optuna.distributions.BaseDistribution] = {
             f"x{i}": optuna.distributions.FloatDistribution(float(low), float(high))
             for i, (low, high) in enumerate(zip(box.low, box.high, strict=True))
         }
         sampler = optuna.samplers.TPESampler(
-            seed=int(stream(seed, "optuna_tpe").integers(2**32)),
+            seed=int(stream(self.seed, "optuna_tpe").integers(2**32)),
             multivariate=False,
             constant_liar=False,
         )

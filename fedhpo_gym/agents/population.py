@@ -149,6 +149,8 @@ def evolve(
 ) -> Iterator[Generation]:
     """Train a population in one environment, by turns, until no member can go on.
 
+    This is no `Agent`: it goes back to snapshots of several courses, and an agent sees only one.
+
     All members start from the same reset, with configurations drawn from the prior.
 
     Args:

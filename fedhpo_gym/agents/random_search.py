@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation
+from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.seeding import stream
 
 
@@ -19,9 +17,9 @@ class RandomSearch(Agent):
     from the prior of the search space.
     """
 
-    def __init__(self, action_space: gym.Space[Any], seed: int) -> None:
-        super().__init__(action_space, seed)
-        self._rng = stream(seed, "random_search")
+    def __init__(self, problem: SearchProblem) -> None:
+        super().__init__(problem)
+        self._rng = stream(self.seed, "random_search")
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
         box = self.action_space

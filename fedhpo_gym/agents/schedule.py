@@ -12,7 +12,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Observation
+from fedhpo_gym.agents.base import Agent, Observation
+from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import SearchSpace
 
@@ -89,3 +90,42 @@ class Schedule:
             return self.space.encode(self.configuration).astype(np.float32)
         value = max(self.configuration[self.name] * factor, self.space[self.name].low)
         return self.space.encode({**self.configuration, self.name: value}).astype(np.float32)
+
+
+class ScheduleAgent(Agent):
+    """Follows a `Schedule`, and learns nothing.
+
+    Attributes:
+        schedule: what decides.
+
+    Raises:
+        UnknownNameError: no such kind or dimension.
+        InvalidArgumentError: a value is not legal.
+    """
+
+    acts_on = ("round",)
+    seeded = False
+
+    def __init__(
+        self,
+        problem: SearchProblem,
+        *,
+        configuration: Mapping[str, Any] | None = None,
+        kind: str = "cosine",
+        name: str = "learning_rate",
+    ) -> None:
+        """Take what a `Schedule` is made of; nothing is random: the seed is unused.
+
+        Args:
+            problem: of a round environment.
+            configuration: at the first round; by default the middle of the space.
+            kind: key of `KINDS`.
+            name: the dimension that is multiplied.
+        """
+        super().__init__(problem)
+        space = problem.search_space
+        chosen = space.decode(np.zeros(len(space))) if configuration is None else configuration
+        self.schedule = Schedule(space, chosen, kind, name)
+
+    def ask(self, observation: Observation) -> NDArray[np.float32]:
+        return self.schedule.act(observation)

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from fedhpo_gym.agents import LEARNED_AGENTS, MULTI_FIDELITY_AGENTS, agent_class
+from fedhpo_gym.agents import agent_class, read_problem
+from fedhpo_gym.agents.base import WHERE
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.tasks import get_task
 
 FREE = "free"
-ROUND = "round"
 
 
 @dataclass(frozen=True)
@@ -83,22 +83,24 @@ def _check_agent(agent: str, env_id: str) -> None:
         UnknownNameError: no such agent.
         MissingDependencyError: its library is not installed.
     """
-    kind, goes_on = agent_class(agent), env_id.endswith(get_task(env_id).round_id)
-    if agent in LEARNED_AGENTS:
+    kind = agent_class(agent)
+    if kind.learned is not None:
         raise InvalidArgumentError(
             f"`--agent` must be one that needs nothing learned, got {agent!r}; use "
-            "`fedhpo_gym.agents.make_agent` in Python, which takes a policy."
+            f"`fedhpo_gym.agents.make_agent` in Python, which takes a {kind.learned}."
         )
-    if (kind.per_client and not goes_on) or (agent in MULTI_FIDELITY_AGENTS and goes_on):
-        wanted = "FedHPO-DAC-*" if kind.per_client else "trial environments, FedHPO-<Model>-*"
-        raise InvalidArgumentError(f"`--agent {agent}` must act in {wanted}, got {env_id}")
+    process = "round" if env_id.endswith(get_task(env_id).round_id) else "trial"
+    if process not in kind.acts_on:
+        wanted = " or ".join(WHERE[one] for one in kind.acts_on)
+        raise InvalidArgumentError(f"`--agent {agent}` must act in {wanted}; got {env_id}")
 
 
 def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str, Any]:
     """Return the arguments of `gymnasium.make` that the command line and the agent ask for.
 
     Raises:
-        InvalidArgumentError: an argument is malformed or given twice.
+        InvalidArgumentError: an argument is malformed or given twice, or the agent cannot use the
+            environment's rewards.
         UnknownNameError: no such fidelity.
     """
     kind = agent_class(agent)
@@ -115,14 +117,16 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
         # A record names its backend, so that it replays where there are other tables.
         backend = getattr(env.unwrapped, "backend", None)
         space = fidelity_space(env, env_id)
+        kind.check_rewards(read_problem(env, 0))
     if backend is not None:
         kwargs["backend"] = getattr(backend, "name", backend)
-    free = {ROUND: FREE} if agent in MULTI_FIDELITY_AGENTS else {}
+    free = {} if kind.fidelity is None else {kind.fidelity: FREE}
     if fidelity := fixed_fidelity(space, {**request.fidelity, **free}):
         kwargs["fidelity"] = fidelity
-    if agent in MULTI_FIDELITY_AGENTS and {*space.names} - {*fidelity} != {ROUND}:
+    if free and {*space.names} - {*fidelity} != {*free}:
         raise InvalidArgumentError(
-            f"`--fidelity` must leave nothing free but {ROUND!r} for {agent!r}, got {fidelity}"
+            f"`--fidelity` must leave nothing free but {kind.fidelity!r} for {agent!r}, got "
+            f"{fidelity}"
         )
     return kwargs
 

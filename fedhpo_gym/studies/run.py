@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from fedhpo_gym.agents import MULTI_FIDELITY_AGENTS, make_agent, run_episode
+from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis.files import read_record, record_path, write_record
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.studies.environments import make_environment
-from fedhpo_gym.studies.plan import ROUND, Plan, fidelity_space
+from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.version import __version__
 
 
@@ -43,10 +43,7 @@ def do_run(plan: Plan, folder: Path, show: Callable[[str], None]) -> bool:
         if path.exists():
             read_record(path)
             return False
-        options = {}
-        if plan.agent in MULTI_FIDELITY_AGENTS:
-            options["fidelity"] = fidelity_space(env, plan.id)[ROUND]
-        agent = make_agent(plan.agent, env.action_space, plan.seed, **options)
+        agent = make_agent(plan.agent, env, plan.seed)
         steps = []
         for step in run_episode(env, agent, plan.seed):
             steps.append(

@@ -27,9 +27,18 @@ pytest.register_assert_rewrite(
     )
 )
 
-from fedhpo_gym.testing.agent import AgentConformance  # noqa: E402 - rewritten from here on
+from fedhpo_gym.testing.agent import (  # noqa: E402 - rewritten from here on
+    AgentConformance,
+    ClientAgentConformance,
+    LearnedAgentConformance,
+    MultiFidelityAgentConformance,
+    RoundAgentConformance,
+    TrialAgentConformance,
+    agent_laws,
+)
 from fedhpo_gym.testing.algorithm import AlgorithmConformance  # noqa: E402
 from fedhpo_gym.testing.analytic import Analytic, make_env  # noqa: E402
+from fedhpo_gym.testing.analytic_rounds import AnalyticRounds  # noqa: E402
 from fedhpo_gym.testing.backend import BackendConformance  # noqa: E402
 from fedhpo_gym.testing.dataset import DatasetConformance  # noqa: E402
 from fedhpo_gym.testing.objective import ObjectiveConformance  # noqa: E402
@@ -42,12 +51,19 @@ __all__ = [
     "AgentConformance",
     "AlgorithmConformance",
     "Analytic",
+    "AnalyticRounds",
     "BackendConformance",
+    "ClientAgentConformance",
     "DatasetConformance",
+    "LearnedAgentConformance",
+    "MultiFidelityAgentConformance",
     "ObjectiveConformance",
+    "RoundAgentConformance",
     "RoundConformance",
     "TaskConformance",
+    "TrialAgentConformance",
     "WrapperConformance",
+    "agent_laws",
     "make_env",
     "plain",
     "rollout",

@@ -1,81 +1,290 @@
-"""The laws of an agent."""
+"""The laws of an agent: one class per capability, on environments that are formulas."""
 # ruff: noqa: S101 - asserting is what a law does
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from fedhpo_gym.agents import Agent, Step, agent_class, make_agent, run_episode
+from fedhpo_gym.agents import Agent, Step, agent_class, make_agent, read_problem, run_episode
+from fedhpo_gym.agents.problem import SCALAR
 from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.testing.analytic import make_env
+from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
 from fedhpo_gym.testing.rollout import plain
 
-TRIALS = 8
+STEPS = 8
+LOWEST_REWARD = -10.0
+
+OTHER_PROCESS = """
+import json, sys
+from fedhpo_gym.testing import agent
+kind, name, options, seed = json.loads(sys.argv[1])
+laws = type("Laws", (getattr(agent, kind),), {"name": name, "options": lambda self, env: options})()
+json.dump(laws.actions(seed), sys.stdout)
+"""
+
+
+class Diverging(gym.Wrapper[Any, Any, Any, Any]):
+    """Makes every second step one that left the finite numbers, as agents get to see it."""
+
+    _count = 0
+
+    def step(self, action: Any) -> Any:
+        """Step; what diverged brings the lowest reward, and no number of its `info` is finite."""
+        observation, given, terminated, truncated, info = self.env.step(action)
+        reward: Any = given
+        self._count += 1
+        if self._count % 2:
+            reward = np.full(np.shape(reward), LOWEST_REWARD) if np.ndim(reward) else LOWEST_REWARD
+            info = {**_without_numbers(info), "diverged": True}
+        return observation, reward, terminated, truncated, info
 
 
 class AgentConformance:
-    """Laws of a registered agent, on an environment whose backend is a formula.
+    """Laws of every registered agent; join by one of the subclasses, see `agent_laws`.
 
     Attributes:
         name: key in `AGENTS`. The laws are skipped where its library is not installed.
+        law_class: name of the class of this module that another process finds the laws in.
     """
 
     name: ClassVar[str]
+    law_class: ClassVar[str]
+
+    def env(self) -> gym.Env[Any, Any]:
+        """Return a new environment of `STEPS` steps that the agent can act in."""
+        raise NotImplementedError
+
+    def options(self, env: gym.Env[Any, Any]) -> dict[str, Any]:
+        """Return the options of `make_agent`, as JSON data; none, if the agent needs none."""
+        del env
+        return {}
 
     def make(self, env: gym.Env[Any, Any], seed: int = 0) -> Agent:
         """Return a new agent for an environment, or skip the law."""
         try:
-            return make_agent(self.name, env.action_space, seed)
+            return make_agent(self.name, env, seed, **self.options(env))
         except MissingDependencyError as error:
             pytest.skip(str(error))
 
+    def episode(self, seed: int = 0, env: gym.Env[Any, Any] | None = None) -> list[Step]:
+        """Return the steps of an episode."""
+        env = env or self.env()
+        return list(run_episode(env, self.make(env, seed), seed=0))
+
+    def actions(self, seed: int) -> list[Any]:
+        """Return the actions of an episode as plain data."""
+        return [plain(step.action) for step in self.episode(seed)]
+
     def test_it_runs_an_episode_with_legal_actions(self) -> None:
-        steps = self._episode(seed=0)
-        assert len(steps) == TRIALS
-        space = make_env().action_space
+        self._check_legal(self.episode())
+
+    def test_equal_seeds_do_the_same(self) -> None:
+        assert self.actions(seed=5) == self.actions(seed=5)
+
+    def test_another_process_does_the_same(self) -> None:
+        here, env = self.actions(seed=5), self.env()
+        wanted = [self.law_class, self.name, self.options(env), 5]
+        done = subprocess.run(  # noqa: S603 - this interpreter, our own code
+            [sys.executable, "-c", OTHER_PROCESS, json.dumps(wanted)],
+            env={**os.environ, "PYTHONHASHSEED": "271828", "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == here
+
+    def test_the_seed_matters_where_its_class_says_so(self) -> None:
+        differ = self.actions(seed=0) != self.actions(seed=1)
+        assert differ == self._registered().seeded
+
+    def test_it_leaves_global_random_numbers_alone(self) -> None:
+        before = plain(list(np.random.get_state()))  # noqa: NPY002 - this is what is watched
+        self.episode()
+        assert plain(list(np.random.get_state())) == before  # noqa: NPY002
+
+    def test_it_does_not_write_into_what_it_is_shown(self) -> None:
+        env = self.env()
+        agent = self.make(env)
+        observation, _ = env.reset(seed=0)
+        for _ in range(3):
+            shown = plain(observation)
+            action = agent.ask(observation)
+            assert plain(observation) == shown
+            observation, reward, terminated, _, info = env.step(action)
+            before = plain([action, observation, info])
+            agent.tell(action, reward, observation, terminated, info)  # type: ignore[arg-type]
+            assert plain([action, observation, info]) == before
+
+    def test_it_survives_steps_that_diverged(self) -> None:
+        self._check_legal(self.episode(env=Diverging(self.env())))
+
+    def test_it_refuses_a_space_it_cannot_act_in(self) -> None:
+        env = self.env()
+        self.make(env)
+        shape, number = env.action_space.shape or (), len(read_problem(env, 0).search_space)
+        for space in (
+            gym.spaces.Discrete(3),
+            gym.spaces.Box(-np.inf, np.inf, shape),
+            gym.spaces.Box(-1.0, 1.0, (*shape[:-1], number + 1)),
+            gym.spaces.Box(-1.0, 1.0, (2, *shape)),
+            gym.spaces.Box(-1.0, 1.0, shape[1:]),
+        ):
+            self._check_refused("action_space", action_space=space)
+
+    def test_it_refuses_a_process_it_cannot_act_on(self) -> None:
+        for process in {"trial", "round"} - {*self._registered().acts_on}:
+            self._check_refused("acts in", process=process)
+
+    def test_it_refuses_rewards_it_cannot_use(self) -> None:
+        match self._registered().rewards:
+            case "scalar":
+                self._check_refused("MO-", objectives=("val_loss", "fairness_std"))
+            case "vector":
+                self._check_refused("MO-", objectives=SCALAR)
+
+    def test_it_refuses_an_option_it_does_not_have(self) -> None:
+        env = self.env()
+        self.make(env)
+        with pytest.raises(InvalidArgumentError, match="no option 'nonsense'"):
+            make_agent(self.name, env, 0, **self.options(env), nonsense=1)
+
+    def _registered(self) -> type[Agent]:
+        try:
+            return agent_class(self.name)
+        except MissingDependencyError as error:
+            pytest.skip(str(error))
+
+    def _check_legal(self, steps: list[Step]) -> None:
+        assert len(steps) == STEPS
+        space = self.env().action_space
         for step in steps:
             assert step.action.dtype == np.float32
             assert step.action in space
 
-    def test_equal_seeds_do_the_same(self) -> None:
-        assert self._actions(seed=5) == self._actions(seed=5)
+    def _check_refused(self, words: str, **changed: Any) -> None:
+        """Check that the agent cannot be made for its problem with something changed."""
+        env = self.env()
+        problem = replace(read_problem(env, 0), **changed)
+        with pytest.raises(InvalidArgumentError, match=words):
+            self._registered()(problem, **self.options(env))
 
-    def test_the_seed_matters(self) -> None:
-        assert self._actions(seed=0) != self._actions(seed=1)
+
+class TrialAgentConformance(AgentConformance):
+    """Laws of an agent whose steps are trials."""
+
+    law_class = "TrialAgentConformance"
+    fidelity: ClassVar[Mapping[str, float]] = {}
+
+    def env(self) -> gym.Env[Any, Any]:
+        return self._trials(STEPS)
+
+    def _trials(self, number: int, **arguments: Any) -> gym.Env[Any, Any]:
+        arguments = {"fidelity": self.fidelity, **arguments}
+        vectors = self._registered().rewards == "vector"
+        return make_env(budget_trials=number, vector_reward=vectors, **arguments)
 
     def test_it_never_repeats_one_action_only(self) -> None:
-        assert len({str(action) for action in self._actions(seed=0)}) > 1
+        assert len({str(action) for action in self.actions(seed=0)}) > 1
 
-    def test_it_leaves_global_random_numbers_alone(self) -> None:
-        before = plain(list(np.random.get_state()))  # noqa: NPY002 - this is what is watched
-        self._episode(seed=0)
-        assert plain(list(np.random.get_state())) == before  # noqa: NPY002
 
-    def test_it_does_not_write_into_what_it_is_shown(self) -> None:
-        env = make_env(budget_trials=TRIALS)
-        agent = self.make(env)
+class MultiFidelityAgentConformance(TrialAgentConformance):
+    """Laws of an agent that chooses the fidelity of its trials: how many rounds they have."""
+
+    law_class = "MultiFidelityAgentConformance"
+    fidelity: ClassVar[Mapping[str, float]] = {"client_sample_rate": 1.0}
+
+    def test_it_asks_for_more_than_one_fidelity(self) -> None:
+        env = self._trials(300)
+        name = self._registered().fidelity
+        assert len({step.info["fidelity"][name] for step in self.episode(env=env)}) > 1
+
+    @pytest.mark.parametrize("fixed", [{}, {"round": 81}, {"round": 81, "client_sample_rate": 1.0}])
+    def test_it_refuses_other_free_fidelities(self, fixed: dict[str, float]) -> None:
+        with pytest.raises(InvalidArgumentError, match=r"chooses the fidelity.*make the environ"):
+            self.make(self._trials(STEPS, fidelity=fixed))
+
+
+class RoundAgentConformance(AgentConformance):
+    """Laws of an agent whose steps are rounds of one course."""
+
+    law_class = "RoundAgentConformance"
+    per_client: ClassVar[bool] = False
+
+    def env(self) -> gym.Env[Any, Any]:
+        vectors = self._registered().rewards == "vector"
+        return AnalyticRounds(horizon=STEPS, per_client=self.per_client, vector_reward=vectors)
+
+    def test_it_refuses_the_other_form_of_actions(self) -> None:
+        other = AnalyticRounds(per_client=not self.per_client)
+        self._check_refused("`action_space` must.*per_client", action_space=other.action_space)
+
+
+class ClientAgentConformance(RoundAgentConformance):
+    """Laws of an agent that acts for every client."""
+
+    law_class = "ClientAgentConformance"
+    per_client: ClassVar[bool] = True
+
+    def test_clients_try_different_actions(self) -> None:
+        assert any(len(np.unique(step.action, axis=0)) > 1 for step in self.episode())
+
+    def test_it_acts_where_nobody_trains(self) -> None:
+        env = self.env()
         observation, _ = env.reset(seed=0)
-        for _ in range(3):
-            action = agent.ask(observation)
-            observation, reward, terminated, _, info = env.step(action)
-            before = plain([action, observation, info])
-            agent.tell(action, float(reward), observation, terminated, info)
-            assert plain([action, observation, info]) == before
+        nobody = {**observation, "sampled": np.zeros_like(observation["sampled"])}
+        assert self.make(env).ask(nobody) in env.action_space
 
-    def test_it_refuses_a_space_it_cannot_act_in(self) -> None:
-        self.make(make_env())
-        with pytest.raises(InvalidArgumentError, match="action_space"):
-            agent_class(self.name)(gym.spaces.Discrete(3), 0)
 
-    def _episode(self, seed: int) -> list[Step]:
-        env = make_env(budget_trials=TRIALS)
-        return list(run_episode(env, self.make(env, seed), seed=0))
+class LearnedAgentConformance(AgentConformance):
+    """Laws of an agent that needs something learned, besides those of where it acts."""
 
-    def _actions(self, seed: int) -> list[Any]:
-        actions: list[NDArray[np.float32]] = [step.action for step in self._episode(seed)]
-        return [plain(action) for action in actions]
+    law_class = "LearnedAgentConformance"
+
+    def env(self) -> gym.Env[Any, Any]:
+        kind = self._registered()
+        if "trial" in kind.acts_on:
+            return make_env(budget_trials=STEPS)
+        return AnalyticRounds(horizon=STEPS, per_client=kind.per_client)
+
+    def test_it_refuses_to_act_without_it(self) -> None:
+        with pytest.raises(InvalidArgumentError, match=f"`{self._registered().learned}` must be"):
+            make_agent(self.name, self.env(), 0)
+
+
+def agent_laws(name: str) -> tuple[type[AgentConformance], ...]:
+    """Return the classes of laws that an agent's attributes say it has to obey.
+
+    Raises:
+        UnknownNameError: no such agent.
+        MissingDependencyError: the library it is made of is not installed.
+    """
+    kind = agent_class(name)
+    laws: list[type[AgentConformance]] = []
+    if "trial" in kind.acts_on:
+        laws.append(MultiFidelityAgentConformance if kind.fidelity else TrialAgentConformance)
+    if "round" in kind.acts_on:
+        laws.append(ClientAgentConformance if kind.per_client else RoundAgentConformance)
+    if kind.learned is not None:
+        laws.append(LearnedAgentConformance)
+    return tuple(laws)
+
+
+def _without_numbers(value: Any) -> Any:
+    """Return nested data whose floats are all NaN."""
+    if isinstance(value, Mapping):
+        return {key: _without_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_numbers(item) for item in value]
+    return float("nan") if isinstance(value, float) else value

@@ -21,7 +21,12 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
     objective's own unit; what exceeds it costs `weight` per unit:
     r = score_0 - sum_j weight_j max(0, error_j - limit_j). A limit nobody states is never violated.
     Where an objective has a transform, the limit stays in its own unit and the excess is of errors.
+
+    Attributes:
+        vector_reward: False: what is under this wrapper returns a vector, this returns a number.
     """
+
+    vector_reward = False
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedhpo_gym.agents import SearchProblem
 from fedhpo_gym.agents.fedtune import FedTune
 from fedhpo_gym.agents.fedtune_controller import FedTuneController, Preferences, round_costs
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
@@ -146,13 +147,13 @@ SPACE = SearchSpace(
         Dimension("rate", 0.2, 1.0, "float", bins=5),
     )
 )
+PROBLEM = SearchProblem(gym.spaces.Box(-1, 1, (3,)), SPACE, process="round")
 START = {"learning_rate": 0.1, "step_size": 2, "rate": 0.6}
 
 
 def agent(*weights: float, participants: str | None = "rate") -> FedTune:
-    box = gym.spaces.Box(-1, 1, (3,))
     preferences = Preferences(*weights)
-    return FedTune(box, 0, SPACE, START, preferences, participants=participants)
+    return FedTune(PROBLEM, start=START, preferences=preferences, participants=participants)
 
 
 def play(tuner: FedTune, rounds: int) -> list[dict[str, Any]]:
@@ -172,6 +173,11 @@ def test_the_agent_moves_along_the_space_and_keeps_the_rest() -> None:
     assert last == pytest.approx({"learning_rate": 0.1, "step_size": 1, "rate": 1.0})
     only_passes = play(agent(0, 0, 0, 1, participants=None), 8)
     assert {round(c["rate"], 5) for c in only_passes} == {0.6}
+
+
+def test_by_default_it_starts_in_the_middle() -> None:
+    [middle] = play(FedTune(PROBLEM, participants="rate"), 1)
+    assert middle == pytest.approx({"learning_rate": 0.1, "step_size": 3, "rate": 0.6})
 
 
 def test_rounds_without_a_finite_accuracy_teach_nothing() -> None:
@@ -206,11 +212,8 @@ def test_clients_that_did_not_take_part_cost_nothing() -> None:
         (lambda: controller().update(0.5, np.array([1.0, 0.0, 1.0, 1.0])), "`costs`"),
         (lambda: controller().update(np.nan, np.ones(4)), "`accuracy`"),
         (lambda: agent().tell(np.zeros(3), 0.0, {}, False, {}), "`info` must have"),
-        (lambda: FedTune(gym.spaces.Box(-1, 1, (2,)), 0, SPACE, START), "`space`"),
         (
-            lambda: FedTune(
-                gym.spaces.Box(-1, 1, (3,)), 0, SPACE, {**START, "rate": 0.5}, participants="rate"
-            ),
+            lambda: FedTune(PROBLEM, start={**START, "rate": 0.5}, participants="rate"),
             "'rate'",
         ),
     ],
@@ -222,4 +225,4 @@ def test_wrong_arguments_are_named(make: Any, message: str) -> None:
 
 def test_an_unknown_dimension_is_named() -> None:
     with pytest.raises(UnknownNameError, match="step_size"):
-        FedTune(gym.spaces.Box(-1, 1, (3,)), 0, SPACE, START, passes="step_sizes")
+        FedTune(PROBLEM, start=START, passes="step_sizes")

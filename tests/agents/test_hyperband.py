@@ -11,9 +11,10 @@ import pytest
 from scipy import stats
 
 from bowl_clients import BowlClients
-from fedhpo_gym.agents import MULTI_FIDELITY_AGENTS, make_agent, run_episode
+from box_problem import box_problem
+from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.bohb import BOHB, Density, ModelSettings
-from fedhpo_gym.agents.fedex.wrapped import Neighbourhood, row_space, wrapped_search
+from fedhpo_gym.agents.fedex.wrapped import Neighbourhood, row_problem, wrapped_search
 from fedhpo_gym.agents.hyperband import Hyperband
 from fedhpo_gym.errors import InvalidArgumentError, OffGridError
 from fedhpo_gym.space.dimension import Dimension
@@ -21,7 +22,13 @@ from fedhpo_gym.testing import make_env
 
 ROUNDS = Dimension("round", 1, 27, "int")
 BOX = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+CHOOSE_ROUNDS = ("hyperband", "bohb")
 TARGET = np.array([0.3, -0.6])
+
+
+def made(name: str, seed: int, **options: Any) -> Any:
+    """Return an agent for `BOX`."""
+    return agent_class(name)(box_problem(BOX, seed, ROUNDS), **options)
 
 
 def asked(agent: Any, number: int) -> list[tuple[np.ndarray, int, float]]:
@@ -37,20 +44,20 @@ def asked(agent: Any, number: int) -> list[tuple[np.ndarray, int, float]]:
     return found
 
 
-@pytest.mark.parametrize("name", MULTI_FIDELITY_AGENTS)
+@pytest.mark.parametrize("name", CHOOSE_ROUNDS)
 def test_brackets_by_hand(name: str) -> None:
     """27 rounds at the most and 3 at the least: 9 + 3 + 1, then 3 + 1, then 3 configurations."""
-    agent = make_agent(name, BOX, 0, fidelity=ROUNDS, low=3)
-    assert agent.rungs == (3, 9, 27)  # type: ignore[attr-defined]
+    agent = made(name, 0, low=3)
+    assert agent.rungs == (3, 9, 27)
     rounds = [rounds for _, rounds, _ in asked(agent, 2 * 20)]
     once = [3] * 9 + [9] * 3 + [27] + [9] * 3 + [27] + [27] * 3
     assert rounds == once * 2
     assert sum(once) == 8 * 27
 
 
-@pytest.mark.parametrize("name", MULTI_FIDELITY_AGENTS)
+@pytest.mark.parametrize("name", CHOOSE_ROUNDS)
 def test_the_best_third_goes_on(name: str) -> None:
-    trials = asked(make_agent(name, BOX, 0, fidelity=ROUNDS, low=3), 13)
+    trials = asked(made(name, 0, low=3), 13)
     first, second, last = trials[:9], trials[9:12], trials[12:]
     for before, after in ((first, second), (second, last)):
         best = sorted(before, key=lambda trial: -trial[2])[: len(after)]
@@ -58,24 +65,24 @@ def test_the_best_third_goes_on(name: str) -> None:
 
 
 def test_rungs_end_at_the_top_and_stay_above_the_bottom() -> None:
-    def rungs(**options: Any) -> tuple[Any, ...]:
-        return Hyperband(BOX, 0, **options).rungs
+    def rungs(fidelity: Dimension, **options: Any) -> tuple[Any, ...]:
+        return Hyperband(box_problem(BOX, 0, fidelity), **options).rungs
 
-    assert rungs(fidelity=ROUNDS) == (1, 3, 9, 27)
-    assert rungs(fidelity=ROUNDS, low=2) == (3, 9, 27)
-    assert rungs(fidelity=ROUNDS, low=27) == (27,)
-    assert rungs(fidelity=ROUNDS, high=16, low=1, eta=2) == (1, 2, 4, 8, 16)
-    assert rungs(fidelity=Dimension("share", 0.1, 0.9, "float")) == pytest.approx((0.1, 0.3, 0.9))
+    assert rungs(ROUNDS) == (1, 3, 9, 27)
+    assert rungs(ROUNDS, low=2) == (3, 9, 27)
+    assert rungs(ROUNDS, low=27) == (27,)
+    assert rungs(ROUNDS, high=16, low=1, eta=2) == (1, 2, 4, 8, 16)
+    assert rungs(Dimension("round", 0.1, 0.9, "float")) == pytest.approx((0.1, 0.3, 0.9))
     stored = Dimension("round", 1, 27, "int", values=(1, 9, 27))
-    assert rungs(fidelity=stored, low=9) == (9, 27)
+    assert rungs(stored, low=9) == (9, 27)
     with pytest.raises(OffGridError, match="rungs"):
-        rungs(fidelity=stored)
+        rungs(stored)
 
 
-@pytest.mark.parametrize("name", MULTI_FIDELITY_AGENTS)
+@pytest.mark.parametrize("name", CHOOSE_ROUNDS)
 def test_the_seed_decides_everything(name: str) -> None:
     def trials(seed: int) -> str:
-        return str(asked(make_agent(name, BOX, seed, fidelity=ROUNDS, low=3), 45))
+        return str(asked(made(name, seed, low=3), 45))
 
     assert trials(1) == trials(1)
     assert trials(1) != trials(2)
@@ -86,9 +93,7 @@ def test_the_model_looks_where_configurations_were_good() -> None:
         late = [
             score
             for seed in range(5)
-            for _, rounds, score in asked(make_agent(name, BOX, seed, fidelity=ROUNDS, low=3), 100)[
-                60:
-            ]
+            for _, rounds, score in asked(made(name, seed, low=3), 100)[60:]
             if rounds == 3
         ]
         return -float(np.mean(late))
@@ -97,14 +102,14 @@ def test_the_model_looks_where_configurations_were_good() -> None:
 
 
 def test_without_a_model_bohb_is_hyperband() -> None:
-    blind = BOHB(BOX, 3, ROUNDS, low=3, model=ModelSettings(random_share=1.0))
-    prior = Hyperband(BOX, 3, ROUNDS, low=3)
+    blind = BOHB(box_problem(BOX, 3, ROUNDS), low=3, model=ModelSettings(random_share=1.0))
+    prior = Hyperband(box_problem(BOX, 3, ROUNDS), low=3)
     for ours, theirs in zip(asked(blind, 40), asked(prior, 40), strict=True):
         np.testing.assert_array_equal(ours[0], theirs[0])
 
 
 def test_the_model_is_of_the_highest_rung_that_has_enough() -> None:
-    agent = BOHB(BOX, 0, ROUNDS, low=3)
+    agent = BOHB(box_problem(BOX, 0, ROUNDS), low=3)
     assert agent._densities() is None
     asked(agent, 5)
     low = agent._densities()
@@ -138,16 +143,15 @@ def test_candidates_are_near_the_good_points_and_inside_the_box() -> None:
     assert far[0] > far[1]
 
 
-@pytest.mark.parametrize("name", MULTI_FIDELITY_AGENTS)
+@pytest.mark.parametrize("name", CHOOSE_ROUNDS)
 def test_it_chooses_the_rounds_of_trials(name: str) -> None:
     env = make_env(budget_trials=16, fidelity={"client_sample_rate": 1.0})
-    rounds = env.get_wrapper_attr("fidelity_space")["round"]
-    agent = make_agent(name, env.action_space, 0, fidelity=rounds, low=3, high=27)
+    agent = make_agent(name, env, 0, low=3, high=27)
     steps = list(run_episode(env, agent, 0))
     assert [s.info["fidelity"]["round"] for s in steps] == [3] * 9 + [9] * 3 + [27] + [9] * 3
 
 
-@pytest.mark.parametrize("name", MULTI_FIDELITY_AGENTS)
+@pytest.mark.parametrize("name", CHOOSE_ROUNDS)
 def test_it_chooses_how_long_wrapped_courses_are(name: str) -> None:
     env = BowlClients(np.tile([0.5, -0.25], (8, 1)), sampled=4, steps=27)
     plain, wrapped = (
@@ -155,9 +159,7 @@ def test_it_chooses_how_long_wrapped_courses_are(name: str) -> None:
             islice(
                 wrapped_search(
                     env,
-                    make_agent(
-                        name, row_space(env.action_space, more=1), 0, fidelity=ROUNDS, low=3
-                    ),
+                    agent_class(name)(row_problem(env, 0, ROUNDS), low=3),
                     0,
                     Neighbourhood(arms=arms),
                     steps=ROUNDS,
@@ -186,14 +188,14 @@ def test_it_chooses_how_long_wrapped_courses_are(name: str) -> None:
 )
 def test_impossible_ladders_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
-        Hyperband(BOX, 0, ROUNDS, **options)
+        Hyperband(box_problem(BOX, 0, ROUNDS), **options)
 
 
 def test_other_spaces_and_rewards_are_refused() -> None:
     for box in (gym.spaces.Box(-1, 1, (1,)), gym.spaces.Box(0, 1, (3,))):
         with pytest.raises(InvalidArgumentError, match="`action_space`"):
-            Hyperband(box, 0, ROUNDS)
-    agent = Hyperband(BOX, 0, ROUNDS)
+            Hyperband(box_problem(box, 0, ROUNDS))
+    agent = Hyperband(box_problem(BOX, 0, ROUNDS))
     with pytest.raises(InvalidArgumentError, match="follow `ask`"):
         agent.tell(np.zeros(3, np.float32), 0.0, {}, False, {})
     action = agent.ask({})

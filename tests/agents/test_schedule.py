@@ -8,10 +8,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fedhpo_gym.agents import make_agent
+from box_problem import box_problem
+from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.testing import AnalyticRounds
 
 SPACE = SearchSpace(
     (
@@ -56,11 +58,24 @@ def test_many_observations_get_the_bits_of_one(kind: str) -> None:
 
 def test_it_is_an_agent() -> None:
     schedule = Schedule(SPACE, CONFIGURATION, "cosine")
-    agent = make_agent("policy", gym.spaces.Box(-1.0, 1.0, (2,)), 0, policy=schedule)
+    kind = agent_class("policy")
+    agent = kind(box_problem(gym.spaces.Box(-1.0, 1.0, (2,))), policy=schedule)
     shown = {"remaining_rounds": np.ones(1, np.float32)}
     np.testing.assert_array_equal(agent.ask(shown), schedule.act(shown))
     with pytest.raises(InvalidArgumentError, match=r"`policy` must act in Box.*got Schedule for"):
-        make_agent("policy", gym.spaces.Box(-1.0, 1.0, (1,)), 0, policy=schedule)
+        kind(box_problem(gym.spaces.Box(-1.0, 1.0, (1,))), policy=schedule)
+
+
+def test_by_name_it_starts_in_the_middle_and_lets_the_learning_rate_fall() -> None:
+    env = AnalyticRounds(horizon=4)
+    steps = list(run_episode(env, make_agent("schedule", env, 0), 0))
+    played = [env.search_space.decode(step.action) for step in steps]
+    assert {(one["step_size"], one["batch_size"]) for one in played} == {(3, 32)}
+    falling = [0.01 * 0.5 * (1 + math.cos(math.pi * done / 4)) for done in range(4)]
+    assert [one["learning_rate"] for one in played] == pytest.approx(falling, rel=1e-4)
+    chosen = {"learning_rate": 0.5, "step_size": 1, "batch_size": 64}
+    agent = make_agent("schedule", env, 0, configuration=chosen, kind="static")
+    assert env.search_space.decode(agent.ask(env.reset(seed=0)[0])) == pytest.approx(chosen)
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -41,7 +41,7 @@ def make_record(env_id: str = ID, seed: int = 3, **kwargs: Any) -> RunRecord:
     header = Header("1.2.3", env_id, spec, "random", seed, info["fingerprint"])
     steps = [
         StepRecord.from_step(step.action, step.reward, step.terminated, step.truncated, step.info)
-        for step in run_episode(env, make_agent("random", env.action_space, seed), seed)
+        for step in run_episode(env, make_agent("random", env, seed), seed)
     ]
     return RunRecord(header, tuple(steps))
 

@@ -151,13 +151,18 @@ def test_a_course_that_diverged_wins_nothing(name: str) -> None:
 
 def test_a_course_that_diverged_is_unfair_to_all() -> None:
     zeros = np.zeros((1, 3, 3, 3))
-    fields = {**evaluation().__dict__, "best": zeros, "num_samples": np.ones((1, 3, 3), int)}
-    nothing = {"best_round": np.array([1]), "diverged": np.array([True]), "seeds": (1,)}
-    failed = Evaluation(**{**fields, **nothing})
+    failed = replace(
+        evaluation(),
+        best=zeros,
+        num_samples=np.ones((1, 3, 3), int),
+        best_round=np.array([1]),
+        diverged=np.array([True]),
+        seeds=(1,),
+    )
     assert o.client_fairness(failed).tolist() == list(o.WORST_FAIRNESS)
     assert o.client_fairness(Evaluations.stack([failed])).tolist() == [list(o.WORST_FAIRNESS)]
     # A model that predicts nothing right, although nothing diverged, is as even as any.
-    alive = Evaluation(**{**failed.__dict__, "diverged": np.array([False])})
+    alive = replace(failed, diverged=np.array([False]))
     assert o.client_fairness(alive).tolist() == [0, 0, 0, 0, 0, 1]
 
 

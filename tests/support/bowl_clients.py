@@ -8,6 +8,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.space import Dimension, SearchSpace
+
 Observation = dict[str, NDArray[Any]]
 
 
@@ -26,7 +28,15 @@ class BowlClients(gym.Env[Observation, NDArray[np.float32]]):
         self.count = sampled
         self.action_space = gym.spaces.Box(-1, 1, optima.shape, np.float32)
         shape = (len(optima),)
-        self.observation_space = gym.spaces.Dict({"sampled": gym.spaces.Box(0, 1, shape)})
+        self.observation_space = gym.spaces.Dict(
+            {
+                "sampled": gym.spaces.Box(0, 1, shape),
+                "remaining_rounds": gym.spaces.Box(0, 1, (1,)),
+            }
+        )
+        self.search_space = SearchSpace(
+            tuple(Dimension(f"x{i}", -1.0, 1.0, "float") for i in range(optima.shape[1]))
+        )
         self.played: list[NDArray[np.float64]] = []
 
     def reset(
@@ -54,4 +64,8 @@ class BowlClients(gym.Env[Observation, NDArray[np.float32]]):
     def _observe(self) -> Observation:
         self.mask = np.zeros(len(self.optima), dtype=bool)
         self.mask[self.np_random.permutation(len(self.optima))[: self.count]] = True
-        return {"sampled": self.mask.astype(np.float32)}
+        left = 1.0 - len(self.played) / self.steps
+        return {
+            "sampled": self.mask.astype(np.float32),
+            "remaining_rounds": np.array([left], np.float32),
+        }

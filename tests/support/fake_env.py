@@ -11,6 +11,9 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.tasks import get_task
+
 ID = "FedHPO-LR-CreditG-v0"
 BEST = {"learning_rate": 0.25, "weight_decay": -0.5}
 
@@ -30,6 +33,13 @@ class FakeEnv(gym.Env[Any, Any]):
         vector: bool = False,
     ) -> None:
         self.backend, self.budget_s, self.vector = backend, budget_s, vector
+        space = get_task("LR-CreditG").fidelity_space
+        # An agent that chooses rounds gets them in the place of the weight decay.
+        free = fidelity is not None and "round" not in fidelity
+        second = space["round"] if free else Dimension("weight_decay", -1.0, 1.0, "float")
+        self.search_space = SearchSpace((Dimension("learning_rate", -1.0, 1.0, "float"), second))
+        self.fidelity_space = space
+        self.vector_reward = vector
         self.fidelity = {"round": 500, "client_sample_rate": 1.0, **(fidelity or {})}
         self.action_space = gym.spaces.Box(-1.0, 1.0, (len(BEST),), np.float32)
         self.observation_space = gym.spaces.Dict(
@@ -44,6 +54,9 @@ class FakeEnv(gym.Env[Any, Any]):
         self.incumbent: dict[str, Any] = {"val_loss": np.inf}
         info = {"task": "LR-CreditG", "backend": self.backend, "fingerprint": self.fingerprint}
         return self._observation(), info
+
+    def describe(self) -> dict[str, Any]:
+        return {"objective_names": ["val_loss", "accuracy_std"]}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         if not self.action_space.contains(action):

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fedhpo_gym.agents import AGENTS, Agent
+from fedhpo_gym.agents import Agent, SearchProblem, read_problem
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
@@ -22,7 +22,11 @@ from fedhpo_gym.testing import (
     AlgorithmConformance,
     Analytic,
     BackendConformance,
+    ClientAgentConformance,
+    MultiFidelityAgentConformance,
     ObjectiveConformance,
+    RoundAgentConformance,
+    TrialAgentConformance,
     WrapperConformance,
     plain,
 )
@@ -40,18 +44,6 @@ for _name in ALGORITHMS:
     globals()[_class] = pytest.mark.raw(
         type(_class, (AlgorithmConformance,), {"name": _name, "__module__": __name__})
     )
-
-
-class TestRandomSearch(AgentConformance):
-    name = "random"
-
-
-class TestOptunaTPE(AgentConformance):
-    name = "optuna-tpe"
-
-
-def test_every_agent_has_joined() -> None:
-    assert set(AGENTS) == {TestRandomSearch.name, TestOptunaTPE.name}
 
 
 for _name in OBJECTIVES:
@@ -173,55 +165,93 @@ def test_a_faulty_objective_breaks_its_law(law: str, changes: dict[str, Any]) ->
 
 class FaultyAgent(Agent):
     fault = ""
-    count = 0
 
-    def __init__(self, action_space: gym.Space[Any], seed: int) -> None:
-        if self.fault == "any space":
-            return
-        super().__init__(action_space, seed)
-        unseeded = self.fault == "no seed"
-        self._rng = np.random.default_rng(None if unseeded else seed)
+    def __init__(self, problem: SearchProblem) -> None:
+        if self.fault == "anything":
+            self.problem, self.action_space = problem, problem.action_space  # type: ignore[assignment]
+        else:
+            super().__init__(problem)
+        self._rng = np.random.default_rng(None if self.fault == "no seed" else problem.seed)
+        self._lost = False
 
     def ask(self, observation: Any) -> Any:
         if self.fault == "global":
             np.random.rand()  # noqa: NPY002 - the fault
         if self.fault == "constant":
             return np.zeros(self.action_space.shape, np.float32)
+        if self._lost:
+            return np.full(self.action_space.shape, 0.5)
+        if self.fault == "needs a client" and not observation["sampled"].any():
+            return np.zeros(0)
         type_ = np.float64 if self.fault == "double" else np.float32
         return self._rng.uniform(-1, 1, self.action_space.shape).astype(type_)
 
     def tell(
         self, action: Any, reward: float, observation: Any, terminated: bool, info: Any
     ) -> None:
+        self._lost = self.fault == "lost" and not np.isfinite(info["objectives"]["val_loss"])
         if self.fault == "writes":
             observation["trials"][:] = 0
 
 
-AGENT_FAULTS = {
-    "double": "test_it_runs_an_episode_with_legal_actions",
-    "no seed": "test_equal_seeds_do_the_same",
-    "constant": "test_the_seed_matters",
-    "constant ": "test_it_never_repeats_one_action_only",
-    "global": "test_it_leaves_global_random_numbers_alone",
-    "writes": "test_it_does_not_write_into_what_it_is_shown",
-    "any space": "test_it_refuses_a_space_it_cannot_act_in",
-}
+class FaultyClients(FaultyAgent):
+    per_client = True
 
 
-@pytest.mark.parametrize(("planted", "law"), AGENT_FAULTS.items())
+class FaultyRounds(FaultyAgent):
+    acts_on = ("round",)
+
+
+class FaultyScalar(FaultyAgent):
+    rewards = "scalar"
+
+
+class FaultyFidelity(FaultyAgent):
+    fidelity = "round"
+
+
+TRIALS, CLIENTS = TrialAgentConformance, ClientAgentConformance
+AGENT_FAULTS = [
+    (FaultyAgent, "double", TRIALS, "test_it_runs_an_episode_with_legal_actions"),
+    (FaultyAgent, "no seed", TRIALS, "test_equal_seeds_do_the_same"),
+    (FaultyAgent, "another agent", TRIALS, "test_another_process_does_the_same"),
+    (FaultyAgent, "constant", TRIALS, "test_the_seed_matters_where_its_class_says_so"),
+    (FaultyAgent, "constant", TRIALS, "test_it_never_repeats_one_action_only"),
+    (FaultyAgent, "global", TRIALS, "test_it_leaves_global_random_numbers_alone"),
+    (FaultyAgent, "writes", TRIALS, "test_it_does_not_write_into_what_it_is_shown"),
+    (FaultyAgent, "lost", TRIALS, "test_it_survives_steps_that_diverged"),
+    (FaultyAgent, "lost", RoundAgentConformance, "test_it_survives_steps_that_diverged"),
+    (FaultyAgent, "anything", TRIALS, "test_it_refuses_a_space_it_cannot_act_in"),
+    (FaultyRounds, "anything", RoundAgentConformance, "test_it_refuses_a_process_it_cannot_act_on"),
+    (FaultyScalar, "anything", TRIALS, "test_it_refuses_rewards_it_cannot_use"),
+    (FaultyRounds, "anything", RoundAgentConformance, "test_it_refuses_the_other_form_of_actions"),
+    (FaultyClients, "constant", CLIENTS, "test_clients_try_different_actions"),
+    (FaultyClients, "needs a client", CLIENTS, "test_it_acts_where_nobody_trains"),
+    (
+        FaultyFidelity,
+        "constant",
+        MultiFidelityAgentConformance,
+        "test_it_asks_for_more_than_one_fidelity",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "planted", "laws", "law"), AGENT_FAULTS)
 def test_a_faulty_agent_breaks_its_law(
-    planted: str, law: str, monkeypatch: pytest.MonkeyPatch
+    kind: type[Agent],
+    planted: str,
+    laws: type[AgentConformance],
+    law: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    faulty = type("Planted", (FaultyAgent,), {"fault": planted.strip()})
+    faulty = type("Planted", (kind,), {"fault": planted})
     monkeypatch.setattr("fedhpo_gym.testing.agent.agent_class", lambda _: faulty)
+    # Another process knows only registered agents: there, this one is random search.
+    monkeypatch.setattr(laws, "name", "random", raising=False)
 
-    class Laws(AgentConformance):
-        name = "planted"
-
+    class Laws(laws):  # type: ignore[misc, valid-type]
         def make(self, env: Any, seed: int = 0) -> Agent:
-            if planted == "any space":
-                return FaultyAgent(env.action_space, seed)
-            made: Agent = faulty(env.action_space, seed)
+            made: Agent = faulty(read_problem(env, seed))
             return made
 
     with pytest.raises((AssertionError, pytest.fail.Exception)):

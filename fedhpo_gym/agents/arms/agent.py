@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +13,7 @@ from fedhpo_gym.agents.arms.arms import Arms, random_arms
 from fedhpo_gym.agents.arms.feedback import ArmFeedback
 from fedhpo_gym.agents.arms.reports import check_unit_rows, collect_feedback, sampled_clients
 from fedhpo_gym.agents.base import Agent, Observation
+from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
 
@@ -28,25 +28,25 @@ class ArmAgent(Agent):
     A step in which no client reports (see `collect_feedback`) teaches nothing.
 
     Args:
-        action_space: the environment's: (clients, n) in [-1, 1].
-        seed: the only source of the agent's randomness.
+        problem: its actions are (clients, n) in [-1, 1].
         arms: what it chooses from; by default 27 draws from the prior.
 
     Raises:
         InvalidArgumentError: the action space is another, or the arms have another width.
     """
 
+    acts_on = ("round",)
     per_client = True
 
-    def __init__(self, action_space: gym.Space[Any], seed: int, arms: Arms | None = None) -> None:
-        super().__init__(action_space, seed)
+    def __init__(self, problem: SearchProblem, *, arms: Arms | None = None) -> None:
+        super().__init__(problem)
         width = check_unit_rows(self.action_space)
-        self.arms = arms or random_arms(width, DEFAULT_ARMS, stream(seed, "arms"))
+        self.arms = arms or random_arms(width, DEFAULT_ARMS, stream(self.seed, "arms"))
         if self.arms.width != width:
             raise InvalidArgumentError(
                 f"`arms` must have {width} coordinates, as the action space, got {self.arms.width}."
             )
-        self._rng = stream(seed, "arm_choice")
+        self._rng = stream(self.seed, "arm_choice")
         self._clients = np.empty(0, dtype=np.int64)
         self._played = np.empty((0, len(self.arms.sizes)), dtype=np.int64)
 

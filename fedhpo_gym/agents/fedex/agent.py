@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +11,7 @@ from fedhpo_gym.agents.arms.agent import ArmAgent
 from fedhpo_gym.agents.arms.arms import Arms
 from fedhpo_gym.agents.arms.feedback import ArmFeedback
 from fedhpo_gym.agents.fedex.policy import FedExPolicy, FedExSettings
+from fedhpo_gym.agents.problem import SearchProblem
 
 
 class FedEx(ArmAgent):
@@ -29,12 +28,12 @@ class FedEx(ArmAgent):
 
     def __init__(
         self,
-        action_space: gym.Space[Any],
-        seed: int,
+        problem: SearchProblem,
+        *,
         arms: Arms | None = None,
         settings: FedExSettings | None = None,
     ) -> None:
-        super().__init__(action_space, seed, arms)
+        super().__init__(problem, arms=arms)
         self.policy = FedExPolicy(self.arms.sizes, settings)
 
     def choose(self, rng: np.random.Generator, clients: NDArray[np.int64]) -> NDArray[np.int64]:

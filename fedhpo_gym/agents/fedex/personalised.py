@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -27,6 +26,7 @@ from fedhpo_gym.agents.fedex.hypernetwork import (
     initial_parameters,
     listed,
 )
+from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
 
@@ -181,14 +181,14 @@ class PersonalisedFedEx(ArmAgent):
 
     def __init__(
         self,
-        action_space: gym.Space[Any],
-        seed: int,
+        problem: SearchProblem,
+        *,
         arms: Arms | None = None,
         settings: PersonalSettings | None = None,
     ) -> None:
-        super().__init__(action_space, seed, arms)
+        super().__init__(problem, arms=arms)
         clients = self.action_space.shape[0]
-        self.policy = PersonalPolicy(clients, self.arms.sizes, seed, settings)
+        self.policy = PersonalPolicy(clients, self.arms.sizes, self.seed, settings)
 
     def choose(self, rng: np.random.Generator, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.policy.sample(rng, clients)

@@ -22,6 +22,7 @@ from fedhpo_gym.agents.base import Agent
 from fedhpo_gym.agents.fedex.agent import FedEx
 from fedhpo_gym.agents.fedex.policy import FedExSettings
 from fedhpo_gym.agents.loop import Step, run_episode
+from fedhpo_gym.agents.problem import SearchProblem, read_problem
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
@@ -84,6 +85,27 @@ def row_space(action_space: gym.Space[Any], more: int = 0) -> gym.spaces.Box:
     return gym.spaces.Box(-1.0, 1.0, (check_unit_rows(action_space) + more,), np.float32)
 
 
+def row_problem(env: gym.Env[Any, Any], seed: int, steps: Dimension | None = None) -> SearchProblem:
+    """Return what X has to solve around FedEx: to it, every course is a trial.
+
+    Args:
+        env: made with `per_client=True`.
+        seed: of X.
+        steps: how long a course is, where X chooses that: the fidelity, and the last coordinate.
+
+    Raises:
+        InvalidArgumentError: `env` has another action space.
+    """
+    inner = read_problem(env, seed)
+    fidelities = SearchSpace(() if steps is None else (steps,))
+    return SearchProblem(
+        action_space=row_space(inner.action_space, more=len(fidelities)),
+        search_space=SearchSpace((*inner.search_space.dimensions, *fidelities.dimensions)),
+        fidelities=fidelities,
+        seed=seed,
+    )
+
+
 def wrapped_search(
     env: gym.Env[Any, Any],
     outer: Agent,
@@ -94,14 +116,15 @@ def wrapped_search(
 ) -> Iterator[WrappedTrial]:
     """Let an optimizer choose neighbourhoods, one course for each, without end.
 
+    This is no `Agent`: an agent lives for one episode, and every neighbourhood takes one here.
+
     Every course starts from the same reset and runs to the end of its episode, or for as many
     steps as X says, so that a neighbourhood of one arm and one of many get equal training. (The
     original's wrapped courses went on from checkpoints and got more.)
 
     Args:
         env: made with `per_client=True`.
-        outer: X; it acts in `row_space(env.action_space)` and sees no observation. With `steps` it
-            has one more coordinate.
+        outer: X, made from `row_problem(env, seed, steps)`; it sees no observation.
         seed: of the environment and of everything drawn here.
         neighbourhood: what FedEx is given around each configuration.
         space: says which coordinates are grids; without it, all are intervals.
@@ -125,7 +148,7 @@ def wrapped_search(
         rng = stream(seed, "wrapped_fedex_arms", trial)
         arms = perturbed_arms(centre, around.arms, around.epsilon, rng, space)
         inner_seed = int(stream(seed, "wrapped_fedex", trial).integers(2**32))
-        inner = FedEx(env.action_space, inner_seed, arms, around.settings)
+        inner = FedEx(read_problem(env, inner_seed), arms=arms, settings=around.settings)
         taken = tuple(islice(run_episode(env, inner, seed), length))
         traces = inner.policy.traces
         score = -traces.after[-1] if traces.after else NOTHING_LEARNED

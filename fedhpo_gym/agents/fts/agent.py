@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +15,7 @@ from fedhpo_gym.agents.arms.reports import (
 )
 from fedhpo_gym.agents.base import Agent, Observation
 from fedhpo_gym.agents.fts.policy import FederatedThompson, FTSSettings
+from fedhpo_gym.agents.problem import SearchProblem
 
 
 class FTS(Agent):
@@ -31,14 +31,13 @@ class FTS(Agent):
         InvalidArgumentError: the action space is no (clients, n) box in [-1, 1].
     """
 
+    acts_on = ("round",)
     per_client = True
 
-    def __init__(
-        self, action_space: gym.Space[Any], seed: int, settings: FTSSettings | None = None
-    ) -> None:
-        super().__init__(action_space, seed)
+    def __init__(self, problem: SearchProblem, *, settings: FTSSettings | None = None) -> None:
+        super().__init__(problem)
         width = check_unit_rows(self.action_space)
-        self.policy = FederatedThompson(self.action_space.shape[0], width, seed, settings)
+        self.policy = FederatedThompson(self.action_space.shape[0], width, self.seed, settings)
         self._clients = np.empty(0, dtype=np.int64)
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:

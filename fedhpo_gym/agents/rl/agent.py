@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation
+from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.agents.rl.policy import load_policy
 from fedhpo_gym.errors import InvalidArgumentError
 
@@ -37,11 +38,12 @@ class PolicyAgent(Agent):
         DamagedDataError: a file of the policy is damaged.
     """
 
-    def __init__(
-        self, action_space: gym.Space[Any], seed: int, policy: Acts | Path | str | None = None
-    ) -> None:
-        """Take a policy, or the folder it was saved in; nothing is random: `seed` is unused."""
-        super().__init__(action_space, seed)
+    learned = "policy"
+    seeded = False
+
+    def __init__(self, problem: SearchProblem, *, policy: Acts | Path | str | None = None) -> None:
+        """Take a policy, or the folder it was saved in; nothing is random: the seed is unused."""
+        super().__init__(problem)
         if policy is None:
             raise InvalidArgumentError(
                 "`policy` must be a policy or the folder of a saved one, got None; train one with "

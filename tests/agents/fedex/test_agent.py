@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
 from bowl_clients import BowlClients
-from fedhpo_gym.agents import CLIENT_AGENTS, make_agent, run_episode
+from fedhpo_gym.agents import make_agent, read_problem, run_episode
 from fedhpo_gym.agents.arms.arms import (
     Arms,
     grid_arms,
@@ -34,21 +33,9 @@ def bowls(steps: int = 60, clients: int = 12) -> BowlClients:
 
 
 def mean_losses(env: BowlClients, name: str, seed: int) -> np.ndarray:
-    for _ in run_episode(env, make_agent(name, env.action_space, seed), seed=seed):
+    for _ in run_episode(env, make_agent(name, env, seed), seed=seed):
         pass
     return np.array([losses.mean() for losses in env.played])
-
-
-@pytest.mark.parametrize("name", CLIENT_AGENTS)
-def test_actions_are_legal_and_decided_by_the_seed(name: str) -> None:
-    def actions(seed: int) -> np.ndarray:
-        env = bowls(steps=4)
-        agent = make_agent(name, env.action_space, seed)
-        return np.array([step.action for step in run_episode(env, agent, seed=0)])
-
-    assert actions(1).dtype == np.float32
-    np.testing.assert_array_equal(actions(1), actions(1))
-    assert not np.array_equal(actions(1), actions(2))
 
 
 @pytest.mark.parametrize("name", ["fedex", "fedex-personalised"])
@@ -61,19 +48,10 @@ def test_the_losses_of_the_clients_fall(name: str) -> None:
     assert np.mean(last) < 0.5 * np.mean(first)
 
 
-@pytest.mark.parametrize("name", CLIENT_AGENTS)
-@pytest.mark.parametrize(
-    "space", [gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(0, 1, (3, 2)), gym.spaces.Discrete(3)]
-)
-def test_other_action_spaces_are_refused(name: str, space: gym.Space[object]) -> None:
-    with pytest.raises(InvalidArgumentError, match="`action_space` must be"):
-        make_agent(name, space, 0)
-
-
 def test_it_finds_the_best_arm_and_sampled_clients_play_arms() -> None:
     arms = listed_arms([[0.5, -0.25], [-1, -1], [1, 1], [-0.5, 0.5]])
     env = bowls()
-    agent = FedEx(env.action_space, 0, arms, FedExSettings(gamma=1.0))
+    agent = FedEx(read_problem(env, 0), arms=arms, settings=FedExSettings(gamma=1.0))
     allowed = arms.factors[0].astype(np.float32).tolist()
     for step in run_episode(env, agent, seed=0):
         assert all(row in allowed for row in step.action.tolist())
@@ -86,14 +64,14 @@ def test_a_grid_is_learned_one_factor_at_a_time() -> None:
     arms = grid_arms([[-0.9, 0.5], [-0.25, 0.9, 0.2]])
     assert (arms.sizes, arms.width) == ((2, 3), 2)
     env = bowls(steps=150)
-    agent = FedEx(env.action_space, 0, arms, FedExSettings(gamma=1.0, eta0=0.3))
+    agent = FedEx(read_problem(env, 0), arms=arms, settings=FedExSettings(gamma=1.0, eta0=0.3))
     list(run_episode(env, agent, seed=0))
     assert agent.policy.mle() == (1, 0)
 
 
 def test_it_learns_only_from_clients_that_report() -> None:
     env = bowls()
-    agent = FedEx(env.action_space, 0, settings=FedExSettings(diff=True))
+    agent = FedEx(read_problem(env, 0), settings=FedExSettings(diff=True))
     action = agent.ask({"sampled": np.array([1, 0, 1, 1] + [0] * 8)})
     info = {
         "val_loss_before": np.array([2.0, 0, 3.0, 4.0] + [0] * 8),
@@ -110,7 +88,7 @@ def test_it_learns_only_from_clients_that_report() -> None:
 
 def test_without_a_single_report_it_learns_nothing() -> None:
     env = bowls()
-    agent = FedEx(env.action_space, 0)
+    agent = FedEx(read_problem(env, 0))
     before = agent.policy.to_dict()
     action = agent.ask({"sampled": np.zeros(12)})
     nothing = {name: np.zeros(12) for name in ("val_loss_before", "val_loss_after")}
@@ -120,7 +98,7 @@ def test_without_a_single_report_it_learns_nothing() -> None:
 
 def test_arms_of_another_width_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="`arms` must have 2 coordinates"):
-        FedEx(bowls().action_space, 0, listed_arms([[0.0], [1.0]]))
+        FedEx(read_problem(bowls(), 0), arms=listed_arms([[0.0], [1.0]]))
     with pytest.raises(InvalidArgumentError, match="`factors`"):
         listed_arms([[2.0]])
     with pytest.raises(InvalidArgumentError, match="`factors`"):

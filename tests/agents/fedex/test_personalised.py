@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bowl_clients import BowlClients
-from fedhpo_gym.agents import run_episode
+from fedhpo_gym.agents import read_problem, run_episode
 from fedhpo_gym.agents.arms.arms import listed_arms
 from fedhpo_gym.agents.arms.feedback import ArmFeedback
 from fedhpo_gym.agents.fedex.agent import FedEx
@@ -94,11 +94,11 @@ def test_clients_that_disagree_get_better_arms_than_one_policy_has_for_them() ->
     personal_losses, shared_losses, right = [], [], []
     for seed in range(5):
         env = opposed(300)
-        agent = PersonalisedFedEx(env.action_space, seed, arms)
+        agent = PersonalisedFedEx(read_problem(env, seed), arms=arms)
         list(run_episode(env, agent, seed=seed))
         personal_losses.append(np.mean(env.played[-20:]))
         right.append((agent.best_actions()[:, 0] == wanted).mean())
-        shared = FedEx(env.action_space, seed, arms)
+        shared = FedEx(read_problem(env, seed), arms=arms)
         list(run_episode(env, shared, seed=seed))
         shared_losses.append(np.mean(env.played[-20:]))
     assert np.mean(personal_losses) < 0.75 * np.mean(shared_losses)
@@ -130,7 +130,7 @@ def test_a_saved_policy_goes_on_as_if_never_interrupted() -> None:
 
 def test_without_a_sampled_client_it_still_acts() -> None:
     env = opposed(3)
-    agent = PersonalisedFedEx(env.action_space, 0)
+    agent = PersonalisedFedEx(read_problem(env, 0))
     assert agent.ask({"sampled": np.zeros(8)}) in env.action_space
 
 

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from bowl_clients import BowlClients
-from fedhpo_gym.agents import Agent, make_agent
+from box_problem import box_problem
+from fedhpo_gym.agents import Agent, SearchProblem, agent_class
 from fedhpo_gym.agents.fedex.policy import FedExSettings
 from fedhpo_gym.agents.fedex.wrapped import (
     NOTHING_LEARNED,
     Neighbourhood,
     WrappedTrial,
+    row_problem,
     row_space,
     wrapped_search,
 )
@@ -29,7 +31,7 @@ def bowls(steps: int = 25) -> BowlClients:
 
 def trials(name: str, number: int, seed: int = 0, **options: Any) -> list[WrappedTrial]:
     env = bowls()
-    outer = make_agent(name, row_space(env.action_space), seed)
+    outer = agent_class(name)(row_problem(env, seed))
     settings = FedExSettings(gamma=1.0)
     search = wrapped_search(env, outer, seed, Neighbourhood(settings=settings, **options))
     return list(islice(search, number))
@@ -76,7 +78,7 @@ def test_grids_of_the_space_are_kept() -> None:
             Dimension("batch_size", 16, 64, "int", values=(16, 32, 64)),
         )
     )
-    outer = make_agent("random", row_space(env.action_space), 0)
+    outer = agent_class("random")(row_problem(env, 0))
     trial = next(wrapped_search(env, outer, 0, space=space))
     cells = {round(float(x), 6) for x in trial.arms.factors[0][1:, 1]}
     assert cells <= {round(space["batch_size"].encode(v), 6) for v in (16, 32, 64)}
@@ -85,8 +87,8 @@ def test_grids_of_the_space_are_kept() -> None:
 class Listener(Agent):
     """Asks for the centre and keeps what it is told."""
 
-    def __init__(self, action_space: gym.Space[Any], seed: int) -> None:
-        super().__init__(action_space, seed)
+    def __init__(self, problem: SearchProblem) -> None:
+        super().__init__(problem)
         self.told: list[float] = []
 
     def ask(self, observation: Any) -> np.ndarray:
@@ -98,7 +100,7 @@ class Listener(Agent):
 
 def test_every_neighbourhood_is_drawn_anew_and_explored_anew() -> None:
     env = bowls()
-    listener = Listener(row_space(env.action_space), 0)
+    listener = Listener(row_problem(env, 0))
     first, second = islice(wrapped_search(env, listener, 0), 2)
     assert not np.array_equal(first.arms.factors[0][1:], second.arms.factors[0][1:])
     still = Neighbourhood(epsilon=0.0)
@@ -117,7 +119,7 @@ class Mute(BowlClients):
 
 def test_a_course_nobody_reports_on_gets_the_worst_score() -> None:
     env = Mute(np.zeros((3, 2)), sampled=2, steps=4)
-    listener = Listener(row_space(env.action_space), 0)
+    listener = Listener(row_problem(env, 0))
     trial = next(wrapped_search(env, listener, 0))
     assert listener.told == [NOTHING_LEARNED] == [trial.score]
 
@@ -126,6 +128,6 @@ def test_other_spaces_are_refused() -> None:
     env = bowls()
     with pytest.raises(InvalidArgumentError, match="per_client=True"):
         row_space(gym.spaces.Box(-1, 1, (2,)))
-    outer = make_agent("random", gym.spaces.Box(-1, 1, (3,)), 0)
+    outer = agent_class("random")(box_problem(gym.spaces.Box(-1, 1, (3,))))
     with pytest.raises(InvalidArgumentError, match="`outer` must act in"):
         next(wrapped_search(env, outer, 0))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bowl_clients import BowlClients
-from fedhpo_gym.agents import run_episode
+from fedhpo_gym.agents import read_problem, run_episode
 from fedhpo_gym.agents.fts import policy as fts_policy
 from fedhpo_gym.agents.fts.agent import FTS
 from fedhpo_gym.agents.fts.fourier_features import (
@@ -159,7 +159,7 @@ def test_saved_optimizers_go_on_as_if_never_interrupted() -> None:
 
 def test_the_agent_lowers_the_clients_losses() -> None:
     env = BowlClients(np.tile([0.5, -0.25], (6, 1)), sampled=3, steps=40)
-    agent = FTS(env.action_space, 0, QUICK)
+    agent = FTS(read_problem(env, 0), settings=QUICK)
     list(run_episode(env, agent, seed=0))
     losses = np.array([step.mean() for step in env.played])
     assert losses[-10:].mean() < 0.4 * losses[:6].mean()

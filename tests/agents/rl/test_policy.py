@@ -12,8 +12,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from box_problem import box_problem
 from fake_env import FakeEnv
-from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.rl.policy import Policy, load_policy, save_policy
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 
@@ -174,11 +175,11 @@ def test_a_policy_runs_an_episode_as_an_agent(tmp_path: Path) -> None:
     save_policy(policy, tmp_path)
     env = FakeEnv(budget_s=1600.0)  # a trial takes 550 s
     for given in (policy, tmp_path, str(tmp_path)):
-        agent = make_agent("policy", env.action_space, 0, policy=given)
+        agent = make_agent("policy", env, 0, policy=given)
         actions = [step.action for step in run_episode(env, agent, seed=0)]
         left = np.array([1.0, 1 - 550 / 1600, 1 - 1100 / 1600])
         np.testing.assert_allclose(actions, np.stack([left / 2, -left / 2], axis=1), atol=1e-7)
     with pytest.raises(InvalidArgumentError, match=r"`policy` must be.*got None"):
-        make_agent("policy", env.action_space, 0)
+        make_agent("policy", env, 0)
     with pytest.raises(InvalidArgumentError, match=r"`policy` must act in Box"):
-        make_agent("policy", gym.spaces.Box(-1.0, 1.0, (3,)), 0, policy=policy)
+        agent_class("policy")(box_problem(gym.spaces.Box(-1.0, 1.0, (3,))), policy=policy)

@@ -71,9 +71,7 @@ def test_an_id_trains_in_its_vector_form(name: str, arguments: dict[str, Any]) -
     assert origin["environments"] == [name]
     assert {"num_envs", "share_starts", "layers", "seed", "steps"} <= set(origin)
     env = gym.make(name, **arguments)
-    steps = list(
-        run_episode(env, make_agent("policy", env.action_space, 0, policy=training.policy), 0)
-    )
+    steps = list(run_episode(env, make_agent("policy", env, 0, policy=training.policy), 0))
     assert len(steps) == 3
 
 

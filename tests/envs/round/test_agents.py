@@ -12,8 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.agents import CLIENT_AGENTS, make_agent, run_episode
-from fedhpo_gym.agents.fedtune import FedTune
+from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.agents.population import PopulationSettings, evolve
 from fedhpo_gym.cli import main
 from fedhpo_gym.testing import plain, rollout
@@ -88,10 +87,10 @@ def test_the_per_client_form_is_accepted_by_the_checkers() -> None:
 # -------------------------------------------------------------------------------------- the agents
 
 
-@pytest.mark.parametrize("name", CLIENT_AGENTS)
+@pytest.mark.parametrize("name", ["fedex", "fedex-personalised", "fts"])
 def test_client_agents_learn_from_its_reports(name: str) -> None:
     env = gym.make(ID, **CLIENTS)
-    agent: Any = make_agent(name, env.action_space, 0)
+    agent: Any = make_agent(name, env, 0)
     steps = list(run_episode(env, agent, 0))
     assert len(steps) == 6
     assert sum(step.reward for step in steps) > 0.1, "the model got no better"
@@ -102,8 +101,7 @@ def test_fedtune_moves_passes_and_participants() -> None:
     names = ["learning_rate", "step_size", "client_sample_rate"]
     env = gym.make(ID, **ONE, horizon=10, rounds_per_step=1, dynamic=names)
     start = {"learning_rate": 0.1, "step_size": 1, "client_sample_rate": 0.4}
-    space = env.get_wrapper_attr("search_space")
-    agent = FedTune(env.action_space, 0, space, start, participants="client_sample_rate")
+    agent = make_agent("fedtune", env, 0, start=start, participants="client_sample_rate")
     played = [step.info["configuration"] for step in run_episode(env, agent, 0)]
     assert len({(c["step_size"], c["client_sample_rate"]) for c in played}) > 1
 

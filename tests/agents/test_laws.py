@@ -1,0 +1,72 @@
+"""Every registered agent obeys the laws of all that its class says it can do."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from fedhpo_gym.agents import AGENTS, agent_class
+from fedhpo_gym.agents.rl.policy import Policy, save_policy
+from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.testing.agent import AgentConformance, agent_laws
+
+
+class WithPolicy(AgentConformance):
+    """Gives a learned agent a policy of random weights."""
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def options(self, env: gym.Env[Any, Any]) -> dict[str, Any]:
+        shown: Any = env.observation_space
+        box: Any = env.action_space
+        entries = {name: one.shape for name, one in shown.spaces.items()}
+        inputs = sum(math.prod(shape) for shape in entries.values())
+        weights = np.random.default_rng(0).normal(size=(inputs, *box.shape)).astype(np.float32)
+        policy = Policy(
+            entries=entries,
+            low=box.low,
+            high=box.high,
+            weights=(weights / inputs,),
+            biases=(np.zeros(box.shape, np.float32),),
+            activation="tanh",
+            output="tanh",
+            mean=np.zeros(inputs),
+            deviation=np.ones(inputs),
+            limit=3.0,
+            made_by="",
+        )
+        save_policy(policy, self.folder)
+        return {"policy": str(self.folder)}
+
+
+def _laws(name: str) -> tuple[type[AgentConformance], ...]:
+    try:
+        return agent_laws(name)
+    except MissingDependencyError:
+        return ()
+
+
+JOINED: dict[str, list[str]] = {name: [] for name in AGENTS}
+for _name in AGENTS:
+    for _law in _laws(_name):
+        _class = f"Test_{_name}_{_law.__name__}".replace("-", "_")
+        _bases = (WithPolicy, _law) if agent_class(_name).learned else (_law,)
+        globals()[_class] = type(_class, _bases, {"name": _name, "__module__": __name__})
+        JOINED[_name].append(_class)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_is_in_a_class(name: str) -> None:
+    try:
+        agent_class(name)
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    assert JOINED[name], f"{name!r} acts on nothing; say what in `acts_on`"
+    assert all(found in globals() for found in JOINED[name])
