@@ -1,6 +1,7 @@
 """Objectives against hand computation; direction and bounds are data."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
