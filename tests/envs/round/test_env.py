@@ -330,7 +330,7 @@ def test_an_action_outside_the_space_changes_nothing(action: Any) -> None:
     env.reset(seed=0)
     with pytest.raises(InvalidArgumentError, match="`action`"):
         env.step(action)
-    assert env.step(np.zeros(4, np.float32))[-1]["trial"] == 1
+    assert env.step(np.zeros(4, np.float32))[-1]["step"] == 1
 
 
 def _make_directly(**arguments: Any) -> Any:
@@ -347,10 +347,9 @@ def _coordinate(env: gym.Env[Any, Any], values: dict[str, float]) -> Any:
 
 def _freeze(env: Any) -> None:
     """Make the course leave the finite numbers in its next round."""
-    index, state = env.process.snapshot(0)[1]
-    weight = state.parameters["weight"]
-    weight[:] = 3e38
-    env.process._courses.restore(0, (index, state))
+    course = env.process.snapshot(0).course
+    course.state.parameters["weight"][:] = 3e38
+    env.process._courses.restore(0, course)
 
 
 @pytest.mark.parametrize("names", [["learning_rate"], ["learning_rate", "batch_size"]], ids=str)

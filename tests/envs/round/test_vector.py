@@ -67,7 +67,7 @@ def run_both(mode: str, steps: int, **arguments: Any) -> None:
         actions = ours.action_space.sample()
         mine, other = ours.step(actions), theirs.step(actions)
         assert same(mine, other)
-        for key in ("val_loss", "elapsed_s", "trial", "diverged"):
+        for key in ("val_loss", "elapsed_s", "step", "diverged"):
             mask = mine[4].get(f"_{key}", np.zeros(N, bool))
             assert plain(mask) == plain(other[4].get(f"_{key}", np.zeros(N, bool)))
             if mask.any():
@@ -167,7 +167,7 @@ def test_an_action_outside_the_space_changes_nothing(action: float) -> None:
     bad[1, 2, 0] = action
     with pytest.raises(InvalidArgumentError, match=r"`actions\[1\]`"):
         ours.step(bad)
-    assert ours.step(np.zeros_like(bad))[4]["trial"].tolist() == [1] * N
+    assert ours.step(np.zeros_like(bad))[4]["step"].tolist() == [1] * N
 
 
 @pytest.mark.parametrize(
