@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.tasks import TASKS
 from fedhpo_gym.version import __version__
 
@@ -60,13 +60,21 @@ def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
         MissingDependencyError: the extra `marl` is not installed.
         InvalidArgumentError: the id is of another kind, or an argument is out of its range.
     """
+    # An id that nobody registered is refused by `gymnasium.make`, with the nearest ones.
+    known = gym.registry.get(env_id)
+    if known is not None and known.entry_point != ROUND_ENTRY_POINT:
+        raise InvalidArgumentError(
+            "`env_id` must be a FedHPO-DAC-* id, whose clients can act as agents, got "
+            f"{env_id!r}; trial environments have no clients that act"
+        )
     try:
         from fedhpo_gym.envs.round.parallel import ClientsParallelEnv
     except ModuleNotFoundError as error:
         if error.name != "pettingzoo":
             raise
         raise MissingDependencyError(
-            "agents for clients need PettingZoo; install it with `pip install 'fedhpo_gym[marl]'`"
+            "agents for clients need PettingZoo; install it from a checkout of this repository "
+            "with `pip install '.[marl]'`"
         ) from error
     return ClientsParallelEnv(gym.make(env_id, per_client=True, **arguments), reward)
 

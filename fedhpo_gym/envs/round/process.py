@@ -200,7 +200,7 @@ class RoundProcess:
             [{k: v for k, v in one.items() if k != RATE} for one in configurations], rates
         )
         report = self._courses.advance(settings.rounds_per_step)
-        trained = report.sampled.any(axis=1)
+        trained: NDArray[np.bool_] = np.any(report.sampled, axis=1)
         before = (state.elapsed_s.copy(), state.upload_bytes.copy(), state.potential.copy())
         spread = state.client_spread.copy()
         for index, configuration in enumerate(configurations):
