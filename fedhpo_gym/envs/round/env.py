@@ -96,9 +96,14 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     **Episode**: starts with the untrained model of one of `instances`, drawn by the environment's
     random numbers or given as `options={"instance": i}`; everything after that is decided by the
-    instance and the actions. It *terminates* when the horizon or the budget is reached, both of
-    which are observed, and when the course diverges: then the potential falls to its lowest value,
-    a penalty is due, and so is the price of the time that is left. It never truncates.
+    instance and the actions. Train and test instances share no seed: initialisation, splits, client
+    sampling and minibatches are drawn anew. LDA and graph communities also give clients other
+    samples; where users or tasks are the clients, they are the same in all instances (see
+    `fedhpo_gym.tasks.instances`).
+
+    It *terminates* when the horizon or the budget is reached, both of which are observed, and when
+    the course diverges: then the potential falls to its lowest value, a penalty is due, and so is
+    the price of the time that is left. It never truncates.
 
     Attributes:
         process: the decision process.
