@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.tasks import TASKS
 from fedhpo_gym.version import __version__
 
@@ -60,15 +60,28 @@ def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
         MissingDependencyError: the extra `marl` is not installed.
         InvalidArgumentError: the id is of another kind, or an argument is out of its range.
     """
+    _require_round_id(env_id)
     try:
         from fedhpo_gym.envs.round.parallel import ClientsParallelEnv
     except ModuleNotFoundError as error:
         if error.name != "pettingzoo":
             raise
         raise MissingDependencyError(
-            "agents for clients need PettingZoo; install it with `pip install 'fedhpo_gym[marl]'`"
+            "agents for clients need PettingZoo; install it from a checkout of this repository "
+            "with `pip install '.[marl]'`"
         ) from error
     return ClientsParallelEnv(gym.make(env_id, per_client=True, **arguments), reward)
+
+
+def _require_round_id(env_id: str) -> None:
+    """Refuse ids of other kinds; one that nobody registered is left to `gymnasium.make`."""
+    name = env_id.rpartition(":")[2]
+    known = [spec for key, spec in gym.registry.items() if name in (key, key.rpartition("-v")[0])]
+    if known and all(spec.entry_point != ROUND_ENTRY_POINT for spec in known):
+        raise InvalidArgumentError(
+            "`env_id` must be a FedHPO-DAC-* id, whose clients can act as agents, got "
+            f"{env_id!r}; in a trial environment one action is for the whole federation"
+        )
 
 
 register_all()

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord, first_fault, to_dict
+from fedhpo_gym.analysis.records import (
+    Header,
+    RunRecord,
+    StepRecord,
+    first_fault,
+    step_builder,
+    to_dict,
+)
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 
 SUFFIX = ".jsonl"
@@ -58,11 +65,10 @@ def read_record(path: Path) -> RunRecord:
     lines = path.read_bytes().split(b"\n")
     if lines[-1] == b"":
         lines.pop()
-    header = _parsed(path, 1, lines[0] if lines else b"", Header.from_dict)
-    steps = [
-        _parsed(path, number, line, StepRecord.from_dict)
-        for number, line in enumerate(lines[1:], start=2)
-    ]
+    first = lines[0] if lines else b""
+    header = _parsed(path, 1, first, Header.from_dict)
+    build = step_builder(json.loads(first))
+    steps = [_parsed(path, number, line, build) for number, line in enumerate(lines[1:], start=2)]
     if fault := first_fault(steps):
         raise _damaged(path, fault[0] + 1, f"step {fault[0]} {fault[1]}")
     return RunRecord(header, tuple(steps))

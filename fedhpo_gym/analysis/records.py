@@ -1,7 +1,8 @@
 """Run records: everything one episode returned, enough to replay it.
 
 A record is a JSONL file: a header line, then one line per step. Floats are written so that reading
-them back gives the same bits; NaN and infinity are refused.
+them back gives the same bits; NaN and infinity are refused. Records of format 1
+are brought to this one when they are read.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from fedhpo_gym.errors import InvalidArgumentError
 
 KIND: Final = "fedhpo_gym.run"
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""In format 1, steps of round environments counted as "trial" in `incumbent`."""
+
+NUMBERS: Final = ("trial", "step")
+"""What the number of an incumbent is called, in trial environments and in round environments."""
 
 _Record = TypeVar("_Record", "Header", "StepRecord")
 
@@ -68,11 +73,13 @@ class Header:
 
     @classmethod
     def from_dict(cls, content: object) -> Header:
-        """Build a header from a parsed JSON line.
+        """Build a header from a parsed JSON line, of this format or of format 1.
 
         Raises:
             InvalidArgumentError: a field is missing, unknown, or of the wrong type.
         """
+        if _is_old(content):
+            content = {**content, "format": FORMAT}
         return _from_dict(cls, content)
 
 
@@ -85,13 +92,14 @@ class StepRecord:
         reward: a number, or one per objective.
         terminated: whether the budget is spent.
         truncated: whether the episode was cut off from outside.
-        configuration: hyperparameters of the trial, in natural units.
-        fidelity: rounds and client sample rate of the trial.
+        configuration: hyperparameters of the step, in natural units.
+        fidelity: rounds and client sample rate of the step.
         objectives: value of every objective.
-        cost: simulated seconds, bytes and rounds of the trial.
+        cost: simulated seconds, bytes and rounds of the step.
         elapsed_s: simulated seconds since `reset`.
-        incumbent: the best trial so far: its number from 1, configuration, and validation loss.
-        test: the trial's metrics on the test split.
+        incumbent: the best step so far: its number from 1 (`trial` in trial environments, `step`
+            in round environments), configuration, and validation loss.
+        test: the step's metrics on the test split.
 
     Raises:
         InvalidArgumentError: a field is of the wrong type, or a number is not finite.
@@ -126,8 +134,17 @@ class StepRecord:
             _require(name, "an object of finite numbers", _is_object(value, _is_number), value)
         for name in ("loss", "accuracy"):
             _require("test", f"an object with {name!r}", name in self.test, self.test)
-        rule = "an object with 'configuration', 'val_loss' (add it to the objectives) and 'trial'"
+        rule = (
+            "an object with 'configuration', 'val_loss' (add it to the objectives) and either "
+            "'trial' or 'step'"
+        )
         _require("incumbent", rule, _is_incumbent(self.incumbent), self.incumbent)
+
+    @property
+    def best_step(self) -> int:
+        """Number, from 1, of the step that brought the incumbent."""
+        number: int = next(self.incumbent[name] for name in NUMBERS if name in self.incumbent)
+        return number
 
     @property
     def over(self) -> bool:
@@ -166,7 +183,7 @@ class RunRecord:
 
     Raises:
         InvalidArgumentError: there is no step, the last one does not end the episode or another
-            one does, time runs backwards, or an incumbent is a trial that has not been.
+            one does, time runs backwards, or an incumbent is of a step that has not been.
     """
 
     header: Header
@@ -185,8 +202,7 @@ class RunRecord:
     @property
     def final_test(self) -> Mapping[str, float]:
         """Metrics of the final incumbent on the test split."""
-        trial: int = self.final.incumbent["trial"]
-        return self.steps[trial - 1].test
+        return self.steps[self.final.best_step - 1].test
 
 
 def first_fault(steps: Sequence[StepRecord]) -> tuple[int, str] | None:
@@ -197,12 +213,33 @@ def first_fault(steps: Sequence[StepRecord]) -> tuple[int, str] | None:
     for number, step in enumerate(steps, start=1):
         if step.elapsed_s < elapsed:
             return number, f"has `elapsed_s` {step.elapsed_s!r}, less than {elapsed!r} before it"
-        if not 1 <= step.incumbent["trial"] <= number:
-            return number, f"has incumbent trial {step.incumbent['trial']!r}, not in 1..{number}"
+        if not 1 <= step.best_step <= number:
+            return number, f"has the incumbent of step {step.best_step!r}, not in 1..{number}"
         if step.over and number < len(steps):
             return number, "ends the episode, but more steps follow"
         elapsed = step.elapsed_s
     return None if steps[-1].over else (len(steps), "is the last but does not end the episode")
+
+
+def step_builder(header: object) -> Callable[[object], StepRecord]:
+    """Return what builds the steps of a record, whose parsed header line may be of format 1."""
+    if not _is_old(header) or not _is_spec(header["spec"]):
+        return StepRecord.from_dict
+    of_rounds = str(header["spec"].get("entry_point")).endswith(":make_round_env")
+    return _from_trial if of_rounds else StepRecord.from_dict
+
+
+def _is_old(header: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(header, dict) and header.get("format") == 1 and "spec" in header
+
+
+def _from_trial(content: object) -> StepRecord:
+    """Build a step of a round environment of format 1."""
+    if isinstance(content, dict) and isinstance(content.get("incumbent"), dict):
+        names = {"trial": "step"}
+        incumbent = {names.get(key, key): value for key, value in content["incumbent"].items()}
+        content = {**content, "incumbent": incumbent}
+    return StepRecord.from_dict(content)
 
 
 def to_dict(record: Header | StepRecord) -> dict[str, Any]:
@@ -251,7 +288,7 @@ def _is_incumbent(value: object) -> bool:
     return (
         isinstance(value, dict)
         and _is_number(value.get("val_loss"))
-        and _is_int(value.get("trial"))
+        and [_is_int(value[name]) for name in NUMBERS if name in value] == [True]
         and _is_object(value.get("configuration"), _is_value)
     )
 

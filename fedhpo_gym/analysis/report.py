@@ -68,12 +68,13 @@ def _contents(problems: Sequence[Problem], anchors: Sequence[str]) -> str:
 def _section(problem: Problem, anchor: str) -> str:
     run = problem.winner()
     best = run.final.incumbent
+    word = "step" if "step" in best else "trial"
     winner = (
-        f"Found by <b>{escape(run.header.agent)}</b> with seed {run.header.seed} in trial "
-        f"{best['trial']} of {len(run.steps)}: validation loss {best['val_loss']:.4f}, test loss "
-        f"{run.final_test['loss']:.4f}, test accuracy {run.final_test['accuracy']:.4f}."
+        f"Found by <b>{escape(run.header.agent)}</b> with seed {run.header.seed} in {word} "
+        f"{run.final.best_step} of {len(run.steps)}: validation loss {best['val_loss']:.4f}, "
+        f"test loss {run.final_test['loss']:.4f}, test accuracy {run.final_test['accuracy']:.4f}."
     )
-    fidelity = run.steps[best["trial"] - 1].fidelity
+    fidelity = run.steps[run.final.best_step - 1].fidelity
     data = f"Data fingerprint <code>{escape(problem.fingerprint)}</code>"
     return SECTION.substitute(
         anchor=anchor,

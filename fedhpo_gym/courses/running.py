@@ -1,57 +1,28 @@
-"""Courses that go on: what round environments train, on the suite's own engine."""
+"""Courses kept running between steps: what round environments train, on the suite's own engine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.courses import training
+from fedhpo_gym.courses.base import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
+from fedhpo_gym.fl.lockstep import CourseState
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Instance, Task
 
-Configuration = Mapping[str, float]
-
 fingerprint = training.fingerprint
 
 
-def architecture(task: Task) -> tuple[str, ...]:
-    """Return the hyperparameters that shape a task's model: no running course can change them."""
-    return get_model(task.model).architecture
-
-
-@dataclass(frozen=True, eq=False)
-class Report:
-    """What some rounds of N courses brought; entries of clients that did not train are 0.
-
-    Attributes:
-        metrics: (N, clients, splits, metrics) after the last round; of the last finite model where
-            a course diverged.
-        diverged: (N,) whether a course has left the finite numbers, now or before.
-        sampled: (N, rounds, clients) who trained.
-        update_norm: (N, rounds, clients) Euclidean norm of a client's update.
-        alignment: (N, rounds, clients) cosine of a client's update and the round's mean update.
-        before: (N, rounds, clients, splits, metrics) of the model a client received.
-        after: likewise, of the model it made of it; both are zeros unless asked for.
-    """
-
-    metrics: NDArray[np.float32]
-    diverged: NDArray[np.bool_]
-    sampled: NDArray[np.bool_]
-    update_norm: NDArray[np.float32]
-    alignment: NDArray[np.float32]
-    before: NDArray[np.float32]
-    after: NDArray[np.float32]
-
-
-class RunningCourses:
+class RunningCourses(Courses):
     """N courses of one task, each on an instance, that take rounds together.
 
     A course gives the same bits whatever the others do; see `CourseBatch`. Pickles hold where the
@@ -96,7 +67,7 @@ class RunningCourses:
             "horizon": horizon,
             "local_metrics": local_metrics,
         }
-        self._first: dict[int, NDArray[np.float32]] = {}
+        self._first: dict[int, Metrics] = {}
         training.require_device(task, self._instances[0].seed, device)
         self._where = [0] * number
         self._batch = self._new_batch(self._where)
@@ -120,6 +91,13 @@ class RunningCourses:
         """(N, clients, splits) samples."""
         return np.stack([self._federation(index).num_samples for index in self._where])
 
+    @property
+    def most_samples(self) -> NDArray[np.int64]:
+        """(clients,) the most training samples a client has on any instance; makes them all."""
+        each = [self._federation(index).num_samples for index in range(len(self._instances))]
+        most: NDArray[np.int64] = np.max(each, axis=0)[:, 0]
+        return most
+
     def start(self, positions: Sequence[int], instances: Sequence[int]) -> None:
         """Put some courses at round 0 of other instances, or of the same ones."""
         for position, index in zip(positions, instances, strict=True):
@@ -131,7 +109,7 @@ class RunningCourses:
         self._batch.configure(courses, data)
         self._batch.restart(positions)
 
-    def first_metrics(self, positions: Sequence[int]) -> NDArray[np.float32]:
+    def first_metrics(self, positions: Sequence[int]) -> Metrics:
         """Return (positions, clients, splits, metrics) of courses at round 0."""
         found = []
         for index in (self._where[position] for position in positions):
@@ -172,17 +150,21 @@ class RunningCourses:
             after=feedback.after,
         )
 
-    def snapshot(self, position: int) -> tuple[int, object]:
-        """Return where a course stands: its instance, and an opaque state."""
-        return self._where[position], self._batch.snapshot()[position]
+    def snapshot(self, position: int) -> CourseSnapshot:
+        """Return where a course stands."""
+        return CourseSnapshot(self._where[position], self._batch.snapshot()[position])
 
-    def restore(self, position: int, snapshot: tuple[int, object]) -> None:
+    def restore(self, position: int, snapshot: CourseSnapshot) -> None:
         """Go back to a snapshot of any course of the same task and instances."""
-        index, state = snapshot
-        if index != self._where[position]:
-            self.start([position], [index])
+        if not isinstance(snapshot.state, CourseState):
+            raise InvalidArgumentError(
+                "`snapshot` must be of courses on this engine, got a state of the type "
+                f"{type(snapshot.state).__name__}"
+            )
+        if snapshot.instance != self._where[position]:
+            self.start([position], [snapshot.instance])
         states = self._batch.snapshot()
-        states[position] = state  # type: ignore[call-overload]
+        states[position] = snapshot.state
         self._batch.restore(states)
 
     def _new_batch(self, where: Sequence[int]) -> CourseBatch:

@@ -11,11 +11,16 @@ from typing import Final, Literal
 import numpy as np
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.records import Cost, Fidelity
+from fedhpo_gym.evaluation.records import Cost
+from fedhpo_gym.systems.work import Work
 
 Mode = Literal["cross_silo", "cross_device"]
+Compute = Literal["constant", "epochs", "steps", "samples"]
 
 MODES: Final[tuple[Mode, ...]] = ("cross_silo", "cross_device")
+COMPUTE_RULES: Final[tuple[Compute, ...]] = ("constant", "epochs", "steps", "samples")
+NEEDS_SAMPLES: Final = ("steps", "samples")
+"""Rules that need to know how many samples clients have."""
 MEBIBYTE: Final = 1024.0 * 1024.0
 """Bytes in what the paper calls a megabyte."""
 
@@ -45,8 +50,11 @@ class SystemModel:
         client_download_bytes_per_s: Bandwidth to a client, in bytes/s.
         server_upload_bytes_per_s: Bandwidth from the server, in bytes/s; cross-silo only.
         bytes_per_parameter: Size of one model parameter in a message.
-        client_compute_mean_s: Mean c of the exponential computation time of a client and
-            round, in seconds.
+        compute: What c is the time of. ``"constant"``: a round, whatever is trained (the paper).
+            ``"epochs"``, ``"steps"``, ``"samples"``: one local epoch, one minibatch step, or one
+            sample of the client that computes most in a round.
+        client_compute_mean_s: Mean c of the exponential computation time of a client, in seconds
+            per unit of ``compute``.
         server_compute_s: Computation time of the server in a round, in seconds.
         max_connections: Number of clients at which the latency reaches one second;
             cross-device only.
@@ -60,6 +68,7 @@ class SystemModel:
     client_download_bytes_per_s: float = 0.75 * MEBIBYTE
     server_upload_bytes_per_s: float = 0.25 * MEBIBYTE
     bytes_per_parameter: float = 4
+    compute: Compute = "constant"
     client_compute_mean_s: float = 1.0
     server_compute_s: float = 0.0
     max_connections: int = 65535
@@ -68,6 +77,10 @@ class SystemModel:
         """Check every field."""
         if self.mode not in MODES:
             raise InvalidArgumentError(f"`mode` must be one of {MODES}, got {self.mode!r}.")
+        if self.compute not in COMPUTE_RULES:
+            raise InvalidArgumentError(
+                f"`compute` must be one of {COMPUTE_RULES}, got {self.compute!r}."
+            )
         for name in _POSITIVE:
             value = getattr(self, name)
             if not (_is_finite(value) and value > 0):
@@ -79,44 +92,50 @@ class SystemModel:
                     f"`{name}` must be non-negative and finite, got {value!r}."
                 )
 
-    def cost(self, num_parameters: int, num_clients: int, fidelity: Fidelity) -> Cost:
-        """Return what a course of ``fidelity.round`` rounds costs.
+    def cost(self, work: Work) -> Cost:
+        """Return what the work of some rounds costs.
 
         Eq. 1 with the expected straggler of Proposition 1: a round takes the communication
-        time, plus c * H_N for the slowest of N sampled clients, plus the server's time.
+        time, plus c * H_N for the slowest of N sampled clients, plus the server's time. c counts
+        as often as `compute` says. Where clients have unequal work, all are charged the most of
+        one, so that the straggler's expected time is never too short.
 
-        Communication counts ``rate * num_clients`` clients as a real number, as the original
+        Communication counts `work.client_share` clients as a real number, as the original
         code does; computation and bytes count whole clients, at least one.
 
-        Args:
-            num_parameters: Size of the model that is exchanged.
-            num_clients: Clients in the federation.
-            fidelity: Rounds and the share of clients that take part in each.
-
         Raises:
-            InvalidArgumentError: There is no parameter or no client.
+            InvalidArgumentError: `compute` follows what the work does not say.
         """
-        for name, value in (("num_parameters", num_parameters), ("num_clients", num_clients)):
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise InvalidArgumentError(f"`{name}` must be an integer >= 1, got {value!r}.")
-        rounds = fidelity.round
-        sampled = fidelity.sampled_clients(int(num_clients))
-        message_bytes = float(int(num_parameters) * self.bytes_per_parameter)
-        communication_s = rounds * self._communication_s(
-            message_bytes, num_clients * fidelity.client_sample_rate
+        message_bytes = float(work.num_parameters * self.bytes_per_parameter)
+        communication_s = work.rounds * self._communication_s(message_bytes, work.client_share)
+        client_s = self.client_compute_mean_s * self._units(work)
+        computation_s = work.rounds * (
+            client_s * harmonic(work.sampled_clients) + self.server_compute_s
         )
-        computation_s = rounds * (
-            self.client_compute_mean_s * harmonic(sampled) + self.server_compute_s
-        )
-        exchanged_bytes = rounds * sampled * message_bytes
+        exchanged_bytes = work.rounds * work.sampled_clients * message_bytes
         return Cost(
             time_s=communication_s + computation_s,
             communication_s=communication_s,
             computation_s=computation_s,
             upload_bytes=exchanged_bytes,
             download_bytes=exchanged_bytes,
-            rounds=rounds,
+            rounds=work.rounds,
         )
+
+    def _units(self, work: Work) -> float:
+        """Return how often a client takes c seconds in a round."""
+        units = {
+            "constant": 1.0,
+            "epochs": work.local_epochs,
+            "steps": work.minibatch_steps,
+            "samples": work.samples,
+        }[self.compute]
+        if units is None:
+            raise InvalidArgumentError(
+                f"`compute` must be 'constant' or 'epochs' where nobody knows how many samples a "
+                f"client has, got {self.compute!r}."
+            )
+        return units
 
     def _communication_s(self, message_bytes: float, clients: float) -> float:
         """Return the communication time of one round, in seconds (T_comm of Eq. 1)."""

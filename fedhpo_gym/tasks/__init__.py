@@ -15,6 +15,7 @@ from fedhpo_gym.tasks.hetero import HETERO_TASKS
 from fedhpo_gym.tasks.instances import Instance, make_instances
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
+from fedhpo_gym.tasks.work import decisive_names, round_system, work_of
 
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
@@ -48,4 +49,14 @@ def get_task(name: str) -> Task:
     return TASKS[short]
 
 
-__all__ = ["TASKS", "TESTING", "Instance", "Task", "get_task", "make_instances"]
+__all__ = [
+    "TASKS",
+    "TESTING",
+    "Instance",
+    "Task",
+    "decisive_names",
+    "get_task",
+    "make_instances",
+    "round_system",
+    "work_of",
+]

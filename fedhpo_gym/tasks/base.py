@@ -57,6 +57,8 @@ class Task:
         seeds: seeds of the repetitions that tables hold.
         system: where simulated time comes from.
         architecture: hyperparameters that shape the model.
+        guess_loss: what a constant prediction reaches, where the loss is no cross-entropy; see
+            `chance_loss`.
         tags: families the catalogue can be filtered by.
     """
 
@@ -80,6 +82,7 @@ class Task:
     seeds: tuple[int, ...] = (1, 2, 3)
     system: SystemModel = CROSS_SILO
     architecture: tuple[str, ...] = ()
+    guess_loss: float | None = None
     tags: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
@@ -132,6 +135,14 @@ class Task:
         nats after one bold step, and no table of results binds us to them.
         """
         return "standardized" if "tabular-data" in self.tags else self.preprocessing
+
+    @property
+    def chance_loss(self) -> float:
+        """Loss of the best constant prediction where all classes are equally frequent.
+
+        ln(classes) nats for a cross-entropy; other losses have another, and another unit.
+        """
+        return math.log(self.num_classes) if self.guess_loss is None else self.guess_loss
 
     @property
     def space(self) -> SearchSpace:

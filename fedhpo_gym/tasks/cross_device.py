@@ -43,6 +43,7 @@ RATINGS_SPACE = SearchSpace(
 )
 
 DAY_S = 86_400.0
+STARS = 5
 RATED_PARAMETERS = 11
 """Ten factors and a bias of every item."""
 
@@ -52,7 +53,9 @@ def _ratings(dataset: str, items: int, users: int, citation: str, *tags: str) ->
         model="MF",
         dataset=dataset,
         num_features=1,
-        num_classes=5,
+        num_classes=STARS,
+        # Who always says 3 stars is off by the variance of 1, ..., 5: (5^2 - 1) / 12 stars^2.
+        guess_loss=(STARS**2 - 1) / 12,
         num_parameters=items * RATED_PARAMETERS,
         client_space=RATINGS_SPACE,
         fidelity_space=FIDELITY_SPACE,

@@ -1,10 +1,17 @@
-"""Instances of a problem: the same query on other partitions and initialisations."""
+"""Instances of a problem: the same query on other partitions and initialisations.
+
+The seeds of train and test instances have none in common, so all that seeds draw is drawn anew. It
+does not follow that test instances hold other data: every instance has the samples of the one data
+set, and a test sample of one can be a training sample of another. What the seed draws differs with
+the partition; see `DRAWN_ANEW`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.tasks.base import Task
@@ -14,6 +21,24 @@ TEST_SEEDS = tuple(range(1000, 1016))
 """Seeds held out: no train instance shares one, nor do the tables (1, 2, 3)."""
 
 SETS = {"train": TRAIN_SEEDS, "test": TEST_SEEDS, "all": TRAIN_SEEDS + TEST_SEEDS}
+
+DRAWN_ANEW: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "lda": frozenset({"clients", "split"}),
+        "community": frozenset({"clients", "split"}),
+        "user": frozenset({"split"}),
+        "user-80-10-10": frozenset({"split"}),
+        "task": frozenset({"split"}),
+    }
+)
+"""What an instance's seed draws of the data, by partition: which samples a client has ("clients"),
+and which of them are training, validation and test samples ("split").
+
+Where users or tasks are the clients, they are the same in train and test instances: a problem is
+about its population (the paper's rows name it), and half of the users would be another problem,
+with other costs. What is learned there transfers to other splits and initialisations, not to other
+users. Initialisation, client sampling and minibatches are drawn anew for every partition. Test data
+that a data set publishes are the same in all instances."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +62,8 @@ def make_instances(
 
     Args:
         task: the task; only partitions by LDA differ in `alpha`, the others keep the task's.
-        wanted: "train", "test", "all", or a list of (alpha, seed) pairs.
+        wanted: "train", "test", "all", or a list of (alpha, seed) pairs. The named sets differ in
+            their seeds; `DRAWN_ANEW` says what follows from it.
         alpha: the only concentration of a named set; by default it has all `instance_alphas`.
 
     Raises:

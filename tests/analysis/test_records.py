@@ -68,7 +68,7 @@ def test_what_is_written_is_read_back_exactly(path: Path) -> None:
     assert [step.over for step in record.steps] == [False] * 7 + [True]
     actions = np.array([step.action for step in record.steps])
     assert np.array_equal(actions, actions.astype(np.float32))
-    assert record.final_test == record.steps[record.final.incumbent["trial"] - 1].test
+    assert record.final_test == record.steps[record.final.best_step - 1].test
 
 
 def test_a_vector_reward_is_recorded_and_replayed(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def _put(field: str, value: object) -> Callable[[dict[str, Any]], object]:
 
 DAMAGE = [
     (1, _put("kind", "other"), 1, "`kind` must be"),
-    (1, _put("format", 2), 1, "`format` must be 1, got 2; read .* wrote it \\(1.2.3\\)"),
+    (1, _put("format", 3), 1, "`format` must be 2, got 3; read .* wrote it \\(1.2.3\\)"),
     (1, _put("seed", True), 1, "`seed` must be a non-negative integer"),
     (1, _put("spec", {}), 1, "`spec` must be an object with `kwargs`"),
     (1, _remove("agent"), 1, "must have the fields"),
@@ -137,6 +137,12 @@ DAMAGE = [
     (3, _put("configuration", {"a": [1]}), 3, "`configuration` must be"),
     (3, _put("test", {"loss": 0.1}), 3, "`test` must be an object with 'accuracy'"),
     (3, _put("incumbent", {"trial": 1}), 3, "`incumbent` must be"),
+    (
+        3,
+        lambda content: content["incumbent"].__setitem__("step", 1),
+        3,
+        "`incumbent` must be .* either 'trial' or 'step'",
+    ),
     (3, _put("terminated", True), 3, "step 2 ends the episode, but more steps follow"),
     (3, _put("elapsed_s", 0.5), 3, "step 2 has `elapsed_s` 0.5, less than"),
     (9, _put("terminated", False), 9, "step 8 is the last but does not end the episode"),
@@ -144,7 +150,7 @@ DAMAGE = [
         3,
         lambda content: content["incumbent"].__setitem__("trial", 3),
         3,
-        "step 2 has incumbent trial 3, not in 1..2",
+        "step 2 has the incumbent of step 3, not in 1..2",
     ),
 ]
 

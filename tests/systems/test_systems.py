@@ -12,7 +12,7 @@ import pytest
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, SystemModel, harmonic
+from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, SystemModel, Work, harmonic
 
 FEMNIST_CNN = 6_603_902
 
@@ -36,7 +36,7 @@ def test_equals_the_original_code(model: SystemModel, key: str) -> None:
         system = replace(
             model, client_compute_mean_s=case["c"], server_compute_s=case["time_server"]
         )
-        cost = system.cost(case["P"], case["K"], Fidelity(case["R"], case["rate"]))
+        cost = system.cost(Work.of_course(case["P"], case["K"], Fidelity(case["R"], case["rate"])))
         expected = case[key]
         if int(case["K"] * case["rate"]) == 0:
             # The original lets nobody compute there; we let one client take part.
@@ -59,16 +59,16 @@ def test_equals_the_original_code(model: SystemModel, key: str) -> None:
 def test_round_costs_of_the_benchmark_models(
     parameters: int, clients: int, rate: float, communication_s: float, round_s: float
 ) -> None:
-    cost = CROSS_SILO.cost(parameters, clients, Fidelity(1, rate))
+    cost = CROSS_SILO.cost(Work.of_course(parameters, clients, Fidelity(1, rate)))
     assert cost.communication_s == pytest.approx(communication_s, rel=3e-4)
     assert cost.time_s == pytest.approx(round_s, rel=3e-4)
 
 
 def test_course_costs_of_the_benchmark_models() -> None:
-    assert CROSS_SILO.cost(FEMNIST_CNN, 200, Fidelity(500, 1.0)).time_s == pytest.approx(
-        1.013e7, rel=1e-3
-    )
-    cross_device = CROSS_DEVICE.cost(800_002, 3300, Fidelity(1, 0.01))
+    assert CROSS_SILO.cost(
+        Work.of_course(FEMNIST_CNN, 200, Fidelity(500, 1.0))
+    ).time_s == pytest.approx(1.013e7, rel=1e-3)
+    cross_device = CROSS_DEVICE.cost(Work.of_course(800_002, 3300, Fidelity(1, 0.01)))
     assert cross_device.communication_s == pytest.approx(16.28, abs=5e-3)
     assert cross_device.time_s == pytest.approx(20.4, abs=0.05)
 
@@ -86,7 +86,7 @@ SIMPLE = SystemModel(
 
 def test_cross_silo_by_hand() -> None:
     # Message 200 B: up 20 s, server sends 3 of 4 in 600/40 = 15 s; compute 3*(1+1/2+1/3) + 0.5.
-    cost = SIMPLE.cost(100, 4, Fidelity(10, 0.75))
+    cost = SIMPLE.cost(Work.of_course(100, 4, Fidelity(10, 0.75)))
     assert cost.communication_s == pytest.approx(350.0)
     assert cost.computation_s == pytest.approx(60.0)
     assert cost.time_s == pytest.approx(410.0)
@@ -96,19 +96,21 @@ def test_cross_silo_by_hand() -> None:
 
 def test_cross_silo_waits_for_the_slower_end() -> None:
     # One client: the server needs 5 s to send, the client 10 s to receive.
-    assert SIMPLE.cost(100, 1, Fidelity(1, 1.0)).communication_s == pytest.approx(30.0)
+    assert SIMPLE.cost(Work.of_course(100, 1, Fidelity(1, 1.0))).communication_s == pytest.approx(
+        30.0
+    )
 
 
 def test_cross_device_by_hand() -> None:
     # Up 20 s, down 10 s, latency exp(3 - 4).
-    cost = replace(SIMPLE, mode="cross_device").cost(100, 4, Fidelity(10, 0.75))
+    cost = replace(SIMPLE, mode="cross_device").cost(Work.of_course(100, 4, Fidelity(10, 0.75)))
     assert cost.communication_s == pytest.approx(10 * (30 + math.exp(-1)))
     assert cost.computation_s == pytest.approx(60.0)
 
 
 def test_communication_counts_fractions_computation_whole_clients() -> None:
     # Rate 0.6 of 4 clients: 2.4 messages of 5 s each, but two clients that compute.
-    cost = SIMPLE.cost(100, 4, Fidelity(1, 0.6))
+    cost = SIMPLE.cost(Work.of_course(100, 4, Fidelity(1, 0.6)))
     assert cost.communication_s == pytest.approx(20 + 12)
     assert cost.computation_s == pytest.approx(3 * 1.5 + 0.5)
     assert cost.upload_bytes == 400
@@ -144,7 +146,11 @@ def test_cost_never_falls(model: SystemModel, grow: str) -> None:
     base = {"rounds": 5, "clients": 10, "rate": 0.3, "parameters": 1000}
     more = {**base, grow: base[grow] * 3}
     one, two = (
-        model.cost(int(c["parameters"]), int(c["clients"]), Fidelity(int(c["rounds"]), c["rate"]))
+        model.cost(
+            Work.of_course(
+                int(c["parameters"]), int(c["clients"]), Fidelity(int(c["rounds"]), c["rate"])
+            )
+        )
         for c in (base, more)
     )
     assert two.time_s > one.time_s
@@ -152,16 +158,16 @@ def test_cost_never_falls(model: SystemModel, grow: str) -> None:
 
 
 def test_zero_rounds_cost_nothing() -> None:
-    cost = CROSS_SILO.cost(10, 5, Fidelity(0, 1.0))
+    cost = CROSS_SILO.cost(Work.of_course(10, 5, Fidelity(0, 1.0)))
     assert (cost.time_s, cost.upload_bytes, cost.download_bytes) == (0.0, 0.0, 0.0)
 
 
 def test_latency_rises_but_never_overflows() -> None:
     one_round = Fidelity(1, 1.0)
-    no_latency = CROSS_DEVICE.cost(1, 100, one_round).communication_s
-    at_limit = CROSS_DEVICE.cost(1, 65_535, one_round).communication_s
+    no_latency = CROSS_DEVICE.cost(Work.of_course(1, 100, one_round)).communication_s
+    at_limit = CROSS_DEVICE.cost(Work.of_course(1, 65_535, one_round)).communication_s
     assert at_limit == pytest.approx(no_latency + 1.0)
-    far_above = CROSS_DEVICE.cost(1, 10**9, Fidelity(10**6, 1.0))
+    far_above = CROSS_DEVICE.cost(Work.of_course(1, 10**9, Fidelity(10**6, 1.0)))
     assert 1e200 < far_above.time_s < math.inf
 
 
@@ -187,4 +193,4 @@ def test_model_refuses_bad_fields(field: str, value: Any, message: str) -> None:
 @pytest.mark.parametrize(("parameters", "clients"), [(0, 5), (5, 0), (1.5, 5), (5, "5")])
 def test_cost_refuses_bad_arguments(parameters: Any, clients: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="must be an integer >= 1, got"):
-        CROSS_SILO.cost(parameters, clients, Fidelity(1, 1.0))
+        CROSS_SILO.cost(Work.of_course(parameters, clients, Fidelity(1, 1.0)))

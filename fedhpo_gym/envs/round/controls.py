@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.evaluation.records import Cost, Fidelity
+from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks import Task, work_of
 
 RATE = "client_sample_rate"
 
@@ -36,7 +35,6 @@ class Controls:
         configuration: Mapping[str, Value] | None = None,
         client_sample_rate: float | None = None,
         per_client: bool = False,
-        frozen: Collection[str] = (),
     ) -> None:
         """Sort the hyperparameters of a task.
 
@@ -49,7 +47,6 @@ class Controls:
             client_sample_rate: fraction of clients sampled per round, unless it is dynamic; the
                 largest of the task by default.
             per_client: every client has its own row; what the server decides is then fixed.
-            frozen: names that shape the model, which no running course can change.
 
         Raises:
             UnknownNameError: a name is no hyperparameter of the task.
@@ -60,7 +57,10 @@ class Controls:
         own = _rows(task) if per_client else task.space.dimensions
         offered = {d.name: d for d in (*own, rate)}
         free = [
-            d.name for d in own if d.name not in frozen and (d.scope == "client" or not per_client)
+            d.name
+            for d in own
+            # No running course can change the shape of its model.
+            if d.name not in task.architecture and (d.scope == "client" or not per_client)
         ]
         chosen = free if dynamic is None else list(dynamic)
         if isinstance(dynamic, str) or not chosen or len(set(chosen)) < len(chosen):
@@ -124,37 +124,39 @@ class Controls:
         return configuration
 
     def cost(
-        self, configuration: Mapping[str, Value], rounds: int, sampled: NDArray[np.bool_]
+        self,
+        configuration: Mapping[str, Value],
+        rounds: int,
+        sampled: NDArray[np.bool_],
+        num_samples: NDArray[np.integer] | None = None,
     ) -> Cost:
-        """Return what some rounds cost.
-
-        The system model's computation time (Eq. 1 of FedHPO-Bench) is that of one local epoch
-        here, so a client that takes two needs twice as long; the paper charges every
-        configuration alike, and then there would be nothing to trade. In the per-client form,
-        and where a problem has hyperparameters `name@i` of its own for every client, all sampled
-        clients are charged the epochs of the one that takes most.
+        """Return what some rounds cost, by the rule of the task's system.
 
         Args:
             configuration: what `decode` returned.
             rounds: number of rounds.
-            sampled: (clients,) who trains.
+            sampled: (clients,) who trained in at least one of them.
+            num_samples: (clients,) training samples; rules that count them need it.
         """
-        shared = float(configuration.get("step_size", 1))
-        epochs = [
-            float(configuration.get(f"step_size@{i}", shared)) for i in np.flatnonzero(sampled)
-        ]
-        return self._cost(configuration, rounds, max(epochs, default=shared))
+        rate = float(configuration[RATE])
+        work = work_of(self._task, configuration, rounds, rate, sampled, num_samples)
+        return self._task.system.cost(work)
 
-    def largest_cost(self, rounds: int) -> Cost:
-        """Return what some rounds cost at most, whatever the actions."""
+    def largest_cost(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Cost:
+        """Return what some rounds cost at most, whatever the actions.
+
+        Args:
+            rounds: number of rounds.
+            num_samples: (clients,) the most training samples a client can have.
+        """
         dearest: dict[str, Value] = {**self.default}
-        dearest.update({d.name: d.high for d in self.space.dimensions})
-        epochs = (float(v) for k, v in dearest.items() if k.partition("@")[0] == "step_size")
-        return self._cost(dearest, rounds, max(epochs, default=1.0))
-
-    def _cost(self, configuration: Mapping[str, Value], rounds: int, epochs: float) -> Cost:
-        size = self._task.parameters_of(configuration)
-        return _cost(self._task, size, epochs, rounds, float(configuration[RATE]))
+        # The smaller its minibatches, the more steps a client takes.
+        dearest.update(
+            {d.name: d.low if _is_batch_size(d) else d.high for d in self.space.dimensions}
+        )
+        rate = float(dearest[RATE])
+        work = work_of(self._task, dearest, rounds, rate, num_samples=num_samples)
+        return self._task.system.cost(work)
 
     def _ordered(self, configuration: Mapping[str, Value]) -> dict[str, Value]:
         return {name: configuration[name] for name in self._names}
@@ -174,8 +176,5 @@ def _rows(task: Task) -> tuple[Dimension, ...]:
     return tuple(found.values())
 
 
-@lru_cache(maxsize=4096)
-def _cost(task: Task, size: int, epochs: float, rounds: int, rate: float) -> Cost:
-    base = task.system
-    system = replace(base, client_compute_mean_s=base.client_compute_mean_s * epochs)
-    return system.cost(size, task.num_clients, Fidelity(rounds, rate))
+def _is_batch_size(dimension: Dimension) -> bool:
+    return dimension.name.partition("@")[0] == "batch_size"

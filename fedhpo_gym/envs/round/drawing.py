@@ -38,7 +38,7 @@ class Drawing:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         rounds = [point.round for point in self.trace]
         above.plot(rounds, [point.val_loss for point in self.trace], color="#0b5394", marker=".")
-        above.set_ylabel("validation loss (nats)")
+        above.set_ylabel("validation loss")
         above.set_title(f"{self.title}: round {rounds[-1]}", loc="left")
         losses = [point.val_loss for point in self.trace]
         if 0 < 20 * min(losses) < max(losses):

@@ -1,4 +1,7 @@
-"""The round environment: a step is some communication rounds of one course that goes on."""
+"""The round environment: dynamic algorithm configuration of a federated course.
+
+A step sets the hyperparameters of the next communication rounds of one course, which is trained.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.envs.round.process import MAX_NATS, RoundProcess
+from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.space import SearchSpace, Value
@@ -38,7 +41,7 @@ class Point:
 class Snapshot:
     """Where an episode stands; opaque, for `RoundEnv.restore` only."""
 
-    episode: Any
+    episode: EpisodeSnapshot
     trace: tuple[Point, ...]
 
 
@@ -56,8 +59,8 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
     ==================  =======  ===============================================================
     key                 shape    meaning
     ==================  =======  ===============================================================
-    `train_loss`        (h,)     log10(loss / ln(classes)) / 3, clipped to [-1, 1]: 0 is a
-                                 guess, -1 a thousandth of its loss; oldest first
+    `train_loss`        (h,)     log10(loss / chance) / 3, clipped to [-1, 1]: 0 is a guess (the
+                                 task's `chance_loss`), -1 a thousandth of its loss; oldest first
     `val_loss`          (h,)     likewise on validation data
     `train_accuracy`    (h,)     in [0, 1]
     `val_accuracy`      (h,)     in [0, 1]
@@ -85,17 +88,22 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
     Test data never enter an observation; they are in `info["test"]`.
 
     **Reward**: improvement - `time_price` x time. The improvement is the difference of a potential
-    before and after the step: by default -log10(validation loss / ln(classes)) within +-3, so 1 is
-    a tenfold smaller loss and an episode adds up to what it gained in all. The time is that of the
+    before and after the step: by default -log10(validation loss / chance) within +-3, so 1 is a
+    tenfold smaller loss and an episode adds up to what it gained in all. The time is that of the
     step on the simulated clock over the whole budget. On `MO-` ids a vector of `rewards`:
     "improvement", "time" (negative), "upload" (minus the bytes clients sent over the most they
     could have sent in an episode), "fairness" (decrease of `client_spread`).
 
     **Episode**: starts with the untrained model of one of `instances`, drawn by the environment's
     random numbers or given as `options={"instance": i}`; everything after that is decided by the
-    instance and the actions. It *terminates* when the horizon or the budget is reached, both of
-    which are observed, and when the course diverges: then the potential falls to its lowest value,
-    a penalty is due, and so is the price of the time that is left. It never truncates.
+    instance and the actions. Train and test instances share no seed: initialisation, splits, client
+    sampling and minibatches are drawn anew. LDA and graph communities also give clients other
+    samples; where users or tasks are the clients, they are the same in all instances (see
+    `fedhpo_gym.tasks.instances`).
+
+    It *terminates* when the horizon or the budget is reached, both of which are observed, and when
+    the course diverges: then the potential falls to its lowest value, a penalty is due, and so is
+    the price of the time that is left. It never truncates.
 
     Attributes:
         process: the decision process.
@@ -314,7 +322,7 @@ def describe_step(process: RoundProcess, index: int) -> Info:
     loss, accuracy = np.minimum(row["loss"][-1], MAX_NATS).tolist(), row["accuracy"][-1].tolist()
     trained = row["trained"]
     info: Info = {
-        "trial": int(row["steps"]),
+        "step": int(row["steps"]),
         "configuration": dict(row["configuration"]),
         "fidelity": {
             "round": int(row["rounds"]),
@@ -324,7 +332,7 @@ def describe_step(process: RoundProcess, index: int) -> Info:
         "cost": dict(row["cost"]),
         "elapsed_s": float(row["elapsed_s"]),
         "incumbent": {
-            "trial": int(row["best_step"]),
+            "step": int(row["best_step"]),
             "configuration": dict(row["best_configuration"]),
             "val_loss": float(row["best_loss"]),
         },

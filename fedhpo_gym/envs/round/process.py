@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.courses.base import Courses, CourseSnapshot, Report
 from fedhpo_gym.envs.round import observation, scales
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.state import Episodes, Row
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.systems import NEEDS_SAMPLES
 from fedhpo_gym.tasks import Instance, Task
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
@@ -100,6 +102,19 @@ class RoundOutcome:
     terminated: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, eq=False)
+class EpisodeSnapshot:
+    """Where an episode stands.
+
+    Attributes:
+        row: its state; see `Episodes.row`.
+        course: where its course stands.
+    """
+
+    row: Row
+    course: CourseSnapshot
+
+
 class RoundProcess:
     """N episodes on N courses that take their rounds together.
 
@@ -119,7 +134,7 @@ class RoundProcess:
         controls: Controls,
         instances: Sequence[Instance],
         settings: RoundSettings,
-        courses: Any,
+        courses: Courses,
         number: int = 1,
     ) -> None:
         """Put N episodes on courses, before their first reset.
@@ -129,8 +144,8 @@ class RoundProcess:
             controls: what actions set.
             instances: what episodes can start on.
             settings: see `RoundSettings`.
-            courses: `RunningCourses` on the same instances; they report local metrics in the
-                per-client form.
+            courses: N courses on the same instances; they report local metrics in the per-client
+                form.
             number: N.
         """
         self.task = task
@@ -138,7 +153,12 @@ class RoundProcess:
         self.instances = tuple(instances)
         self.settings = settings
         self._courses = courses
-        self._chance = math.log(task.num_classes)
+        # The rules that count samples must know all instances; the others spare their making.
+        counted = task.system.compute in NEEDS_SAMPLES
+        self._most_samples = courses.most_samples if counted else None
+        self._largest_upload = controls.largest_cost(
+            settings.horizon, self._most_samples
+        ).upload_bytes
         self.episodes = Episodes.start(number, settings.history, controls.size, task.num_clients)
         self.observation_space = observation.space(
             settings.history, controls.size, controls.num_rows
@@ -180,11 +200,16 @@ class RoundProcess:
             [{k: v for k, v in one.items() if k != RATE} for one in configurations], rates
         )
         report = self._courses.advance(settings.rounds_per_step)
-        trained = report.sampled.any(axis=1)
+        trained: NDArray[np.bool_] = np.any(report.sampled, axis=1)
         before = (state.elapsed_s.copy(), state.upload_bytes.copy(), state.potential.copy())
         spread = state.client_spread.copy()
         for index, configuration in enumerate(configurations):
-            cost = self.controls.cost(configuration, settings.rounds_per_step, trained[index])
+            cost = self.controls.cost(
+                configuration,
+                settings.rounds_per_step,
+                trained[index],
+                state.num_samples[index, :, TRAIN],
+            )
             state.elapsed_s[index] += cost.time_s
             state.upload_bytes[index] += cost.upload_bytes
             state.cost[index] = dict(vars(cost))
@@ -210,23 +235,22 @@ class RoundProcess:
         return observation.observe(
             self.observation_space,
             self.episodes,
-            chance=self._chance,
+            chance=self.task.chance_loss,
             horizon=self.settings.horizon,
             budget_s=self.settings.budget_s,
             sampled=sampled,
         )
 
-    def snapshot(self, index: int) -> tuple[Row, Any]:
+    def snapshot(self, index: int) -> EpisodeSnapshot:
         """Return where an episode stands; it can be restored any number of times."""
-        return self.episodes.row(index), self._courses.snapshot(index)
+        return EpisodeSnapshot(self.episodes.row(index), self._courses.snapshot(index))
 
-    def restore(self, index: int, snapshot: tuple[Row, Any]) -> None:
+    def restore(self, index: int, snapshot: EpisodeSnapshot) -> None:
         """Go back to a snapshot of an episode on the same instances and settings."""
-        row, course = snapshot
-        self._courses.restore(index, course)
-        self.episodes.put(index, row)
+        self._courses.restore(index, snapshot.course)
+        self.episodes.put(index, snapshot.row)
 
-    def _measure(self, report: Any, trained: NDArray[np.bool_]) -> None:
+    def _measure(self, report: Report, trained: NDArray[np.bool_]) -> None:
         """Take in what the clients and the evaluation report."""
         state = self.episodes
         means = scales.client_means(report.metrics, state.num_samples)
@@ -277,7 +301,7 @@ class RoundProcess:
         columns = {
             "improvement": improvement,
             "time": -time,
-            "upload": -(state.upload_bytes - upload_bytes) / self._largest_upload(),
+            "upload": -(state.upload_bytes - upload_bytes) / self._largest_upload,
             "fairness": spread - state.client_spread,
         }
         vectors = np.stack([columns[name] for name in settings.rewards], axis=1)
@@ -287,10 +311,7 @@ class RoundProcess:
 
     def _potential(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
         measure = scales.POTENTIALS[self.settings.potential].measure
-        return measure(means[:, VAL, LOSS], means[:, VAL, ACCURACY], self._chance)
-
-    def _largest_upload(self) -> float:
-        return self.controls.largest_cost(self.settings.horizon).upload_bytes
+        return measure(means[:, VAL, LOSS], means[:, VAL, ACCURACY], self.task.chance_loss)
 
     def _seen_actions(
         self, actions: NDArray[np.floating], trained: NDArray[np.bool_]
@@ -306,7 +327,7 @@ class RoundProcess:
         settings = self.settings
         potential = scales.POTENTIALS[settings.potential]
         reach = settings.reward_scale * (potential.high - potential.low)
-        step = self.controls.largest_cost(settings.rounds_per_step)
+        step = self.controls.largest_cost(settings.rounds_per_step, self._most_samples)
         bounds = {
             "improvement": (-reach - settings.divergence_penalty, reach),
             "time": (-max(1.0, step.time_s / settings.budget_s), 0.0),

@@ -27,8 +27,8 @@ def decades(loss: NDArray[np.floating], chance: float) -> Floats:
     """Return log10(loss / chance), clipped to +-`DECADES`.
 
     Args:
-        loss: cross-entropy in nats.
-        chance: that of a guess, ln(classes).
+        loss: in the unit of the task: nats, or squared stars of ratings.
+        chance: that of a guess: `Task.chance_loss`.
     """
     ratio = np.maximum(np.asarray(loss, dtype=np.float64) / chance, 1e-300)
     return np.clip(np.log10(ratio), -DECADES, DECADES)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from fedhpo_gym.envs.arguments import from_names
 from fedhpo_gym.envs.batched.base import Actions, BatchedVectorEnv, Seeds, StepOutcome
 from fedhpo_gym.envs.batched.layout import Indices, Mask, Observations
+from fedhpo_gym.envs.round.arguments import RoundArguments
+from fedhpo_gym.envs.round.controls import RATE
 from fedhpo_gym.envs.round.env import choose_instance, describe_episode, describe_step
-from fedhpo_gym.envs.round.make import build_round_process, check_names
+from fedhpo_gym.envs.round.make import OF_FORM
 from fedhpo_gym.envs.round.process import MAX_NATS, RoundProcess
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.records import METRICS
+
+INFO_KEYS: Final = ("configuration", "fidelity")
+"""What `info` holds only on request."""
+
+OF_VECTORS: Final = ("autoreset_mode", "copy", "info_keys", "num_envs")
+"""Arguments of the vector form alone, for suggestions."""
 
 
 def make_round_vector_env(
@@ -24,6 +33,7 @@ def make_round_vector_env(
     *,
     autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
     copy: bool = True,
+    info_keys: Sequence[str] = (),
     vector_reward: bool = False,
     render_mode: str | None = None,
     **arguments: Any,
@@ -34,9 +44,10 @@ def make_round_vector_env(
         num_envs: N.
         autoreset_mode: "NextStep", "SameStep" or "Disabled"; see `BatchedVectorEnv`.
         copy: hand out copies of the observations; see `BatchedVectorEnv`.
+        info_keys: what `info` shall also hold; see `RoundVectorEnv`.
         vector_reward: return reward vectors.
         render_mode: None.
-        arguments: see `build_round_process`; all environments have the same.
+        arguments: see `RoundArguments`; all environments have the same.
 
     Raises:
         InvalidArgumentError: an argument is unknown or out of its range.
@@ -51,15 +62,26 @@ def make_round_vector_env(
         )
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise InvalidArgumentError(f"`num_envs` must be an integer >= 1, got {num_envs!r}")
-    check_names(arguments, ("vector_reward", "render_mode"))
-    process, fingerprint = build_round_process(**arguments, number=num_envs)
+    _check_info_keys(info_keys)
+    process, fingerprint = from_names(RoundArguments, arguments, (*OF_FORM, *OF_VECTORS)).open(
+        num_envs
+    )
     return RoundVectorEnv(
         process,
         fingerprint,
+        info_keys=info_keys,
         vector_reward=vector_reward,
         autoreset_mode=autoreset_mode,
         copy=copy,
     )
+
+
+def _check_info_keys(info_keys: Sequence[str]) -> None:
+    if isinstance(info_keys, str):
+        raise InvalidArgumentError(f"`info_keys` must be a list of names, got {info_keys!r}")
+    for key in info_keys:
+        if key not in INFO_KEYS:
+            raise unknown_name("info key", key, INFO_KEYS)
 
 
 class RoundVectorEnv(BatchedVectorEnv):
@@ -73,7 +95,9 @@ class RoundVectorEnv(BatchedVectorEnv):
     **Info** of a step, in Gymnasium's vector form (arrays, and a mask `_key` beside every `key`):
     numbers as in `RoundEnv`, and the lists over clients as (N, clients) arrays. `step_info(i)`
     gives all that a single environment says. What a single environment says at `reset` comes with
-    `reset` only, not with an autoreset.
+    `reset` only, not with an autoreset. On request (`info_keys`), at some cost per environment:
+    "configuration", with an array and a mask for every hyperparameter, and the whole "fidelity",
+    of which only `round` is there otherwise.
 
     Attributes:
         process: the decision process.
@@ -86,6 +110,7 @@ class RoundVectorEnv(BatchedVectorEnv):
         process: RoundProcess,
         fingerprint: str,
         *,
+        info_keys: Sequence[str] = (),
         vector_reward: bool = False,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         copy: bool = True,
@@ -95,13 +120,16 @@ class RoundVectorEnv(BatchedVectorEnv):
         Args:
             process: a process of N episodes.
             fingerprint: digest of everything its numbers depend on.
+            info_keys: what `info` shall also hold, of `INFO_KEYS`.
             vector_reward: return reward vectors.
             autoreset_mode: see `BatchedVectorEnv`.
             copy: see `BatchedVectorEnv`.
 
         Raises:
             InvalidArgumentError: an argument is out of its range.
+            UnknownNameError: there is no such info key.
         """
+        _check_info_keys(info_keys)
         super().__init__(
             len(process.episodes.over),
             process.observation_space,
@@ -112,6 +140,7 @@ class RoundVectorEnv(BatchedVectorEnv):
         self.process = process
         self.reward_space = process.reward_space
         self._fingerprint = fingerprint
+        self._info_keys = frozenset(info_keys)
         self._vector_reward = vector_reward
         self._no_rewards = np.zeros(self.num_envs)
         if vector_reward:
@@ -193,14 +222,14 @@ class RoundVectorEnv(BatchedVectorEnv):
         test = np.minimum(state.test, MAX_NATS)
         alphas, seeds = np.array([(i.alpha, i.seed) for i in self.process.instances]).T
         info: dict[str, Any] = {
-            "trial": state.steps.copy(),
+            "step": state.steps.copy(),
             "elapsed_s": state.elapsed_s.copy(),
             "objectives": {"val_loss": loss[:, 1].copy(), "val_error": 1.0 - accuracy[:, 1]},
             "fidelity": {"round": state.rounds.copy()},
             "cost": {
                 key: np.array([cost[key] for cost in state.cost]) for key in ("time_s", "rounds")
             },
-            "incumbent": {"trial": state.best_step.copy(), "val_loss": state.best_loss.copy()},
+            "incumbent": {"step": state.best_step.copy(), "val_loss": state.best_loss.copy()},
             "test": {metric: test[:, i].copy() for i, metric in enumerate(METRICS)},
             "train_loss": loss[:, 0].copy(),
             "val_loss": loss[:, 1].copy(),
@@ -218,4 +247,19 @@ class RoundVectorEnv(BatchedVectorEnv):
         if self.process.controls.num_rows is not None:
             info["val_loss_before"] = state.val_loss_before.copy()
             info["val_loss_after"] = state.val_loss_after.copy()
+        if "configuration" in self._info_keys:
+            info["configuration"] = _columns(state.configuration)
+        if "fidelity" in self._info_keys:
+            rates = [configuration[RATE] for configuration in state.configuration]
+            info["fidelity"][RATE] = np.array(rates, dtype=np.float64)
         return info
+
+
+def _columns(configurations: NDArray[np.object_]) -> dict[str, NDArray[Any]]:
+    """Return an (N,) array of every hyperparameter; of objects where its values are strings."""
+    columns = {}
+    for name in configurations[0]:
+        values = [configuration[name] for configuration in configurations]
+        kind = object if any(isinstance(value, str) for value in values) else None
+        columns[name] = np.array(values, dtype=kind)
+    return columns

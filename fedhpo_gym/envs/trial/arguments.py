@@ -12,6 +12,7 @@ from fedhpo_gym.envs.arguments import changed_system
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import Value
+from fedhpo_gym.systems import NEEDS_SAMPLES
 from fedhpo_gym.tasks import Task, get_task
 
 
@@ -30,7 +31,8 @@ class TrialArguments:
             NbAFL.
         seed: answer for one seed; None averages over the task's seeds.
         device: torch device of the raw backend.
-        system: parameters of the system model that differ from the task's.
+        system: parameters of the system model that differ from the task's; `compute` may be
+            "constant" or "epochs".
         objectives: names of the objectives; the first ranks trials.
         constraints: soft constraints of `ScalarizePenalty`.
         fidelity: fidelity dimensions that are fixed.
@@ -76,7 +78,12 @@ class TrialArguments:
             raise InvalidArgumentError(
                 f'`device` is for backend="raw" only, got backend={self.backend!r}'
             )
-        self.variant  # noqa: B018 - a name that does not exist is said now
+        if (rule := self.variant.system.compute) in NEEDS_SAMPLES:
+            raise InvalidArgumentError(
+                "`system['compute']` must be 'constant' or 'epochs' for trials, whose cost is "
+                f"known before anybody counts a client's samples, got {rule!r}; FedHPO-DAC-* ids "
+                "take all rules"
+            )
 
     @cached_property
     def variant(self) -> Task:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.envs.batched.layout import Indices
 from fedhpo_gym.envs.trial.setup import Query, TrialSetup
-from fedhpo_gym.evaluation.records import Cost, Fidelity
+from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks import Task, decisive_names, work_of
 
 _Rounds = TypeVar("_Rounds", int, NDArray[np.int32])
 
@@ -20,14 +20,12 @@ _Rounds = TypeVar("_Rounds", int, NDArray[np.int32])
 def charge(
     task: Task, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
 ) -> Cost:
-    """Return what some rounds of a configuration's course cost."""
-    size = task.parameters_of(configuration)
-    return task.system.cost(size, task.num_clients, Fidelity(rounds, client_sample_rate))
+    """Return what some rounds of a configuration's course cost, by the rule of the task's system.
 
-
-def cost_names(task: Task) -> tuple[str, ...]:
-    """Return the hyperparameters that `charge` depends on."""
-    return task.architecture
+    Raises:
+        InvalidArgumentError: the rule counts samples, which no trial knows before it is made.
+    """
+    return task.system.cost(work_of(task, configuration, rounds, client_sample_rate))
 
 
 def owed(asked: _Rounds, paid: _Rounds) -> tuple[_Rounds, _Rounds]:
@@ -91,7 +89,7 @@ class GridLedger:
         account = [name for name in space.names if name != "round"]
         self._rounds_of = _grid_of(setup, "round").astype(np.int32)[_flat(space, cells, ["round"])]
         self._account_of = _flat(space, cells, account)
-        deciding = (*cost_names(setup.task), "client_sample_rate")
+        deciding = (*decisive_names(setup.task), "client_sample_rate")
         self._cost_of = _flat(space, cells, deciding)
         self._times = _times_s(setup, deciding, self._rounds_of)
         self._accounts: NDArray[np.int32] | None = None

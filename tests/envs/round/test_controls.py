@@ -13,9 +13,10 @@ import pytest
 from fedhpo_gym.envs.round.controls import Controls
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks import get_task, round_system
 
 HETERO = get_task("Hetero-GraphDC")
+HETERO = HETERO.variant(system=round_system(HETERO))
 ROWS = np.linspace(-0.9, 0.9, 10, dtype=np.float32).reshape(5, 2)
 
 

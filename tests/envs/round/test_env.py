@@ -150,6 +150,28 @@ def test_a_step_costs_its_local_epochs() -> None:
         assert info["cost"]["communication_s"] == pytest.approx(up + 5 * up)
 
 
+def test_ratings_are_measured_against_a_constant_guess() -> None:
+    """The loss is squared stars; who always says 3 is off by (4 + 1 + 0 + 1 + 4) / 5 of them."""
+    env = gym.make("FedHPO-DAC-MF-MadeRatings-v0", instances=[[0.5, 100]], rounds_per_step=1)
+    env.reset(seed=0)
+    observation, *_, info = env.step(np.zeros(3, np.float32))
+    assert observation["val_loss"][-1] == pytest.approx(math.log10(info["val_loss"] / 2.0) / 3.0)
+
+
+@pytest.mark.parametrize("rule", ["constant", "epochs", "steps", "samples"])
+def test_a_step_costs_what_its_rule_says(rule: str) -> None:
+    env = gym.make(ID, **SHORT, system={"compute": rule})
+    env.reset(seed=0)
+    action = _coordinate(env, {"step_size": 2, "batch_size": 16})
+    *_, info = env.step(action)
+    largest = max(info["num_train_samples"])
+    epochs = info["configuration"]["step_size"]
+    batch = info["configuration"]["batch_size"]
+    steps = epochs * math.ceil(largest / batch)
+    units = {"constant": 1, "epochs": epochs, "steps": steps, "samples": epochs * largest}
+    assert info["cost"]["computation_s"] == pytest.approx(units[rule] * 137 / 60)
+
+
 def test_the_default_budget_is_what_the_horizon_can_cost() -> None:
     env = gym.make(ID, **SHORT)
     env.reset(seed=0)
@@ -330,7 +352,7 @@ def test_an_action_outside_the_space_changes_nothing(action: Any) -> None:
     env.reset(seed=0)
     with pytest.raises(InvalidArgumentError, match="`action`"):
         env.step(action)
-    assert env.step(np.zeros(4, np.float32))[-1]["trial"] == 1
+    assert env.step(np.zeros(4, np.float32))[-1]["step"] == 1
 
 
 def _make_directly(**arguments: Any) -> Any:
@@ -347,10 +369,9 @@ def _coordinate(env: gym.Env[Any, Any], values: dict[str, float]) -> Any:
 
 def _freeze(env: Any) -> None:
     """Make the course leave the finite numbers in its next round."""
-    index, state = env.process.snapshot(0)[1]
-    weight = state.parameters["weight"]
-    weight[:] = 3e38
-    env.process._courses.restore(0, (index, state))
+    course = env.process.snapshot(0).course
+    course.state.parameters["weight"][:] = 3e38
+    env.process._courses.restore(0, course)
 
 
 @pytest.mark.parametrize("names", [["learning_rate"], ["learning_rate", "batch_size"]], ids=str)

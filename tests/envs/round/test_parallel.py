@@ -101,3 +101,17 @@ def test_it_refuses_what_it_cannot_be_made_of() -> None:
     env.reset(seed=0)
     with pytest.raises(InvalidArgumentError, match=r"lacks.*client_4"):
         env.step({agent: np.zeros(4, np.float32) for agent in env.agents[:4]})
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    ["FedHPO-LR-CreditG-v0", "MO-FedHPO-LR-CreditG-v0", "fedhpo_gym:FedHPO-LR-CreditG-v0"],
+)
+def test_trial_ids_are_refused(env_id: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`env_id` must be a FedHPO-DAC-\* id.*CreditG"):
+        fedhpo_gym.parallel_env(env_id)
+
+
+def test_unknown_ids_are_left_to_gymnasium() -> None:
+    with pytest.raises(gym.error.NameNotFound):
+        fedhpo_gym.parallel_env("FedHPO-DAC-LR-BreastCancers-v0")

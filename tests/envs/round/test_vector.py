@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.envs.round.process import RoundProcess
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.testing import plain
 
 pytestmark = pytest.mark.raw
@@ -67,7 +67,7 @@ def run_both(mode: str, steps: int, **arguments: Any) -> None:
         actions = ours.action_space.sample()
         mine, other = ours.step(actions), theirs.step(actions)
         assert same(mine, other)
-        for key in ("val_loss", "elapsed_s", "trial", "diverged"):
+        for key in ("val_loss", "elapsed_s", "step", "diverged"):
             mask = mine[4].get(f"_{key}", np.zeros(N, bool))
             assert plain(mask) == plain(other[4].get(f"_{key}", np.zeros(N, bool)))
             if mask.any():
@@ -167,7 +167,7 @@ def test_an_action_outside_the_space_changes_nothing(action: float) -> None:
     bad[1, 2, 0] = action
     with pytest.raises(InvalidArgumentError, match=r"`actions\[1\]`"):
         ours.step(bad)
-    assert ours.step(np.zeros_like(bad))[4]["trial"].tolist() == [1] * N
+    assert ours.step(np.zeros_like(bad))[4]["step"].tolist() == [1] * N
 
 
 @pytest.mark.parametrize(
@@ -181,3 +181,41 @@ def test_an_action_outside_the_space_changes_nothing(action: float) -> None:
 def test_it_refuses_what_cannot_be_made(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         make(**arguments)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize("per_client", [False, True])
+def test_infos_hold_configurations_on_request(mode: str, per_client: bool) -> None:
+    arguments = {"per_client": per_client, "budget_s": 14.0}  # episodes end at different times
+    ours = make(autoreset_mode=mode, info_keys=("configuration", "fidelity"), **arguments)
+    theirs = singles(mode, **arguments)
+    ours.reset(seed=5)
+    theirs.reset(seed=5)
+    ours.action_space.seed(0)
+    silent = 0
+    for _ in range(6):
+        actions = ours.action_space.sample()
+        mine, other = ours.step(actions)[4], theirs.step(actions)[4]
+        for part in ("configuration", "fidelity"):
+            mask = mine[f"_{part}"]
+            silent += int((~mask).sum())
+            assert plain(mask) == plain(other.get(f"_{part}", np.zeros(N, bool)))
+            for name, values in other.get(part, {}).items():
+                assert mine[part][name].tolist() == np.asarray(values).tolist(), name
+    assert silent
+
+
+def test_infos_are_short_unless_asked() -> None:
+    ours = make()
+    ours.reset(seed=5)
+    info = ours.step(ours.action_space.sample())[4]
+    assert "configuration" not in info
+    assert set(info["fidelity"]) == {"round", "_round"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"), [(("configurations",), UnknownNameError), ("fidelity", InvalidArgumentError)]
+)
+def test_unknown_info_keys_are_refused(keys: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"info.key"):
+        make(info_keys=keys)

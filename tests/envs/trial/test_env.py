@@ -17,7 +17,7 @@ from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, OffGridError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.objectives import get_objective
-from fedhpo_gym.systems import CROSS_SILO
+from fedhpo_gym.systems import CROSS_SILO, Work
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import Analytic, make_env, plain
 from fedhpo_gym.wrappers import NamedAction
@@ -63,7 +63,7 @@ def test_the_reward_and_the_observation_by_hand() -> None:
         np.testing.assert_allclose(observation[key], expected, rtol=1e-6)
     assert (terminated, truncated) == (False, False)
     assert info["test"]["loss"] == answer.mean("test", "loss")
-    cost = CROSS_SILO.cost(task.num_parameters, task.num_clients, Fidelity(9, 1.0))
+    cost = CROSS_SILO.cost(Work.of_course(task.num_parameters, task.num_clients, Fidelity(9, 1.0)))
     assert info["cost"]["time_s"] == info["elapsed_s"] == cost.time_s
     left = 1 - cost.time_s / task.budget_s
     np.testing.assert_allclose(observation["remaining_budget"], [left], rtol=1e-6)

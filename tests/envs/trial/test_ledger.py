@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,11 +14,15 @@ from hypothesis import strategies as st
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.envs.trial.ledger import GridLedger, Ledger, charge, owed
 from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
+from fedhpo_gym.systems import Work
 from fedhpo_gym.tasks import Task, get_task
 
 TASK = get_task("MLP-CreditG")
+LINEAR = get_task("LR-CreditG")
+EPOCHS = LINEAR.variant(system=replace(LINEAR.system, compute="epochs"))
 FIRST_ENV = np.array([0])
 
 
@@ -51,7 +57,7 @@ def test_a_model_is_charged_by_its_size(depth: int, width: int, parameters: int)
     query = configuration(depth, width), Fidelity(2, 1.0)
     [cost] = Ledger(setup(TASK, freeze_thaw=False), 1).pay(FIRST_ENV, [query])
     assert cost.upload_bytes == 2 * 5 * 4 * parameters
-    assert cost == TASK.system.cost(parameters, 5, Fidelity(2, 1.0))
+    assert cost == TASK.system.cost(Work.of_course(parameters, 5, Fidelity(2, 1.0)))
 
 
 ASKED, OWED = (100, 200, 56, 500, 500, 501), (100, 100, 0, 300, 0, 1)
@@ -79,7 +85,11 @@ def test_another_configuration_or_rate_is_an_account_of_its_own() -> None:
     assert ledger.pay(np.array([0, 1]), [(small, full)] * 2)[0].rounds == 100
 
 
-@pytest.mark.parametrize("task", [TASK, get_task("LR-CreditG")], ids=lambda task: task.name)
+@pytest.mark.parametrize(
+    "task",
+    [TASK, LINEAR, EPOCHS],
+    ids=lambda task: f"{task.name}-{task.system.compute}",
+)
 @pytest.mark.parametrize("freeze_thaw", [False, True])
 @given(data=st.data())
 def test_a_grid_is_paid_as_queries_are(task: Task, freeze_thaw: bool, data: st.DataObject) -> None:
@@ -106,12 +116,40 @@ def test_a_grid_is_paid_as_queries_are(task: Task, freeze_thaw: bool, data: st.D
             assert cost == charge(task, query[0], cost.rounds, rate)
 
 
-_KNOWN: dict[tuple[str, bool], tuple[TrialSetup, GridLedger, Ledger]] = {}
+_KNOWN: dict[tuple[Task, bool], tuple[TrialSetup, GridLedger, Ledger]] = {}
 
 
 def _ledgers(task: Task, freeze_thaw: bool) -> tuple[TrialSetup, GridLedger, Ledger]:
-    key = (task.name, freeze_thaw)
+    key = (task, freeze_thaw)
     if key not in _KNOWN:
         asked = setup(task, freeze_thaw)
         _KNOWN[key] = asked, GridLedger(asked, 3), Ledger(asked, 3)
     return _KNOWN[key]
+
+
+@pytest.mark.parametrize("grid", [{}, {"grid": True, "freeze_thaw": True}], ids=str)
+def test_trials_are_charged_their_epochs_on_request(grid: dict[str, Any]) -> None:
+    """Eq. 1: 5 clients, H_5 = 137/60, c = 1 s per epoch; in both forms."""
+    arguments: dict[str, Any] = {
+        "system": {"compute": "epochs"},
+        "fidelity": {"round": 100, "client_sample_rate": 1.0},
+        **grid,
+    }
+    env = gym.make("FedHPO-LR-CreditG-v0", **arguments)
+    many = gym.make_vec("FedHPO-LR-CreditG-v0", num_envs=2, **arguments)
+    env.reset(seed=0)
+    many.reset(seed=0)
+    actions = np.array([[0, 0, 0, -1], [0, 0, 0, 1]], np.float32)
+    times = many.step(actions)[4]["cost"]["time_s"]
+    communication = 100 * 6 * 4 * LINEAR.num_parameters / (0.25 * 2**20)
+    for action, epochs, time in zip(actions, (1, 4), times.tolist(), strict=True):
+        info = env.step(action)[4]
+        assert info["configuration"]["step_size"] == epochs
+        assert info["cost"]["time_s"] == time
+        assert time == pytest.approx(100 * epochs * 137 / 60 + communication)
+
+
+@pytest.mark.parametrize("rule", ["steps", "samples"])
+def test_trials_refuse_rules_that_count_samples(rule: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`system\['compute'\]`.*FedHPO-DAC"):
+        gym.make("FedHPO-LR-CreditG-v0", system={"compute": rule})

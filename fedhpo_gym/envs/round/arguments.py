@@ -1,0 +1,176 @@
+"""The arguments of round environments: one record, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fedhpo_gym.courses.base import Courses
+from fedhpo_gym.envs.arguments import changed_system
+from fedhpo_gym.envs.round.controls import RATE, Controls
+from fedhpo_gym.envs.round.process import RoundProcess, RoundSettings
+from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.space import Value
+from fedhpo_gym.systems import NEEDS_SAMPLES
+from fedhpo_gym.tasks import Instance, Task, get_task, make_instances, round_system
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundArguments:
+    """What `gymnasium.make` takes for `FedHPO-DAC-*` ids, beside rewards' form and rendering.
+
+    Attributes:
+        task: name in the catalogue.
+        algorithm: name of the FL algorithm.
+        alpha: the only concentration of the LDA partition; by default instances have 0.1, 0.5
+            and 0.7.
+        preprocessing: "label_encoded" (the paper's) or "standardized".
+        settings: hyperparameters fixed that are not in the search space.
+        system: parameters of the system model that differ from the task's; `compute` is "epochs"
+            unless given.
+        device: torch device.
+        instances: "train" (seeds 100 to 131), "test" (1000 to 1015), "all", or a list of
+            (alpha, seed) pairs; see `make_instances`.
+        per_client: every client has its own row in an action.
+        rounds_per_step: k; 5 by default, 1 in the per-client form.
+        horizon: rounds of an episode.
+        client_sample_rate: fraction of clients sampled per round, unless it is dynamic; the
+            largest of the task by default.
+        dynamic: names of the hyperparameters that actions set; by default all client-side ones
+            and, unless `per_client`, the algorithm's server-side ones.
+        configuration: values of the others; the middle of their ranges by default.
+        history: evaluations shown.
+        potential: "log_loss", "loss" or "accuracy".
+        rewards: entries of the reward vector on `MO-` ids.
+        reward_scale: factor of the improvement.
+        time_price: what the whole budget costs, in the unit of rewards.
+        divergence_penalty: what divergence costs besides the lowest potential.
+        budget_s: simulated seconds of an episode; by default as many as the horizon can cost.
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range.
+        UnknownNameError: a name does not exist.
+    """
+
+    task: str
+    algorithm: str = "fedavg"
+    alpha: float | None = None
+    preprocessing: str = "label_encoded"
+    settings: Mapping[str, float] | None = None
+    system: Mapping[str, Any] | None = None
+    device: str | None = None
+    instances: str | Sequence[Sequence[float]] = "train"
+    per_client: bool = False
+    rounds_per_step: int | None = None
+    horizon: int = 100
+    client_sample_rate: float | None = None
+    dynamic: Sequence[str] | None = None
+    configuration: Mapping[str, Value] | None = None
+    history: int = 5
+    potential: str = "log_loss"
+    rewards: Sequence[str] = ("improvement", "time")
+    reward_scale: float = 1.0
+    time_price: float = 0.1
+    divergence_penalty: float = 1.0
+    budget_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field by deriving all that needs no training data."""
+        derived = (self.variant, self.chosen_instances, self.controls)
+        del derived  # they stay cached
+        self._round_settings(1.0 if self.budget_s is None else self.budget_s)
+
+    @cached_property
+    def variant(self) -> Task:
+        """The task with what the arguments change."""
+        task = get_task(self.task).variant(
+            algorithm=self.algorithm, preprocessing=self.preprocessing
+        )
+        if self.settings:
+            task = task.fix(self.settings)
+        return task.variant(system=changed_system(round_system(task), self.system or {}))
+
+    @cached_property
+    def chosen_instances(self) -> tuple[Instance, ...]:
+        """What episodes can start on."""
+        return make_instances(self.variant, self.instances, self.alpha)
+
+    @cached_property
+    def controls(self) -> Controls:
+        """What actions set."""
+        return Controls(
+            self.variant,
+            dynamic=self.dynamic,
+            configuration=self.configuration,
+            client_sample_rate=self.client_sample_rate,
+            per_client=self.per_client,
+        )
+
+    def open(self, number: int = 1) -> tuple[RoundProcess, str]:
+        """Return the process of some episodes, and the fingerprint of what its numbers depend on.
+
+        Args:
+            number: episodes that run together.
+
+        Raises:
+            InvalidArgumentError: torch cannot use the device.
+            MissingDataError: the data set is not on this machine; says what to do.
+            MissingDependencyError: torch is not installed.
+        """
+        try:
+            from fedhpo_gym.courses.running import RunningCourses, fingerprint
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise MissingDependencyError(
+                "round environments really train and need torch; install it from a checkout of "
+                "this repository with `pip install '.[torch]'`"
+            ) from error
+        default = self.controls.default
+        courses = RunningCourses(
+            self.variant,
+            self.chosen_instances,
+            number,
+            {name: value for name, value in default.items() if name != RATE},
+            float(default[RATE]),
+            device=self.device or "cpu",
+            horizon=self.horizon,
+            local_metrics=self.per_client,
+        )
+        return self.process(courses, number), fingerprint(self.variant)
+
+    def process(self, courses: Courses, number: int = 1) -> RoundProcess:
+        """Return the process of as many episodes on courses of these instances."""
+        return RoundProcess(
+            self.variant,
+            self.controls,
+            self.chosen_instances,
+            self._round_settings(self._budget_s(courses)),
+            courses,
+            number,
+        )
+
+    def _budget_s(self, courses: Courses) -> float:
+        if self.budget_s is not None:
+            return self.budget_s
+        counted = self.variant.system.compute in NEEDS_SAMPLES
+        samples = courses.most_samples if counted else None
+        return self.controls.largest_cost(self.horizon, samples).time_s
+
+    def _round_settings(self, budget_s: float) -> RoundSettings:
+        rounds = self.rounds_per_step
+        if rounds is None:
+            rounds = 1 if self.per_client else 5
+        return RoundSettings(
+            rounds_per_step=rounds,
+            horizon=self.horizon,
+            budget_s=budget_s,
+            history=self.history,
+            potential=self.potential,
+            rewards=tuple(self.rewards),
+            reward_scale=self.reward_scale,
+            time_price=self.time_price,
+            divergence_penalty=self.divergence_penalty,
+        )

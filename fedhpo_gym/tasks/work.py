@@ -1,0 +1,123 @@
+"""From a task and a configuration to its work: what trial and round environments charge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.space import Value
+from fedhpo_gym.systems import SystemModel, Work
+from fedhpo_gym.tasks.base import Task
+
+EPOCHS, BATCH_SIZE = "step_size", "batch_size"
+
+Samples = NDArray[np.integer]
+Chosen = NDArray[np.bool_]
+
+
+def work_of(
+    task: Task,
+    configuration: Mapping[str, Value],
+    rounds: int,
+    client_sample_rate: float,
+    sampled: Chosen | None = None,
+    num_samples: Samples | None = None,
+) -> Work:
+    """Return the work of some rounds of a course.
+
+    A hyperparameter `name@i` is that of client i alone. Where clients have unequal work, the work
+    is that of the one with most of it among those that trained.
+
+    Args:
+        task: the task.
+        configuration: hyperparameters; what it leaves out is taken from the task's settings.
+        rounds: number of rounds.
+        client_sample_rate: fraction of clients sampled in a round.
+        sampled: (clients,) who trained in at least one of the rounds; None where nobody knows, so
+            that everybody may have.
+        num_samples: (clients,) training samples; None where nobody knows.
+    """
+    steps = samples = None
+    if num_samples is not None:
+        steps, samples = _most_steps_and_samples(task, configuration, sampled, num_samples)
+    return Work.of_course(
+        task.parameters_of(configuration),
+        task.num_clients,
+        Fidelity(rounds, client_sample_rate),
+        local_epochs=_most_epochs(task, configuration, sampled),
+        minibatch_steps=steps,
+        samples=samples,
+    )
+
+
+def decisive_names(task: Task) -> tuple[str, ...]:
+    """Return the hyperparameters of the search space that decide what a round costs."""
+    reads = {
+        "constant": (),
+        "epochs": (EPOCHS,),
+        "steps": (EPOCHS, BATCH_SIZE),
+        "samples": (EPOCHS,),
+    }[task.system.compute]
+    own = [name for name in task.space.names if name.partition("@")[0] in reads]
+    return (*task.architecture, *own)
+
+
+def round_system(task: Task) -> SystemModel:
+    """Return the system of a task's round environments: local epochs cost unless asked otherwise.
+
+    The paper charges every configuration alike, and then a step would have nothing to trade.
+    """
+    if task.system.compute != "constant":
+        return task.system
+    return replace(task.system, compute="epochs")
+
+
+def _most_epochs(task: Task, configuration: Mapping[str, Value], sampled: Chosen | None) -> float:
+    """Return the local epochs of the client that takes most; without a client, the shared ones."""
+    shared = _shared(task, configuration, EPOCHS, 1.0)
+    own = _own(configuration, EPOCHS)
+    if not own:
+        return shared
+    trained = [epochs for i, epochs in own.items() if sampled is None or sampled[i]]
+    number = task.num_clients if sampled is None else int(sampled.sum())
+    if number > len(trained):
+        trained.append(shared)
+    return max(trained, default=shared)
+
+
+def _most_steps_and_samples(
+    task: Task, configuration: Mapping[str, Value], sampled: Chosen | None, num_samples: Samples
+) -> tuple[float, float]:
+    """Return the most minibatch steps, and the most samples read, of a client in a round."""
+    held = np.where(True if sampled is None else sampled, num_samples, 0)
+    columns = []
+    for name, default in ((EPOCHS, 1.0), (BATCH_SIZE, math.inf)):
+        column = np.full(len(held), _shared(task, configuration, name, default))
+        own = _own(configuration, name)
+        column[list(own)] = list(own.values())
+        columns.append(column)
+    epochs, batch = columns
+    steps = epochs * np.ceil(held / np.minimum(batch, np.maximum(held, 1)))
+    return float(steps.max()), float((epochs * held).max())
+
+
+def _shared(task: Task, configuration: Mapping[str, Value], name: str, default: float) -> float:
+    """Return the value of all clients without one of their own."""
+    if name in configuration:
+        return float(configuration[name])
+    return float(dict(task.settings).get(name, default))
+
+
+def _own(configuration: Mapping[str, Value], name: str) -> dict[int, float]:
+    """Return the values of `name@i`, by client."""
+    prefix = f"{name}@"
+    return {
+        int(key.removeprefix(prefix)): float(value)
+        for key, value in configuration.items()
+        if key.startswith(prefix)
+    }

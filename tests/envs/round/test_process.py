@@ -1,0 +1,196 @@
+"""The process of round environments on courses that train nothing: what it demands of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedhpo_gym.courses.base import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.envs.arguments import from_names
+from fedhpo_gym.envs.round.arguments import RoundArguments
+from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+
+SAMPLES = np.array([[40, 5, 5], [100, 10, 10]])
+"""Of two clients, in three splits."""
+
+
+class Halving(Courses):
+    """Two clients whose loss halves in every round, from 1 nat; only the first one trains."""
+
+    def __init__(self, number: int) -> None:
+        self.rounds = np.zeros(number, np.int64)
+        self.on = np.zeros(number, np.int64)
+        self.configured: list[Configuration] = []
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        return np.stack([SAMPLES + index for index in self.on])
+
+    @property
+    def most_samples(self) -> NDArray[np.int64]:
+        return SAMPLES[:, 0] + 1
+
+    def start(self, positions: Sequence[int], instances: Sequence[int]) -> None:
+        self.rounds[positions], self.on[positions] = 0, instances
+
+    def first_metrics(self, positions: Sequence[int]) -> Metrics:
+        return self._metrics()[positions]
+
+    def configure(
+        self, configurations: Sequence[Configuration], client_sample_rates: Sequence[float]
+    ) -> None:
+        self.configured = list(configurations)
+
+    def sampled(self, rounds: int) -> NDArray[np.bool_]:
+        return np.tile([True, False], (len(self.rounds), 1))
+
+    def advance(self, rounds: int) -> Report:
+        shape = (len(self.rounds), rounds, 2)
+        self.rounds += rounds
+        none = np.zeros((*shape, 3, 3), np.float32)
+        trained = np.broadcast_to([True, False], shape)
+        flat = np.zeros(shape, np.float32)
+        return Report(self._metrics(), self.rounds < 0, trained, flat, flat, none, none)
+
+    def snapshot(self, position: int) -> CourseSnapshot:
+        return CourseSnapshot(int(self.on[position]), int(self.rounds[position]))
+
+    def restore(self, position: int, snapshot: CourseSnapshot) -> None:
+        assert isinstance(snapshot.state, int)
+        self.on[position], self.rounds[position] = snapshot.instance, snapshot.state
+
+    def _metrics(self) -> Metrics:
+        metrics = np.full((len(self.rounds), 2, 3, 3), 0.5, np.float32)
+        metrics[..., 0] = (0.5**self.rounds)[:, None, None]
+        return metrics
+
+
+def arguments(**changes: Any) -> RoundArguments:
+    given = {
+        "task": "LR-CreditG", "rounds_per_step": 2, "horizon": 4,
+        "instances": [[0.5, 1], [0.5, 2]], "time_price": 0.0,
+    }  # fmt: skip
+    return RoundArguments(**{**given, **changes})
+
+
+def two_clients(**changes: Any) -> Any:
+    """Return a process of two clients with one episode per instance, started."""
+    made = arguments(**changes)
+    task = made.variant.variant(num_clients=2)
+    made.__dict__["variant"] = task  # the protocol is about any number of clients
+    made.__dict__.pop("controls", None)
+    process = made.process(Halving(2), 2)
+    process.start(np.array([0, 1]), [0, 1])
+    return process
+
+
+def test_rewards_of_halved_losses() -> None:
+    process = two_clients()
+    rewards = [process.step(np.zeros((2, 4), np.float32)) for _ in range(2)]
+    for outcome in rewards:
+        assert outcome.scalars.tolist() == pytest.approx([2 * math.log10(2)] * 2)
+    assert [outcome.terminated.tolist() for outcome in rewards] == [[False] * 2, [True] * 2]
+    assert process.episodes.best_step.tolist() == [2, 2]
+
+
+def test_a_snapshot_is_gone_back_to() -> None:
+    process = two_clients()
+    process.step(np.zeros((2, 4), np.float32))
+    snapshot = process.snapshot(0)
+    assert (snapshot.course.instance, snapshot.course.state) == (0, 2)
+    process.step(np.zeros((2, 4), np.float32))
+    process.restore(1, snapshot)
+    assert process.episodes.rounds.tolist() == [4, 2]
+    assert process.episodes.instance.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "units"),
+    # The middle of the space: 3 epochs and minibatches of 30. The first client has 40 samples on
+    # the first instance, and 41 on the second.
+    [("constant", (1, 1)), ("epochs", (3, 3)), ("steps", (6, 6)), ("samples", (120, 123))],
+)
+def test_a_step_is_charged_by_the_rule(rule: str, units: tuple[int, int]) -> None:
+    process = two_clients(system={"compute": rule, "client_compute_mean_s": 2.0})
+    process.step(np.zeros((2, 4), np.float32))
+    configuration = process.episodes.configuration[0]
+    assert (configuration["step_size"], configuration["batch_size"]) == (3, 30)
+    found = [cost["computation_s"] for cost in process.episodes.cost]
+    assert found == pytest.approx([2 * 2.0 * unit * 1.5 for unit in units])
+
+
+@pytest.mark.parametrize("rule", ["constant", "epochs", "steps", "samples"])
+def test_no_course_costs_more_than_the_default_budget(rule: str) -> None:
+    process = two_clients(system={"compute": rule})
+    ends = []
+    for _ in range(2):  # many epochs of small minibatches
+        outcome = process.step(np.array([[0, 0, -1, 1]] * 2, np.float32))
+        ends.append(outcome.terminated.tolist())
+    assert ends == [[False] * 2, [True] * 2]
+    assert (process.episodes.elapsed_s <= process.settings.budget_s).all()
+
+
+# ------------------------------------------------------------------------------ the arguments
+
+
+def test_a_record_of_arguments_needs_no_torch(run_python: Any) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import fedhpo_gym, gymnasium as gym\n"
+        "from fedhpo_gym.envs.arguments import from_names
+from fedhpo_gym.envs.round.arguments import RoundArguments\n"
+        "print(RoundArguments(task='LR-BreastCancer').controls.space.names)\n"
+        "for make in (gym.make, gym.make_vec):\n"
+        "    try: make('FedHPO-DAC-LR-BreastCancer-v0')\n"
+        "    except Exception as error: print(type(error).__name__, error)\n"
+    )
+    first, *refusals = run_python(code).splitlines()
+    assert "learning_rate" in first
+    assert len(refusals) == 2
+    for refusal in refusals:
+        assert refusal.startswith("MissingDependencyError")
+        assert "checkout" in refusal
+        assert "pip install '.[torch]'" in refusal
+        assert "fedhpo_gym[" not in refusal
+
+
+def test_every_argument_is_documented() -> None:
+    assert RoundArguments.__doc__ is not None
+    for field in fields(RoundArguments):
+        assert f"        {field.name}: " in RoundArguments.__doc__
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"horizon": 5}, "`horizon` must be a multiple"),
+        ({"budget_s": 0}, "`budget_s` must be positive"),
+        ({"dynamic": []}, "`dynamic` must be a list"),
+        ({"instances": []}, "`instances` must hold"),
+        ({"system": {"compute": "epoch"}}, "`compute` must be one of"),
+        ({"system": {"computes": "epochs"}}, "unknown system parameter .*'compute'"),
+    ],
+    ids=str,
+)
+def test_arguments_are_checked_before_any_course_is_made(
+    changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        arguments(**changes)
+
+
+def test_names_are_suggested() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'rounds_per_steps'.*'rounds_per_step'"):
+        from_names(RoundArguments, {"task": "LR-CreditG", "rounds_per_steps": 2})
+    with pytest.raises(InvalidArgumentError, match=r"'render_mod'.*'render_mode'"):
+        from_names(RoundArguments, {"render_mod": None}, ["render_mode"])
+    with pytest.raises(InvalidArgumentError, match="`task` must name"):
+        from_names(RoundArguments, {})
+    with pytest.raises(UnknownNameError, match="CreditF"):
+        from_names(RoundArguments, {"task": "LR-CreditF"})
