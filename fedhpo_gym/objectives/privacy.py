@@ -1,14 +1,13 @@
 """What an evaluation reveals: the differential privacy spent, as a finite vector.
 
-Renyi divergence, at integer orders, of a Gaussian mechanism on a subsample without replacement
-(Wang, Balle and Kasiviswanathan, 2019), and its conversion to (epsilon, delta) (Canonne, Kamath
-and Steinke, 2020). Adjacent data sets differ by replacing one record.
+Renyi divergence, at integer orders, of Gaussian mechanisms that a random share of the clients takes
+part in, and its conversion to (epsilon, delta) (Canonne, Kamath and Steinke, 2020). Adjacent data
+sets differ by one sample of one client that is replaced.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -23,9 +22,6 @@ CAP: Final = 1e4
 """Largest epsilon or Renyi divergence a ledger holds; it stands for "no guarantee"."""
 
 _SEARCH_ORDERS: Final = range(2, 256)
-_QUADRATURE_STEP: Final = 0.25
-_LEAST_NOISE: Final = 0.5
-"""With less noise, moments of p/r are smaller than those of p/r - 1, which then nobody computes."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ def gaussian_ledger(
     Raises:
         InvalidArgumentError: An argument is out of its range.
     """
-    divergences = _composed(noise_multiplier, rounds, sample_rate, _SEARCH_ORDERS.stop - 1)
+    divergences = _composed(noise_multiplier, rounds, sample_rate, _SEARCH_ORDERS)
     epsilon = epsilon_from_renyi(_SEARCH_ORDERS, divergences, delta)
     if epsilon > CAP:
         return NO_PRIVACY
@@ -106,23 +102,22 @@ def gaussian_ledger(
 def renyi_gaussian(order: int, noise_multiplier: float, rounds: int, sample_rate: float) -> float:
     """Return a bound of the Renyi divergence, in nats, of a composed subsampled Gaussian.
 
-    In each of T rounds a share q of the records is drawn without replacement; adjacent data sets
-    differ by replacing one record. With p = N(1, z^2) and r = N(0, z^2) for noise multiplier z, the
-    bound at order a is the smaller of the Gaussian's own ``T a / (2 z^2)``, which sampling cannot
-    raise, and ``T / (a - 1) log(1 + sum_j C(a, j) q^j m_j)``, j = 2 .. a, with
+    In each of T rounds a share q of the clients is drawn; adjacent data sets differ by one sample
+    of one client that is replaced. With noise multiplier z, the bound at order a is
+    ``T / (a - 1) log(1 - q + q exp(a (a - 1) / (2 z^2)))``.
 
-    ``m_j = min(4 sqrt(B(2 floor(j/2)) B(2 ceil(j/2))), 2 E_r[(p/r)^j])``,
-    ``B(l) = E_r[(p/r - 1)^l]``, ``E_r[(p/r)^j] = exp(j (j - 1) / (2 z^2))``
-
-    (Wang, Balle and Kasiviswanathan, 2019: Theorem 9 with the sharper moments of Theorem 27 of
-    their long version, arXiv:1808.00087).
+    A round without the client says the same of both data sets, a round with it is a Gaussian
+    mechanism, and exp((a - 1) D_a) is jointly convex (van Erven and Harremoes, 2014, Section III).
+    It is an equality where everybody sees who took part. Bounds that use the secrecy of the draw
+    (Wang, Balle and Kasiviswanathan, 2019, Theorem 9) do not apply: they take for granted that one
+    client in place of another changes no more than one sample does, but uploads arrive one by one.
 
     Args:
         order: Integer order, 2 or more.
         noise_multiplier: Standard deviation of the noise over the largest change that replacing
-            a record makes; 0 adds none.
+            a sample makes; 0 adds none.
         rounds: Number of compositions.
-        sample_rate: Share of the records that is drawn in a round, in [0, 1].
+        sample_rate: Share of the clients that is drawn in a round, in [0, 1].
 
     Returns:
         The divergence; infinite without noise.
@@ -132,14 +127,13 @@ def renyi_gaussian(order: int, noise_multiplier: float, rounds: int, sample_rate
     """
     if not isinstance(order, int) or order < 2:
         raise InvalidArgumentError(f"`order` must be an integer of at least 2, got {order!r}.")
-    highest = max(order, _SEARCH_ORDERS.stop - 1)
-    return _composed(noise_multiplier, rounds, sample_rate, highest)[order - 2]
+    return _composed(noise_multiplier, rounds, sample_rate, (order,))[0]
 
 
 def _composed(
-    noise_multiplier: float, rounds: int, sample_rate: float, highest: int
+    noise_multiplier: float, rounds: int, sample_rate: float, orders: Sequence[int]
 ) -> list[float]:
-    """Return `renyi_gaussian` at the orders 2 .. highest."""
+    """Return `renyi_gaussian` at some orders."""
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
         raise InvalidArgumentError(
             f"`noise_multiplier` must be finite and non-negative, got {noise_multiplier!r}."
@@ -149,9 +143,16 @@ def _composed(
     if not 0.0 <= sample_rate <= 1.0:
         raise InvalidArgumentError(f"`sample_rate` must be in [0, 1], got {sample_rate!r}.")
     if rounds == 0 or sample_rate == 0.0:
-        return [0.0] * (highest - 1)
-    one_round = _one_round(float(noise_multiplier), float(sample_rate), highest)
-    return [rounds * divergence for divergence in one_round.tolist()]
+        return [0.0] * len(orders)
+    each = np.array(orders, dtype=np.float64)
+    with np.errstate(over="ignore", divide="ignore"):
+        plain = each / (2.0 * np.float64(noise_multiplier) ** 2)
+    if sample_rate == 1.0:
+        return [rounds * divergence for divergence in plain.tolist()]
+    grown = math.log(sample_rate) + (each - 1.0) * plain
+    sampled = np.logaddexp(math.log1p(-sample_rate), grown) / (each - 1.0)
+    # Rounding can leave a logarithm of 1 a hair below 0.
+    return [rounds * divergence for divergence in np.maximum(sampled, 0.0).tolist()]
 
 
 def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: float) -> float:
@@ -186,64 +187,3 @@ def _epsilon_at(order: int, renyi: float, delta: float) -> float:
     if delta**2 + math.expm1(-renyi) >= 0:
         return 0.0
     return renyi + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
-
-
-@lru_cache(maxsize=1024)
-def _one_round(noise_multiplier: float, sample_rate: float, highest: int) -> NDArray[np.float64]:
-    """Return the divergences of one round at the orders 2 .. highest, for a positive rate."""
-    variance = noise_multiplier**2
-    orders = np.arange(2.0, highest + 1)
-    if variance == 0.0:
-        return np.full(orders.shape, math.inf)
-    with np.errstate(over="ignore"):
-        plain = orders / (2.0 * variance)
-    if sample_rate == 1.0:
-        return plain
-    # Rows are orders a, columns the summands j <= a.
-    summands = orders * math.log(sample_rate) + _log_moments(noise_multiplier, highest)
-    terms = _log_binomials(highest) + summands
-    mask = np.tri(len(orders), dtype=np.bool_)
-    total = np.logaddexp.reduce(terms, axis=1, where=mask, initial=-math.inf)
-    return np.asarray(np.minimum(np.logaddexp(0.0, total) / (orders - 1.0), plain))
-
-
-@lru_cache(maxsize=64)
-def _log_moments(noise_multiplier: float, highest: int) -> NDArray[np.float64]:
-    """Return log m_j of `renyi_gaussian` for j = 2 .. highest."""
-    powers = np.arange(2.0, highest + 1)
-    with np.errstate(over="ignore"):
-        moments = math.log(2.0) + powers * (powers - 1.0) / (2.0 * noise_multiplier**2)
-    if noise_multiplier < _LEAST_NOISE:
-        return moments
-    even = _log_even_differences(1.0 / noise_multiplier, highest // 2 + 1)
-    whole = np.arange(2, highest + 1)
-    central = math.log(4.0) + 0.5 * (even[whole // 2 - 1] + even[(whole + 1) // 2 - 1])
-    return np.minimum(moments, central)
-
-
-def _log_even_differences(shift: float, count: int) -> NDArray[np.float64]:
-    """Return log B(l) of `renyi_gaussian` for l = 2, 4 .. 2 count and shift = 1 / z.
-
-    B(l) is an alternating sum of exponentials, of which rounding leaves nothing where noise is
-    large. As an integral over y = x / z it has no negative term, and the trapezoid rule is exact to
-    all digits: the integrand is a Gaussian times an entire function.
-    """
-    powers = 2.0 * np.arange(1, count + 1)
-    reach = math.sqrt(powers[-1]) + 12.0  # the integrand peaks near +-sqrt(l) or l shift
-    y = np.arange(-reach, powers[-1] * shift + reach, _QUADRATURE_STEP)
-    loss = shift * y - shift**2 / 2.0  # log(p/r)
-    with np.errstate(divide="ignore"):
-        log_ratio = np.maximum(loss, 0.0) + np.log(-np.expm1(-np.abs(loss)))
-    terms = powers[:, None] * log_ratio - y**2 / 2.0
-    largest = terms.max(axis=1)
-    sums = np.exp(terms - largest[:, None]).sum(axis=1)
-    scale = math.log(_QUADRATURE_STEP / math.sqrt(2.0 * math.pi))
-    return np.asarray(largest + np.log(sums) + scale)
-
-
-@lru_cache(maxsize=4)
-def _log_binomials(highest: int) -> NDArray[np.float64]:
-    """Return log C(a, j) for a, j = 2 .. highest; what stands above the diagonal means nothing."""
-    factorials = np.array([math.lgamma(n + 1) for n in range(highest + 1)])
-    a, j = np.ogrid[2 : highest + 1, 2 : highest + 1]
-    return np.asarray(factorials[a] - factorials[j] - factorials[np.maximum(a - j, 0)])

@@ -7,9 +7,8 @@ rounds of an evaluation. What the accountant assumes:
   number by at most 1/n of its range [-w_clip, w_clip] (Wei et al., 2020, Section III). That is
   their assumption about local training, not a fact about SGD. A client uploads d numbers, so the
   vector moves by at most 2 w_clip sqrt(d) / n.
-- In each round exactly m of N clients are drawn, without replacement, as the engine does. Who they
-  are is secret, and nobody can tell from an upload whose it is: Wang et al. (2019), whose bound is
-  used, take for granted that one client in place of another changes no more than a sample does.
+- In each round exactly m of N clients are drawn, so a client takes part with probability m/N.
+  Everybody may see who does: nothing is gained from the secrecy of the draw.
 - The noise of other clients and of the broadcast is not counted, and running statistics of
   normalisation layers are not protected at all.
 
