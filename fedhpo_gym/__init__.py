@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.errors import needing
 from fedhpo_gym.tasks import TASKS
 from fedhpo_gym.version import __version__
 
@@ -60,14 +60,8 @@ def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
         MissingDependencyError: the extra `marl` is not installed.
         InvalidArgumentError: the id is of another kind, or an argument is out of its range.
     """
-    try:
+    with needing("making clients agents", "PettingZoo", "marl", "pettingzoo"):
         from fedhpo_gym.envs.round.parallel import ClientsParallelEnv
-    except ModuleNotFoundError as error:
-        if error.name != "pettingzoo":
-            raise
-        raise MissingDependencyError(
-            "agents for clients need PettingZoo; install it with `pip install 'fedhpo_gym[marl]'`"
-        ) from error
     return ClientsParallelEnv(gym.make(env_id, per_client=True, **arguments), reward)
 
 

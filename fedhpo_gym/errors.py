@@ -1,7 +1,8 @@
 """Every exception the package raises on purpose, and the wording of unknown names."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class FedHPOError(Exception):
@@ -59,3 +60,38 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError
         known: The names that would have worked.
     """
     return UnknownNameError(f"Unknown {kind} {name!r}.{suggest(name, known)}")
+
+
+def missing_dependency(what: str, package: str, extra: str) -> MissingDependencyError:
+    """Build (not raise) the error for an optional package that is not installed.
+
+    Args:
+        what: What cannot be done, for example ``"drawing a report"``.
+        package: What has to be installed, as people call it.
+        extra: The extra of this package that brings it.
+    """
+    return MissingDependencyError(
+        f"{what} needs {package}, which is not installed. This package is on no index: run "
+        f"`pip install '.[{extra}]'` in its checkout."
+    )
+
+
+@contextmanager
+def needing(what: str, package: str, extra: str, module: str) -> Iterator[None]:
+    """Say what to install when a module is missing inside the `with` statement.
+
+    Args:
+        what: See `missing_dependency`.
+        package: See `missing_dependency`.
+        extra: See `missing_dependency`.
+        module: The name it is imported by.
+
+    Raises:
+        MissingDependencyError: The module is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != module:
+            raise
+        raise missing_dependency(what, package, extra) from error

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
+from typing import TYPE_CHECKING
 
 from fedhpo_gym.cli.console import parse_pairs, say
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.tasks import Task, get_task
+
+if TYPE_CHECKING:
+    from fedhpo_gym.building import Estimate
+
+
+LONG_H = 1.0
+"""A build that takes more hours is started with `--yes` only, unless by a script."""
 
 
 def main(options: argparse.Namespace) -> int:
@@ -21,6 +30,7 @@ def build(options: argparse.Namespace) -> int:
 
     task = asked_task(options)
     where = {name: getattr(options, name) for name in ("workers", "merge", "device")}
+    where["announce"] = partial(_announce, options)
     if options.sample is None:
         _refuse_without_sample(options)
         card = build_table(task, folder=options.out, **where)
@@ -36,6 +46,22 @@ def build(options: argparse.Namespace) -> int:
         )
     say(str(card))
     return 0
+
+
+def _announce(options: argparse.Namespace, found: Estimate) -> None:
+    """Say what a build will cost; a long one needs `--yes` when somebody is there to give it.
+
+    Raises:
+        InvalidArgumentError: it does, and the option is not there.
+    """
+    from fedhpo_gym.building import tell
+
+    tell(found)
+    if found.hours > LONG_H and not options.yes and sys.stdin.isatty():
+        raise InvalidArgumentError(
+            f"`--yes` must be given for a build of more than {LONG_H:g} hour, and nothing was "
+            "computed; `--sample N` computes N courses instead, enough to fit a surrogate on"
+        )
 
 
 def _refuse_without_sample(options: argparse.Namespace) -> None:

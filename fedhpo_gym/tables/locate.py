@@ -6,6 +6,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+from fedhpo_gym.archive import require_writable
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.tables.naming import build_arguments as build_arguments
 from fedhpo_gym.tables.sample import SUFFIX, Sample
@@ -21,6 +22,23 @@ def table_folder() -> Path:
         return Path(os.environ[ENV_VAR]).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "fedhpo_gym" / "tables"
+
+
+def writable_table_folder(folder: Path | None) -> Path:
+    """Return a folder for a new table, sample or surrogate, checked before it is computed.
+
+    Args:
+        folder: the folder; that of the user's own tables when None.
+
+    Raises:
+        InvalidArgumentError: nothing can be written there.
+    """
+    if folder is not None:
+        require_writable(folder, "the folder for the result (`folder`, `--out`)")
+        return folder
+    variables = f"`{ENV_VAR}` (else `XDG_CACHE_HOME`, else ~/.cache)"
+    require_writable(table_folder(), variables)
+    return table_folder()
 
 
 def find(name: str, suffix: str) -> Path | None:
