@@ -45,7 +45,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     by_lower = {candidate.lower(): candidate for candidate in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.6)
     if close:
         return f" Did you mean {' or '.join(repr(by_lower[match]) for match in close)}?"
     return f" Known: {', '.join(names) or 'none'}."

@@ -152,7 +152,12 @@ def _add_build(commands: Commands) -> None:
 
 def _add_download(commands: Commands) -> None:
     sub = _add(commands, "download", "data", "fetch training data into the cache")
-    sub.add_argument("names", nargs="+", metavar="DATASET", help="names of data sets, or `all`")
+    sub.add_argument(
+        "names",
+        nargs="+",
+        metavar="DATASET",
+        help="names of data sets, `all` of them, or BERT-Tiny",
+    )
 
 
 def _add_leaf(commands: Commands) -> None:

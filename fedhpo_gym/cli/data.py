@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedhpo_gym.cli.console import parse_pairs, say
+from fedhpo_gym.cli.console import complain, parse_pairs, say
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.tasks import Task, get_task
 
@@ -84,21 +84,33 @@ def _rates(words: str | None) -> list[float] | None:
 
 def download(options: argparse.Namespace) -> int:
     """Fetch data sets; those that cannot be had do not keep the others from coming."""
-    from fedhpo_gym.datasets import SOURCES, load_dataset
+    from fedhpo_gym.datasets import SOURCES
+    from fedhpo_gym.datasets.bert_weights import NAME as WEIGHTS
 
     names = list(SOURCES) if "all" in options.names else options.names
     failed = 0
     for name in names:
         try:
-            dataset = load_dataset(name)
+            say(_fetch_weights() if name == WEIGHTS else _fetch_data(name))
         except FedHPOError as error:
-            sys.stderr.write(f"fedhpo-gym download: {error}\n")
+            complain("download", error)
             failed += 1
-            continue
-        rows, *shape = dataset.features.shape
-        columns = "x".join(map(str, shape))
-        say(f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes")
     return 1 if failed else 0
+
+
+def _fetch_data(name: str) -> str:
+    from fedhpo_gym.datasets import load_dataset
+
+    dataset = load_dataset(name)
+    rows, *shape = dataset.features.shape
+    columns = "x".join(map(str, shape))
+    return f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes"
+
+
+def _fetch_weights() -> str:
+    from fedhpo_gym.datasets.bert_weights import NAME, fetch_weights
+
+    return f"{NAME}: {fetch_weights()}"
 
 
 def surrogate(options: argparse.Namespace) -> int:

@@ -14,6 +14,10 @@ from fedhpo_gym.tables.store import Table
 
 ENV_VAR = "FEDHPO_GYM_TABLES"
 EMBEDDED = Path(__file__).parent / "data"
+COST = ", which first says what that costs (`--sample N` trains N courses only, for a surrogate)"
+"""What a message adds to the command that builds a table: a whole grid can take years."""
+TRAIN = 'train: gymnasium.make(..., backend="raw"); a wrapper such as RawBackend comes too late'
+"""How a message ends that says that there are no numbers."""
 
 
 def table_folder() -> Path:
@@ -78,7 +82,7 @@ def open_table(name: str) -> Table:
     if path is None:
         raise MissingDataError(
             f"there is no table {name!r}; {_instead(name)}build it with "
-            f'`fedhpo-gym build {build_arguments(name)}`, or use backend="raw"'
+            f"`fedhpo-gym build {build_arguments(name)}`{COST}, or {TRAIN}"
         )
     return _open(path, path.stat().st_mtime_ns)
 
