@@ -12,9 +12,8 @@ class RawBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
 
     Real training with the suite's engine.
 
-    It comes too late where an id has no stored numbers: to open it, `gymnasium.make` itself
-    needs
-    `backend="raw"` already, and nothing is left to exchange.
+    It comes too late where an id has no stored numbers: to open it, `gymnasium.make` itself needs
+    `backend="raw"`, and then nothing is left to exchange.
     """
 
     def __init__(

@@ -12,9 +12,8 @@ class SurrogateBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
 
     A model fitted on the task's table; answers any point.
 
-    It comes too late where an id has no stored numbers: to open it, `gymnasium.make` itself
-    needs
-    `backend="raw"` or another one that answers.
+    It comes too late where an id has no stored numbers: to open it, `gymnasium.make` itself needs
+    `backend="raw"`, or another one that answers.
     """
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None) -> None:

@@ -12,9 +12,8 @@ class TabularBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructo
 
     Exact look-up in the task's table; off the grid is an error.
 
-    It comes too late where an id has no stored numbers: to open it, `gymnasium.make` itself
-    needs
-    `backend="raw"` or another one that answers.
+    It comes too late where an id has no stored numbers: to open it, `gymnasium.make` itself needs
+    `backend="raw"`, or another one that answers.
     """
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None) -> None:
