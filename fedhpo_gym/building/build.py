@@ -123,6 +123,7 @@ def _build(
         merge_parts(source, parts)
     todo = design.missing(parts)
     if todo and announce:
+        tqdm.write(f"{design.task.table_name}: training one round to see the cost", file=sys.stderr)
         announce(estimate(design, todo, workers, device))
         compute_units(design, todo, parts, workers, device)
     return design.consolidate(parts, target)

@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedhpo_gym.building.design import Design, U
+from fedhpo_gym.building.design import UNIT_NUMBERS, Design, U
 from fedhpo_gym.courses.training import make_batch
+from fedhpo_gym.fl.packing import Course
 
 SHORT_S = 1.0
 """A first round shorter than this is taken again: what torch sets up once would weigh too much."""
@@ -49,7 +50,8 @@ def estimate(design: Design[U], units: Sequence[U], workers: int, device: str) -
     """Train one round of the middle one of some units, and say what all their rounds will take.
 
     Units are listed from small to large batches, so the one in the middle is about average. What
-    it takes is divided by its courses, because those of a unit share work.
+    it takes is divided by its courses, because those of a unit share work. Of a unit of large
+    models, which share little, only the courses in the middle are trained.
 
     Args:
         design: what the units belong to.
@@ -57,7 +59,7 @@ def estimate(design: Design[U], units: Sequence[U], workers: int, device: str) -
         workers: worker processes.
         device: torch device.
     """
-    middle = design.courses(units[len(units) // 2])
+    middle = _middle(design.courses(units[len(units) // 2]), design.task.num_parameters)
     # Models are evaluated with every round or rarely; a round that is not evaluated is the rule.
     task = design.task
     often = len(task.evaluated_rounds) == task.max_round
@@ -73,6 +75,13 @@ def estimate(design: Design[U], units: Sequence[U], workers: int, device: str) -
     rounds = courses * task.max_round
     core_hours = seconds / len(middle) * rounds / 3600
     return Estimate(task.table_name, courses, rounds, core_hours, min(workers, len(units)))
+
+
+def _middle(courses: Sequence[Course], parameters: int) -> Sequence[Course]:
+    """Return courses from the middle that have no more parameters than a unit should have."""
+    count = min(max(UNIT_NUMBERS // parameters, 1), len(courses))
+    first = (len(courses) - count) // 2
+    return courses[first : first + count]
 
 
 def _duration(hours: float) -> str:
