@@ -39,10 +39,11 @@ class Estimate:
 
     def __str__(self) -> str:
         """Say it in one line."""
+        plural = "s" if self.workers > 1 else ""
         return (
             f"{self.name}: {self.courses:,} courses, {self.rounds:,} rounds, about "
-            f"{self.core_hours:.2g} core-hours, {_duration(self.hours)} with {self.workers} "
-            f"worker{'s' if self.workers > 1 else ''}"
+            f"{_two_digits(self.core_hours)} core-hours, {_duration(self.hours)} with "
+            f"{self.workers} worker{plural}"
         )
 
 
@@ -82,6 +83,10 @@ def _middle(courses: Sequence[Course], parameters: int) -> Sequence[Course]:
     count = min(max(UNIT_NUMBERS // parameters, 1), len(courses))
     first = (len(courses) - count) // 2
     return courses[first : first + count]
+
+
+def _two_digits(number: float) -> str:
+    return f"{float(f'{number:.2g}'):,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def _duration(hours: float) -> str:

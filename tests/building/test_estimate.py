@@ -101,13 +101,17 @@ def test_one_course_of_a_large_model_is_enough() -> None:
 
 @pytest.mark.parametrize(
     ("hours", "words"),
-    [(1e-9, "1 seconds"), (0.5, "30.0 minutes"), (3.0, "3.0 hours"), (72.0, "3.0 days")],
+    [
+        (1e-9, "2e-09 core-hours, 1 seconds"),
+        (0.5, "1 core-hours, 30.0 minutes"),
+        (3.0, "6 core-hours, 3.0 hours"),
+        (23_040.0, "46,000 core-hours, 960.0 days"),
+    ],
 )
 def test_it_is_said_in_one_line(hours: float, words: str) -> None:
     estimate = Estimate("LR-Car-fedavg", 10_080, 5_040_000, 2 * hours, 2)
     assert str(estimate) == (
-        "LR-Car-fedavg: 10,080 courses, 5,040,000 rounds, about "
-        f"{2 * hours:.2g} core-hours, {words} with 2 workers"
+        f"LR-Car-fedavg: 10,080 courses, 5,040,000 rounds, about {words} with 2 workers"
     )
 
 
