@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
+from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.tasks import TASKS
 from fedhpo_gym.version import __version__
 
@@ -61,15 +61,8 @@ def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
         InvalidArgumentError: the id is of another kind, or an argument is out of its range.
     """
     _require_round_id(env_id)
-    try:
+    with needing("making clients agents", "PettingZoo", "marl", "pettingzoo"):
         from fedhpo_gym.envs.round.parallel import ClientsParallelEnv
-    except ModuleNotFoundError as error:
-        if error.name != "pettingzoo":
-            raise
-        raise MissingDependencyError(
-            "agents for clients need PettingZoo; install it from a checkout of this repository "
-            "with `pip install '.[marl]'`"
-        ) from error
     return ClientsParallelEnv(gym.make(env_id, per_client=True, **arguments), reward)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 
 
 def read_arrays(path: Path, sha256: str, repair: str) -> dict[str, NDArray[Any]]:
@@ -46,6 +47,26 @@ def _check_sum(path: Path, sha256: str) -> None:
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != sha256:
         raise ValueError(f"sha256 {found}, expected {sha256}")
+
+
+def require_writable(folder: Path, what: str) -> None:
+    """Make a folder, and check before a long computation that files can be written there.
+
+    Args:
+        folder: where files are to go.
+        what: the argument or the environment variables that chose it, for the message.
+
+    Raises:
+        InvalidArgumentError: it cannot be made, or nothing can be written into it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{what} must be a folder where files can be written, got {folder} ({error.strerror})"
+        ) from error
 
 
 def write_archive(

@@ -1,7 +1,8 @@
 """Every exception the package raises on purpose, and the wording of unknown names."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class FedHPOError(Exception):
@@ -44,7 +45,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     by_lower = {candidate.lower(): candidate for candidate in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.6)
     if close:
         return f" Did you mean {' or '.join(repr(by_lower[match]) for match in close)}?"
     return f" Known: {', '.join(names) or 'none'}."
@@ -59,3 +60,38 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError
         known: The names that would have worked.
     """
     return UnknownNameError(f"Unknown {kind} {name!r}.{suggest(name, known)}")
+
+
+def missing_dependency(what: str, package: str, extra: str) -> MissingDependencyError:
+    """Build (not raise) the error for an optional package that is not installed.
+
+    Args:
+        what: What cannot be done, for example ``"drawing a report"``.
+        package: What has to be installed, as people call it.
+        extra: The extra of this package that brings it.
+    """
+    return MissingDependencyError(
+        f"{what} needs {package}, which is not installed. This package is on no index: run "
+        f"`pip install '.[{extra}]'` in its checkout."
+    )
+
+
+@contextmanager
+def needing(what: str, package: str, extra: str, module: str) -> Iterator[None]:
+    """Say what to install when a module is missing inside the `with` statement.
+
+    Args:
+        what: See `missing_dependency`.
+        package: See `missing_dependency`.
+        extra: See `missing_dependency`.
+        module: The name it is imported by.
+
+    Raises:
+        MissingDependencyError: The module is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != module:
+            raise
+        raise missing_dependency(what, package, extra) from error

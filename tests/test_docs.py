@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,15 @@ def test_links_lead_somewhere(guide: Path) -> None:
 )
 def test_examples_print_what_they_say(guide: Path) -> None:
     assert failed_examples(guide) == 0
+
+
+def test_the_first_snippet_of_the_readme_prints_the_same_twice(
+    run_python: Callable[..., str],
+) -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    snippet = readme.partition("```python\n")[2].partition("```")[0]
+    assert "val_loss" in run_python(snippet)
+    assert run_python(snippet) == run_python(snippet)
 
 
 def test_a_planted_fault_is_found(tmp_path: Path) -> None:

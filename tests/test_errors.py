@@ -1,6 +1,10 @@
 """Exceptions keep both families and carry helpful messages."""
 
+import ast
+import importlib
 import pickle
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +55,47 @@ def test_lists_all_names_when_none_is_near() -> None:
 
 def test_says_so_when_nothing_is_known() -> None:
     assert errors.suggest("x", []) == " Known: none."
+
+
+def test_a_missing_package_is_installed_from_a_checkout() -> None:
+    with (
+        pytest.raises(errors.MissingDependencyError) as caught,
+        errors.needing("a test", "the library", "raw", "no_such_module"),
+    ):
+        importlib.import_module("no_such_module.inner")
+    assert str(caught.value) == str(errors.missing_dependency("a test", "the library", "raw"))
+    assert "a test needs the library" in str(caught.value)
+    assert "`pip install '.[raw]'` in its checkout" in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+def test_another_missing_module_is_no_missing_dependency() -> None:
+    with (
+        pytest.raises(ModuleNotFoundError) as caught,
+        errors.needing("a test", "the library", "raw", "another"),
+    ):
+        importlib.import_module("no_such_module")
+    assert not isinstance(caught.value, errors.FedHPOError)
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    root = Path(errors.__file__).parent
+    known = tomllib.loads((root.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = known["project"]["optional-dependencies"]
+    calls = [
+        node
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    ]
+    place = {"missing_dependency": 2, "needing": 2, "require": 1}  # of the extra in a call
+    arguments = [
+        node.args[place[name]]
+        for node in calls
+        if (name := ast.unparse(node.func).rpartition(".")[2]) in place
+    ]
+    named = {one.value for one in arguments if isinstance(one, ast.Constant)}
+    assert {"raw", "plot", "data"} <= named <= set(extras)
 
 
 def test_unknown_name_builds_the_whole_message() -> None:

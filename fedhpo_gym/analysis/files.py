@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ from fedhpo_gym.analysis.records import (
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 
 SUFFIX = ".jsonl"
+_NAME = re.compile(rf".+-seed\d+-[0-9a-f]{{10}}{re.escape(SUFFIX)}")
+"""Names as `record_path` makes them; other files are not ours to rename."""
+_REPAIR = "; delete the file and run its `fedhpo-gym run` again"
 
 _Line = TypeVar("_Line", Header, StepRecord)
 
@@ -74,8 +78,14 @@ def read_record(path: Path) -> RunRecord:
     return RunRecord(header, tuple(steps))
 
 
-def read_folder(paths: Iterable[Path]) -> Iterator[tuple[Path, RunRecord]]:
+def read_folder(
+    paths: Iterable[Path], damaged: Callable[[Path, DamagedDataError], None] | None = None
+) -> Iterator[tuple[Path, RunRecord]]:
     """Read every record in some files and folders, in the order of their names.
+
+    Args:
+        paths: files and folders.
+        damaged: is told of a damaged record, which is then left out; None raises the error.
 
     Raises:
         MissingDataError: there is no record in one of them.
@@ -88,7 +98,32 @@ def read_folder(paths: Iterable[Path]) -> Iterator[tuple[Path, RunRecord]]:
                 f"there is no run record in {path}; make some with `fedhpo-gym run ID --out {path}`"
             )
         for file in found:
-            yield file, read_record(file)
+            try:
+                record = read_record(file)
+            except DamagedDataError as error:
+                if damaged is None:
+                    raise
+                damaged(file, error)
+                continue
+            yield file, record
+
+
+def set_aside(path: Path, error: DamagedDataError) -> str:
+    """Rename a damaged record to `<name>.damaged`, where no command looks for records.
+
+    A file that is not named as records are, or that cannot be renamed, stays where it is.
+
+    Returns:
+        What is wrong with it, and where it is now.
+    """
+    words, aside = str(error).removesuffix(_REPAIR), path.with_name(f"{path.name}.damaged")
+    if not _NAME.fullmatch(path.name):
+        return f"{words}; left out"
+    try:
+        path.replace(aside)
+    except OSError as reason:
+        return f"{words}; left out, and not renamed ({reason.strerror})"
+    return f"{words}; set aside as {aside.name}"
 
 
 def _parsed(path: Path, number: int, line: bytes, build: Callable[[object], _Line]) -> _Line:
@@ -103,7 +138,4 @@ def _refuse(constant: str) -> Any:
 
 
 def _damaged(path: Path, line: int, reason: str) -> DamagedDataError:
-    return DamagedDataError(
-        f"{path}, line {line}: not a run record: {reason}; delete the file and run its "
-        "`fedhpo-gym run` again"
-    )
+    return DamagedDataError(f"{path}, line {line}: not a run record: {reason}{_REPAIR}")

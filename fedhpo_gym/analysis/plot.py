@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedhpo_gym.analysis.aggregate import Curve
-from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.errors import missing_dependency
 
 # Okabe and Ito (2008): distinct under every common colour blindness; the pale ones are left out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
@@ -45,9 +45,7 @@ def draw_curves(curves: Mapping[str, Curve], name: str) -> str:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependencyError(
-            "reports need matplotlib; install it with `pip install 'fedhpo-gym[plot]'`"
-        ) from error
+        raise missing_dependency("drawing a report", "matplotlib", "plot") from error
     with mpl.rc_context({**SETTINGS, "svg.hashsalt": name}):
         figure = Figure(figsize=(4.9, 3.5), layout="constrained")
         axes = figure.add_subplot()

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym.backends.base import Backend, StoredBackend
-from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.errors import needing, unknown_name
 from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import Task
 
@@ -44,11 +44,14 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     Raises:
         UnknownNameError: no such backend.
         MissingDataError: it has nothing to answer from; the message says what to do.
+        MissingDependencyError: it trains, and torch is not installed.
     """
     if name not in BACKENDS:
         raise unknown_name("backend", name, BACKENDS)
     module, _, attribute = BACKENDS[name].partition(":")
-    backend: Backend = getattr(importlib.import_module(module), attribute)(task, **options)
+    with needing(f'backend="{name}"', "torch", "raw", "torch"):
+        kind = getattr(importlib.import_module(module), attribute)
+    backend: Backend = kind(task, **options)
     return backend
 
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tqdm import tqdm
+
 from fedhpo_gym.building.design import Design, U
+from fedhpo_gym.building.estimate import Estimate, estimate
 from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.building.merge import merge_parts
 from fedhpo_gym.building.sample import SampleDesign
 from fedhpo_gym.building.workers import compute_units
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.tables import table_folder
+from fedhpo_gym.tables import writable_table_folder
 from fedhpo_gym.tasks import Task
+
+
+def tell(found: Estimate) -> None:
+    """Write what a build will cost, one line, above its progress bar."""
+    tqdm.write(str(found), file=sys.stderr)
 
 
 def build_table(
@@ -23,6 +32,7 @@ def build_table(
     *,
     merge: Sequence[Path] = (),
     device: str = "cpu",
+    announce: Callable[[Estimate], None] = tell,
 ) -> Path:
     """Train every course of a task's grid and store the learning curves.
 
@@ -36,16 +46,19 @@ def build_table(
         workers: worker processes; by default one per core.
         merge: folders of other builds of the same table, whose finished units are taken over.
         device: torch device; several workers share it.
+        announce: is told what is left to compute before it is computed; what it raises ends the
+            build. By default, it writes a line.
 
     Returns:
         Path of the table's card.
 
     Raises:
-        InvalidArgumentError: `workers` is not positive, or a folder to merge holds no unit.
+        InvalidArgumentError: `workers` is not positive, nothing can be written into the folder, or
+            a folder to merge holds no unit.
         MissingDataError: the training data cannot be had.
         DamagedDataError: a unit is damaged.
     """
-    return _build(GridDesign(task), folder, workers, merge, device)
+    return _build(GridDesign(task), folder, workers, merge, device, announce)
 
 
 def build_sample(
@@ -59,6 +72,7 @@ def build_sample(
     merge: Sequence[Path] = (),
     device: str = "cpu",
     only_finished: bool = False,
+    announce: Callable[[Estimate], None] = tell,
 ) -> Path:
     """Train a space-filling sample of courses and store their learning curves.
 
@@ -75,17 +89,19 @@ def build_sample(
         merge: folders of other builds of the same sample, whose finished units are taken over.
         device: torch device; several workers share it.
         only_finished: compute nothing, store the courses that are finished.
+        announce: see `build_table`.
 
     Returns:
         Path of the sample's card.
 
     Raises:
-        InvalidArgumentError: a number is out of its range, or a folder to merge holds no unit.
+        InvalidArgumentError: a number is out of its range, nothing can be written into the folder,
+            or a folder to merge holds no unit.
         MissingDataError: the training data cannot be had, or no course is finished.
         DamagedDataError: a unit is damaged.
     """
     design = SampleDesign(task, size, rounds, rates)
-    return _build(design, folder, workers, merge, device, compute=not only_finished)
+    return _build(design, folder, workers, merge, device, None if only_finished else announce)
 
 
 def _build(
@@ -94,18 +110,20 @@ def _build(
     workers: int | None,
     merge: Sequence[Path],
     device: str,
-    *,
-    compute: bool = True,
+    announce: Callable[[Estimate], None] | None,
 ) -> Path:
+    """Compute what is missing, unless `announce` is None, and store what is there."""
     workers = len(os.sched_getaffinity(0)) if workers is None else workers
     if workers < 1:
         raise InvalidArgumentError(f"`workers` must be at least 1, got {workers!r}")
-    target = table_folder() if folder is None else folder
+    target = writable_table_folder(folder)
     parts = target / "parts" / design.parts_name
     parts.mkdir(parents=True, exist_ok=True)
     for source in merge:
         merge_parts(source, parts)
     todo = design.missing(parts)
-    if todo and compute:
+    if todo and announce:
+        tqdm.write(f"{design.task.table_name}: training one round to see the cost", file=sys.stderr)
+        announce(estimate(design, todo, workers, device))
         compute_units(design, todo, parts, workers, device)
     return design.consolidate(parts, target)

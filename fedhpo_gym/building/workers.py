@@ -6,7 +6,8 @@ import os
 import threading
 import zipfile
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -18,7 +19,7 @@ from tqdm import tqdm
 from fedhpo_gym.building.design import Design, U
 from fedhpo_gym.building.provenance import this_machine
 from fedhpo_gym.courses.training import make_batch
-from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.errors import DamagedDataError, FedHPOError
 
 _finished_rounds: Synchronized[int] | None = None
 
@@ -34,6 +35,9 @@ def compute_units(
         folder: where `<unit>.npz` files go; one appears whole or not at all.
         workers: worker processes.
         device: torch device.
+
+    Raises:
+        FedHPOError: a worker process was ended from outside.
     """
     context = get_context("spawn")
     counter = context.Value("q", 0)
@@ -46,8 +50,19 @@ def compute_units(
         while pending:
             done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
             for future in done:
-                future.result()
+                _check(future)
             bar.update(counter.value - bar.n)
+
+
+def _check(future: Future[None]) -> None:
+    """Raise what ended a unit; a worker that is no longer there is an error of its own."""
+    try:
+        future.result()
+    except BrokenProcessPool as error:
+        raise FedHPOError(
+            "a worker process was ended from outside, most often for want of memory; run the same "
+            "build again with fewer `--workers`: it keeps what is finished"
+        ) from error
 
 
 def compute_unit(design: Design[U], unit: U, folder: Path, device: str = "cpu") -> None:

@@ -1,12 +1,25 @@
 """The command line: `fedhpo-gym list | run | report | replay | build | download | ...`.
 
 Subcommands are imported when they are called: `fedhpo-gym list` needs neither torch nor matplotlib.
+`python -m fedhpo_gym` is the same.
+
+The exit status says what came of it:
+
+| status | meaning |
+|---|---|
+| 0 | done |
+| 1 | done, with a bad outcome: a number differs, a check or a download failed, a damaged record |
+| 2 | not done: a wrong word, missing data or packages, files that cannot be read or written |
+| 130 | interrupted; the same command goes on from there |
+
+An error is one line on the standard error output.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +27,13 @@ from typing import TypeAlias
 
 from tqdm import tqdm
 
+from fedhpo_gym.cli.console import complain
 from fedhpo_gym.errors import FedHPOError
 from fedhpo_gym.version import __version__
 
 DESCRIPTION = "Benchmark agents on federated hyperparameter optimization."
-ERROR, INTERRUPTED = 2, 130
-"""Exit codes. A subcommand that did its work, with a bad outcome, ends with 1."""
+BAD, ERROR, INTERRUPTED = 1, 2, 130
+"""Exit statuses besides 0; see above."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,20 +43,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: words of the command line; by default those of this process.
 
     Returns:
-        The exit code: 0 when all went well.
+        The exit status; see the docstring of this module.
     """
     options = make_parser().parse_args(arguments)
     if options.command == "run":
         options.progress = tqdm
     try:
-        code: int = importlib.import_module(f"fedhpo_gym.cli.{options.module}").main(options)
-    except FedHPOError as error:
-        sys.stderr.write(f"fedhpo-gym {options.command}: {error}\n")
+        status: int = importlib.import_module(f"fedhpo_gym.cli.{options.module}").main(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has stopped, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ERROR
+    except (FedHPOError, OSError) as error:
+        complain(options.command, error)
         return ERROR
     except KeyboardInterrupt:
         sys.stderr.write("\nInterrupted; the same command goes on from here.\n")
         return INTERRUPTED
-    return code
+    return status
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -91,7 +109,8 @@ def _add_run(commands: Commands) -> None:
     sub.add_argument("--budget-s", type=float, metavar="X", help="simulated seconds of a run")
     sub.add_argument(
         "--set", action="append", default=[], dest="settings", metavar="KEY=VALUE",
-        help="any other argument of the environment, for example `algorithm=fedopt`",
+        help="any other argument of the environment, for example `algorithm=fedopt`; numbers, "
+        "lists and objects are JSON: `--set 'constraints={\"fairness_std\": 0.1}'`",
     )  # fmt: skip
 
 
@@ -125,11 +144,20 @@ def _add_build(commands: Commands) -> None:
     sub.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
     sub.add_argument("--device", default="cpu", help="torch device (cpu)")
     sub.add_argument("--out", type=Path, metavar="DIR", help="folder (that of your own tables)")
+    sub.add_argument(
+        "--yes", action="store_true",
+        help="start a build of more than an hour; without it, you are told what it will cost",
+    )  # fmt: skip
 
 
 def _add_download(commands: Commands) -> None:
     sub = _add(commands, "download", "data", "fetch training data into the cache")
-    sub.add_argument("names", nargs="+", metavar="DATASET", help="names of data sets, or `all`")
+    sub.add_argument(
+        "names",
+        nargs="+",
+        metavar="DATASET",
+        help="names of data sets, `all` of them, or BERT-Tiny",
+    )
 
 
 def _add_leaf(commands: Commands) -> None:

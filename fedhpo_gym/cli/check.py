@@ -8,21 +8,15 @@ from fnmatch import filter as matching
 from importlib.metadata import PackageNotFoundError, version
 
 from fedhpo_gym.cli.console import say
-from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.errors import needing
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import TASKS
 
 
 def main(options: argparse.Namespace) -> int:
     """Print a Markdown table, a line per id as it is checked; 1 when a checker refused an id."""
-    try:
+    with needing("the kit of checks", "pytest", "check", "pytest"):
         from fedhpo_gym.testing import checks
-    except ModuleNotFoundError as error:
-        if error.name != "pytest":
-            raise
-        raise MissingDependencyError(
-            "the kit of checks needs pytest; install it with `pip install pytest`"
-        ) from error
     everything = [name for task in TASKS.values() for name in checks.ids(task)]
     say(f"| id | {' | '.join(f'{name} {_version(name)}' for name in checks.CHECKS)} | CPU s |")
     say(f"|---{'|---' * len(checks.CHECKS)}|---|")

@@ -7,12 +7,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 
 
 def say(text: str) -> None:
     """Write one line of output."""
     sys.stdout.write(f"{text}\n")
+
+
+def complain(command: str, error: Exception | str) -> None:
+    """Write one line about what went wrong."""
+    words = str(error)
+    if isinstance(error, OSError) and not isinstance(error, FedHPOError) and error.strerror:
+        words = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    sys.stderr.write(f"fedhpo-gym {command}: {' '.join(words.splitlines())}\n")
 
 
 def say_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -28,7 +36,8 @@ def parse_pairs(option: str, words: Sequence[str]) -> list[tuple[str, Any]]:
     """Return the (name, value) pairs of words `name=value`; values are JSON, else plain text.
 
     Raises:
-        InvalidArgumentError: a word is malformed, or a name is given twice.
+        InvalidArgumentError: a word is malformed, a name is given twice, or a value begins as JSON
+            does and is none.
     """
     pairs: list[tuple[str, Any]] = []
     for word in words:
@@ -37,12 +46,17 @@ def parse_pairs(option: str, words: Sequence[str]) -> list[tuple[str, Any]]:
             raise InvalidArgumentError(f"`{option}` must be of the form name=value, got {word!r}")
         if name in dict(pairs):
             raise InvalidArgumentError(f"`{option}` names {name!r} twice")
-        pairs.append((name, _value(value)))
+        pairs.append((name, _value(option, name, value)))
     return pairs
 
 
-def _value(text: str) -> Any:
+def _value(option: str, name: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
-        return text
+    except ValueError as error:
+        if text[0] not in "{[\"'":
+            return text
+        raise InvalidArgumentError(
+            f"`{option} {name}` must be JSON, with names in double quotation marks and the whole "
+            f"word in single ones, such as '{name}={{\"key\": 0.1}}', got {text} ({error})"
+        ) from error

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
+from typing import TYPE_CHECKING
 
-from fedhpo_gym.cli.console import parse_pairs, say
+from fedhpo_gym.cli.console import complain, parse_pairs, say
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.tasks import Task, get_task
+
+if TYPE_CHECKING:
+    from fedhpo_gym.building import Estimate
+
+
+LONG_H = 1.0
+"""A build that takes more hours is started with `--yes` only, unless by a script."""
 
 
 def main(options: argparse.Namespace) -> int:
@@ -21,6 +30,7 @@ def build(options: argparse.Namespace) -> int:
 
     task = asked_task(options)
     where = {name: getattr(options, name) for name in ("workers", "merge", "device")}
+    where["announce"] = partial(_announce, options)
     if options.sample is None:
         _refuse_without_sample(options)
         card = build_table(task, folder=options.out, **where)
@@ -36,6 +46,22 @@ def build(options: argparse.Namespace) -> int:
         )
     say(str(card))
     return 0
+
+
+def _announce(options: argparse.Namespace, found: Estimate) -> None:
+    """Say what a build will cost; a long one needs `--yes` when somebody is there to give it.
+
+    Raises:
+        InvalidArgumentError: it does, and the option is not there.
+    """
+    from fedhpo_gym.building import tell
+
+    tell(found)
+    if found.hours > LONG_H and not options.yes and sys.stdin.isatty():
+        raise InvalidArgumentError(
+            f"`--yes` must be given for a build of more than {LONG_H:g} hour, and nothing was "
+            "computed; `--sample N` computes N courses instead, enough to fit a surrogate on"
+        )
 
 
 def _refuse_without_sample(options: argparse.Namespace) -> None:
@@ -58,21 +84,33 @@ def _rates(words: str | None) -> list[float] | None:
 
 def download(options: argparse.Namespace) -> int:
     """Fetch data sets; those that cannot be had do not keep the others from coming."""
-    from fedhpo_gym.datasets import SOURCES, load_dataset
+    from fedhpo_gym.datasets import SOURCES
+    from fedhpo_gym.datasets.bert_weights import NAME as WEIGHTS
 
     names = list(SOURCES) if "all" in options.names else options.names
     failed = 0
     for name in names:
         try:
-            dataset = load_dataset(name)
+            say(_fetch_weights() if name == WEIGHTS else _fetch_data(name))
         except FedHPOError as error:
-            sys.stderr.write(f"fedhpo-gym download: {error}\n")
+            complain("download", error)
             failed += 1
-            continue
-        rows, *shape = dataset.features.shape
-        columns = "x".join(map(str, shape))
-        say(f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes")
     return 1 if failed else 0
+
+
+def _fetch_data(name: str) -> str:
+    from fedhpo_gym.datasets import load_dataset
+
+    dataset = load_dataset(name)
+    rows, *shape = dataset.features.shape
+    columns = "x".join(map(str, shape))
+    return f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes"
+
+
+def _fetch_weights() -> str:
+    from fedhpo_gym.datasets.bert_weights import NAME, fetch_weights
+
+    return f"{NAME}: {fetch_weights()}"
 
 
 def surrogate(options: argparse.Namespace) -> int:

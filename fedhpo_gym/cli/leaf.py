@@ -6,6 +6,7 @@ import argparse
 import json
 from dataclasses import asdict, fields
 
+from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.console import say
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
 
@@ -21,6 +22,7 @@ def main(options: argparse.Namespace) -> int:
         )
     if options.out.exists():
         raise InvalidArgumentError(f"`--out` must not exist yet, got {options.out}")
+    require_writable(options.out.parent, "`--out`, without its last part,")
     wanted = leaf.Options(**{f.name: getattr(options, f.name) for f in fields(leaf.Options)})
     lines = []
     for name, data in leaf.preprocess(leaf.read_files(files), wanted).items():

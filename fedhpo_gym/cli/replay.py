@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from fedhpo_gym.analysis import read_folder
 from fedhpo_gym.cli.console import say
+from fedhpo_gym.cli.records import whole_records
 from fedhpo_gym.studies.replay import replay
 
 
 def main(options: argparse.Namespace) -> int:
-    """Replay every record; 1 if one of them differs."""
+    """Replay every record; 1 if one of them differs or is damaged."""
+    records, damaged = whole_records("replay", options.paths)
     different = 0
-    for path, record in read_folder(options.paths):
+    for path, record in records:
         difference = replay(record)
         if difference is None:
             say(f"equal      {path} ({len(record.steps)} steps)")
         else:
             different += 1
             say(f"DIFFERENT  {path}: {difference}")
-    return 1 if different else 0
+    return 1 if different or damaged else 0

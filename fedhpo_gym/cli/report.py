@@ -5,21 +5,27 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedhpo_gym.analysis import make_report, read_folder
+from fedhpo_gym.analysis import make_report
+from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.console import say
+from fedhpo_gym.cli.records import whole_records
 from fedhpo_gym.version import __version__
 
 
 def main(options: argparse.Namespace) -> int:
-    """Read all records and write the page."""
-    page = make_report(read_folder(options.paths), __version__)
+    """Read all records and write the page; 1 if one of them is damaged and not on it."""
+    records, damaged = whole_records("report", options.paths)
     target = options.out or _beside(options.paths[0])
-    target.parent.mkdir(parents=True, exist_ok=True)
+    require_writable(target.parent, "`--out`, without its last part,")
+    page = make_report(records, __version__)
     part = target.with_name(f"{target.name}.part")
-    part.write_text(page, encoding="utf-8")
-    part.replace(target)
+    try:
+        part.write_text(page, encoding="utf-8")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
     say(str(target))
-    return 0
+    return 1 if damaged else 0
 
 
 def _beside(path: Path) -> Path:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
-from fedhpo_gym.cli.console import parse_pairs, say
+from fedhpo_gym.archive import require_writable
+from fedhpo_gym.cli.console import complain, parse_pairs, say
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 
@@ -22,11 +24,12 @@ def main(options: argparse.Namespace) -> int:
             arguments=dict(parse_pairs("--set", options.settings)),
         )
     )
+    require_writable(options.out, "`--out`")
     done = 0
     with options.progress(total=len(plans), unit="run", disable=None) as bar:
         for plan in plans:
             bar.set_postfix_str(f"{plan.id} {plan.agent} seed {plan.seed}")
-            done += do_run(plan, options.out, bar.set_postfix_str)
+            done += do_run(plan, options.out, bar.set_postfix_str, partial(complain, "run"))
             bar.update()
     kept = len(plans) - done
     say(f"{done} runs done, {kept} already there, records in {options.out}")

@@ -15,6 +15,8 @@ from fedhpo_gym.errors import DamagedDataError, MissingDataError
 
 URL = "https://huggingface.co/google/bert_uncased_L-2_H-128_A-2/resolve/main/model.safetensors"
 FILE = "bert_tiny/model.safetensors"
+NAME = "BERT-Tiny"
+"""What `fedhpo-gym download` calls them."""
 OWN = ("classifier.",)
 """What a checkpoint does not hold: it is made for the task."""
 
@@ -35,15 +37,25 @@ def pretrained_weights(shapes: Mapping[str, tuple[int, ...]]) -> Weights:
         MissingDependencyError: the extra `bert` is not installed.
     """
     wanted = {name: shape for name, shape in shapes.items() if not name.startswith(OWN)}
-    path = cache.find(FILE) or cache.data_folder() / FILE
     try:
-        path = fetch(URL, path, None, "fedhpo-gym run FedHPO-BERT-SST2 --backend raw")
+        path = fetch_weights()
     except MissingDataError as error:
         raise MissingDataError(
             f"BERT's pretrained weights are not here. {error}. Nothing is trained from random "
             'weights unless asked for: settings={"pretrained": 0}'
         ) from error
     return read_weights(path, wanted)
+
+
+def fetch_weights() -> Path:
+    """Return the file with the weights: from the data folder, else downloaded into it.
+
+    Raises:
+        MissingDataError: it is in neither place.
+        DamagedDataError: it has changed since its download.
+    """
+    path = cache.find(FILE) or cache.data_folder() / FILE
+    return fetch(URL, path, None, f"fedhpo-gym download {NAME}")
 
 
 def read_weights(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
@@ -59,7 +71,8 @@ def read_weights(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
         found = stored[name].shape if name in stored else "nothing"
         if found != shape:
             raise DamagedDataError(
-                f"{path} must hold {name} of shape {shape}, got {found}; delete it and start again"
+                f"{path} must hold {name} of shape {shape}, got {found}; delete it and run "
+                f"`fedhpo-gym download {NAME}`"
             )
     return {name: stored[name].astype(np.float32) for name in shapes}
 

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import DamagedDataError, MissingDependencyError
+from fedhpo_gym.archive import require_writable
+from fedhpo_gym.errors import DamagedDataError, missing_dependency
 
 ENV_VAR = "FEDHPO_GYM_DATA"
 Maker: TypeAlias = Callable[[], Mapping[str, NDArray[Any]]]
@@ -37,9 +38,16 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingDependencyError(
-            f"this needs the module {module!r}; install it with `pip install 'fedhpo_gym[{extra}]'`"
-        ) from error
+        raise missing_dependency("this", f"the module {module!r}", extra) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for data, inside `data_folder` or `derived_folder`.
+
+    Raises:
+        InvalidArgumentError: nothing can be written there; names what chooses the folder.
+    """
+    require_writable(folder, f"`{ENV_VAR}` or `XDG_CACHE_HOME` (else ~/.cache)")
 
 
 def find(*names: str) -> Path | None:
@@ -90,6 +98,7 @@ def derived(name: str, files: Sequence[Path], make: Maker, repair: str) -> dict[
     digest = hashlib.sha256(stamp.encode("utf-8")).hexdigest()[:16]
     path = derived_folder() / f"{name}-{digest}.npz"
     if not path.exists():
+        make_folder(path.parent)
         write_arrays(path, make())
     return read_arrays(path, repair)
 
@@ -106,7 +115,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
     The same arrays give the same bytes, so that processes writing at once do not disagree.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     with zipfile.ZipFile(part, "w", compresslevel=1) as archive:
         for name, array in arrays.items():

@@ -54,7 +54,7 @@ def fetch(url: str, path: Path, sha256: str | None, repair: str) -> Path:
 
 
 def _download(url: str, path: Path, sha256: str | None, repair: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    cache.make_folder(path.parent)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         _receive(url, part)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.errors import MissingDependencyError, missing_dependency
 
 Plot = Callable[[Any], None]
 """Draws into a matplotlib figure."""
@@ -74,6 +74,4 @@ def _require() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise MissingDependencyError(
-            "rendering needs matplotlib; install it with `pip install 'fedhpo_gym[plot]'`"
-        ) from error
+        raise missing_dependency("rendering", "matplotlib", "plot") from error

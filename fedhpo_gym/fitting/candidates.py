@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.errors import missing_dependency
 from fedhpo_gym.fitting.data import PreparedRows
 from fedhpo_gym.fitting.network import WIDTHS, train_network
 from fedhpo_gym.seeding import stream
@@ -243,8 +243,5 @@ def _fitter(module: str, name: str, **settings: Any) -> Any:
     try:
         library = importlib.import_module(f"sklearn.{module}")
     except ImportError as error:
-        raise MissingDependencyError(
-            "fitting a surrogate needs scikit-learn; install it with "
-            "`pip install 'fedhpo-gym[surrogate]'`"
-        ) from error
+        raise missing_dependency("fitting a surrogate", "scikit-learn", "surrogate") from error
     return getattr(library, name)(random_state=0, **settings)

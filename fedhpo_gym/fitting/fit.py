@@ -26,7 +26,7 @@ from fedhpo_gym.fitting.validate import (
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.model import OutcomeModel
 from fedhpo_gym.surrogates.surrogate import write_surrogate
-from fedhpo_gym.tables import table_folder
+from fedhpo_gym.tables import writable_table_folder
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def fit_surrogate(name: str, folder: Path | None = None, candidate: str | None =
 
     Raises:
         UnknownNameError: there is no such candidate.
-        InvalidArgumentError: there are too few configurations to hold some out, or no candidate is
-            small enough.
+        InvalidArgumentError: there are too few configurations to hold some out, no candidate is
+            small enough, or nothing can be written into the folder.
         MissingDataError: there is neither a table nor a sample of this name.
         MissingDependencyError: scikit-learn is not installed.
     """
@@ -83,6 +83,7 @@ def fit_surrogate(name: str, folder: Path | None = None, candidate: str | None =
             f"`name` must name a table or sample of at least {FOLDS} configurations with "
             f"minibatches of their own, got {name!r} with {source.num_held_out}; build a larger one"
         )
+    target = writable_table_folder(folder)
     rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))
     fits = len(source.foldings) * FOLDS * len(CANDIDATES) + 2
     with tqdm(total=fits, desc=name, unit="fit") as bar:
@@ -101,7 +102,7 @@ def fit_surrogate(name: str, folder: Path | None = None, candidate: str | None =
         "settings": dict(chosen.candidate.settings),
     }
     card["errors_of_the_stored_model"] = _stored_errors(source, rows, model, held_out)
-    return write_surrogate(folder or table_folder(), card, model)
+    return write_surrogate(target, card, model)
 
 
 def _compare(source: FittingSource, rows: FittingRows, bar: Any) -> dict[str, _Fitted]:

@@ -83,8 +83,9 @@ def open_source(name: str) -> FittingSource:
         return FittingSample(open_sample(name))
     words = build_arguments(name)
     raise MissingDataError(
-        f"there is neither a table nor a sample {name!r} to fit a surrogate on; build one with "
-        f"`fedhpo-gym build {words}` or `fedhpo-gym build {words} --sample N`"
+        f"there is neither a table nor a sample {name!r} to fit a surrogate on; build a sample of "
+        f"N courses with `fedhpo-gym build {words} --sample N`, or a table of the whole grid "
+        "without `--sample`; the command first says what that costs"
     )
 
 

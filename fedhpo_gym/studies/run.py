@@ -8,26 +8,27 @@ from contextlib import closing
 from pathlib import Path
 
 from fedhpo_gym.agents import make_agent, run_episode
-from fedhpo_gym.analysis.files import read_record, record_path, write_record
+from fedhpo_gym.analysis.files import read_record, record_path, set_aside, write_record
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
+from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.studies.environments import make_environment
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.version import __version__
 
 
-def do_run(plan: Plan, folder: Path, show: Callable[[str], None]) -> bool:
+def do_run(
+    plan: Plan, folder: Path, show: Callable[[str], None], warn: Callable[[str], None]
+) -> bool:
     """Do one run and write its record, unless a complete one is there.
 
     Args:
         plan: the run.
         folder: where records go.
         show: shows how far the run is.
+        warn: is told of a damaged record, which is set aside and made again.
 
     Returns:
         Whether the run was done now.
-
-    Raises:
-        DamagedDataError: the record is there, but damaged.
     """
     with closing(make_environment(plan.id, plan.kwargs)) as env:
         _, info = env.reset(seed=plan.seed)
@@ -40,8 +41,7 @@ def do_run(plan: Plan, folder: Path, show: Callable[[str], None]) -> bool:
             fingerprint=info["fingerprint"],
         )
         path = record_path(folder, header)
-        if path.exists():
-            read_record(path)
+        if _is_done(path, warn):
             return False
         agent = make_agent(plan.agent, env, plan.seed)
         steps = []
@@ -54,4 +54,15 @@ def do_run(plan: Plan, folder: Path, show: Callable[[str], None]) -> bool:
             trials, elapsed = len(steps), steps[-1].elapsed_s
             show(f"{plan.id} {plan.agent} seed {plan.seed}: {trials} trials, {elapsed:.0f} s")
         write_record(path, RunRecord(header, tuple(steps)))
+    return True
+
+
+def _is_done(path: Path, warn: Callable[[str], None]) -> bool:
+    if not path.exists():
+        return False
+    try:
+        read_record(path)
+    except DamagedDataError as error:
+        warn(set_aside(path, error))
+        return False
     return True

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.surrogates.surrogate import SUFFIX, Surrogate
-from fedhpo_gym.tables.locate import build_arguments, find, list_names
+from fedhpo_gym.tables.locate import TRAIN, build_arguments, find, list_names
 
 
 def list_surrogates() -> tuple[str, ...]:
@@ -26,7 +26,7 @@ def open_surrogate(name: str) -> Surrogate:
     if path is None:
         raise MissingDataError(
             f"there is no surrogate {name!r}; fit it on its table or sample with "
-            f'`{fit_command(name)}`, or use backend="raw"'
+            f"`{fit_command(name)}`, or {TRAIN}"
         )
     return _open(path, path.stat().st_mtime_ns)
 

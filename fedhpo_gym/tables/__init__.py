@@ -6,6 +6,7 @@ from fedhpo_gym.tables.locate import (
     open_sample,
     open_table,
     table_folder,
+    writable_table_folder,
 )
 from fedhpo_gym.tables.sample import Sample
 from fedhpo_gym.tables.store import Table
@@ -18,4 +19,5 @@ __all__ = [
     "open_sample",
     "open_table",
     "table_folder",
+    "writable_table_folder",
 ]

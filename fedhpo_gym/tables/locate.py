@@ -6,6 +6,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+from fedhpo_gym.archive import require_writable
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.tables.naming import build_arguments as build_arguments
 from fedhpo_gym.tables.sample import SUFFIX, Sample
@@ -13,6 +14,10 @@ from fedhpo_gym.tables.store import Table
 
 ENV_VAR = "FEDHPO_GYM_TABLES"
 EMBEDDED = Path(__file__).parent / "data"
+COST = ", which first says what that costs (`--sample N` trains N courses only, for a surrogate)"
+"""What a message adds to the command that builds a table: a whole grid can take years."""
+TRAIN = 'train: gymnasium.make(..., backend="raw"); a wrapper such as RawBackend comes too late'
+"""How a message ends that says that there are no numbers."""
 
 
 def table_folder() -> Path:
@@ -21,6 +26,23 @@ def table_folder() -> Path:
         return Path(os.environ[ENV_VAR]).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "fedhpo_gym" / "tables"
+
+
+def writable_table_folder(folder: Path | None) -> Path:
+    """Return a folder for a new table, sample or surrogate, checked before it is computed.
+
+    Args:
+        folder: the folder; that of the user's own tables when None.
+
+    Raises:
+        InvalidArgumentError: nothing can be written there.
+    """
+    if folder is not None:
+        require_writable(folder, "the folder for the result (`folder`, `--out`)")
+        return folder
+    variables = f"`{ENV_VAR}` (else `XDG_CACHE_HOME`, else ~/.cache)"
+    require_writable(table_folder(), variables)
+    return table_folder()
 
 
 def find(name: str, suffix: str) -> Path | None:
@@ -60,7 +82,7 @@ def open_table(name: str) -> Table:
     if path is None:
         raise MissingDataError(
             f"there is no table {name!r}; {_instead(name)}build it with "
-            f'`fedhpo-gym build {build_arguments(name)}`, or use backend="raw"'
+            f"`fedhpo-gym build {build_arguments(name)}`{COST}, or {TRAIN}"
         )
     return _open(path, path.stat().st_mtime_ns)
 

@@ -119,6 +119,10 @@ def check_settings(
         InvalidArgumentError: they are not.
     """
     known = {**TRAINING, **own}
+    if not isinstance(settings, Mapping):
+        raise InvalidArgumentError(
+            f"`settings` must be a mapping from names to numbers, got {settings!r}"
+        )
     for name, value in settings.items():
         if name in searched:
             raise InvalidArgumentError(

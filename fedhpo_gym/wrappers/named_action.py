@@ -8,44 +8,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fedhpo_gym.space import Dimension
-
-
-class Choice(gym.spaces.Space[Any]):
-    """A finite ordered set of numbers.
-
-    Attributes:
-        values: the members.
-    """
-
-    def __init__(self, values: tuple[float, ...], seed: int | None = None) -> None:
-        """Create the set."""
-        self.values = values
-        super().__init__((), np.asarray(values).dtype, seed)
-
-    @property
-    def is_np_flattenable(self) -> bool:
-        """Members are single numbers."""
-        return True
-
-    def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """Draw a member uniformly."""
-        del mask, probability
-        return self.values[int(self.np_random.integers(len(self.values)))]
-
-    def contains(self, x: Any) -> bool:
-        """Return whether a number is a member."""
-        return any(x == value for value in self.values)
-
-    def __repr__(self) -> str:
-        """Show the members."""
-        return f"Choice{self.values}"
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both are the same set."""
-        return isinstance(other, Choice) and self.values == other.values
-
-    __hash__ = None  # type: ignore[assignment]
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.wrappers.dimension_space import DimensionSpace
 
 
 class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorArgs):
@@ -53,12 +17,24 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
 
     A value off a grid, out of range or missing is an error; nothing is rounded. Floats of an
     interval pass through the action codec and come out with its relative error of about 1e-7.
+    `action_space.sample()` draws with the priors of the search space: log scales, grids, integers.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
-        """Wrap an environment whose action is a vector of coordinates."""
+        """Wrap an environment whose action is a vector of coordinates.
+
+        Raises:
+            InvalidArgumentError: it has no `search_space` that says what the coordinates mean, or
+                an action is a row of them for every client.
+        """
         gym.utils.RecordConstructorArgs.__init__(self)
         gym.ActionWrapper.__init__(self, env)
+        found = getattr(env.unwrapped, "search_space", None)
+        if found is None or env.action_space.shape != (len(found),):
+            raise InvalidArgumentError(
+                "`env` must have a `search_space` with one dimension per entry of an action, as "
+                f"FedHPO-* environments have without `per_client`, got {env}"
+            )
         self._follow_search_space()
 
     def reset(
@@ -81,13 +57,6 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
 
     def _follow_search_space(self) -> None:
         self._space = self.env.get_wrapper_attr("search_space")
-        self.action_space = gym.spaces.Dict({d.name: _space(d) for d in self._space.dimensions})
-
-
-def _space(dimension: Dimension) -> gym.spaces.Space[Any]:
-    if dimension.values is not None:
-        return Choice(dimension.values)
-    if dimension.kind == "int":
-        low, high = int(dimension.low), int(dimension.high)
-        return gym.spaces.Discrete(high - low + 1, start=low)
-    return gym.spaces.Box(dimension.low, dimension.high, (), np.float64)
+        self.action_space = gym.spaces.Dict(
+            {d.name: DimensionSpace(d) for d in self._space.dimensions}
+        )

@@ -11,6 +11,9 @@ class RawBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
     """Exchanges the backend of a trial environment.
 
     Real training with the suite's engine.
+
+    It comes too late where an id has no stored numbers: to open it, `gymnasium.make` itself needs
+    `backend="raw"`, and then nothing is left to exchange.
     """
 
     def __init__(

@@ -44,7 +44,8 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
 
         Raises:
             UnknownNameError: a constraint names no objective of the environment.
-            InvalidArgumentError: a limit is not finite or a weight is negative.
+            InvalidArgumentError: `constraints` is no mapping, a limit is not finite or a weight is
+                negative.
         """
         gym.utils.RecordConstructorArgs.__init__(self, constraints=constraints)
         gym.Wrapper.__init__(self, env)
@@ -52,7 +53,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         names = [objective.name for objective in objectives]
         self._limits: NDArray[np.float64] = np.full(len(names), np.inf)
         self._weights: NDArray[np.float64] = np.zeros(len(names))
-        for name, constraint in (constraints or {}).items():
+        for name, constraint in _checked(constraints).items():
             if name not in names:
                 raise unknown_name("constraint", name, names)
             index = names.index(name)
@@ -76,6 +77,15 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
             excess = np.maximum(-scores[..., column] - self._limits[column], 0.0)
             total = total + self._weights[column] * excess
         return total
+
+
+def _checked(constraints: object) -> Mapping[str, float | Mapping[str, float]]:
+    if constraints is None or isinstance(constraints, Mapping):
+        return constraints or {}
+    raise InvalidArgumentError(
+        "`constraints` must be a mapping from objectives to limits, such as "
+        f"{{'fairness_std': 0.1}}, got {constraints!r}"
+    )
 
 
 def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tuple[float, float]:

@@ -11,6 +11,9 @@ class SurrogateBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
     """Exchanges the backend of a trial environment.
 
     A model fitted on the task's table; answers any point.
+
+    It comes too late where an id has no stored numbers: to open it, `gymnasium.make` itself needs
+    `backend="raw"`, or another one that answers.
     """
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None) -> None:

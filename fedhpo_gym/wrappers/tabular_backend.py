@@ -11,6 +11,9 @@ class TabularBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructo
     """Exchanges the backend of a trial environment.
 
     Exact look-up in the task's table; off the grid is an error.
+
+    It comes too late where an id has no stored numbers: to open it, `gymnasium.make` itself needs
+    `backend="raw"`, or another one that answers.
     """
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None) -> None:

@@ -224,7 +224,7 @@ def test_no_records_are_refused() -> None:
 
 def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match=r"fedhpo-gym\[plot\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[plot\]'"):
         make_report([run()], "0.1.0", NOW)
 
 

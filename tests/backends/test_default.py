@@ -12,6 +12,7 @@ from fedhpo_gym.backends import default_backend
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.tables.locate import ENV_VAR
 from fedhpo_gym.tasks import get_task
+from fedhpo_gym.wrappers import RawBackend, SurrogateBackend, TabularBackend
 
 TASK = get_task("LR-CreditG").variant(alpha=0.123)  # nobody has built it
 
@@ -41,6 +42,40 @@ def test_stored_numbers_answer_tables_first(folder: Path, files: list[str], expe
 def test_without_numbers_nothing_trains_unasked() -> None:
     with pytest.raises(MissingDataError, match=r"fedhpo-gym build FedHPO-LR-CreditG .*0\.123"):
         gym.make("FedHPO-LR-CreditG-v0", alpha=0.123)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "backend"),
+    [("FedHPO-CNN-CIFAR10-v0", None), ("FedHPO-CNN-FEMNIST-v0", "tabular")],
+)
+def test_the_refusal_says_what_a_grid_costs_and_where_a_backend_is_chosen(
+    env_id: str, backend: str | None
+) -> None:
+    with pytest.raises(MissingDataError) as caught:
+        gym.make(env_id, backend=backend)
+    assert "which first says what that costs (`--sample N`" in str(caught.value)
+    assert 'gymnasium.make(..., backend="raw")' in str(caught.value)
+    assert "a wrapper such as RawBackend comes too late" in str(caught.value)
+
+
+def test_so_does_that_of_a_missing_surrogate() -> None:
+    with pytest.raises(
+        MissingDataError, match=r'gymnasium\.make\(\.\.\., backend="raw"\); a wrapper'
+    ):
+        gym.make("FedHPO-CNN-CIFAR10-v0", backend="surrogate")
+
+
+@pytest.mark.parametrize("wrapper", [TabularBackend, SurrogateBackend, RawBackend])
+def test_the_wrappers_say_when_they_come_too_late(wrapper: type) -> None:
+    words = " ".join((wrapper.__doc__ or "").split())
+    assert "too late where an id has no stored numbers: to open it, `gymnasium.make`" in words
+
+
+@pytest.mark.raw
+def test_an_id_without_numbers_opens_with_the_backend_of_the_advice() -> None:
+    pytest.importorskip("torch")
+    env = gym.make("FedHPO-LR-BreastCancer-v0", alpha=0.123, backend="raw")
+    assert env.reset(seed=0)[1]["backend"] == "raw"
 
 
 def test_an_id_of_the_package_answers_by_itself() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.building import build_table, workers
 from fedhpo_gym.building.grid import GridDesign
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.tables import Table
 from tiny_table import tiny_folder, tiny_task
 
@@ -130,6 +131,21 @@ def test_a_killed_build_leaves_no_worker_behind(killed: tuple[Path, set[int]]) -
     while any(map(is_running, orphans)):
         assert time.monotonic() < deadline, "workers outlive the build they worked for"
         time.sleep(0.05)
+
+
+def test_a_worker_that_is_killed_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledPool(ProcessPoolExecutor):
+        def submit(self, *_: object) -> Future[None]:  # type: ignore[override]
+            future = super().submit(time.sleep, 60)
+            for pid in list(self._processes):
+                os.kill(pid, signal.SIGKILL)
+            return future
+
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", KilledPool)
+    with pytest.raises(FedHPOError, match="fewer `--workers`"):
+        workers.compute_units(DESIGN, DESIGN.units()[:1], tmp_path, 1)
 
 
 IDLE = """

@@ -154,7 +154,7 @@ def test_the_data_folder(
 
 
 def test_a_missing_package_names_its_extra() -> None:
-    with pytest.raises(MissingDependencyError, match=r"'no_such_module'.*fedhpo_gym\[data\]"):
+    with pytest.raises(MissingDependencyError, match=r"'no_such_module'.*'\.\[data\]'"):
         cache.require("no_such_module", "data")
 
 
@@ -334,5 +334,5 @@ def test_without_the_client_the_extra_is_named(
     monkeypatch.setenv(cache.ENV_VAR, str(tmp_path))
     monkeypatch.setitem(sys.modules, "openml", None)
     importlib.invalidate_caches()
-    with pytest.raises(MissingDependencyError, match=r"fedhpo_gym\[data\]"):
+    with pytest.raises(MissingDependencyError, match=r"'\.\[data\]'"):
         load_dataset("CreditG")

@@ -158,6 +158,8 @@ def part_of(module: str) -> str:
     first = below.partition(".")[0]
     if first in LAYER_0:
         return "layer 0"
+    if first == "__main__":
+        return "cli"
     # `from fedhpo_gym import __version__` names an attribute of the root, not a module.
     return "root" if not first or first.startswith("__") else first
 

@@ -1,0 +1,34 @@
+"""Run records on the command line: a damaged one does not keep the others from being read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedhpo_gym.analysis import RunRecord, read_folder, set_aside
+from fedhpo_gym.cli.console import complain
+from fedhpo_gym.errors import DamagedDataError
+
+
+def whole_records(
+    command: str, paths: Sequence[Path]
+) -> tuple[list[tuple[Path, RunRecord]], list[Path]]:
+    """Read every record in some files and folders; a damaged one is named and set aside.
+
+    Args:
+        command: the subcommand, for the lines that name damaged records.
+        paths: files and folders.
+
+    Returns:
+        Files and their records; and the files that were damaged.
+
+    Raises:
+        MissingDataError: there is no record in one of the folders, or no such file.
+    """
+    damaged: list[Path] = []
+
+    def tell(path: Path, error: DamagedDataError) -> None:
+        complain(command, set_aside(path, error))
+        damaged.append(path)
+
+    return list(read_folder(paths, tell)), damaged

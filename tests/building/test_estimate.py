@@ -1,0 +1,127 @@
+"""A build says what it will cost before it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedhpo_gym.building import Estimate, build_sample, build_table
+from fedhpo_gym.building import estimate as module
+from fedhpo_gym.building.design import UNIT_NUMBERS
+from fedhpo_gym.building.grid import GridDesign
+from fedhpo_gym.tasks import get_task
+from tiny_table import tiny_task
+
+pytestmark = pytest.mark.raw
+
+TASK = tiny_task()
+DESIGN = GridDesign(TASK)
+GRID = 2**4 * 2 * 3  # configurations, rates, seeds
+
+
+class EnoughError(Exception):
+    """Raised instead of computing."""
+
+
+@pytest.fixture
+def slow_clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A clock on which a round takes 10 seconds; returns the sizes of the batches that train."""
+    ticks = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(ticks))
+    made: list[int] = []
+    real: Callable[..., object] = module.make_batch
+
+    def make_batch(task: object, courses: list[object], *rest: object) -> object:
+        made.append(len(courses))
+        return real(task, courses, *rest)
+
+    monkeypatch.setattr(module, "make_batch", make_batch)
+    return made
+
+
+def asked(build: Callable[..., Path], *words: object, **arguments: object) -> Estimate:
+    found: list[Estimate] = []
+
+    def announce(estimate: Estimate) -> None:
+        found.append(estimate)
+        raise EnoughError
+
+    with pytest.raises(EnoughError):
+        build(*words, workers=2, announce=announce, **arguments)
+    [estimate] = found
+    return estimate
+
+
+def test_a_table_costs_its_grid_and_nothing_is_computed_before(
+    tmp_path: Path, slow_clock: list[int]
+) -> None:
+    found = asked(build_table, TASK, folder=tmp_path)
+    units = DESIGN.units()
+    assert (found.courses, found.rounds) == (GRID, GRID * TASK.max_round)
+    [together] = slow_clock
+    assert together == len(DESIGN.courses(units[0]))
+    assert found.core_hours == pytest.approx(10 / together * found.rounds / 3600)
+    assert found.hours == found.core_hours / 2
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_sample_costs_its_courses(tmp_path: Path, slow_clock: list[int]) -> None:
+    found = asked(build_sample, TASK, 7, rounds=4, folder=tmp_path)
+    assert (found.courses, found.rounds) == (7, 28)
+    assert slow_clock
+
+
+def test_what_is_finished_costs_nothing(tmp_path: Path) -> None:
+    from fedhpo_gym.building.workers import compute_unit
+
+    parts = tmp_path / "parts" / DESIGN.parts_name
+    parts.mkdir(parents=True)
+    unit = DESIGN.units()[0]
+    compute_unit(DESIGN, unit, parts)
+    found = asked(build_table, TASK, folder=tmp_path)
+    assert found.courses == GRID - len(DESIGN.courses(unit))
+
+
+def test_one_course_of_a_large_model_is_enough() -> None:
+    task = get_task("CNN-FEMNIST")
+    design = GridDesign(task)
+    units = design.units()
+    courses = design.courses(units[len(units) // 2])
+    rates = task.fidelity_space["client_sample_rate"].grid
+    assert task.num_parameters > UNIT_NUMBERS
+    [middle] = module._middle(courses, task.num_parameters)
+    assert middle.client_sample_rate == rates[len(rates) // 2]
+    assert module._middle(courses, 1) == courses
+
+
+@pytest.mark.parametrize(
+    ("hours", "words"),
+    [
+        (1e-9, "2e-09 core-hours, 1 seconds"),
+        (0.5, "1 core-hours, 30.0 minutes"),
+        (3.0, "6 core-hours, 3.0 hours"),
+        (23_040.0, "46,000 core-hours, 960.0 days"),
+    ],
+)
+def test_it_is_said_in_one_line(hours: float, words: str) -> None:
+    estimate = Estimate("LR-Car-fedavg", 10_080, 5_040_000, 2 * hours, 2)
+    assert str(estimate) == (
+        f"LR-Car-fedavg: 10,080 courses, 5,040,000 rounds, about {words} with 2 workers"
+    )
+
+
+def test_it_is_said_without_being_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise EnoughError
+
+    monkeypatch.setattr("fedhpo_gym.building.build.compute_units", stop)
+    with pytest.raises(EnoughError):
+        build_sample(TASK, 3, rounds=2, folder=tmp_path, workers=1)
+    assert "3 courses, 6 rounds, about" in capsys.readouterr().err
