@@ -12,6 +12,7 @@ import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import fedhpo_gym  # noqa: F401 - it registers the ids
 import trajectories
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "digests.json"

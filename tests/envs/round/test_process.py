@@ -143,8 +143,7 @@ def test_a_record_of_arguments_needs_no_torch(run_python: Any) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "import fedhpo_gym, gymnasium as gym\n"
-        "from fedhpo_gym.envs.arguments import from_names
-from fedhpo_gym.envs.round.arguments import RoundArguments\n"
+        "from fedhpo_gym.envs.round.arguments import RoundArguments\n"
         "print(RoundArguments(task='LR-BreastCancer').controls.space.names)\n"
         "for make in (gym.make, gym.make_vec):\n"
         "    try: make('FedHPO-DAC-LR-BreastCancer-v0')\n"
