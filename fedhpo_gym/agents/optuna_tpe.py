@@ -11,15 +11,11 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, scalar
 from fedhpo_gym.agents.problem import SearchProblem
-from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
+from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.seeding import stream
 
-try:
+with needing("agent 'optuna-tpe'", "Optuna", "agents", "optuna"):
     import optuna
-except ImportError as error:
-    raise MissingDependencyError(
-        "agent 'optuna-tpe' needs optuna; install it with `pip install 'fedhpo-gym[agents]'`"
-    ) from error
 
 
 class OptunaTPE(Agent):

@@ -18,19 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.rl.policy import Policy
-from fedhpo_gym.errors import MissingDependencyError, unknown_name
+from fedhpo_gym.errors import needing, unknown_name
 from fedhpo_gym.seeding import stream
 
-try:
+with needing("training a policy", "stable-baselines3", "rl", "stable_baselines3"):
     import stable_baselines3 as sb3
     import torch
     from stable_baselines3.common.vec_env import VecNormalize
 
     from fedhpo_gym.agents.rl.vectors import JoinedVecEnv, Vectors, make_vector
-except ImportError as error:
-    raise MissingDependencyError(
-        "training a policy needs stable-baselines3; install it with `pip install 'fedhpo-gym[rl]'`"
-    ) from error
 
 ALGORITHMS: Final = ("A2C", "PPO", "SAC")
 

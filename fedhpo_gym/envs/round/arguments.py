@@ -11,7 +11,7 @@ from fedhpo_gym.courses.base import Courses
 from fedhpo_gym.envs.arguments import changed_system
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.process import RoundProcess, RoundSettings
-from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.errors import needing
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES
 from fedhpo_gym.tasks import Instance, Task, get_task, make_instances, round_system
@@ -117,17 +117,10 @@ class RoundArguments:
         Raises:
             InvalidArgumentError: torch cannot use the device.
             MissingDataError: the data set is not on this machine; says what to do.
-            MissingDependencyError: torch is not installed.
+            needing: torch is not installed.
         """
-        try:
+        with needing("really training, as round environments do,", "torch", "raw", "torch"):
             from fedhpo_gym.courses.running import RunningCourses, fingerprint
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise MissingDependencyError(
-                "round environments really train and need torch; install it from a checkout of "
-                "this repository with `pip install '.[torch]'`"
-            ) from error
         default = self.controls.default
         courses = RunningCourses(
             self.variant,

@@ -155,7 +155,7 @@ def test_a_record_of_arguments_needs_no_torch(run_python: Any) -> None:
     for refusal in refusals:
         assert refusal.startswith("MissingDependencyError")
         assert "checkout" in refusal
-        assert "pip install '.[torch]'" in refusal
+        assert "pip install '.[raw]'" in refusal
         assert "fedhpo_gym[" not in refusal
 
 
