@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.systems import CROSS_SILO, SystemModel
@@ -103,14 +104,15 @@ class Task:
                 f"`preprocessing` must be {PREPROCESSINGS[0]!r} for {self.name}, whose graphs are "
                 f"used as published, got {self.preprocessing!r}."
             )
-        is_number = isinstance(self.alpha, int | float) and not isinstance(self.alpha, bool)
-        if not is_number or not 0 < self.alpha < math.inf:
+        alpha = as_number(self.alpha)
+        if alpha is None or not 0 < alpha < math.inf:
             raise InvalidArgumentError(
                 f"`alpha` must be a positive, finite number, got {self.alpha!r}."
             )
+        object.__setattr__(self, "alpha", alpha)
         if not self.seeds or min(self.seeds) < 0:
             raise InvalidArgumentError(f"`seeds` must be non-negative, got {self.seeds!r}.")
-        self._check(dict(self.settings))
+        self._checked(dict(self.settings))
 
     @property
     def name(self) -> str:
@@ -164,9 +166,9 @@ class Task:
         defaults = {name: setting.default for name, setting in self._own_settings.items()}
         return {**defaults, **dict(self.settings)}
 
-    def _check(self, settings: Mapping[str, object]) -> None:
+    def _checked(self, settings: Mapping[str, object]) -> dict[str, float]:
         problem = f"{self.algorithm} on {self.name}"
-        check_settings(problem, self._own_settings, self.space.names, settings)
+        return check_settings(problem, self._own_settings, self.space.names, settings)
 
     @property
     def _own_settings(self) -> dict[str, Setting]:
@@ -208,9 +210,8 @@ class Task:
         Raises:
             InvalidArgumentError: one is unknown, in the search space, or out of its range.
         """
-        self._check(settings)
         defaults = {name: setting.default for name, setting in self._own_settings.items()}
-        merged = {**dict(self.settings), **{name: float(v) for name, v in settings.items()}}
+        merged = {**dict(self.settings), **self._checked(settings)}
         kept = {name: value for name, value in merged.items() if value != defaults.get(name)}
         return self.variant(settings=tuple(sorted(kept.items())))
 
