@@ -21,7 +21,6 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.store import write_table
 from fedhpo_gym.tables.stored import WHICH
 from fedhpo_gym.tasks import Task
@@ -161,6 +160,7 @@ class GridDesign(Design[GridUnit]):
         fidelity = task.stored_fidelity_space()
         return {
             **self.plan(),
+            **task.identity.to_card(),
             "fidelity_space": fidelity.to_dict(),
             "axes": ["round", *task.space.names, "client_sample_rate", "seed", "client"],
             "diverged_courses": int((arrays["diverged_at"] > 0).sum()),
@@ -168,6 +168,6 @@ class GridDesign(Design[GridUnit]):
             if len(fidelity["round"].grid) == task.max_round
             else "rounds that are not in the fidelity grid; best rounds were chosen among all "
             "rounds",
-            "build_command": f"fedhpo-gym build {build_arguments(task.table_name)}",
+            "build_command": f"fedhpo-gym build {task.identity.arguments}",
             **provenance(task, samples, hardware),
         }

@@ -24,7 +24,6 @@ from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.sample import write_sample
 from fedhpo_gym.tasks import Task
 
@@ -243,6 +242,7 @@ class SampleDesign(Design[SampleUnit]):
         words = f"--sample {self.size} --rounds {task.max_round} --rates "
         return {
             **self.plan(),
+            **task.identity.to_card(),
             "fidelity_space": SearchSpace((grid, rate)).to_dict(),
             "courses": count,
             "courses_planned": self.size,
@@ -250,7 +250,7 @@ class SampleDesign(Design[SampleUnit]):
             "diverged_courses": int((arrays["diverged_at"] > 0).sum()),
             "missing": "all configurations that were not drawn; rounds that are not in the "
             f"fidelity grid; {self.size - count} of {self.size} planned courses",
-            "build_command": f"fedhpo-gym build {build_arguments(task.table_name)} {words}"
+            "build_command": f"fedhpo-gym build {task.identity.arguments} {words}"
             + ",".join(map(str, rate.grid)),
             **provenance(task, samples, hardware),
         }

@@ -21,7 +21,6 @@ from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.stored import WHICH, StoredCurves
 
 FORMAT = 1
@@ -36,14 +35,17 @@ class Table(StoredCurves):
         rounds: rounds whose results are stored.
     """
 
-    def __init__(self, card: Path) -> None:
+    def __init__(self, card: Path, arguments: str = "ID") -> None:
         """Read a card; arrays are read when first asked for.
+
+        Args:
+            card: path of the card.
+            arguments: what `fedhpo-gym build` makes it from, for messages; see `Identity`.
 
         Raises:
             DamagedDataError: the card is not a table card of this format.
         """
-        words = build_arguments(card.name.removesuffix(".table.json"))
-        with reading_card(card, "table", FORMAT, f"run `fedhpo-gym build {words}`") as content:
+        with reading_card(card, "table", FORMAT, f"run `fedhpo-gym build {arguments}`") as content:
             super().__init__(arrays_beside(card), content)
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
             self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.archive import read_arrays
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import codec
 
@@ -25,7 +26,8 @@ class StoredCurves:
 
     Attributes:
         card: everything but the numbers.
-        name: name of the task's variant.
+        identity: the variant of a problem that they belong to.
+        name: stem of its files.
         space: the configurations.
         seeds: seeds of the repetitions.
         num_samples: (seeds, clients, splits) samples.
@@ -41,7 +43,8 @@ class StoredCurves:
         """
         self._path = arrays
         self.card: Mapping[str, Any] = MappingProxyType(content)
-        self.name: str = content["name"]
+        self.identity = Identity.from_card(content)
+        self.name = self.identity.name
         self.space = SearchSpace.from_dict(content["space"])
         self.seeds: tuple[int, ...] = tuple(content["seeds"])
         self.num_samples = np.array(content["num_samples"], dtype=np.int64)

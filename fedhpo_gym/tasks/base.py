@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedhpo_gym.checks import as_number
+from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.identity import OPTIONS, Identity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.systems import CROSS_SILO, SystemModel
 from fedhpo_gym.tasks.algorithms import ALGORITHMS, Setting, check_settings
@@ -61,6 +62,7 @@ class Task:
         guess_loss: what a constant prediction reaches, where the loss is no cross-entropy; see
             `chance_loss`.
         tags: families the catalogue can be filtered by.
+        version: raised when what the problem's ids return changes.
     """
 
     model: str
@@ -85,15 +87,16 @@ class Task:
     architecture: tuple[str, ...] = ()
     guess_loss: float | None = None
     tags: frozenset[str] = field(default_factory=frozenset)
+    version: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no backend could honour.
 
         Raises:
             UnknownNameError: the algorithm or preprocessing does not exist.
-            InvalidArgumentError: alpha is not a positive, finite number, a seed is negative, a
-                setting is unknown, searched, or out of its range, or features of graphs would be
-                changed.
+            InvalidArgumentError: the version is no non-negative integer, alpha is not a positive,
+                finite number, a seed is negative, a setting is unknown, searched, or out of its
+                range, or features of graphs would be changed.
         """
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
@@ -103,6 +106,11 @@ class Task:
             raise InvalidArgumentError(
                 f"`preprocessing` must be {PREPROCESSINGS[0]!r} for {self.name}, whose graphs are "
                 f"used as published, got {self.preprocessing!r}."
+            )
+        version = as_integer(self.version)
+        if version is None or version < 0:
+            raise InvalidArgumentError(
+                f"`version` must be a non-negative integer, got {self.version!r}."
             )
         alpha = as_number(self.alpha)
         if alpha is None or not 0 < alpha < math.inf:
@@ -120,14 +128,30 @@ class Task:
         return f"{self.model}-{self.dataset}"
 
     @property
+    def key(self) -> str:
+        """Name and version: a catalogue holds it once."""
+        return f"{self.name}-v{self.version}"
+
+    @property
+    def identity(self) -> Identity:
+        """What stored numbers of this variant belong to."""
+        return Identity(
+            name=self.table_name,
+            task=self.name,
+            version=self.version,
+            options=tuple((name, getattr(self, name)) for name in OPTIONS),
+            settings=tuple(sorted(self.all_settings.items())),
+        )
+
+    @property
     def id(self) -> str:
         """Environment id."""
-        return f"FedHPO-{self.name}-v0"
+        return f"FedHPO-{self.key}"
 
     @property
     def round_id(self) -> str:
         """Id of the environment in which a step is some rounds of one course."""
-        return f"FedHPO-DAC-{self.name}-v0"
+        return f"FedHPO-DAC-{self.key}"
 
     @property
     def round_preprocessing(self) -> str:
@@ -195,8 +219,9 @@ class Task:
 
     @property
     def table_name(self) -> str:
-        """Name of the table that holds this variant; defaults are left out."""
-        parts = [self.name, self.algorithm]
+        """Stem of the files that hold this variant; defaults are left out, version 0 too."""
+        problem = self.key if self.version else self.name
+        parts = [problem, self.algorithm]
         if self.alpha != 0.5:
             parts.append(f"alpha{_digits(self.alpha)}")
         if self.preprocessing != "label_encoded":

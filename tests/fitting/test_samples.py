@@ -73,7 +73,7 @@ def write_made_up_sample(folder: Path, clients: int = 5, name: str = NAME) -> Sa
         replace(rates, low=RATES[0], high=RATES[-1], values=RATES),
     )
     card = {
-        "name": name,
+        **replace(TASK.identity, name=name).to_card(),
         "space": space.to_dict(),
         "fidelity_space": SearchSpace(fidelity).to_dict(),
         "seeds": list(SEEDS),
