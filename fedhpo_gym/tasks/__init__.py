@@ -8,10 +8,11 @@ from typing import Any
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.identity import Identity
-from fedhpo_gym.tasks.base import Task
+from fedhpo_gym.tasks.base import Problem
 from fedhpo_gym.tasks.bert import BERT_TASKS
 from fedhpo_gym.tasks.cnn import CNN_TASKS
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
+from fedhpo_gym.tasks.federated import Task
 from fedhpo_gym.tasks.gnn import GNN_TASKS
 from fedhpo_gym.tasks.hetero import HETERO_TASKS
 from fedhpo_gym.tasks.instances import Instance, make_instances
@@ -86,6 +87,7 @@ __all__ = [
     "TASKS",
     "TESTING",
     "Instance",
+    "Problem",
     "Task",
     "decisive_names",
     "get_task",

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.tasks.base import Task
+from fedhpo_gym.tasks.federated import Task
 
 TRAIN_SEEDS = tuple(range(100, 132))
 TEST_SEEDS = tuple(range(1000, 1016))

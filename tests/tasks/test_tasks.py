@@ -22,7 +22,7 @@ from fedhpo_gym.surrogates import list_surrogates, open_surrogate
 from fedhpo_gym.tables import list_samples, list_tables, open_sample, open_table
 from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task, make_catalogue, task_of
 from fedhpo_gym.tasks.algorithms import ALGORITHMS
-from fedhpo_gym.tasks.base import STORED_ROUNDS
+from fedhpo_gym.tasks.federated import STORED_ROUNDS
 
 ALPHAS = (0.1, 0.5, 0.7, 1.0, 2, 1e-5, 0.1234567, 12345678.0, 1e20)
 VARIANTS = [
