@@ -17,7 +17,6 @@ from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.building.workers import read_unit
 from fedhpo_gym.courses.training import make_course
-from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tables import codec
@@ -133,7 +132,8 @@ class GridDesign(Design[GridUnit]):
             "best_round": np.zeros(shape, np.uint16),
             "diverged_at": np.zeros((*grid, seeds), np.uint16),
         }
-        for which, (s, split), metric in itertools.product(WHICH, enumerate(SPLITS), METRICS):
+        splits, metrics = self.axes
+        for which, (s, split), metric in itertools.product(WHICH, enumerate(splits), metrics):
             dtype = codec.dtype(metric, samples[:, :, s])
             arrays[f"{which}_{split}_{metric}"] = np.zeros((*shape, samples.shape[1]), dtype)
         return arrays
@@ -148,7 +148,9 @@ class GridDesign(Design[GridUnit]):
         where, grid = self.place(unit), self.shape(unit)
         arrays["diverged_at"][where] = stored["diverged_at"].reshape(grid)
         rounds = np.array(self.task.stored_fidelity_space()["round"].grid)
-        for name, codes in encode_curves(stored["metrics"], stored["rounds"], rounds, samples):
+        for name, codes in encode_curves(
+            stored["metrics"], stored["rounds"], rounds, samples, self.axes
+        ):
             by_round = codes.swapaxes(0, 1)  # (rounds, courses, ...)
             shape = (len(rounds), *grid, *codes.shape[2:])
             arrays[name][:, *where] = by_round.reshape(shape)
@@ -161,6 +163,7 @@ class GridDesign(Design[GridUnit]):
         return {
             **self.plan(),
             **task.identity.to_card(),
+            **self.card_axes(),
             "fidelity_space": fidelity.to_dict(),
             "axes": ["round", *task.space.names, "client_sample_rate", "seed", "client"],
             "diverged_courses": int((arrays["diverged_at"] > 0).sum()),

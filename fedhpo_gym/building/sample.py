@@ -19,7 +19,6 @@ from fedhpo_gym.building.sequence import balanced, halton
 from fedhpo_gym.building.workers import read_unit
 from fedhpo_gym.courses.training import make_course
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
-from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -213,10 +212,10 @@ class SampleDesign(Design[SampleUnit]):
         yield "seed", np.full(len(courses), seed)
         yield "diverged_at", unit["diverged_at"][chosen].astype(np.uint16)
         for name, codes in encode_curves(
-            unit["metrics"][chosen], unit["rounds"], rounds, samples[seed]
+            unit["metrics"][chosen], unit["rounds"], rounds, samples[seed], self.axes
         ):
             *_, metric = name.split("_")
-            wide = codec.dtype(metric, samples) if metric in METRICS else codes.dtype
+            wide = codec.dtype(metric, samples) if metric in self.task.metric_names else codes.dtype
             yield name, codes.astype(wide)
 
     def _stored_rounds(self, evaluated: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -243,6 +242,7 @@ class SampleDesign(Design[SampleUnit]):
         return {
             **self.plan(),
             **task.identity.to_card(),
+            **self.card_axes(),
             "fidelity_space": SearchSpace((grid, rate)).to_dict(),
             "courses": count,
             "courses_planned": self.size,

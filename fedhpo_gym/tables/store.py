@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.archive import arrays_beside, reading_card, write_archive
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.stored import WHICH, StoredCurves
@@ -124,7 +124,7 @@ class Table(StoredCurves):
     ) -> NDArray[np.float32]:
         codes = self._stacked[which][cell].take(rows, axis=-4)
         out = np.empty(codes.shape, dtype=np.float32)
-        for m, metric in enumerate(METRICS):
+        for m, metric in enumerate(self.metrics):
             out[..., m] = codec.decode(metric, codes[..., m], self.num_samples[rows])
         return out
 
@@ -134,8 +134,10 @@ class Table(StoredCurves):
         return {
             which: np.stack(
                 [
-                    np.stack([self.codes(f"{which}_{s}_{m}") for m in METRICS], -1, dtype=np.uint16)
-                    for s in SPLITS
+                    np.stack(
+                        [self.codes(f"{which}_{s}_{m}") for m in self.metrics], -1, dtype=np.uint16
+                    )
+                    for s in self.splits
                 ],
                 axis=-2,
             )

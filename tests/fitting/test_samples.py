@@ -78,6 +78,8 @@ def write_made_up_sample(folder: Path, clients: int = 5, name: str = NAME) -> Sa
         "fidelity_space": SearchSpace(fidelity).to_dict(),
         "seeds": list(SEEDS),
         "num_samples": samples.tolist(),
+        "splits": list(SPLITS),
+        "metrics": list(METRICS),
         "courses": COUNT,
         "missing": "everything: it is made up",
         "build_command": "fedhpo-gym build FedHPO-LR-CreditG --sample 40",

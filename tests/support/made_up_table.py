@@ -59,6 +59,8 @@ def write_made_up_table(folder: Path) -> Path:
         "fidelity_space": fidelity.to_dict(),
         "seeds": list(SEEDS),
         "num_samples": SAMPLES.tolist(),
+        "splits": list(SPLITS),
+        "metrics": list(METRICS),
         "licence": "Apache-2.0",
         "build_command": "fedhpo-gym build FedHPO-LR-MadeUp-v0 --algorithm fedavg",
     }

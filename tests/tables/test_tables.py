@@ -67,6 +67,8 @@ def made() -> tuple[dict[str, Any], dict[str, Any]]:
         "fidelity_space": FIDELITY.to_dict(),
         "seeds": list(SEEDS),
         "num_samples": SAMPLES.tolist(),
+        "splits": list(SPLITS),
+        "metrics": list(METRICS),
         "build_command": "fedhpo-gym build FedHPO-LR-CreditG-v0 --algorithm fedavg",
     }
     return card, arrays
@@ -256,6 +258,8 @@ def test_missing_arrays_are_damage_too(folder: Path) -> None:
         without("sha256"),
         without("build_command"),
         without("name"),
+        without("splits"),
+        without("metrics"),
         without("task"),
         without("version"),
         with_(version=-1),
