@@ -42,7 +42,7 @@ def encode_curves(
     if metrics.shape[-2:] != (len(splits), len(names)):
         raise InvalidArgumentError(
             f"`axes` must name {metrics.shape[-2]} splits and {metrics.shape[-1]} metrics, which "
-            f"were measured of every course, got {axes!r}; a task must have the metrics of the engine"
+            f"were measured of every course, got {axes!r}; see `Problem.metrics`"
         )
     where = np.searchsorted(rounds, stored)
     best = best_rounds(metrics, samples)[:, where]
