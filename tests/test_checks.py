@@ -20,7 +20,7 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation import Fidelity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension
-from fedhpo_gym.systems import SystemModel
+from fedhpo_gym.systems import SystemModel, Work
 from fedhpo_gym.tasks import get_task, make_instances
 from fedhpo_gym.testing.analytic import Analytic, make_env
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
@@ -117,7 +117,7 @@ WHOLE: dict[str, Callable[[Any], object]] = {
     "seed": lambda v: Analytic(CREDIT, seed=v),
     "pair's seed": lambda v: make_instances(CREDIT, [(0.5, v)]),
     "bins": lambda v: Dimension("x", 0.0, 1.0, "float", bins=v),
-    "parameters": lambda v: SystemModel().cost(v, 5, Fidelity(1, 1.0)),
+    "parameters": lambda v: Work.of_course(v, 5, Fidelity(1, 1.0)),
     "horizon": lambda v: RoundSettings(**{**ROUNDS, "horizon": v}),
     "instance": lambda v: choose_instance(np.random.default_rng(0), 9, {"instance": v}),
 }
