@@ -24,7 +24,7 @@ from fedhpo_gym.backends.raw import Raw
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.tables import Table, codec, list_tables, open_table
-from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks import task_of
 
 TOLERANCE = 0.01
 OTHER_MACHINE = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
@@ -39,9 +39,8 @@ def sampled_cells(table: Table, count: int) -> list[tuple[int, ...]]:
 
 def train(table: Table, cell: tuple[int, ...]) -> tuple[dict[str, NDArray[np.generic]], float]:
     """Train one course alone; return its codes at all stored rounds, and its best loss."""
-    task = get_task("-".join(table.name.split("-")[:2])).variant(algorithm=table.card["algorithm"])
     seed = table.seeds[cell[-1]]
-    backend = Raw(task, seed)
+    backend = Raw(task_of(table.identity), seed)
     values = zip(table.space.dimensions, cell, strict=False)
     configuration = {dimension.name: dimension.grid[i] for dimension, i in values}
     samples = table.num_samples[cell[-1]]

@@ -15,21 +15,17 @@ import measuring
 import numpy as np
 
 from fedhpo_gym.backends.raw import Raw
-from fedhpo_gym.cli import make_parser
-from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.tables import Sample, codec, list_samples, open_sample
-from fedhpo_gym.tables.naming import build_arguments
+from fedhpo_gym.tasks import task_of
 
 
 def is_equal(sample: Sample, course: int, last: int) -> bool:
     """Train a course alone; return whether all codes up to a round are those of the sample."""
-    words = build_arguments(sample.name).split()
-    task = asked_task(make_parser().parse_args(["build", *words]))
     position = int(sample.codes("seed")[course])
-    backend = Raw(task, sample.seeds[position])
+    backend = Raw(task_of(sample.identity), sample.seeds[position])
     rate = float(sample.codes("client_sample_rate")[course])
     for place, rounds in enumerate(sample.rounds):
         if rounds > last:

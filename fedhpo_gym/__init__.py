@@ -5,12 +5,13 @@ Importing the package registers its ids with Gymnasium; `gym.make("fedhpo_gym:<i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
 
 from fedhpo_gym.errors import InvalidArgumentError, needing
-from fedhpo_gym.tasks import TASKS
+from fedhpo_gym.tasks import TASKS, Task
 from fedhpo_gym.version import __version__
 
 ENTRY_POINT = "fedhpo_gym.envs:make_trial_env"
@@ -19,27 +20,29 @@ ROUND_ENTRY_POINT = "fedhpo_gym.envs:make_round_env"
 ROUND_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_round_vector_env"
 
 
-def register_all() -> None:
+def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
     """Register `FedHPO-*`, `FedHPO-DAC-*`, and their `MO-` twins with vector rewards, once.
+
+    Every version of a problem has ids of its own.
 
     Only strings are registered; what an id needs is imported when it is made. Gymnasium's checker
     knows no vector rewards and would warn at every step, so the twins go without it.
     """
-    for name, task in TASKS.items():
+    for task in tasks:
         for prefix, extra in (("", {}), ("MO-", {"vector_reward": True})):
             _register(
                 prefix + task.id,
                 ENTRY_POINT,
                 vector_entry_point=VECTOR_ENTRY_POINT,
                 disable_env_checker=bool(extra),
-                kwargs={"task": name, **extra},
+                kwargs={"task": task.key, **extra},
             )
             _register(
                 prefix + task.round_id,
                 ROUND_ENTRY_POINT,
                 vector_entry_point=ROUND_VECTOR_ENTRY_POINT,
                 disable_env_checker=bool(extra),
-                kwargs={"task": name, "preprocessing": task.round_preprocessing, **extra},
+                kwargs={"task": task.key, "preprocessing": task.round_preprocessing, **extra},
             )
 
 

@@ -1,12 +1,12 @@
 """One seed, many independent named random streams."""
 
-import operator
 from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
 
 _WORD = 2**32  # SeedSequence works on 32-bit words: a longer key could equal two shorter ones
@@ -117,10 +117,7 @@ def _mixed(word: NDArray[np.uint32], other: NDArray[np.uint32]) -> NDArray[np.ui
 def _checked(argument: str, value: int, end: int | None) -> int:
     """Return ``value`` as a built-in int in ``[0, end)``."""
     rule = "a non-negative integer" if end is None else f"an integer in [0, {end})"
-    try:
-        number = -1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = -1
-    if number < 0 or (end is not None and number >= end):
+    number = as_integer(value)
+    if number is None or number < 0 or (end is not None and number >= end):
         raise InvalidArgumentError(f"`{argument}` must be {rule}, got {value!r}.")
     return number

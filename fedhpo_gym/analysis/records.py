@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, TypeGuard, TypeVar
 
+from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError
 
 KIND: Final = "fedhpo_gym.run"
@@ -264,12 +265,13 @@ def _require(name: str, rule: str, holds: bool, value: object) -> None:
 
 
 def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return type(value) is int
 
 
 def _is_number(value: object) -> bool:
     # Exact types: a numpy scalar is a float too, but what it writes is not what was computed.
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    number = as_number(value) if type(value) in (int, float) else None
+    return number is not None and math.isfinite(number)
 
 
 def _is_value(value: object) -> bool:

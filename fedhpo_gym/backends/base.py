@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
@@ -133,6 +133,7 @@ class StoredBackend(Backend):
 
 
 def _checked(seed: object) -> int:
-    if isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0:
-        return int(seed)
+    number = as_integer(seed)
+    if number is not None and number >= 0:
+        return number
     raise InvalidArgumentError(f"`seed` must be a non-negative integer or None, got {seed!r}")

@@ -28,7 +28,7 @@ class SurrogateModel(Backend):
             DamagedDataError: it is damaged; names the repair command.
             InvalidArgumentError: it was not fitted on this seed.
         """
-        surrogate = open_surrogate(task.table_name)
+        surrogate = open_surrogate(task.identity)
         super().__init__(task, seed, task.space, surrogate.fidelity_space)
         surrogate.require_seeds(self.seeds)
         self._surrogate = surrogate

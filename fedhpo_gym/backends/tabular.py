@@ -28,7 +28,7 @@ class Tabular(StoredBackend):
             DamagedDataError: its card is damaged; names the repair command.
             InvalidArgumentError: the table has no such seed.
         """
-        table = open_table(task.table_name)
+        table = open_table(task.identity)
         super().__init__(task, seed, table.space, table.fidelity_space)
         table.require_seeds(self.seeds)
         self._table = table

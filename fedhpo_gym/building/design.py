@@ -65,6 +65,16 @@ class Design(ABC, Generic[U]):
     def consolidate(self, parts: Path, folder: Path) -> Path:
         """Write what the stored units hold into one file, and return the path of its card."""
 
+    @property
+    def axes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the splits and of the metrics of every curve; cards hold them, too."""
+        return self.task.splits, self.task.metric_names
+
+    def card_axes(self) -> dict[str, list[str]]:
+        """Return what cards say of `axes`."""
+        splits, metrics = self.axes
+        return {"splits": list(splits), "metrics": list(metrics)}
+
     def plan(self) -> dict[str, Any]:
         """Return everything that decides a course's numbers; a resumed build must have the same."""
         task = self.task

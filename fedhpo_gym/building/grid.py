@@ -17,11 +17,9 @@ from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.building.workers import read_unit
 from fedhpo_gym.courses.training import make_course
-from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.store import write_table
 from fedhpo_gym.tables.stored import WHICH
 from fedhpo_gym.tasks import Task
@@ -134,7 +132,8 @@ class GridDesign(Design[GridUnit]):
             "best_round": np.zeros(shape, np.uint16),
             "diverged_at": np.zeros((*grid, seeds), np.uint16),
         }
-        for which, (s, split), metric in itertools.product(WHICH, enumerate(SPLITS), METRICS):
+        splits, metrics = self.axes
+        for which, (s, split), metric in itertools.product(WHICH, enumerate(splits), metrics):
             dtype = codec.dtype(metric, samples[:, :, s])
             arrays[f"{which}_{split}_{metric}"] = np.zeros((*shape, samples.shape[1]), dtype)
         return arrays
@@ -149,7 +148,9 @@ class GridDesign(Design[GridUnit]):
         where, grid = self.place(unit), self.shape(unit)
         arrays["diverged_at"][where] = stored["diverged_at"].reshape(grid)
         rounds = np.array(self.task.stored_fidelity_space()["round"].grid)
-        for name, codes in encode_curves(stored["metrics"], stored["rounds"], rounds, samples):
+        for name, codes in encode_curves(
+            stored["metrics"], stored["rounds"], rounds, samples, self.axes
+        ):
             by_round = codes.swapaxes(0, 1)  # (rounds, courses, ...)
             shape = (len(rounds), *grid, *codes.shape[2:])
             arrays[name][:, *where] = by_round.reshape(shape)
@@ -161,6 +162,8 @@ class GridDesign(Design[GridUnit]):
         fidelity = task.stored_fidelity_space()
         return {
             **self.plan(),
+            **task.identity.to_card(),
+            **self.card_axes(),
             "fidelity_space": fidelity.to_dict(),
             "axes": ["round", *task.space.names, "client_sample_rate", "seed", "client"],
             "diverged_courses": int((arrays["diverged_at"] > 0).sum()),
@@ -168,6 +171,6 @@ class GridDesign(Design[GridUnit]):
             if len(fidelity["round"].grid) == task.max_round
             else "rounds that are not in the fidelity grid; best rounds were chosen among all "
             "rounds",
-            "build_command": f"fedhpo-gym build {build_arguments(task.table_name)}",
+            "build_command": f"fedhpo-gym build {task.identity.arguments}",
             **provenance(task, samples, hardware),
         }

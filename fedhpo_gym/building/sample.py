@@ -19,12 +19,10 @@ from fedhpo_gym.building.sequence import balanced, halton
 from fedhpo_gym.building.workers import read_unit
 from fedhpo_gym.courses.training import make_course
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
-from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.sample import write_sample
 from fedhpo_gym.tasks import Task
 
@@ -214,10 +212,10 @@ class SampleDesign(Design[SampleUnit]):
         yield "seed", np.full(len(courses), seed)
         yield "diverged_at", unit["diverged_at"][chosen].astype(np.uint16)
         for name, codes in encode_curves(
-            unit["metrics"][chosen], unit["rounds"], rounds, samples[seed]
+            unit["metrics"][chosen], unit["rounds"], rounds, samples[seed], self.axes
         ):
             *_, metric = name.split("_")
-            wide = codec.dtype(metric, samples) if metric in METRICS else codes.dtype
+            wide = codec.dtype(metric, samples) if metric in self.task.metric_names else codes.dtype
             yield name, codes.astype(wide)
 
     def _stored_rounds(self, evaluated: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -243,6 +241,8 @@ class SampleDesign(Design[SampleUnit]):
         words = f"--sample {self.size} --rounds {task.max_round} --rates "
         return {
             **self.plan(),
+            **task.identity.to_card(),
+            **self.card_axes(),
             "fidelity_space": SearchSpace((grid, rate)).to_dict(),
             "courses": count,
             "courses_planned": self.size,
@@ -250,7 +250,7 @@ class SampleDesign(Design[SampleUnit]):
             "diverged_courses": int((arrays["diverged_at"] > 0).sum()),
             "missing": "all configurations that were not drawn; rounds that are not in the "
             f"fidelity grid; {self.size - count} of {self.size} planned courses",
-            "build_command": f"fedhpo-gym build {build_arguments(task.table_name)} {words}"
+            "build_command": f"fedhpo-gym build {task.identity.arguments} {words}"
             + ",".join(map(str, rate.grid)),
             **provenance(task, samples, hardware),
         }

@@ -117,7 +117,7 @@ def surrogate(options: argparse.Namespace) -> int:
     """Fit a surrogate on the table of a problem, or on its sample."""
     from fedhpo_gym.fitting.fit import fit_surrogate
 
-    say(str(fit_surrogate(asked_task(options).table_name)))
+    say(str(fit_surrogate(asked_task(options).identity)))
     return 0
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.identity import Identity
 from fedhpo_gym.studies.environments import known_ids
-from fedhpo_gym.surrogates import list_surrogates
-from fedhpo_gym.tables import list_tables
-from fedhpo_gym.tables.naming import build_arguments
-from fedhpo_gym.tasks import TASKS, Task
+from fedhpo_gym.surrogates import list_surrogates, open_surrogate
+from fedhpo_gym.tables import list_tables, open_table
+from fedhpo_gym.tasks import TASKS, Task, get_task, task_of
 
 VARIANT_HEADS = ("id", "arguments", "backends")
 HEADS = ("id", "data set", "clients", "configurations", "simulated budget", "backends")
@@ -26,9 +27,12 @@ def main(_options: argparse.Namespace) -> int:
         if task.id in registered
     ]
     say_table(HEADS, rows)
-    if stored := variants(tables, surrogates):
+    stored, faults = stored_variants(tables, surrogates)
+    if stored:
         say("\nVariants with stored numbers, by the arguments of gymnasium.make:\n")
         say_table(VARIANT_HEADS, stored)
+    for fault in faults:
+        say(f"\nNot listed: {fault}.")
     if any(task.round_id in registered for task in TASKS.values()):
         say(
             "\nEvery FedHPO-... id is also there as FedHPO-DAC-...: a step is some rounds of one "
@@ -57,23 +61,46 @@ def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> li
     return found
 
 
-def variants(tables: Sequence[str], surrogates: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return id, arguments and backends of the stored variants that no id has by default."""
+def stored_variants(
+    tables: Sequence[str], surrogates: Sequence[str]
+) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """Return the stored variants that no id has by default, as their cards tell them.
+
+    Returns:
+        Id, arguments of `gymnasium.make` and backends of each, and what is wrong with cards that
+        cannot be read.
+    """
     defaults = {task.table_name for task in TASKS.values()}
-    found = []
+    found, faults = [], []
     for name in sorted({*tables, *surrogates} - defaults):
-        words = build_arguments(name).split()
-        pairs = zip(words[1::2], words[2::2], strict=True)
-        arguments = (_argument(option.removeprefix("--"), value) for option, value in pairs)
+        try:
+            card = open_table(name) if name in tables else open_surrogate(name)
+            identity = card.identity
+            words = ", ".join(_arguments(identity))
+        except FedHPOError as error:
+            faults.append(str(error))
+            continue
         stored = (("tabular", tables), ("surrogate", surrogates))
         answers = [backend for backend, names in stored if name in names]
-        found.append((f"{words[0]}-v0", ", ".join(arguments), ", ".join(answers)))
-    return found
+        found.append((identity.id, words, ", ".join(answers)))
+    return found, faults
 
 
-def _argument(option: str, value: str) -> str:
-    """Return an option of `fedhpo-gym build` as an argument of `gymnasium.make`."""
-    if option == "setting":
-        name, _, number = value.partition("=")
-        return f"settings={{{name!r}: {number}}}"
-    return f"{option}={value if option == 'alpha' else repr(value)}"
+def _arguments(identity: Identity) -> Iterator[str]:
+    """Yield the algorithm, and what else differs from the defaults of the id.
+
+    Raises:
+        UnknownNameError: see `task_of`.
+        InvalidArgumentError: see `task_of`.
+    """
+    default, settings = get_task(identity.id), task_of(identity).settings
+    for name, value in identity.options:
+        if name == "algorithm" or value != getattr(default, name):
+            yield f"{name}={value!r}"
+    if settings:
+        words = (f"{name!r}: {_short(value)}" for name, value in settings)
+        yield f"settings={{{', '.join(words)}}}"
+
+
+def _short(value: float) -> float | int:
+    return int(value) if value == int(value) else value

@@ -1,7 +1,6 @@
 """Frozen records that cross the borders between layers."""
 
 import math
-import operator
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 
 Split = Literal["train", "val", "test"]
@@ -36,18 +36,15 @@ class Fidelity:
 
     def __post_init__(self) -> None:
         """Check both fields and turn numpy scalars into built-in ones."""
-        try:
-            rounds = -1 if isinstance(self.round, bool) else operator.index(self.round)
-        except TypeError:
-            rounds = -1
-        if rounds < 0:
+        rounds, rate = as_integer(self.round), as_number(self.client_sample_rate)
+        if rounds is None or rounds < 0:
             raise InvalidArgumentError(
                 f"`round` must be a non-negative integer, got {self.round!r}."
             )
-        rate = self.client_sample_rate
-        is_number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
-        if not is_number or not 0.0 < rate <= 1.0:
-            raise InvalidArgumentError(f"`client_sample_rate` must be in (0, 1], got {rate!r}.")
+        if rate is None or not 0.0 < rate <= 1.0:
+            raise InvalidArgumentError(
+                f"`client_sample_rate` must be in (0, 1], got {self.client_sample_rate!r}."
+            )
         object.__setattr__(self, "round", rounds)
         object.__setattr__(self, "client_sample_rate", float(rate))
 

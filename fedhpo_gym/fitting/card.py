@@ -10,7 +10,6 @@ from typing import Any
 from fedhpo_gym.fitting.data import FittingRows
 from fedhpo_gym.fitting.sources import FittingSource
 from fedhpo_gym.fitting.validate import FOLDS, compression_summary, outcome_spread
-from fedhpo_gym.surrogates import fit_command
 
 MAX_BYTES = 600_000
 """Largest model that is stored: surrogates travel inside the package."""
@@ -35,7 +34,7 @@ def surrogate_card(
     compression = compression_summary(rows)
     note = {"note": "fitted on a random subsample: errors are larger than those of all rows"}
     return {
-        "name": stored.name,
+        **stored.identity.to_card(),
         "fitted_on": source.kind,
         f"{source.kind}_sha256": stored.sha256,
         "num_configurations": source.num_configurations,
@@ -59,7 +58,7 @@ def surrogate_card(
         },
         **{key: stored.card[key] for key in COPIED if key in stored.card},
         "missing": stored.card.get("missing", ""),
-        "fit_command": fit_command(stored.name),
+        "fit_command": f"fedhpo-gym surrogate {stored.identity.arguments}",
         "source_command": stored.card["build_command"],
         "created": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "software": {name: version(name) for name in ("numpy", "scikit-learn")},

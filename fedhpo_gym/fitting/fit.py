@@ -23,6 +23,7 @@ from fedhpo_gym.fitting.validate import (
     folds_of,
     summary,
 )
+from fedhpo_gym.identity import Identity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.model import OutcomeModel
 from fedhpo_gym.surrogates.surrogate import write_surrogate
@@ -53,7 +54,9 @@ class _Fitted:
         return float(self.errors["by_configuration"]["test"][:, 1].mean())
 
 
-def fit_surrogate(name: str, folder: Path | None = None, candidate: str | None = None) -> Path:
+def fit_surrogate(
+    wanted: str | Identity, folder: Path | None = None, candidate: str | None = None
+) -> Path:
     """Fit and write the surrogate of a table, or of a sample where there is no table.
 
     All candidates are compared by cross-validation. Of those small enough to be stored, the one
@@ -61,7 +64,7 @@ def fit_surrogate(name: str, folder: Path | None = None, candidate: str | None =
     fitted again, on all rows or many more, and written.
 
     Args:
-        name: name of the table or the sample.
+        wanted: what the table or the sample belongs to, or the stem of their files.
         folder: where the surrogate goes; the folder of the user's tables when None.
         candidate: name of the candidate to write whatever its error.
 
@@ -77,10 +80,11 @@ def fit_surrogate(name: str, folder: Path | None = None, candidate: str | None =
     """
     if candidate is not None and candidate not in CANDIDATES:
         raise unknown_name("surrogate candidate", candidate, CANDIDATES)
-    source = open_source(name)
+    source = open_source(wanted)
+    name = source.stored.name
     if source.num_held_out < FOLDS:
         raise InvalidArgumentError(
-            f"`name` must name a table or sample of at least {FOLDS} configurations with "
+            f"`wanted` must name a table or sample of at least {FOLDS} configurations with "
             f"minibatches of their own, got {name!r} with {source.num_held_out}; build a larger one"
         )
     target = writable_table_folder(folder)

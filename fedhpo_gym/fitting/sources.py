@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fitting.data import FittingRows
+from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates.inputs import InputEncoding
 from fedhpo_gym.surrogates.outputs import to_outputs, weights_of
 from fedhpo_gym.tables import Sample, Table, list_samples, list_tables, open_sample, open_table
-from fedhpo_gym.tables.naming import build_arguments
+from fedhpo_gym.tables.locate import named
 from fedhpo_gym.tables.stored import StoredCurves
 
 MEASURES = ("val_accuracy", "log_val_loss")
@@ -70,21 +71,24 @@ class FittingSource(Protocol):
         """
 
 
-def open_source(name: str) -> FittingSource:
+def open_source(wanted: str | Identity) -> FittingSource:
     """Open what the surrogate of a variant is fitted on: its table, else its sample.
+
+    Args:
+        wanted: see `open_table`.
 
     Raises:
         MissingDataError: there is neither; names the commands that build them.
         DamagedDataError: it is damaged; names the repair command.
     """
+    name, arguments = named(wanted)
     if name in list_tables():
-        return FittingTable(open_table(name))
+        return FittingTable(open_table(wanted))
     if name in list_samples():
-        return FittingSample(open_sample(name))
-    words = build_arguments(name)
+        return FittingSample(open_sample(wanted))
     raise MissingDataError(
         f"there is neither a table nor a sample {name!r} to fit a surrogate on; build a sample of "
-        f"N courses with `fedhpo-gym build {words} --sample N`, or a table of the whole grid "
+        f"N courses with `fedhpo-gym build {arguments} --sample N`, or a table of the whole grid "
         "without `--sample`; the command first says what that costs"
     )
 

@@ -1,13 +1,16 @@
 """What is good: objectives as data, and the registry of the named ones."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MAX_LOSS, MetricSpec
+from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.fairness import (
     FAIRNESS,
+    FAIRNESS_METRIC,
     FAIRNESS_NAMES,
     WORST_FAIRNESS,
     client_fairness,
@@ -15,10 +18,9 @@ from fedhpo_gym.objectives.fairness import (
     fairness_vector,
 )
 from fedhpo_gym.objectives.performance import (
-    MAX_LOSS,
-    PERFORMANCE,
     performance,
     performance_objective,
+    performance_objectives,
     performances,
 )
 from fedhpo_gym.objectives.privacy import (
@@ -35,10 +37,27 @@ from fedhpo_gym.objectives.privacy import (
 from fedhpo_gym.objectives.spending import PRIVACY, privacy_objective
 from fedhpo_gym.objectives.transforms import TRANSFORMS
 
+
+def objectives_of(metrics: Sequence[MetricSpec], splits: Sequence[str]) -> tuple[Objective, ...]:
+    """Make all objectives of what is measured.
+
+    Performance of every metric on every split; fairness where clients have a validation accuracy;
+    privacy, which needs no metric.
+
+    Args:
+        metrics: what an evaluation holds.
+        splits: parts of the data.
+    """
+    is_fair = "val" in splits and any(metric.name == FAIRNESS_METRIC for metric in metrics)
+    fairness = FAIRNESS if is_fair else ()
+    return (*performance_objectives(metrics, splits), *fairness, *PRIVACY)
+
+
 OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
-    {objective.name: objective for objective in (*PERFORMANCE, *FAIRNESS, *PRIVACY)}
+    {objective.name: objective for objective in objectives_of(CLASSIFICATION, SPLITS)}
 )
-"""Every named objective; read-only."""
+"""Every named objective of what the engine measures; read-only. `Problem.objectives` has those of
+a problem."""
 
 
 def get_objective(name: str) -> Objective:
@@ -72,6 +91,7 @@ __all__ = [
     "fairness_vector",
     "gaussian_ledger",
     "get_objective",
+    "objectives_of",
     "performance",
     "performance_objective",
     "performances",

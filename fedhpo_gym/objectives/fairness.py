@@ -11,6 +11,8 @@ from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
 from fedhpo_gym.objectives.base import Objective
 from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
 
+FAIRNESS_METRIC: Final[Metric] = "accuracy"
+"""What the named objectives compare between clients."""
 FAIRNESS_NAMES: Final = ("std", "p10", "p50", "p90", "worst", "jain")
 WORST_FAIRNESS: Final = (0.5, 0.0, 0.0, 0.0, 0.0, 0.0)
 """The fairness vector where training diverged. Values in [0, 1] spread most, by 0.5, when half of

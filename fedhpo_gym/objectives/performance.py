@@ -1,39 +1,29 @@
 """How well the federated model does: loss, error, and F1 over all clients."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
 from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
 
-MAX_LOSS: Final = 10.0
-"""Upper bound of a loss, in nats: a model with a larger one is as useless as this one."""
 
-# Measure -> metric it reads, unit, direction, bounds.
-_Measure = tuple[Metric, str, bool, tuple[float, float]]
-_MEASURES: Final[Mapping[str, _Measure]] = MappingProxyType(
-    {
-        "loss": ("loss", "nats", True, (0.0, MAX_LOSS)),
-        "error": ("accuracy", "1", True, (0.0, 1.0)),
-        "f1": ("f1", "1", False, (0.0, 1.0)),
-    }
-)
-
-
-def performance(evaluation: Evaluation, split: Split, metric: Metric) -> float:
+def performance(
+    evaluation: Evaluation, split: Split, metric: Metric, worst: float | None = None
+) -> float:
     """Return the mean of a metric as it is judged: the worst where training diverged.
 
     Args:
         evaluation: one evaluation.
         split: ``"train"``, ``"val"`` or ``"test"``.
         metric: ``"loss"``, whose worst value is ``LARGEST``, or ``"accuracy"`` or ``"f1"``: 0.
+        worst: The worst value of another metric.
 
     Returns:
         The sample-weighted mean over clients, then the mean over seeds.
@@ -43,11 +33,14 @@ def performance(evaluation: Evaluation, split: Split, metric: Metric) -> float:
         InvalidArgumentError: A seed has no sample in the split.
     """
     value = evaluation.mean(split, metric)
-    return _worst(metric) if evaluation.has_diverged else value
+    return _worst(metric, worst) if evaluation.has_diverged else value
 
 
 def performances(
-    evaluations: Evaluations, splits: Sequence[Split], metric: Metric
+    evaluations: Evaluations,
+    splits: Sequence[Split],
+    metric: Metric,
+    worst: float | None = None,
 ) -> NDArray[np.float64]:
     """Return (B, splits) numbers: `performance` of B evaluations in several splits.
 
@@ -56,14 +49,23 @@ def performances(
         InvalidArgumentError: A seed has no sample in a split.
     """
     values, diverged = evaluations.means(splits, metric), evaluations.has_diverged
-    return np.where(diverged[:, None], _worst(metric), values) if diverged.any() else values
+    if not diverged.any():
+        return values
+    return np.where(diverged[:, None], _worst(metric, worst), values)
 
 
-def _worst(metric: Metric) -> float:
+def _worst(metric: Metric, worst: float | None) -> float:
+    if worst is not None:
+        return worst
     return LARGEST if metric == "loss" else 0.0
 
 
-def performance_objective(split: Split, measure: str) -> Objective:
+def performance_objective(
+    split: str,
+    measure: str,
+    metrics: Sequence[MetricSpec] = CLASSIFICATION,
+    splits: Sequence[str] = SPLITS,
+) -> Objective:
     """Make the objective ``{split}_{measure}``, read at the best round by validation loss.
 
     The value is the sample-weighted mean over clients, then the mean over seeds; see `Objective`
@@ -71,34 +73,50 @@ def performance_objective(split: Split, measure: str) -> Objective:
 
     Args:
         split: ``"train"``, ``"val"`` or ``"test"``.
-        measure: ``"loss"`` (natural logarithm, nats), ``"error"`` (1 - accuracy) or ``"f1"``.
+        measure: Name of a metric's objective: ``"loss"`` (natural logarithm, nats), ``"error"``
+            (1 - accuracy) or ``"f1"`` of the metrics that the engine measures.
+        metrics: What the evaluations hold; see `Problem.metrics`.
+        splits: See `Problem.splits`.
 
     Raises:
         UnknownNameError: The split or the measure does not exist.
     """
-    if split not in SPLITS:
-        raise unknown_name("split", split, SPLITS)
-    if measure not in _MEASURES:
-        raise unknown_name("measure", measure, _MEASURES)
-    metric, unit, minimize, bounds = _MEASURES[measure]
-    is_error = measure == "error"
+    known = {spec.objective: spec for spec in metrics}
+    if split not in splits:
+        raise unknown_name("split", split, splits)
+    if measure not in known:
+        raise unknown_name("measure", measure, known)
+    spec = known[measure]
+    where, metric = cast(Split, split), cast(Metric, spec.name)
+    is_error = spec.complement is not None
+    worst = LARGEST if spec.open_ended else spec.worst
+    low, high = spec.bounds
+    bounds = (1.0 - high, 1.0 - low) if is_error else spec.bounds
 
     def compute(evaluation: Evaluation, _privacy: PrivacyLedger) -> float:
-        value = performance(evaluation, split, metric)
+        value = performance(evaluation, where, metric, worst)
         return 1.0 - value if is_error else value
 
     def compute_many(
         evaluations: Evaluations, _privacy: PrivacyLedger | PrivacyLedgers
     ) -> NDArray[np.float64]:
-        values = performances(evaluations, (split,), metric)[:, 0]
+        values = performances(evaluations, (where,), metric, worst)[:, 0]
         return 1.0 - values if is_error else values
 
-    name, open_ended = f"{split}_{measure}", metric == "loss"
-    return Objective(name, unit, minimize, bounds, compute, compute_many, open_ended)
+    name, minimize = f"{split}_{measure}", spec.minimize != is_error
+    return Objective(name, spec.unit, minimize, bounds, compute, compute_many, spec.open_ended)
 
 
-PERFORMANCE: Final[tuple[Objective, ...]] = tuple(
-    performance_objective(split, measure)
-    for split in ("val", "train", "test")
-    for measure in _MEASURES
-)
+def performance_objectives(
+    metrics: Sequence[MetricSpec] = CLASSIFICATION, splits: Sequence[str] = SPLITS
+) -> tuple[Objective, ...]:
+    """Make the objectives of all metrics; those of the validation data come first."""
+    first = sorted(splits, key=lambda split: split != "val")
+    return tuple(
+        performance_objective(split, spec.objective, metrics, splits)
+        for split in first
+        for spec in metrics
+    )
+
+
+PERFORMANCE: Final[tuple[Objective, ...]] = performance_objectives()

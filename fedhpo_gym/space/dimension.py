@@ -1,7 +1,6 @@
 """One dimension of a search space: its legal values and its action coordinate."""
 
 import math
-import operator
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError, OffGridError
 
 Value = int | float
@@ -21,6 +21,9 @@ SCOPES: Final[tuple[Scope, ...]] = ("client", "server", "fidelity")
 
 MAX_INT_SPAN: Final = 2**20
 """Widest integer interval whose every member a float32 coordinate can still tell apart."""
+
+INT_END: Final = 2**63
+"""Integers of this size and beyond fit into no int64."""
 
 _REL_TOL: Final = 1e-9
 ACTION_SLACK: Final = 1e-6
@@ -201,8 +204,10 @@ class Dimension:
 
     def _cast(self, value: object, argument: str) -> Value:
         """Return ``value`` as the built-in number named by ``kind``; 3.0 passes for an int."""
-        number = _as_number(value)
+        number = as_number(value)
         if number is None or not math.isfinite(number):
+            raise self._bad(argument, "a finite number", value)
+        if isinstance(number, int) and abs(number) >= INT_END:
             raise self._bad(argument, "a finite number", value)
         if self.kind == "float":
             return float(number)
@@ -219,8 +224,10 @@ class Dimension:
             )
         if self.bins is None:
             return
-        if not isinstance(self.bins, int) or isinstance(self.bins, bool) or self.bins < 2:
+        bins = as_integer(self.bins)
+        if bins is None or bins < 2:
             raise self._bad("bins", "an integer of at least 2, or None", self.bins)
+        object.__setattr__(self, "bins", bins)
         if any(a >= b for a, b in pairwise(self.grid)):
             raise self._bad("bins", "small enough that no grid point repeats", self.bins)
 
@@ -240,21 +247,3 @@ class Dimension:
         return InvalidArgumentError(
             f"Dimension {self.name!r}: `{argument}` must be {rule}, got {value!r}."
         )
-
-
-def _as_number(value: object) -> Value | None:
-    """Return a built-in number for a built-in or numpy one, None for anything else."""
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, float):
-        return float(value)
-    if isinstance(value, np.floating):
-        # The shortest decimal is what was meant: float32's 0.001 is the grid's 0.001.
-        return float(str(value))
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-    return number if abs(number) < 2**63 else None

@@ -76,6 +76,9 @@ def remake_environment(env_id: str, spec: Mapping[str, Any]) -> gym.Env[Any, Any
             f"`spec` of the record must be one of {env_id} (entry point {registered.entry_point}), "
             f"got {wanted.id} (entry point {wanted.entry_point})"
         )
+    # Records of version 0.1.0 name a task without its version; an id has exactly one.
+    if "task" in registered.kwargs:
+        wanted.kwargs["task"] = registered.kwargs["task"]
     for wrapper in wanted.additional_wrappers:
         if not str(wrapper.entry_point).startswith(_TRUSTED_WRAPPERS):
             raise InvalidArgumentError(

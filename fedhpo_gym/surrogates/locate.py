@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 
 from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.identity import Identity
 from fedhpo_gym.surrogates.surrogate import SUFFIX, Surrogate
-from fedhpo_gym.tables.locate import TRAIN, build_arguments, find, list_names
+from fedhpo_gym.tables.locate import TRAIN, File, find, list_names, named, require_identity
 
 
 def list_surrogates() -> tuple[str, ...]:
@@ -15,29 +15,30 @@ def list_surrogates() -> tuple[str, ...]:
     return list_names(f"{SUFFIX}.json")
 
 
-def open_surrogate(name: str) -> Surrogate:
-    """Open a surrogate by the name of its table.
+def open_surrogate(wanted: str | Identity) -> Surrogate:
+    """Open a surrogate.
+
+    Args:
+        wanted: stem of its files, or what it has to belong to: then messages name the command that
+            makes it.
 
     Raises:
-        MissingDataError: nobody has fitted it; the message names the command that does.
-        DamagedDataError: its card or its file is not what was written.
+        MissingDataError: nobody has fitted it.
+        DamagedDataError: its card is damaged, or belongs to something else.
     """
+    name, arguments = named(wanted)
+    command = f"fedhpo-gym surrogate {arguments}"
     path = find(name, f"{SUFFIX}.json")
     if path is None:
         raise MissingDataError(
             f"there is no surrogate {name!r}; fit it on its table or sample with "
-            f"`{fit_command(name)}`, or {TRAIN}"
+            f"`{command}`, or {TRAIN}"
         )
-    return _open(path, path.stat().st_mtime_ns)
+    surrogate = _open(File(path, path.stat().st_mtime_ns, arguments))
+    require_identity(path, surrogate.identity, wanted, command)
+    return surrogate
 
 
 @lru_cache(maxsize=16)
-def _open(path: Path, _modified: int) -> Surrogate:
-    return Surrogate(path)
-
-
-def fit_command(name: str) -> str:
-    """Return the command that fits the surrogate of a table or sample."""
-    if name.count("-") < 2:  # not <model>-<data set>-<algorithm>: no arguments can be read off it
-        return "fedhpo-gym surrogate"
-    return f"fedhpo-gym surrogate {build_arguments(name)}"
+def _open(file: File) -> Surrogate:
+    return Surrogate(file.path, file.arguments)

@@ -16,6 +16,7 @@ from fedhpo_gym.archive import arrays_beside, read_arrays, reading_card, write_a
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates.inputs import InputEncoding
 from fedhpo_gym.surrogates.model import OutcomeModel
@@ -30,7 +31,8 @@ class Surrogate:
 
     Attributes:
         card: everything about the surrogate but its numbers, with its held-out errors.
-        name: name of the table it was fitted on.
+        identity: the variant of a problem that it belongs to.
+        name: stem of its files.
         space: the configurations, as intervals.
         fidelity_space: `round` and `client_sample_rate`, as intervals.
         seeds: seeds of the repetitions.
@@ -39,16 +41,21 @@ class Surrogate:
         sha256: checksum of the arrays.
     """
 
-    def __init__(self, card: Path) -> None:
+    def __init__(self, card: Path, arguments: str = "ID") -> None:
         """Read a card; the model is read when first asked for.
+
+        Args:
+            card: path of the card.
+            arguments: what `fedhpo-gym surrogate` fits it on, for messages; see `Identity`.
 
         Raises:
             DamagedDataError: the card is not a surrogate card of this format.
         """
         self._path = arrays_beside(card)
-        repair = "fit the surrogate again with `fedhpo-gym surrogate`"
+        repair = f"fit the surrogate again with `fedhpo-gym surrogate {arguments}`"
         with reading_card(card, "surrogate", FORMAT, repair) as content:
-            self.name: str = content["name"]
+            self.identity = Identity.from_card(content)
+            self.name = self.identity.name
             self.space = SearchSpace.from_dict(content["space"])
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
             self.seeds: tuple[int, ...] = tuple(content["seeds"])

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems.work import Work
@@ -82,15 +83,17 @@ class SystemModel:
                 f"`compute` must be one of {COMPUTE_RULES}, got {self.compute!r}."
             )
         for name in _POSITIVE:
-            value = getattr(self, name)
-            if not (_is_finite(value) and value > 0):
+            number = as_number(value := getattr(self, name))
+            if number is None or not 0 < number < math.inf:
                 raise InvalidArgumentError(f"`{name}` must be positive and finite, got {value!r}.")
+            object.__setattr__(self, name, number)
         for name in ("client_compute_mean_s", "server_compute_s"):
-            value = getattr(self, name)
-            if not (_is_finite(value) and value >= 0):
+            number = as_number(value := getattr(self, name))
+            if number is None or not 0 <= number < math.inf:
                 raise InvalidArgumentError(
                     f"`{name}` must be non-negative and finite, got {value!r}."
                 )
+            object.__setattr__(self, name, number)
 
     def cost(self, work: Work) -> Cost:
         """Return what the work of some rounds costs.
@@ -146,14 +149,6 @@ class SystemModel:
             return upload_s + max(send_s, download_s)
         latency_s = math.exp(min(clients - self.max_connections, _MAX_EXPONENT))
         return upload_s + download_s + latency_s
-
-
-def _is_finite(value: object) -> bool:
-    return (
-        isinstance(value, int | float | np.number)
-        and not isinstance(value, bool)
-        and bool(np.isfinite(value))
-    )
 
 
 @lru_cache(maxsize=4096)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
-
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 
@@ -63,7 +62,8 @@ class Work:
             InvalidArgumentError: there is no parameter or no client, or work is negative.
         """
         for name, value in (("num_parameters", num_parameters), ("num_clients", num_clients)):
-            if not isinstance(value, int | np.integer) or value < 1:
+            number = as_integer(value)
+            if number is None or number < 1:
                 raise InvalidArgumentError(f"`{name}` must be an integer >= 1, got {value!r}.")
         for name, amount in (
             ("local_epochs", local_epochs),

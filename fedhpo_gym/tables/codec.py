@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.errors import unknown_name
+
 Codes = NDArray[np.unsignedinteger]
 
 F1_STEPS = 250
@@ -27,6 +29,7 @@ def dtype(metric: str, num_samples: NDArray[np.integer]) -> np.dtype[np.unsigned
         return np.dtype(np.uint16)
     if metric == "accuracy":
         return np.min_scalar_type(int(np.max(num_samples)))
+    _require_f1(metric)
     return np.dtype(np.uint8)
 
 
@@ -45,6 +48,7 @@ def encode(metric: str, values: NDArray[np.floating], num_samples: NDArray[np.in
         return np.asarray(np.minimum(rounded, top), dtype=np.uint16)
     if metric == "accuracy":
         return np.asarray(np.rint(values * num_samples)).astype(dtype(metric, num_samples))
+    _require_f1(metric)
     return np.asarray(np.rint(values * F1_STEPS)).astype(np.uint8)
 
 
@@ -54,4 +58,15 @@ def decode(metric: str, codes: Codes, num_samples: NDArray[np.integer]) -> NDArr
         return (codes.astype(np.uint32) << np.uint32(15)).view(np.float32)
     if metric == "accuracy":
         return np.asarray(codes / np.maximum(num_samples, 1), dtype=np.float32)
+    _require_f1(metric)
     return (codes / np.float32(F1_STEPS)).astype(np.float32)
+
+
+def _require_f1(metric: str) -> None:
+    """Refuse what is neither a loss nor an accuracy nor a macro-F1.
+
+    Raises:
+        UnknownNameError: there is no code for it.
+    """
+    if metric != "f1":
+        raise unknown_name("stored metric", metric, DESCRIPTION)

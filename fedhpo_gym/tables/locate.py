@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from fedhpo_gym.archive import require_writable
-from fedhpo_gym.errors import MissingDataError
-from fedhpo_gym.tables.naming import build_arguments as build_arguments
+from fedhpo_gym.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.identity import Identity
 from fedhpo_gym.tables.sample import SUFFIX, Sample
 from fedhpo_gym.tables.store import Table
 
@@ -71,48 +72,95 @@ def list_samples() -> tuple[str, ...]:
     return list_names(f"{SUFFIX}.json")
 
 
-def open_table(name: str) -> Table:
-    """Open a table by name.
+def open_table(wanted: str | Identity) -> Table:
+    """Open a table.
+
+    Args:
+        wanted: stem of its files, or what it has to belong to: then messages name the command that
+            makes it.
 
     Raises:
-        MissingDataError: nobody has built it; the message names the command that does.
-        DamagedDataError: its file does not have the checksum its card states.
+        MissingDataError: nobody has built it.
+        DamagedDataError: its card is damaged, or belongs to something else.
     """
+    name, arguments = named(wanted)
     path = find(name, ".table.json")
     if path is None:
         raise MissingDataError(
-            f"there is no table {name!r}; {_instead(name)}build it with "
-            f"`fedhpo-gym build {build_arguments(name)}`{COST}, or {TRAIN}"
+            f"there is no table {name!r}; {_instead(name, arguments)}build it with "
+            f"`fedhpo-gym build {arguments}`{COST}, or {TRAIN}"
         )
-    return _open(path, path.stat().st_mtime_ns)
+    table = _open(File(path, path.stat().st_mtime_ns, arguments))
+    require_identity(path, table.identity, wanted, f"fedhpo-gym build {arguments}")
+    return table
 
 
-def _instead(name: str) -> str:
+def _instead(name: str, arguments: str) -> str:
     """Return what a variant without a table can be answered from, as the start of a sentence."""
     if find(name, ".surrogate.json") is not None:
         return 'use backend="surrogate", '
     if find(name, f"{SUFFIX}.json") is not None:
-        command = f"fedhpo-gym surrogate {build_arguments(name)}"
+        command = f"fedhpo-gym surrogate {arguments}"
         return f'fit a surrogate on its sample with `{command}` and use backend="surrogate", '
     return ""
 
 
-def open_sample(name: str) -> Sample:
-    """Open a sample by the name of its variant.
+def open_sample(wanted: str | Identity) -> Sample:
+    """Open a sample.
+
+    Args:
+        wanted: see `open_table`.
 
     Raises:
-        MissingDataError: nobody has built it; the message names the command that does.
-        DamagedDataError: its card is damaged; names the repair command.
+        MissingDataError: nobody has built it.
+        DamagedDataError: its card is damaged, or belongs to something else.
     """
+    name, arguments = named(wanted)
+    command = f"fedhpo-gym build {arguments} --sample N"
     path = find(name, f"{SUFFIX}.json")
     if path is None:
-        raise MissingDataError(
-            f"there is no sample {name!r}; build it with "
-            f"`fedhpo-gym build {build_arguments(name)} --sample N`"
+        raise MissingDataError(f"there is no sample {name!r}; build it with `{command}`")
+    sample = Sample(path, arguments)
+    require_identity(path, sample.identity, wanted, command)
+    return sample
+
+
+def named(wanted: str | Identity) -> tuple[str, str]:
+    """Return the stem of the files that are wanted, and the arguments that make them.
+
+    A stem alone does not say them: they are the placeholder `ID` then.
+    """
+    return (wanted, "ID") if isinstance(wanted, str) else (wanted.name, wanted.arguments)
+
+
+def require_identity(path: Path, found: Identity, wanted: str | Identity, command: str) -> None:
+    """Check that a card belongs to what was asked for.
+
+    Raises:
+        DamagedDataError: it belongs to something else.
+    """
+    if isinstance(wanted, Identity) and found != wanted:
+        raise DamagedDataError(
+            f"{path} belongs to `{found.arguments}`, not to `{wanted.arguments}`; delete it and "
+            f"run `{command}`"
         )
-    return Sample(path)
+
+
+@dataclass(frozen=True)
+class File:
+    """A card as it is now: one that was written anew is another file.
+
+    Attributes:
+        path: where it is.
+        modified: when it was written, in nanoseconds.
+        arguments: what makes it, for messages.
+    """
+
+    path: Path
+    modified: int
+    arguments: str = field(compare=False)
 
 
 @lru_cache(maxsize=16)
-def _open(path: Path, _modified: int) -> Table:
-    return Table(path)
+def _open(file: File) -> Table:
+    return Table(file.path, file.arguments)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.archive import arrays_beside, reading_card, write_archive
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.stored import StoredCurves
 
 FORMAT = 1
@@ -36,14 +35,17 @@ class Sample(StoredCurves):
         rounds: rounds whose results are stored; courses were trained to the last.
     """
 
-    def __init__(self, card: Path) -> None:
+    def __init__(self, card: Path, arguments: str = "ID") -> None:
         """Read a card; arrays are read when first asked for.
+
+        Args:
+            card: path of the card.
+            arguments: what `fedhpo-gym build` makes it from, for messages; see `Identity`.
 
         Raises:
             DamagedDataError: the card is not a sample card of this format.
         """
-        name = card.name.removesuffix(f"{SUFFIX}.json")
-        repair = f"run `fedhpo-gym build {build_arguments(name)} --sample N`"
+        repair = f"run `fedhpo-gym build {arguments} --sample N`"
         with reading_card(card, "sample", FORMAT, repair) as content:
             super().__init__(arrays_beside(card), content)
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from fedhpo_gym.archive import arrays_beside, reading_card, write_archive
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.naming import build_arguments
 from fedhpo_gym.tables.stored import WHICH, StoredCurves
 
 FORMAT = 1
@@ -36,14 +35,17 @@ class Table(StoredCurves):
         rounds: rounds whose results are stored.
     """
 
-    def __init__(self, card: Path) -> None:
+    def __init__(self, card: Path, arguments: str = "ID") -> None:
         """Read a card; arrays are read when first asked for.
+
+        Args:
+            card: path of the card.
+            arguments: what `fedhpo-gym build` makes it from, for messages; see `Identity`.
 
         Raises:
             DamagedDataError: the card is not a table card of this format.
         """
-        words = build_arguments(card.name.removesuffix(".table.json"))
-        with reading_card(card, "table", FORMAT, f"run `fedhpo-gym build {words}`") as content:
+        with reading_card(card, "table", FORMAT, f"run `fedhpo-gym build {arguments}`") as content:
             super().__init__(arrays_beside(card), content)
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
             self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
@@ -122,7 +124,7 @@ class Table(StoredCurves):
     ) -> NDArray[np.float32]:
         codes = self._stacked[which][cell].take(rows, axis=-4)
         out = np.empty(codes.shape, dtype=np.float32)
-        for m, metric in enumerate(METRICS):
+        for m, metric in enumerate(self.metrics):
             out[..., m] = codec.decode(metric, codes[..., m], self.num_samples[rows])
         return out
 
@@ -132,8 +134,10 @@ class Table(StoredCurves):
         return {
             which: np.stack(
                 [
-                    np.stack([self.codes(f"{which}_{s}_{m}") for m in METRICS], -1, dtype=np.uint16)
-                    for s in SPLITS
+                    np.stack(
+                        [self.codes(f"{which}_{s}_{m}") for m in self.metrics], -1, dtype=np.uint16
+                    )
+                    for s in self.splits
                 ],
                 axis=-2,
             )

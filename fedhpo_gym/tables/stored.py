@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.archive import read_arrays
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.evaluation.records import position
+from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import codec
 
@@ -25,10 +26,13 @@ class StoredCurves:
 
     Attributes:
         card: everything but the numbers.
-        name: name of the task's variant.
+        identity: the variant of a problem that they belong to.
+        name: stem of its files.
         space: the configurations.
         seeds: seeds of the repetitions.
         num_samples: (seeds, clients, splits) samples.
+        splits: parts of the data, in the order of the axes that have them.
+        metrics: names of what was measured, in the order of the axes that have them.
         sha256: checksum of the arrays.
     """
 
@@ -41,10 +45,13 @@ class StoredCurves:
         """
         self._path = arrays
         self.card: Mapping[str, Any] = MappingProxyType(content)
-        self.name: str = content["name"]
+        self.identity = Identity.from_card(content)
+        self.name = self.identity.name
         self.space = SearchSpace.from_dict(content["space"])
         self.seeds: tuple[int, ...] = tuple(content["seeds"])
         self.num_samples = np.array(content["num_samples"], dtype=np.int64)
+        self.splits: tuple[str, ...] = tuple(content["splits"])
+        self.metrics: tuple[str, ...] = tuple(content["metrics"])
         self.sha256: str = content["sha256"]
         self._repair: str = content["build_command"]
 
@@ -65,8 +72,12 @@ class StoredCurves:
         return self._codes[name]
 
     def split_samples(self, split: str) -> NDArray[np.int64]:
-        """Return (seeds, clients) samples of a split."""
-        return self.num_samples[:, :, SPLITS.index(split)]
+        """Return (seeds, clients) samples of a split.
+
+        Raises:
+            UnknownNameError: there is none of this name.
+        """
+        return self.num_samples[:, :, position("split", split, self.splits)]
 
     def decoded(
         self, which: str, split: str, metric: str, samples: NDArray[np.int64]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
-from fedhpo_gym.errors import unknown_name
-from fedhpo_gym.tasks.base import Task
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.identity import Identity
+from fedhpo_gym.tasks.base import Problem
 from fedhpo_gym.tasks.bert import BERT_TASKS
 from fedhpo_gym.tasks.cnn import CNN_TASKS
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
+from fedhpo_gym.tasks.federated import Task
 from fedhpo_gym.tasks.gnn import GNN_TASKS
 from fedhpo_gym.tasks.hetero import HETERO_TASKS
 from fedhpo_gym.tasks.instances import Instance, make_instances
@@ -17,46 +20,80 @@ from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
 from fedhpo_gym.tasks.work import decisive_names, round_system, work_of
 
-TASKS: Mapping[str, Task] = MappingProxyType(
-    {
-        task.name: task
-        for task in (
-            *LR_TASKS,
-            *MLP_TASKS,
-            *CNN_TASKS,
-            *BERT_TASKS,
-            *CROSS_DEVICE_TASKS,
-            *GNN_TASKS,
-            *HETERO_TASKS,
-        )
-    }
+
+def make_catalogue(tasks: Iterable[Task]) -> Mapping[str, Task]:
+    """Return tasks by key, `<name>-v<version>`, in their order.
+
+    Raises:
+        InvalidArgumentError: two tasks share name and version.
+    """
+    found: dict[str, Task] = {}
+    for task in tasks:
+        if task.key in found:
+            raise InvalidArgumentError(
+                f"`tasks` must differ in name or version, got two {task.key}"
+            )
+        found[task.key] = task
+    return MappingProxyType(found)
+
+
+TASKS = make_catalogue(
+    (
+        *LR_TASKS,
+        *MLP_TASKS,
+        *CNN_TASKS,
+        *BERT_TASKS,
+        *CROSS_DEVICE_TASKS,
+        *GNN_TASKS,
+        *HETERO_TASKS,
+    )
 )
+"""All versions of all problems, by `<name>-v<version>`; `get_task` knows shorter names."""
 
 TESTING = ("LR-CreditG", "LR-BreastCancer")
 """Representative tasks for fast tests."""
 
 
 def get_task(name: str) -> Task:
-    """Return a task by name, with or without the `FedHPO-` prefix and the version.
+    """Return a task by name, with or without prefixes of ids and the version.
+
+    Without a version, it is the newest.
 
     Raises:
-        UnknownNameError: no such task.
+        UnknownNameError: no such task, or no such version.
     """
     short = name.removeprefix("MO-").removeprefix("FedHPO-").removeprefix("DAC-")
-    short = short.removesuffix("-v0")
-    if short not in TASKS:
-        raise unknown_name("task", name, TASKS)
-    return TASKS[short]
+    if short in TASKS:
+        return TASKS[short]
+    versions = [task for task in TASKS.values() if task.name == short]
+    if not versions:
+        names = {task.name for task in TASKS.values()}
+        raise unknown_name("task", name, {*TASKS} if "-v" in short else names)
+    return max(versions, key=lambda task: task.version)
+
+
+def task_of(identity: Identity) -> Task:
+    """Return the variant that stored numbers belong to.
+
+    Raises:
+        UnknownNameError: the catalogue has no such task, version, algorithm or preprocessing.
+        InvalidArgumentError: the task has no such variant.
+    """
+    changes: dict[str, Any] = dict(identity.options)
+    return get_task(identity.id).variant(**changes).fix(dict(identity.settings))
 
 
 __all__ = [
     "TASKS",
     "TESTING",
     "Instance",
+    "Problem",
     "Task",
     "decisive_names",
     "get_task",
+    "make_catalogue",
     "make_instances",
     "round_system",
+    "task_of",
     "work_of",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension
 
@@ -25,17 +26,18 @@ class Setting:
     low: float
     high: float
 
-    def validate(self, name: str, value: object) -> None:
-        """Check a value.
+    def validate(self, name: str, value: object) -> float:
+        """Return a value, checked.
 
         Raises:
             InvalidArgumentError: it is no number, or outside [low, high].
         """
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not self.low <= value <= self.high:  # type: ignore[operator]
+        number = as_number(value)
+        if number is None or not self.low <= number <= self.high:
             raise InvalidArgumentError(
                 f"setting {name!r} must be a number in [{self.low:g}, {self.high:g}], got {value!r}"
             )
+        return float(number)
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,8 @@ def check_settings(
     own: Mapping[str, Setting],
     searched: tuple[str, ...],
     settings: Mapping[str, object],
-) -> None:
-    """Check settings: known, in their range, and not searched at the same time.
+) -> dict[str, float]:
+    """Return settings, checked: known, in their range, and not searched at the same time.
 
     Args:
         problem: what they belong to, for messages.
@@ -123,6 +125,7 @@ def check_settings(
         raise InvalidArgumentError(
             f"`settings` must be a mapping from names to numbers, got {settings!r}"
         )
+    checked = {}
     for name, value in settings.items():
         if name in searched:
             raise InvalidArgumentError(
@@ -133,4 +136,5 @@ def check_settings(
             raise InvalidArgumentError(
                 f"`settings` of {problem} must be among: {free}; got {name}={value!r}"
             )
-        known[name].validate(name, value)
+        checked[name] = known[name].validate(name, value)
+    return checked

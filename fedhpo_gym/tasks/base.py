@@ -1,229 +1,149 @@
-"""What a task is: one federated problem whose hyperparameters are to be optimised."""
+"""What any tuning problem has, whether anything is trained for it or not."""
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
-import numpy as np
-
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.checks import as_integer
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
+from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.identity import Identity
+from fedhpo_gym.objectives import Objective, objectives_of
+from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.systems import CROSS_SILO, SystemModel
-from fedhpo_gym.tasks.algorithms import ALGORITHMS, Setting, check_settings
-
-PREPROCESSINGS = ("label_encoded", "standardized")
-OF_GRAPHS = ("community", "task")
-"""Partitions of graphs, whose features nothing may change."""
-
-# fmt: off
-STORED_ROUNDS = (
-    1, 2, 3, 4, 6, 9, 13, 19, 27, 38, 56, 81, 100, 125, 167, 200, 250, 320, 400, 500,
-)
-# fmt: on
-"""Rounds whose results tables hold: a growing step, with the rungs of the usual multi-fidelity
-ladders (81 and 500 divided by powers of 3, 500 by 2 and 4)."""
-
-SPARSE_ROUNDS = (1, 3, 6, 9, 13, 19, 27, 38, 56, 81, 125, 200, 320, 500)
-"""Rounds after which models are evaluated where an evaluation costs as much as training."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """A federated problem: data, model, algorithm, search space, and the budget to solve it.
+@dataclass(frozen=True, kw_only=True)
+class Problem(ABC):
+    """A tuning problem: what may be chosen, what is measured, and the budget to solve it.
+
+    A family says in a subclass what its problems are called and what is searched; families that
+    train nothing, such as the stored results of others, need no more than that. Subclasses are
+    frozen dataclasses with keyword fields: a problem is a literal.
 
     Attributes:
-        model: name of the model family.
-        dataset: name of the data set.
-        num_features: inputs per sample.
-        num_classes: number of classes.
-        num_parameters: size of the model that travels between clients and server; of the largest
-            one where configurations shape it.
-        client_space: client-side hyperparameters, as intervals.
-        fidelity_space: `round` and `client_sample_rate`, as intervals.
-        budget_s: simulated seconds of one HPO run.
+        fidelity_space: what an evaluation may be asked at, as intervals.
+        budget_s: simulated seconds of one run of an optimizer.
         citation: source of the problem.
-        num_clients: clients of the federation.
-        partition: how the data become clients: see `fl.partitions`.
-        algorithm: FL algorithm.
-        alpha: concentration of the LDA partition.
-        instance_alphas: concentrations that instances are drawn with (the paper's, where they give
-            a partition at all: every client has at least ten samples in every split).
-        preprocessing: "label_encoded" (the paper's) or "standardized".
-        settings: hyperparameters fixed, as (name, value) pairs, where they are not the
-            defaults; see `fix`.
-        model_settings: settings that the model reads, by name.
-        seeds: seeds of the repetitions that tables hold.
+        version: raised when what the problem's ids return changes.
+        seeds: seeds of the repetitions that an answer holds.
         system: where simulated time comes from.
-        architecture: hyperparameters that shape the model.
-        guess_loss: what a constant prediction reaches, where the loss is no cross-entropy; see
-            `chance_loss`.
-        tags: families the catalogue can be filtered by.
+        metrics: what an evaluation holds, in the order of its last axis.
+        splits: parts of the data that metrics are measured on, in the order of the axis before.
+        seen_splits: the splits whose metrics an agent may see; the others are for the record.
+        tags: families that the catalogue can be filtered by.
     """
 
-    model: str
-    dataset: str
-    num_features: int
-    num_classes: int
-    num_parameters: int
-    client_space: SearchSpace
+    options: ClassVar[tuple[str, ...]] = ()
+    """Fields that make a variant: arguments of `gymnasium.make`, and words on cards."""
+
     fidelity_space: SearchSpace
     budget_s: float
     citation: str
-    num_clients: int = 5
-    partition: str = "lda"
-    algorithm: str = "fedavg"
-    alpha: float = 0.5
-    instance_alphas: tuple[float, ...] = (0.1, 0.5, 0.7)
-    preprocessing: str = "label_encoded"
-    settings: tuple[tuple[str, float], ...] = ()
-    model_settings: tuple[tuple[str, Setting], ...] = ()
+    version: int = 0
     seeds: tuple[int, ...] = (1, 2, 3)
     system: SystemModel = CROSS_SILO
-    architecture: tuple[str, ...] = ()
-    guess_loss: float | None = None
+    metrics: tuple[MetricSpec, ...] = CLASSIFICATION
+    splits: tuple[str, ...] = SPLITS
+    seen_splits: tuple[str, ...] = ("train", "val")
     tags: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        """Refuse what no backend could honour.
+        """Refuse what no backend could honour; subclasses check their own fields, too.
 
         Raises:
-            UnknownNameError: the algorithm or preprocessing does not exist.
-            InvalidArgumentError: alpha is not a positive, finite number, a seed is negative, a
-                setting is unknown, searched, or out of its range, or features of graphs would be
-                changed.
+            InvalidArgumentError: the version is no non-negative integer, a seed is negative, or
+                metrics or splits do not fit together.
         """
-        if self.algorithm not in ALGORITHMS:
-            raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
-        if self.preprocessing not in PREPROCESSINGS:
-            raise unknown_name("preprocessing", self.preprocessing, PREPROCESSINGS)
-        if self.partition in OF_GRAPHS and self.preprocessing != PREPROCESSINGS[0]:
+        version = as_integer(self.version)
+        if version is None or version < 0:
             raise InvalidArgumentError(
-                f"`preprocessing` must be {PREPROCESSINGS[0]!r} for {self.name}, whose graphs are "
-                f"used as published, got {self.preprocessing!r}."
-            )
-        is_number = isinstance(self.alpha, int | float) and not isinstance(self.alpha, bool)
-        if not is_number or not 0 < self.alpha < math.inf:
-            raise InvalidArgumentError(
-                f"`alpha` must be a positive, finite number, got {self.alpha!r}."
+                f"`version` must be a non-negative integer, got {self.version!r}."
             )
         if not self.seeds or min(self.seeds) < 0:
             raise InvalidArgumentError(f"`seeds` must be non-negative, got {self.seeds!r}.")
-        self._check(dict(self.settings))
+        if not self.metrics or len(set(self.metric_names)) < len(self.metrics):
+            raise InvalidArgumentError(
+                f"`metrics` must be at least one, with different names, got {self.metric_names!r}."
+            )
+        if not set(self.seen_splits) <= set(self.splits):
+            raise InvalidArgumentError(
+                f"`seen_splits` must be among {self.splits!r}, got {self.seen_splits!r}."
+            )
 
     @property
+    @abstractmethod
     def name(self) -> str:
-        """Model and data set, as in environment ids."""
-        return f"{self.model}-{self.dataset}"
+        """What the problem is called in ids, without its version: no two problems share it."""
+
+    @property
+    @abstractmethod
+    def space(self) -> SearchSpace:
+        """The configurations."""
+
+    @property
+    def key(self) -> str:
+        """Name and version: a catalogue holds it once."""
+        return f"{self.name}-v{self.version}"
 
     @property
     def id(self) -> str:
         """Environment id."""
-        return f"FedHPO-{self.name}-v0"
-
-    @property
-    def round_id(self) -> str:
-        """Id of the environment in which a step is some rounds of one course."""
-        return f"FedHPO-DAC-{self.name}-v0"
-
-    @property
-    def round_preprocessing(self) -> str:
-        """Preprocessing of round environments, unless asked otherwise.
-
-        Tables are standardized there: on features as they come, a course is lost at thousands of
-        nats after one bold step, and no table of results binds us to them.
-        """
-        return "standardized" if "tabular-data" in self.tags else self.preprocessing
-
-    @property
-    def chance_loss(self) -> float:
-        """Loss of the best constant prediction where all classes are equally frequent.
-
-        ln(classes) nats for a cross-entropy; other losses have another, and another unit.
-        """
-        return math.log(self.num_classes) if self.guess_loss is None else self.guess_loss
-
-    @property
-    def space(self) -> SearchSpace:
-        """Search space of the configurations: client-side dimensions, then the algorithm's."""
-        added = ALGORITHMS[self.algorithm].dimensions
-        return SearchSpace((*self.client_space.dimensions, *added))
-
-    def parameters_of(self, configuration: Mapping[str, Value]) -> int:
-        """Return the size of the model of a configuration: it decides what a message costs.
-
-        A family whose `architecture` is not empty overrides it.
-        """
-        del configuration
-        return self.num_parameters
-
-    @property
-    def all_settings(self) -> dict[str, float]:
-        """All hyperparameters fixed: defaults, and what differs from them."""
-        defaults = {name: setting.default for name, setting in self._own_settings.items()}
-        return {**defaults, **dict(self.settings)}
-
-    def _check(self, settings: Mapping[str, object]) -> None:
-        problem = f"{self.algorithm} on {self.name}"
-        check_settings(problem, self._own_settings, self.space.names, settings)
-
-    @property
-    def _own_settings(self) -> dict[str, Setting]:
-        """The settings that the algorithm or the model reads."""
-        return {**ALGORITHMS[self.algorithm].settings, **dict(self.model_settings)}
-
-    @property
-    def max_round(self) -> int:
-        """Rounds of a full-fidelity evaluation."""
-        return int(self.fidelity_space["round"].high)
-
-    @property
-    def evaluated_rounds(self) -> tuple[int, ...]:
-        """Rounds after which models are evaluated; the best round is one of them."""
-        return tuple(int(r) for r in self.fidelity_space["round"].grid)
-
-    def stored_fidelity_space(self) -> SearchSpace:
-        """Return the fidelities that tables hold: some rounds, all client sample rates."""
-        full = self.fidelity_space["round"]
-        last = self.max_round
-        kept = tuple(r for r in self.evaluated_rounds if r in STORED_ROUNDS or r == last)
-        stored = replace(full, low=kept[0], high=kept[-1], values=kept, bins=None)
-        return SearchSpace((stored, self.fidelity_space["client_sample_rate"].discretized()))
+        return f"FedHPO-{self.key}"
 
     @property
     def table_name(self) -> str:
-        """Name of the table that holds this variant; defaults are left out."""
-        parts = [self.name, self.algorithm]
-        if self.alpha != 0.5:
-            parts.append(f"alpha{_digits(self.alpha)}")
-        if self.preprocessing != "label_encoded":
-            parts.append(self.preprocessing)
-        parts += [f"{name}{_digits(value)}" for name, value in self.settings]
-        return "-".join(parts)
+        """Stem of the files that hold this variant; version 0 is left out."""
+        return self.key if self.version else self.name
 
-    def fix(self, settings: Mapping[str, float]) -> Task:
-        """Return the task with more hyperparameters fixed.
+    @property
+    def all_settings(self) -> Mapping[str, float]:
+        """All hyperparameters fixed, by name."""
+        return {}
 
-        Raises:
-            InvalidArgumentError: one is unknown, in the search space, or out of its range.
-        """
-        self._check(settings)
-        defaults = {name: setting.default for name, setting in self._own_settings.items()}
-        merged = {**dict(self.settings), **{name: float(v) for name, v in settings.items()}}
-        kept = {name: value for name, value in merged.items() if value != defaults.get(name)}
-        return self.variant(settings=tuple(sorted(kept.items())))
+    @property
+    def identity(self) -> Identity:
+        """What stored numbers of this variant belong to."""
+        return Identity(
+            name=self.table_name,
+            task=self.name,
+            version=self.version,
+            options=tuple((name, getattr(self, name)) for name in self.options),
+            settings=tuple(sorted(self.all_settings.items())),
+        )
 
-    def variant(self, **changes: object) -> Task:
-        """Return the task with some fields replaced.
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the metrics, in the order of their axis."""
+        return tuple(metric.name for metric in self.metrics)
+
+    @property
+    def objectives(self) -> Mapping[str, Objective]:
+        """What can be optimised or constrained, by name."""
+        return _objectives(self.metrics, self.splits)
+
+    def stored_fidelity_space(self) -> SearchSpace:
+        """Return the fidelities that tables hold: a grid of every dimension."""
+        return self.fidelity_space.discretized()
+
+    def variant(self, **changes: Any) -> Self:
+        """Return the problem with some fields replaced.
 
         Raises:
             UnknownNameError: see `__post_init__`.
             InvalidArgumentError: see `__post_init__`.
         """
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return replace(self, **changes)
 
 
-def _digits(value: float) -> str:
-    """Write all digits and no exponent: names differ when values do, "-" only separates parts."""
-    return np.format_float_positional(value, trim="-")
+@lru_cache(maxsize=64)
+def _objectives(
+    metrics: tuple[MetricSpec, ...], splits: tuple[str, ...]
+) -> Mapping[str, Objective]:
+    return MappingProxyType({o.name: o for o in objectives_of(metrics, splits)})

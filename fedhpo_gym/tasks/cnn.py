@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tasks.base import SPARSE_ROUNDS, Task
+from fedhpo_gym.tasks.federated import SPARSE_ROUNDS, Task
 
 PAPER = "Wang et al.: FedHPO-Bench (2022), Tables 1, 7, 8"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.systems import CROSS_DEVICE
-from fedhpo_gym.tasks.base import SPARSE_ROUNDS, Task
+from fedhpo_gym.tasks.federated import SPARSE_ROUNDS, Task
 from fedhpo_gym.tasks.logistic_regression import BUDGET_S, CLIENT_SPACE
 
 PAPER = "Wang et al.: FedHPO-Bench (2022), Tables 1, 7, Appendix H.1"

@@ -7,7 +7,7 @@ spaces: `learning_rate@0` is the learning rate of client 0.
 from __future__ import annotations
 
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tasks.base import SPARSE_ROUNDS, Task
+from fedhpo_gym.tasks.federated import SPARSE_ROUNDS, Task
 
 PAPER = "Wang et al.: FedHPO-Bench (2022), Tables 1, 7, 8"
 NUM_CLIENTS = 5

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.tasks.base import Task
+from fedhpo_gym.tasks.federated import Task
 
 TRAIN_SEEDS = tuple(range(100, 132))
 TEST_SEEDS = tuple(range(1000, 1016))
@@ -90,15 +91,16 @@ def _instance(pair: Sequence[float]) -> Instance:
         alpha, seed = pair
     except (TypeError, ValueError):
         alpha, seed = math.nan, -1
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    number = as_integer(seed)
+    if number is None or number < 0:
         raise InvalidArgumentError(
             f"`instances` must hold (alpha, seed) pairs with non-negative whole seeds, got {pair!r}"
         )
-    return Instance(_alpha(alpha), seed)
+    return Instance(_alpha(alpha), number)
 
 
 def _alpha(value: object) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:  # type: ignore[operator]
+    number = as_number(value)
+    if number is None or not 0 < number < math.inf:
         raise InvalidArgumentError(f"`alpha` must be a positive, finite number, got {value!r}")
-    return float(value)  # type: ignore[arg-type]
+    return float(number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tasks.base import Task
+from fedhpo_gym.tasks.federated import Task
 
 PAPER = "Wang et al.: FedHPO-Bench (2022), Tables 1, 7, 8"
 OURS = "problem of this suite on data of scikit-learn, space of the LR rows of FedHPO-Bench Table 8"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.tasks.base import Task
+from fedhpo_gym.tasks.federated import Task
 from fedhpo_gym.tasks.logistic_regression import FIDELITY_SPACE, LR_TASKS
 
 CLIENT_SPACE = SearchSpace(
@@ -23,7 +23,7 @@ CLIENT_SPACE = SearchSpace(
 BUDGET_S = 43_200.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PerceptronTask(Task):
     """A task whose configurations choose depth and width of the model."""
 

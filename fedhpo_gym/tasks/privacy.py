@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import NO_PRIVACY, PrivacyLedger, PrivacyLedgers, gaussian_ledger
 from fedhpo_gym.space import Value
-from fedhpo_gym.tasks.base import Task
+from fedhpo_gym.tasks.federated import Task
 
 DELTA: Final = 1e-5
 """The delta at which epsilon is stated."""

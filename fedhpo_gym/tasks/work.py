@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import SystemModel, Work
-from fedhpo_gym.tasks.base import Task
+from fedhpo_gym.tasks.federated import Task
 
 EPOCHS, BATCH_SIZE = "step_size", "batch_size"
 

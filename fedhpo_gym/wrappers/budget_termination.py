@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError
 
 
@@ -104,8 +105,8 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
 def _checked(name: str, value: float) -> float:
     """Return a budget: a number of seconds, or a whole number of rounds or trials."""
     whole = name != "budget_s"
-    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf or (whole and value != int(value)):
+    number = as_number(value)
+    if number is None or not 0 < number < math.inf or (whole and number != int(number)):
         rule = "a positive whole number" if whole else "positive and finite"
         raise InvalidArgumentError(f"`{name}` must be {rule}, got {value!r}")
-    return value
+    return number

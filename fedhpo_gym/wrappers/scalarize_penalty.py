@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 
 
@@ -94,17 +95,14 @@ def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tup
         raise InvalidArgumentError(
             f"constraint {name!r} must be a limit or {{'limit': .., 'weight': ..}}, got {record!r}"
         )
-    limit, weight = record["limit"], record.get("weight", 1.0)
-    if not _is_finite(limit):
-        raise InvalidArgumentError(f"limit of constraint {name!r} must be finite, got {limit!r}")
-    if not (_is_finite(weight) and weight >= 0):
+    limit, weight = as_number(record["limit"]), as_number(record.get("weight", 1.0))
+    if limit is None or not math.isfinite(limit):
         raise InvalidArgumentError(
-            f"weight of constraint {name!r} must be finite and not negative, got {weight!r}"
+            f"limit of constraint {name!r} must be finite, got {record['limit']!r}"
+        )
+    if weight is None or not 0 <= weight < math.inf:
+        raise InvalidArgumentError(
+            f"weight of constraint {name!r} must be finite and not negative, "
+            f"got {record['weight']!r}"
         )
     return float(limit), float(weight)
-
-
-def _is_finite(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)

@@ -40,7 +40,7 @@ def test_stored_numbers_answer_tables_first(folder: Path, files: list[str], expe
 
 
 def test_without_numbers_nothing_trains_unasked() -> None:
-    with pytest.raises(MissingDataError, match=r"fedhpo-gym build FedHPO-LR-CreditG .*0\.123"):
+    with pytest.raises(MissingDataError, match=r"fedhpo-gym build FedHPO-LR-CreditG-v0 .*0\.123"):
         gym.make("FedHPO-LR-CreditG-v0", alpha=0.123)
 
 

@@ -93,6 +93,6 @@ def test_a_missing_table_names_the_command_that_builds_it(
         make_backend("tabular", get_task("LR-Car").variant(**variant))
     (command,) = re.findall(r"`fedhpo-gym (build [^`]*)`", str(caught.value))
     parsed = make_parser().parse_args(command.split())
-    assert parsed.id == "FedHPO-LR-Car"
+    assert parsed.id == "FedHPO-LR-Car-v0"
     assert parsed.algorithm == variant.get("algorithm", "fedavg")
-    assert parsed.alpha == variant.get("alpha")
+    assert parsed.alpha == variant.get("alpha", 0.5)

@@ -19,8 +19,10 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.building import build_table, workers
+from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.tables import Table
 from tiny_table import tiny_folder, tiny_task
 
@@ -296,3 +298,11 @@ def test_the_card_says_where_its_numbers_come_from() -> None:
 def test_a_build_needs_a_worker(number: int, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=rf"`workers`.*at least 1.*{number}"):
         build_table(TASK, tmp_path, workers=number)
+
+
+def test_a_task_with_other_metrics_than_were_measured_is_not_stored_under_wrong_names() -> None:
+    measured = np.zeros((1, 2, 3, 3, 3))
+    rounds, samples = np.array([1, 2]), np.ones((3, 3), np.int64)
+    for axes in ((SPLITS, METRICS[:2]), (("val", "test"), METRICS)):
+        with pytest.raises(InvalidArgumentError, match="`axes` must name 3 splits and 3 metrics"):
+            list(encode_curves(measured, rounds, rounds, samples, axes))

@@ -249,7 +249,8 @@ def test_the_card_says_what_is_there_and_what_is_not(built: Path) -> None:
     assert "not drawn" in card["missing"]
     assert f"0 of {SIZE}" in card["missing"]
     assert card["build_command"] == (
-        "fedhpo-gym build FedHPO-LR-BreastCancer --algorithm fedavg "
+        "fedhpo-gym build FedHPO-LR-BreastCancer-v0 --algorithm fedavg --alpha 0.5 "
+        "--preprocessing label_encoded "
         f"--sample {SIZE} --rounds {ROUNDS} --rates 0.4,1.0"
     )
     assert {"hardware", "data_fingerprint", "engine_version", "data_licence", "seeds"} <= set(card)

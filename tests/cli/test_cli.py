@@ -15,7 +15,8 @@ from fake_env import ID, FakeEnv, fake_environments
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import BAD, ERROR, INTERRUPTED, main
 from fedhpo_gym.space.dimension import Dimension
-from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks import Task, get_task
+from made_up_table import write_made_up_table
 
 __all__ = ["fake_environments"]
 
@@ -198,15 +199,26 @@ def test_list_names_ids_sizes_and_backends(
 
 
 def test_list_says_how_stored_variants_are_made(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from fedhpo_gym.cli import listing
 
-    names = ("LR-CreditG-fedavg", "LR-CreditG-fedopt-alpha0.1", "GNN-Cora-nbafl-epsilon10")
-    monkeypatch.setattr(listing, "list_tables", lambda: names[:2])
-    monkeypatch.setattr(listing, "list_surrogates", lambda: names)
+    monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path))
+    mine = get_task("LR-CreditG").variant(algorithm="fedopt", alpha=0.1).identity
+    card = write_made_up_table(tmp_path)  # of a task that is not in the catalogue
+    content = json.loads(card.read_text(encoding="utf-8"))
+    renamed = {**content, **mine.to_card(), "name": "any-name"}
+    (tmp_path / "any-name.table.json").write_text(json.dumps(renamed), encoding="utf-8")
+    del content["task"]
+    (tmp_path / "older.table.json").write_text(json.dumps(content), encoding="utf-8")
+    names = ("LR-CreditG-fedavg", "any-name", "GNN-Cora-nbafl-epsilon10", "LR-MadeUp-fedavg")
+    monkeypatch.setattr(listing, "list_tables", lambda: ("any-name", "older", *names[3:]))
+    monkeypatch.setattr(listing, "list_surrogates", lambda: names[:3])
     assert main(["list"]) == 0
-    variants = capsys.readouterr().out.partition("Variants")[2].partition("\n\n")[2]
+    out = capsys.readouterr().out
+    assert "Not listed: Unknown task 'FedHPO-LR-MadeUp-v0'" in out
+    assert f"Not listed: {tmp_path / 'older.table.json'} is not a table card" in out
+    variants = out.partition("Variants")[2].partition("\n\n")[2]
     rows = [" ".join(line.split()) for line in variants.partition("\n\n")[0].splitlines()]
     assert rows[1:] == [
         "FedHPO-GNN-Cora-v0 algorithm='nbafl', settings={'epsilon': 10} surrogate",
@@ -255,7 +267,7 @@ def test_build_passes_its_arguments_on(
 def test_surrogate_names_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _module(monkeypatch, "fedhpo_gym.fitting.fit", fit_surrogate=lambda name: f"{name}!")
+    _module(monkeypatch, "fedhpo_gym.fitting.fit", fit_surrogate=lambda wanted: f"{wanted.name}!")
     assert main(["surrogate", SHORT, "--algorithm", "fedopt"]) == 0
     assert capsys.readouterr().out == "LR-CreditG-fedopt!\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,9 @@ from fedhpo_gym.fitting.candidates import CANDIDATES
 from fedhpo_gym.surrogates import Surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.surrogates.surrogate import write_surrogate
 from fedhpo_gym.tables import Table
-from made_up_table import NAME, ROUNDS, SEEDS, SPACE
+from made_up_table import IDENTITY, NAME, ROUNDS, SEEDS, SPACE
 
-COMMAND = "fedhpo-gym surrogate FedHPO-LR-MadeUp --algorithm fedavg"
+COMMAND = f"fedhpo-gym surrogate {IDENTITY.arguments}"
 BETWEEN = {"learning_rate": 0.0317, "batch_size": 23}
 
 
@@ -140,9 +141,10 @@ def test_it_is_listed() -> None:
 
 @pytest.mark.usefixtures("tables")
 def test_a_missing_one_names_the_command() -> None:
-    with pytest.raises(MissingDataError, match="FedHPO-LR-Nothing --algorithm fedopt"):
-        open_surrogate("LR-Nothing-fedopt")
-    with pytest.raises(MissingDataError, match="`fedhpo-gym surrogate`"):
+    nothing = replace(IDENTITY, name="LR-Nothing-fedopt")
+    with pytest.raises(MissingDataError, match=f"'LR-Nothing-fedopt'.*`{COMMAND}`"):
+        open_surrogate(nothing)
+    with pytest.raises(MissingDataError, match="`fedhpo-gym surrogate ID`"):
         open_surrogate("nonsense")
 
 
@@ -165,7 +167,7 @@ def test_a_damaged_file_names_the_command(
     assert str(arrays) in str(caught.value)
 
 
-@pytest.mark.parametrize("field", ["format", "sha256", "model", "space"])
+@pytest.mark.parametrize("field", ["format", "sha256", "model", "space", "task", "version"])
 def test_a_damaged_card_is_named(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
@@ -173,8 +175,8 @@ def test_a_damaged_card_is_named(
     content = json.loads(card.read_text(encoding="utf-8"))
     del content[field]
     card.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(DamagedDataError, match=card.name):
-        open_surrogate(NAME)
+    with pytest.raises(DamagedDataError, match=f"{card.name}.*{COMMAND}"):
+        open_surrogate(IDENTITY)
 
 
 def test_a_card_of_another_model_is_refused(

@@ -73,11 +73,13 @@ def write_made_up_sample(folder: Path, clients: int = 5, name: str = NAME) -> Sa
         replace(rates, low=RATES[0], high=RATES[-1], values=RATES),
     )
     card = {
-        "name": name,
+        **replace(TASK.identity, name=name).to_card(),
         "space": space.to_dict(),
         "fidelity_space": SearchSpace(fidelity).to_dict(),
         "seeds": list(SEEDS),
         "num_samples": samples.tolist(),
+        "splits": list(SPLITS),
+        "metrics": list(METRICS),
         "courses": COUNT,
         "missing": "everything: it is made up",
         "build_command": "fedhpo-gym build FedHPO-LR-CreditG --sample 40",

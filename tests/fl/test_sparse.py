@@ -13,7 +13,7 @@ pytest.importorskip("sklearn")
 from fedhpo_gym.building.encoding import encode_curves  # noqa: E402
 from fedhpo_gym.datasets.records import Dataset, SparseRows, make_dataset  # noqa: E402
 from fedhpo_gym.evaluation.best import best_rounds  # noqa: E402
-from fedhpo_gym.evaluation.records import Evaluation, Fidelity  # noqa: E402
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
@@ -121,7 +121,9 @@ def test_users_with_too_few_samples_leave_splits_empty_and_nothing_undefined(
     assert (
         OBJECTIVES["fairness_worst"].compute(answer, NO_PRIVACY) == metrics[0, present, 1, 1].min()
     )
-    for name, codes in encode_curves(curves.metrics, curves.rounds, np.array([1, 5]), samples):
+    for name, codes in encode_curves(
+        curves.metrics, curves.rounds, np.array([1, 5]), samples, (SPLITS, METRICS)
+    ):
         assert codes.dtype.kind == "u", name
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.store import WHICH, write_table
 
 NAME = "LR-MadeUp-fedavg"
+IDENTITY = Identity(NAME, "LR-MadeUp", 0, (("algorithm", "fedavg"), ("alpha", 0.5)))
 ROUNDS = (1, 3, 10, 40)
 SEEDS = (1, 2)
 SAMPLES = np.array(
@@ -52,12 +54,14 @@ def write_made_up_table(folder: Path) -> Path:
         )
     )
     card = {
-        "name": NAME,
+        **IDENTITY.to_card(),
         "space": SPACE.discretized().to_dict(),
         "fidelity_space": fidelity.to_dict(),
         "seeds": list(SEEDS),
         "num_samples": SAMPLES.tolist(),
+        "splits": list(SPLITS),
+        "metrics": list(METRICS),
         "licence": "Apache-2.0",
-        "build_command": "fedhpo-gym build FedHPO-LR-MadeUp --algorithm fedavg",
+        "build_command": "fedhpo-gym build FedHPO-LR-MadeUp-v0 --algorithm fedavg",
     }
     return write_table(folder, card, arrays)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedhpo_gym.errors import UnknownNameError
 from fedhpo_gym.tables import codec
 
 ONE = np.array(1)
@@ -92,3 +93,14 @@ def test_accuracies_use_the_samples_of_each_client() -> None:
     samples = np.array([4, 10])
     codes = codec.encode("accuracy", np.array([[0.75, 0.3], [1.0, 0.0]]), samples)
     assert codes.tolist() == [[3, 3], [4, 0]]
+
+
+def test_a_metric_without_a_code_is_refused() -> None:
+    samples = np.array([4])
+    for use in (
+        lambda: codec.dtype("stars", samples),
+        lambda: codec.encode("stars", np.ones(1), samples),
+        lambda: codec.decode("stars", np.ones(1, np.uint8), samples),
+    ):
+        with pytest.raises(UnknownNameError, match="stored metric 'stars'"):
+            use()

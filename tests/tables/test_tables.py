@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedhpo_gym.errors import (
     OffGridError,
 )
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
+from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import Table, codec, list_tables, open_table
 from fedhpo_gym.tables.locate import ENV_VAR
@@ -27,6 +29,7 @@ from fedhpo_gym.tasks import Task
 from tiny_table import tiny  # noqa: F401 - a fixture
 
 NAME = "LR-CreditG-fedavg"
+IDENTITY = Identity(NAME, "LR-CreditG", 0, (("algorithm", "fedavg"), ("alpha", 0.5)))
 SPACE = SearchSpace(
     (
         Dimension("learning_rate", 0.1, 1.0, "float", values=(0.1, 1.0)),
@@ -59,14 +62,22 @@ def made() -> tuple[dict[str, Any], dict[str, Any]]:
                 values = rng.uniform(0, 1, (3, *GRID, 2))
                 arrays[f"{which}_{split}_{metric}"] = codec.encode(metric, values, SAMPLES[..., s])
     card = {
-        "name": NAME,
+        **IDENTITY.to_card(),
         "space": SPACE.to_dict(),
         "fidelity_space": FIDELITY.to_dict(),
         "seeds": list(SEEDS),
         "num_samples": SAMPLES.tolist(),
-        "build_command": "fedhpo-gym build FedHPO-LR-CreditG --algorithm fedavg",
+        "splits": list(SPLITS),
+        "metrics": list(METRICS),
+        "build_command": "fedhpo-gym build FedHPO-LR-CreditG-v0 --algorithm fedavg",
     }
     return card, arrays
+
+
+NOWHERE = Identity(
+    "LR-Nope-v3-fedopt-alpha0.7", "LR-Nope", 3, (("algorithm", "fedopt"), ("alpha", 0.7))
+)
+"""Nobody has stored it."""
 
 
 @pytest.fixture
@@ -224,7 +235,7 @@ def test_damaged_arrays_are_never_read(folder: Path, damage: Callable[[bytes], b
     with pytest.raises(DamagedDataError) as caught:
         table.evaluate(CONFIGURATION, Fidelity(3, 1.0), SEEDS)
     assert str(path) in str(caught.value)
-    assert_command_parses(str(caught.value), {"id": "FedHPO-LR-CreditG", "algorithm": "fedavg"})
+    assert_command_parses(str(caught.value), {"id": "FedHPO-LR-CreditG-v0", "algorithm": "fedavg"})
 
 
 def test_missing_arrays_are_damage_too(folder: Path) -> None:
@@ -232,7 +243,7 @@ def test_missing_arrays_are_damage_too(folder: Path) -> None:
     path.unlink()
     with pytest.raises(DamagedDataError, match=re.escape(str(path))) as caught:
         open_table(NAME).values("best", "val", "loss")
-    assert_command_parses(str(caught.value), {"id": "FedHPO-LR-CreditG"})
+    assert_command_parses(str(caught.value), {"id": "FedHPO-LR-CreditG-v0"})
 
 
 @pytest.mark.parametrize(
@@ -246,6 +257,14 @@ def test_missing_arrays_are_damage_too(folder: Path) -> None:
         without("space"),
         without("sha256"),
         without("build_command"),
+        without("name"),
+        without("splits"),
+        without("metrics"),
+        without("task"),
+        without("version"),
+        with_(version=-1),
+        with_(version="0"),
+        with_(settings=3),
         with_(format=99),
         with_(space={"dimensions": [{"name": "x"}]}),
         with_(space=3),
@@ -257,31 +276,52 @@ def test_a_damaged_card_is_never_used(folder: Path, damage: Callable[[bytes], by
     path = folder / f"{NAME}.table.json"
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DamagedDataError) as caught:
-        Table(path)
+        open_table(IDENTITY)
     assert str(path) in str(caught.value)
-    assert_command_parses(str(caught.value), {"id": "FedHPO-LR-CreditG", "algorithm": "fedavg"})
+    assert_command_parses(str(caught.value), {"id": "FedHPO-LR-CreditG-v0", "algorithm": "fedavg"})
+
+
+def test_a_card_that_does_not_say_what_it_belongs_to_says_so(folder: Path) -> None:
+    path = folder / f"{NAME}.table.json"
+    path.write_bytes(without("task")(path.read_bytes()))
+    with pytest.raises(DamagedDataError, match=r"lacks 'task'.*run `fedhpo-gym build FedHPO-LR"):
+        open_table(IDENTITY)
+
+
+def test_a_table_of_something_else_is_not_used(folder: Path) -> None:
+    assert open_table(NAME).identity == open_table(IDENTITY).identity == IDENTITY
+    path = folder / f"{NAME}.table.json"
+    path.write_bytes(with_(alpha=0.7)(path.read_bytes()))
+    with pytest.raises(DamagedDataError, match=r"alpha 0\.7.*not to `.*alpha 0\.5.*delete it"):
+        open_table(IDENTITY)
+
+
+def test_what_damages_a_card_names_the_command_of_whoever_asks(folder: Path) -> None:
+    (folder / f"{NAME}.table.json").write_text("{", encoding="utf-8")
+    other = replace(IDENTITY, task="LR-Other")
+    for wanted in (IDENTITY, other):
+        with pytest.raises(DamagedDataError, match=f"`fedhpo-gym build {wanted.id} "):
+            open_table(wanted)
 
 
 # --------------------------------------------------------------------------------- finding
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("wanted", "options"),
     [
-        ("LR-Nope-fedavg", {"id": "FedHPO-LR-Nope", "algorithm": "fedavg", "alpha": None}),
-        ("LR-Car-fedopt-alpha0.7", {"id": "FedHPO-LR-Car", "algorithm": "fedopt", "alpha": 0.7}),
-        ("LR-Car-fedavg-standardized", {"preprocessing": "standardized"}),
-        ("nonsense", {"id": "ID"}),
+        (NOWHERE, {"id": "FedHPO-LR-Nope-v3", "algorithm": "fedopt", "alpha": 0.7}),
+        (replace(NOWHERE, options=()), {"id": "FedHPO-LR-Nope-v3", "alpha": None}),
+        (replace(NOWHERE, settings=(("mu", 1e-05),)), {"settings": ["mu=1e-05"]}),
+        (NOWHERE.name, {"id": "ID", "alpha": None}),
     ],
 )
 @pytest.mark.usefixtures("folder")
 def test_a_missing_table_names_the_command_that_builds_it(
-    name: str, options: dict[str, Any]
+    wanted: str | Identity, options: dict[str, Any]
 ) -> None:
-    if name == "LR-Car-fedavg-standardized" and name in list_tables():
-        pytest.skip("it is embedded")
-    with pytest.raises(MissingDataError, match=repr(name)) as caught:
-        open_table(name)
+    with pytest.raises(MissingDataError, match=repr(NOWHERE.name)) as caught:
+        open_table(wanted)
     assert_command_parses(str(caught.value), options)
 
 

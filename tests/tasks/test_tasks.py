@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import FrozenInstanceError
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
+from fedhpo_gym import register_all
 from fedhpo_gym.cli import make_parser
 from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.datasets import SOURCES
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, UnknownNameError
-from fedhpo_gym.tables.naming import build_arguments
-from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, MissingDataError, UnknownNameError
+from fedhpo_gym.identity import Identity
+from fedhpo_gym.studies.environments import remake_environment, resolve_id
+from fedhpo_gym.surrogates import list_surrogates, open_surrogate
+from fedhpo_gym.tables import list_samples, list_tables, open_sample, open_table
+from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task, make_catalogue, task_of
 from fedhpo_gym.tasks.algorithms import ALGORITHMS
-from fedhpo_gym.tasks.base import STORED_ROUNDS
+from fedhpo_gym.tasks.federated import STORED_ROUNDS
 
 ALPHAS = (0.1, 0.5, 0.7, 1.0, 2, 1e-5, 0.1234567, 12345678.0, 1e20)
 VARIANTS = [
@@ -121,21 +128,21 @@ def test_stored_rounds_hold_the_rungs_of_multi_fidelity_ladders() -> None:
 
 
 def test_representative_tasks_exist() -> None:
-    assert set(TESTING) <= set(TASKS)
+    assert set(TESTING) <= {task.name for task in TASKS.values()}
 
 
 @pytest.mark.parametrize(
-    "name", ["LR-Car", "FedHPO-LR-Car", "FedHPO-LR-Car-v0", "MO-FedHPO-LR-Car-v0"]
+    "name", ["LR-Car", "LR-Car-v0", "FedHPO-LR-Car", "MO-FedHPO-LR-Car-v0", "FedHPO-DAC-LR-Car-v0"]
 )
 def test_a_task_answers_to_all_its_names(name: str) -> None:
-    assert get_task(name) is TASKS["LR-Car"]
+    assert get_task(name) is TASKS["LR-Car-v0"]
 
 
 def test_the_catalogue_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
-        TASKS["LR-Car"] = TASKS["LR-KC1"]  # type: ignore[index]
+        TASKS["LR-Car-v0"] = TASKS["LR-KC1-v0"]  # type: ignore[index]
     with pytest.raises(FrozenInstanceError):
-        TASKS["LR-Car"].alpha = 1.0  # type: ignore[misc]
+        TASKS["LR-Car-v0"].alpha = 1.0  # type: ignore[misc]
 
 
 def test_no_two_variants_share_a_table() -> None:
@@ -147,7 +154,7 @@ def test_no_two_variants_share_a_table() -> None:
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_the_command_that_builds_a_table_names_its_variant(changes: dict[str, Any]) -> None:
     task = get_task("LR-Car").variant(**changes)
-    words = f"build {build_arguments(task.table_name)}".split()
+    words = f"build {task.identity.arguments}".split()
     assert asked_task(make_parser().parse_args(words)) == task
 
 
@@ -163,7 +170,7 @@ def test_what_is_held_still_is_part_of_the_name(algorithm: str, settings: dict[s
     plain = get_task("LR-Car").variant(algorithm=algorithm)
     task = plain.fix(settings)
     assert task.table_name != plain.table_name
-    words = f"build {build_arguments(task.table_name)}".split()
+    words = f"build {task.identity.arguments}".split()
     assert asked_task(make_parser().parse_args(words)) == task
 
 
@@ -207,11 +214,6 @@ def test_settings_of_the_command_line_are_pairs(words: str) -> None:
     line = f"build FedHPO-LR-Car --algorithm nbafl {words}".split()
     with pytest.raises(InvalidArgumentError, match="--setting"):
         asked_task(make_parser().parse_args(line))
-
-
-@pytest.mark.parametrize("name", ["nonsense", "LR", "LR-Nope-fedavg", ""])
-def test_a_name_no_table_has_still_makes_a_command(name: str) -> None:
-    assert isinstance(build_arguments(name), str)
 
 
 @pytest.mark.parametrize(
@@ -284,3 +286,96 @@ def test_tasks_and_engine_offer_the_same_algorithms() -> None:
 def test_instances_are_drawn_alike_from_the_same_data(task: Task) -> None:
     twins = [t for t in TASKS.values() if t.dataset == task.dataset]
     assert {twin.instance_alphas for twin in twins} == {task.instance_alphas}
+
+
+# ---------------------------------------------------------------------------------- versions
+
+
+@pytest.fixture
+def two_versions(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, Task]]:
+    """A catalogue that holds two versions of a problem, the newer one first, registered."""
+    old = get_task("LR-BreastCancer-v0")
+    made = make_catalogue((old.variant(version=1, alpha=0.7), old, get_task("LR-Car-v0")))
+    monkeypatch.setattr("fedhpo_gym.tasks.TASKS", made)
+    before = set(gym.registry)
+    register_all(made.values())
+    yield made
+    for name in set(gym.registry) - before:
+        del gym.registry[name]
+
+
+def test_a_name_without_a_version_is_the_newest(two_versions: Mapping[str, Task]) -> None:
+    old, new = two_versions["LR-BreastCancer-v0"], two_versions["LR-BreastCancer-v1"]
+    for prefix in ("", "FedHPO-", "MO-FedHPO-", "FedHPO-DAC-", "MO-FedHPO-DAC-"):
+        assert get_task(f"{prefix}LR-BreastCancer") is new
+        assert get_task(f"{prefix}LR-BreastCancer-v1") is new
+        assert get_task(f"{prefix}LR-BreastCancer-v0") is old
+        assert get_task(f"{prefix}LR-Car") is two_versions["LR-Car-v0"]
+    with pytest.raises(UnknownNameError, match=r"LR-BreastCancer-v2.*'LR-BreastCancer-v[01]'"):
+        get_task("FedHPO-LR-BreastCancer-v2")
+
+
+OUT_OF_DATE = pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
+"""Gymnasium says so whenever a newer version is registered."""
+
+
+@OUT_OF_DATE
+def test_every_version_has_ids_and_numbers_of_its_own(two_versions: Mapping[str, Task]) -> None:
+    old, new = two_versions["LR-BreastCancer-v0"], two_versions["LR-BreastCancer-v1"]
+    assert (new.id, new.round_id) == ("FedHPO-LR-BreastCancer-v1", "FedHPO-DAC-LR-BreastCancer-v1")
+    assert {new.id, new.round_id, f"MO-{new.id}", f"MO-{new.round_id}"} <= set(gym.registry)
+    assert old.table_name == "LR-BreastCancer-fedavg"
+    assert new.table_name == "LR-BreastCancer-v1-fedavg-alpha0.7"
+    assert gym.make(old.id).unwrapped.task == old  # type: ignore[attr-defined]
+    command = f"'LR-BreastCancer-v1-.*`fedhpo-gym build {new.id} "
+    with pytest.raises(MissingDataError, match=command):
+        gym.make(new.id)
+    assert resolve_id("FedHPO-LR-BreastCancer") == new.id
+
+
+def test_studies_and_commands_know_versions(two_versions: Mapping[str, Task]) -> None:
+    old, new = two_versions["LR-BreastCancer-v0"], two_versions["LR-BreastCancer-v1"]
+    for wanted, words in ((new, "FedHPO-LR-BreastCancer"), (new, new.id), (old, old.id)):
+        assert asked_task(make_parser().parse_args(["build", words])) == wanted
+    for task in (old, new, new.variant(algorithm="nbafl").fix({"epsilon": 3})):
+        words = f"build {task.identity.arguments}".split()
+        assert asked_task(make_parser().parse_args(words)) == task
+        assert Identity.from_card(task.identity.to_card()) == task.identity
+        assert task_of(task.identity) == task
+
+
+@OUT_OF_DATE
+@pytest.mark.usefixtures("two_versions")
+def test_a_record_of_an_old_version_is_not_replayed_on_the_newest() -> None:
+    env = gym.make("FedHPO-LR-BreastCancer-v0")
+    assert env.spec is not None
+    spec = json.loads(env.spec.to_json())
+    assert spec["kwargs"]["task"] == "LR-BreastCancer-v0"
+    spec["kwargs"]["task"] = "LR-BreastCancer"  # as version 0.1.0 wrote it
+    again = remake_environment("FedHPO-LR-BreastCancer-v0", spec)
+    assert again.unwrapped.task == env.unwrapped.task  # type: ignore[attr-defined]
+
+
+def test_a_version_is_in_the_catalogue_once() -> None:
+    with pytest.raises(InvalidArgumentError, match="two LR-Car-v0"):
+        make_catalogue([get_task("LR-Car"), get_task("LR-Car").variant(alpha=0.1)])
+
+
+@pytest.mark.parametrize("version", [-1, True, 1.0, "1", None])
+def test_a_version_is_a_whole_number(version: object) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`version`.*non-negative integer"):
+        get_task("LR-Car").variant(version=version)
+
+
+STORED = (
+    *((open_table, name) for name in list_tables()),
+    *((open_sample, name) for name in list_samples()),
+    *((open_surrogate, name) for name in list_surrogates()),
+)
+
+
+@pytest.mark.parametrize(("open_", "name"), STORED)
+def test_what_a_card_says_leads_to_the_task_whose_files_these_are(open_: Any, name: str) -> None:
+    task = task_of(open_(name).identity)
+    assert task.table_name == name
+    assert open_(task.identity).name == name

@@ -117,7 +117,7 @@ class RoundArguments:
         Raises:
             InvalidArgumentError: torch cannot use the device.
             MissingDataError: the data set is not on this machine; says what to do.
-            needing: torch is not installed.
+            MissingDependencyError: torch is not installed.
         """
         with needing("really training, as round environments do,", "torch", "raw", "torch"):
             from fedhpo_gym.courses.running import RunningCourses, fingerprint

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS
@@ -283,13 +284,13 @@ def choose_instance(rng: np.random.Generator, number: int, options: dict[str, An
     """
     if not options or "instance" not in options:
         return int(rng.integers(number))
-    index = options["instance"]
-    is_index = isinstance(index, int | np.integer) and not isinstance(index, bool)
-    if not is_index or not 0 <= index < number:
+    index = as_integer(options["instance"])
+    if index is None or not 0 <= index < number:
         raise InvalidArgumentError(
-            f"`options['instance']` must be an integer in [0, {number}), got {index!r}"
+            f"`options['instance']` must be an integer in [0, {number}), "
+            f"got {options['instance']!r}"
         )
-    return int(index)
+    return index
 
 
 def describe_instance(process: RoundProcess, index: int) -> Info:

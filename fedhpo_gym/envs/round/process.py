@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.courses.base import Courses, CourseSnapshot, Report
 from fedhpo_gym.envs.round import observation, scales
 from fedhpo_gym.envs.round.controls import RATE, Controls
@@ -60,19 +61,20 @@ class RoundSettings:
     def __post_init__(self) -> None:
         """Check every field."""
         for name in ("rounds_per_step", "horizon", "history"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            whole = as_integer(value := getattr(self, name))
+            if whole is None or whole < 1:
                 raise InvalidArgumentError(f"`{name}` must be an integer >= 1, got {value!r}")
+            object.__setattr__(self, name, whole)
         if self.horizon % self.rounds_per_step:
             raise InvalidArgumentError(
                 f"`horizon` must be a multiple of rounds_per_step={self.rounds_per_step}, "
                 f"got {self.horizon}"
             )
         for name in ("budget_s", "reward_scale", "time_price", "divergence_penalty"):
-            value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not 0 <= value < math.inf:
+            number = as_number(value := getattr(self, name))
+            if number is None or not 0 <= number < math.inf:
                 raise InvalidArgumentError(f"`{name}` must be finite and >= 0, got {value!r}")
+            object.__setattr__(self, name, number)
         if not self.budget_s:
             raise InvalidArgumentError("`budget_s` must be positive, got 0")
         self._check_names()

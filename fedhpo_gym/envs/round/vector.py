@@ -10,6 +10,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.envs.arguments import from_names
 from fedhpo_gym.envs.batched.base import Actions, BatchedVectorEnv, Seeds, StepOutcome
 from fedhpo_gym.envs.batched.layout import Indices, Mask, Observations
@@ -60,11 +61,12 @@ def make_round_vector_env(
             "`render_mode` must be None for a vector environment, got "
             f"{render_mode!r}; draw one environment made by `gymnasium.make`"
         )
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+    count = as_integer(num_envs)
+    if count is None or count < 1:
         raise InvalidArgumentError(f"`num_envs` must be an integer >= 1, got {num_envs!r}")
     _check_info_keys(info_keys)
     process, fingerprint = from_names(RoundArguments, arguments, (*OF_FORM, *OF_VECTORS)).open(
-        num_envs
+        count
     )
     return RoundVectorEnv(
         process,

@@ -1,0 +1,209 @@
+"""What a federated problem adds: data, a model, an algorithm, and clients that train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+
+from fedhpo_gym.checks import as_number
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.identity import OPTIONS
+from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.tasks.algorithms import ALGORITHMS, Setting, check_settings
+from fedhpo_gym.tasks.base import Problem
+
+PREPROCESSINGS = ("label_encoded", "standardized")
+OF_GRAPHS = ("community", "task")
+"""Partitions of graphs, whose features nothing may change."""
+
+# fmt: off
+STORED_ROUNDS = (
+    1, 2, 3, 4, 6, 9, 13, 19, 27, 38, 56, 81, 100, 125, 167, 200, 250, 320, 400, 500,
+)
+# fmt: on
+"""Rounds whose results tables hold: a growing step, with the rungs of the usual multi-fidelity
+ladders (81 and 500 divided by powers of 3, 500 by 2 and 4)."""
+
+SPARSE_ROUNDS = (1, 3, 6, 9, 13, 19, 27, 38, 56, 81, 125, 200, 320, 500)
+"""Rounds after which models are evaluated where an evaluation costs as much as training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Problem):
+    """A federated problem; its fidelities are `round` and `client_sample_rate`.
+
+    Attributes:
+        model: name of the model family.
+        dataset: name of the data set.
+        num_features: inputs per sample.
+        num_classes: number of classes.
+        num_parameters: size of the model that travels between clients and server; of the largest
+            one where configurations shape it.
+        client_space: client-side hyperparameters, as intervals.
+        num_clients: clients of the federation.
+        partition: how the data become clients: see `fl.partitions`.
+        algorithm: FL algorithm.
+        alpha: concentration of the LDA partition.
+        instance_alphas: concentrations that instances are drawn with (the paper's, where they give
+            a partition at all: every client has at least ten samples in every split).
+        preprocessing: "label_encoded" (the paper's) or "standardized".
+        settings: hyperparameters fixed, as (name, value) pairs, where they are not the
+            defaults; see `fix`.
+        model_settings: settings that the model reads, by name.
+        architecture: hyperparameters that shape the model.
+        guess_loss: what a constant prediction reaches, where the loss is no cross-entropy; see
+            `chance_loss`.
+        stored_rounds: rounds that tables hold, of those after which models are evaluated; the last
+            round is always held.
+    """
+
+    options: ClassVar[tuple[str, ...]] = OPTIONS
+
+    model: str
+    dataset: str
+    num_features: int
+    num_classes: int
+    num_parameters: int
+    client_space: SearchSpace
+    num_clients: int = 5
+    partition: str = "lda"
+    algorithm: str = "fedavg"
+    alpha: float = 0.5
+    instance_alphas: tuple[float, ...] = (0.1, 0.5, 0.7)
+    preprocessing: str = "label_encoded"
+    settings: tuple[tuple[str, float], ...] = ()
+    model_settings: tuple[tuple[str, Setting], ...] = ()
+    architecture: tuple[str, ...] = ()
+    guess_loss: float | None = None
+    stored_rounds: tuple[int, ...] = STORED_ROUNDS
+
+    def __post_init__(self) -> None:
+        """Refuse what no backend could honour.
+
+        Raises:
+            UnknownNameError: the algorithm or preprocessing does not exist.
+            InvalidArgumentError: see `Problem`; alpha is not a positive, finite number, a setting
+                is unknown, searched, or out of its range, or features of graphs would be changed.
+        """
+        super().__post_init__()
+        if self.algorithm not in ALGORITHMS:
+            raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
+        if self.preprocessing not in PREPROCESSINGS:
+            raise unknown_name("preprocessing", self.preprocessing, PREPROCESSINGS)
+        if self.partition in OF_GRAPHS and self.preprocessing != PREPROCESSINGS[0]:
+            raise InvalidArgumentError(
+                f"`preprocessing` must be {PREPROCESSINGS[0]!r} for {self.name}, whose graphs are "
+                f"used as published, got {self.preprocessing!r}."
+            )
+        alpha = as_number(self.alpha)
+        if alpha is None or not 0 < alpha < math.inf:
+            raise InvalidArgumentError(
+                f"`alpha` must be a positive, finite number, got {self.alpha!r}."
+            )
+        object.__setattr__(self, "alpha", alpha)
+        self._checked(dict(self.settings))
+
+    @property
+    def name(self) -> str:
+        """Model and data set, as in environment ids."""
+        return f"{self.model}-{self.dataset}"
+
+    @property
+    def round_id(self) -> str:
+        """Id of the environment in which a step is some rounds of one course."""
+        return f"FedHPO-DAC-{self.key}"
+
+    @property
+    def round_preprocessing(self) -> str:
+        """Preprocessing of round environments, unless asked otherwise.
+
+        Tables are standardized there: on features as they come, a course is lost at thousands of
+        nats after one bold step, and no table of results binds us to them.
+        """
+        return "standardized" if "tabular-data" in self.tags else self.preprocessing
+
+    @property
+    def chance_loss(self) -> float:
+        """Loss of the best constant prediction where all classes are equally frequent.
+
+        ln(classes) nats for a cross-entropy; other losses have another, and another unit.
+        """
+        return math.log(self.num_classes) if self.guess_loss is None else self.guess_loss
+
+    @property
+    def space(self) -> SearchSpace:
+        """Search space of the configurations: client-side dimensions, then the algorithm's."""
+        added = ALGORITHMS[self.algorithm].dimensions
+        return SearchSpace((*self.client_space.dimensions, *added))
+
+    def parameters_of(self, configuration: Mapping[str, Value]) -> int:
+        """Return the size of the model of a configuration: it decides what a message costs.
+
+        A family whose `architecture` is not empty overrides it.
+        """
+        del configuration
+        return self.num_parameters
+
+    @property
+    def all_settings(self) -> dict[str, float]:
+        """All hyperparameters fixed: defaults, and what differs from them."""
+        defaults = {name: setting.default for name, setting in self._own_settings.items()}
+        return {**defaults, **dict(self.settings)}
+
+    def _checked(self, settings: Mapping[str, object]) -> dict[str, float]:
+        problem = f"{self.algorithm} on {self.name}"
+        return check_settings(problem, self._own_settings, self.space.names, settings)
+
+    @property
+    def _own_settings(self) -> dict[str, Setting]:
+        """The settings that the algorithm or the model reads."""
+        return {**ALGORITHMS[self.algorithm].settings, **dict(self.model_settings)}
+
+    @property
+    def max_round(self) -> int:
+        """Rounds of a full-fidelity evaluation."""
+        return int(self.fidelity_space["round"].high)
+
+    @property
+    def evaluated_rounds(self) -> tuple[int, ...]:
+        """Rounds after which models are evaluated; the best round is one of them."""
+        return tuple(int(r) for r in self.fidelity_space["round"].grid)
+
+    def stored_fidelity_space(self) -> SearchSpace:
+        """Return the fidelities that tables hold: some rounds, all client sample rates."""
+        full = self.fidelity_space["round"]
+        last = self.max_round
+        kept = tuple(r for r in self.evaluated_rounds if r in self.stored_rounds or r == last)
+        stored = replace(full, low=kept[0], high=kept[-1], values=kept, bins=None)
+        return SearchSpace((stored, self.fidelity_space["client_sample_rate"].discretized()))
+
+    @property
+    def table_name(self) -> str:
+        """See `Problem.table_name`; defaults are left out, too."""
+        parts = [super().table_name, self.algorithm]
+        if self.alpha != 0.5:
+            parts.append(f"alpha{_digits(self.alpha)}")
+        if self.preprocessing != "label_encoded":
+            parts.append(self.preprocessing)
+        parts += [f"{name}{_digits(value)}" for name, value in self.settings]
+        return "-".join(parts)
+
+    def fix(self, settings: Mapping[str, float]) -> Self:
+        """Return the task with more hyperparameters fixed.
+
+        Raises:
+            InvalidArgumentError: one is unknown, in the search space, or out of its range.
+        """
+        defaults = {name: setting.default for name, setting in self._own_settings.items()}
+        merged = {**dict(self.settings), **self._checked(settings)}
+        kept = {name: value for name, value in merged.items() if value != defaults.get(name)}
+        return self.variant(settings=tuple(sorted(kept.items())))
+
+
+def _digits(value: float) -> str:
+    """Write all digits and no exponent: names differ when values do, "-" only separates parts."""
+    return np.format_float_positional(value, trim="-")

@@ -1,0 +1,119 @@
+"""What any tuning problem has, shown on one for which nothing is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation import Evaluation, Fidelity
+from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
+from fedhpo_gym.identity import Identity
+from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES, performance_objective
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.tasks import TASKS, Problem, Task, get_task
+
+STARS = MetricSpec("squared_error", "stars^2", True, (0.0, 16.0))
+HITS = MetricSpec("hits", "1", False, (0.0, 0.5), complement="misses")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Problem):
+    """A problem whose results somebody else has published."""
+
+    suite: str
+
+    @property
+    def name(self) -> str:
+        """Name of the suite."""
+        return f"Recorded-{self.suite}"
+
+    @property
+    def space(self) -> SearchSpace:
+        """One number."""
+        return SearchSpace((Dimension("x", 0.0, 1.0, "float", bins=3),))
+
+
+def recorded(**changes: Any) -> Recorded:
+    """Return the problem, with other fields where they are given."""
+    fidelities = SearchSpace((Dimension("epoch", 1, 9, "int", bins=3, scope="fidelity"),))
+    fields = {"suite": "A", "fidelity_space": fidelities, "budget_s": 60.0, "citation": "nobody"}
+    return Recorded(**{**fields, **changes})
+
+
+def test_a_problem_needs_no_data_model_or_algorithm() -> None:
+    problem = recorded(metrics=(STARS, HITS), splits=("val", "test"), seen_splits=("val",))
+    assert (problem.id, problem.table_name) == ("FedHPO-Recorded-A-v0", "Recorded-A")
+    assert problem.variant(version=2).table_name == "Recorded-A-v2"
+    assert problem.metric_names == ("squared_error", "hits")
+    assert [d.grid for d in problem.stored_fidelity_space().dimensions] == [(1, 5, 9)]
+    identity = problem.identity
+    assert identity == Identity("Recorded-A", "Recorded-A", 0)
+    assert Identity.from_card(identity.to_card()) == identity
+    assert identity.arguments == problem.id
+
+
+def test_its_objectives_are_those_of_its_metrics() -> None:
+    problem = recorded(metrics=(STARS, HITS), splits=("val", "test"), seen_splits=("val",))
+    assert {*problem.objectives} - {*OBJECTIVES} == {
+        "val_squared_error", "val_misses", "test_squared_error", "test_misses",
+    }  # fmt: skip
+    assert not [name for name in problem.objectives if "fairness" in name or "loss" in name]
+    squared, misses = (problem.objectives[f"val_{name}"] for name in ("squared_error", "misses"))
+    assert (squared.unit, squared.minimize, squared.bounds) == ("stars^2", True, (0.0, 16.0))
+    assert (misses.unit, misses.minimize, misses.bounds) == ("1", True, (0.5, 1.0))
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.key)
+def test_federated_problems_have_the_named_objectives(task: Task) -> None:
+    assert isinstance(task, Problem)
+    assert list(task.objectives) == list(OBJECTIVES)
+    assert [o.bounds for o in task.objectives.values()] == [o.bounds for o in OBJECTIVES.values()]
+    assert task.metrics == CLASSIFICATION
+    assert set(task.seen_splits) < set(task.splits)
+
+
+def test_an_objective_reads_its_metric() -> None:
+    best = np.arange(9.0).reshape(1, 1, 3, 3) / 10
+    ones = np.ones((1, 1, 3), dtype=np.int64)
+    flags = np.zeros(1, dtype=np.bool_)
+    found = Evaluation(best, None, ones, np.ones(1, np.int64), flags, (1,), Fidelity(1, 1.0))
+    values = {
+        f"{split}_{measure}": performance_objective(split, measure).compute(found, NO_PRIVACY)
+        for split in ("train", "val", "test")
+        for measure in ("loss", "error", "f1")
+    }
+    assert values["train_loss"] == 0.0
+    assert values["val_error"] == pytest.approx(0.6)
+    assert values["test_f1"] == pytest.approx(0.8)
+
+
+def test_the_stored_rounds_are_the_tasks() -> None:
+    task = get_task("LR-CreditG").variant(stored_rounds=(2, 7, 9999))
+    assert task.stored_fidelity_space()["round"].grid == (2, 7, 500)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metrics": ()}, "`metrics` must be at least one"),
+        ({"metrics": (STARS, STARS)}, "`metrics` must be .* different names"),
+        ({"seen_splits": ("val", "secret")}, r"`seen_splits` must be among .*'secret'"),
+        ({"version": -1}, "`version`"),
+        ({"seeds": ()}, "`seeds`"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        recorded(**changes)
+
+
+@pytest.mark.parametrize("bounds", [(1.0, 0.0), (0.0, float("inf")), (float("nan"), 1.0)])
+def test_bounds_of_a_metric_are_finite_and_in_order(bounds: tuple[float, float]) -> None:
+    with pytest.raises(InvalidArgumentError, match="`bounds` must be finite and increasing"):
+        MetricSpec("x", "1", True, bounds)
+    assert STARS.worst == 16.0
+    assert HITS.worst == 0.0
