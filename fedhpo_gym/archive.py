@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import os
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.files import new_file, write_text
 
 
 def read_arrays(path: Path, sha256: str, repair: str) -> dict[str, NDArray[Any]]:
@@ -86,19 +88,20 @@ def write_archive(
         Path of the card.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{stem}.npz.part"
-    with zipfile.ZipFile(part, "w", zipfile.ZIP_LZMA) as archive:
-        for name in sorted(arrays):
-            member = zipfile.ZipInfo(f"{name}.npy")
-            member.compress_type = zipfile.ZIP_LZMA
-            with archive.open(member, "w") as handle:
-                np.lib.format.write_array(handle, arrays[name], allow_pickle=False)
-    digest = hashlib.sha256(part.read_bytes()).hexdigest()
-    content = {**card, "sha256": digest, "bytes": part.stat().st_size}
-    part.replace(folder / f"{stem}.npz")
-    card_part = folder / f"{stem}.json.part"
-    card_part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return card_part.replace(folder / f"{stem}.json")
+    with new_file(folder / f"{stem}.npz") as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
+            for name in sorted(arrays):
+                member = zipfile.ZipInfo(f"{name}.npy")
+                member.compress_type = zipfile.ZIP_LZMA
+                with archive.open(member, "w") as handle:
+                    np.lib.format.write_array(handle, arrays[name], allow_pickle=False)
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    content = {**card, "sha256": digest, "bytes": size}
+    path = folder / f"{stem}.json"
+    write_text(path, json.dumps(content, indent=1) + "\n")
+    return path
 
 
 @contextmanager

@@ -14,7 +14,9 @@ from fnmatch import fnmatchcase
 
 PACKAGE = "fedhpo_gym"
 MAX_LINES = 500
-LAYER_0 = frozenset({"archive", "errors", "evaluation", "seeding", "space", "version"})
+LAYER_0 = frozenset(
+    {"archive", "errors", "evaluation", "files", "processes", "seeding", "space", "version"}
+)
 EVERYTHING = frozenset({"*"})
 
 # What each part of the package may import from the package, besides itself and layer 0.
