@@ -9,6 +9,7 @@ under a name that ends with `.part` and that nothing reads.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import secrets
 import shutil
@@ -78,6 +79,37 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
         raise
     _sync(path.parent)
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[bool]:
+    """Wait until no other process writes to a folder in such a body, and keep the others waiting.
+
+    Gives whether that holds: some file systems, and systems, cannot lock a folder.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return True
+    return False
+
+
+def left_over(folder: Path, beginning: str) -> list[Path]:
+    """Return the temporary files for names that begin so; the sole writer of a folder may ask."""
+    return list(folder.glob(f".{glob.escape(beginning[:_KEPT])}*{SUFFIX}"))
 
 
 def _temporary(path: Path) -> Path:

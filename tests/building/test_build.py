@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pairs import arrays_of
+
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
@@ -95,7 +97,7 @@ def is_running(pid: int) -> bool:
 def assert_same_table(one: Path, two: Path) -> None:
     first, second = (Table(folder / f"{NAME}.table.json") for folder in (one, two))
     assert first.sha256 == second.sha256
-    arrays = [folder / f"{NAME}.table.npz" for folder in (one, two)]
+    arrays = [arrays_of(folder / f"{NAME}.table.json") for folder in (one, two)]
     assert arrays[0].read_bytes() == arrays[1].read_bytes()
     dated = {"created", "hardware", "software"}
     cards = [{k: v for k, v in table.card.items() if k not in dated} for table in (first, second)]
