@@ -84,6 +84,17 @@ def test_a_run_that_is_there_is_not_done_again(
     assert len(records(tmp_path)) == 5, "other settings are other runs"
 
 
+def test_a_report_follows_no_link_that_was_laid_in_its_way(tmp_path: Path) -> None:
+    run(tmp_path, seeds=1)
+    victim = tmp_path / "victim"
+    victim.write_text("precious", encoding="utf-8")
+    for name in ("report.html", "report.html.part"):
+        (tmp_path / name).symlink_to(victim)
+    assert main(["report", str(tmp_path)]) == 0
+    assert victim.read_text(encoding="utf-8") == "precious"
+    assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_call_leaves_whole_records_and_resumes(
     number: signal.Signals,
