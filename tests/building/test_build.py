@@ -208,7 +208,7 @@ def test_builds_that_share_a_folder_share_the_work(tmp_path: Path) -> None:
     first_seen: dict[str, int] = {}
     while any(process.poll() is None for process in processes):
         first_seen = {**finished(tmp_path), **first_seen}
-        time.sleep(0.002)
+        time.sleep(0.05)
     assert [process.returncode for process in processes] == [0, 0]
     assert len(first_seen) == len(DESIGN.units())
     assert finished(tmp_path) == first_seen, "a unit was computed twice"
