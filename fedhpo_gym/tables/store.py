@@ -43,10 +43,8 @@ class Table(StoredCurves):
             DamagedDataError: the card is not a table card of this format.
         """
         words = build_arguments(card.name.removesuffix(".table.json"))
-        with reading_card(card, "table", FORMAT, f"run `fedhpo-gym build {words}`") as (
-            content,
-            arrays,
-        ):
+        repair = f"run `fedhpo-gym build {words}`"
+        with reading_card(card, "table", FORMAT, repair) as (content, arrays):
             super().__init__(content, arrays)
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
             self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
