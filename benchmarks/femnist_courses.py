@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import Tensor
 from fedhpo_gym.datasets import Dataset
 from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.federations.federation import Federation, make_user_federation
+from fedhpo_gym.files import write_text
 from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.algorithms import Algorithm, get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
@@ -176,7 +176,6 @@ def cached(path: Path, evaluated: Collection[int], compute: Callable[[], Curve])
             return {index: np.array(found[str(index)]) for index in evaluated}
     curve = compute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, suffix=".part") as file:
-        json.dump({index: values.tolist() for index, values in curve.items()}, file)
-    Path(file.name).replace(path)
+    content = {index: values.tolist() for index, values in curve.items()}
+    write_text(path, json.dumps(content))
     return curve

@@ -33,6 +33,10 @@ class MissingDependencyError(FedHPOError, ImportError):
     """An optional package is not installed; the message names the extra to install."""
 
 
+class WorkerLostError(FedHPOError, RuntimeError):
+    """A worker process ended in the middle of its work; the message says how, and what to do."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return a sentence, with a leading space, that helps after a mistyped name.
 

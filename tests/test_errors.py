@@ -17,6 +17,7 @@ FAMILIES = [
     (errors.MissingDataError, FileNotFoundError),
     (errors.DamagedDataError, ValueError),
     (errors.MissingDependencyError, ImportError),
+    (errors.WorkerLostError, RuntimeError),
 ]
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +18,7 @@ from fedhpo_gym.analysis.records import (
     to_dict,
 )
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.files import new_file
 
 SUFFIX = ".jsonl"
 _NAME = re.compile(rf".+-seed\d+-[0-9a-f]{{10}}{re.escape(SUFFIX)}")
@@ -43,18 +42,9 @@ def record_path(folder: Path, header: Header) -> Path:
 def write_record(path: Path, record: RunRecord) -> None:
     """Write a record; a crash leaves the old file, if any, and no half of the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".part")
-    part = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as handle:
-            for content in (to_dict(record.header), *map(to_dict, record.steps)):
-                handle.write(json.dumps(content, allow_nan=False) + "\n")
-            handle.flush()
-            os.fsync(handle.fileno())
-        part.chmod(0o644)  # mkstemp hides it from everybody else
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with new_file(path) as handle:
+        for content in (to_dict(record.header), *map(to_dict, record.steps)):
+            handle.write((json.dumps(content, allow_nan=False) + "\n").encode("utf-8"))
 
 
 def read_record(path: Path) -> RunRecord:

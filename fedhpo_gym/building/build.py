@@ -37,7 +37,8 @@ def build_table(
     """Train every course of a task's grid and store the learning curves.
 
     Finished units are kept under `<folder>/parts`; a build that was interrupted, even by kill -9,
-    goes on with the units that are missing, and its table is the same as an uninterrupted one. The
+    goes on with the units that are missing, and its table is the same as an uninterrupted one.
+    Builds of the same table that share a folder, on one machine or several, share the work. The
     units of one table take about 1 GB; delete them when the table is written.
 
     Args:
@@ -57,6 +58,7 @@ def build_table(
             a folder to merge holds no unit.
         MissingDataError: the training data cannot be had.
         DamagedDataError: a unit is damaged.
+        WorkerLostError: a worker process was killed; finished units are kept.
     """
     return _build(GridDesign(task), folder, workers, merge, device, announce)
 
@@ -99,6 +101,7 @@ def build_sample(
             or a folder to merge holds no unit.
         MissingDataError: the training data cannot be had, or no course is finished.
         DamagedDataError: a unit is damaged.
+        WorkerLostError: a worker process was killed; finished units are kept.
     """
     design = SampleDesign(task, size, rounds, rates)
     return _build(design, folder, workers, merge, device, None if only_finished else announce)

@@ -58,6 +58,14 @@ class Design(ABC, Generic[U]):
         """Return the courses of a unit, in the order in which they are stored."""
 
     @abstractmethod
+    def positions(self, unit: U) -> Sequence[int]:
+        """Return numbers of what a unit holds; units with a number in common do the same work."""
+
+    def is_stored(self, unit: U, parts: Path) -> bool:
+        """Return whether a folder holds the results of a unit."""
+        return (parts / f"{unit.name}.npz").exists()
+
+    @abstractmethod
     def missing(self, parts: Path) -> list[U]:
         """Return what has no stored result in a folder yet."""
 
@@ -105,8 +113,3 @@ def shared_axes(task: Task) -> tuple[str, ...]:
     """Return the hyperparameters in which courses must agree for the engine to share work."""
     groups = ("batch_size", *get_model(task.model).architecture)
     return tuple(name for name in task.space.names if name in groups)
-
-
-def without_files(units: Sequence[U], parts: Path) -> list[U]:
-    """Return the units of which a folder has no file."""
-    return [unit for unit in units if not (parts / f"{unit.name}.npz").exists()]

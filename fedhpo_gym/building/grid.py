@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.building.design import UNIT_NUMBERS, Design, shared_axes, without_files
+from fedhpo_gym.building.design import UNIT_NUMBERS, Design, shared_axes
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.building.workers import read_unit
@@ -93,9 +93,13 @@ class GridDesign(Design[GridUnit]):
             for rate in self.task.fidelity_space["client_sample_rate"].grid
         ]
 
+    def positions(self, unit: GridUnit) -> tuple[int, ...]:
+        """Return the place of the unit among all."""
+        return (self.units().index(unit),)
+
     def missing(self, parts: Path) -> list[GridUnit]:
         """See `Design.missing`."""
-        return without_files(self.units(), parts)
+        return [unit for unit in self.units() if not self.is_stored(unit, parts)]
 
     def shape(self, unit: GridUnit) -> tuple[int, ...]:
         """Return the shape of a unit's courses: the grid, 1 where it is fixed, then the rates."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from fedhpo_gym.building.workers import read_unit
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.files import new_file
 
 
 def merge_parts(source: Path, parts: Path) -> None:
@@ -35,6 +35,5 @@ def merge_parts(source: Path, parts: Path) -> None:
         target = parts / path.name
         if not target.exists():
             read_unit(path.parent, path.stem)
-            part = parts / f"{path.stem}.part{os.getpid()}"
-            part.write_bytes(path.read_bytes())
-            part.replace(target)
+            with new_file(target) as handle:
+                handle.write(path.read_bytes())

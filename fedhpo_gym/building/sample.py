@@ -126,10 +126,20 @@ class SampleDesign(Design[SampleUnit]):
         """See `Design.courses`."""
         return [self._points[point] for point in unit.points]
 
+    def positions(self, unit: SampleUnit) -> tuple[int, ...]:
+        """Return the points of the unit: builds of two sizes cut them in two ways."""
+        return unit.points
+
+    def is_stored(self, unit: SampleUnit, parts: Path) -> bool:
+        """Return whether every point of the unit is in a file, whatever units they belong to."""
+        return self._done(parts).issuperset(unit.points)
+
     def missing(self, parts: Path) -> list[SampleUnit]:
         """Return units of the points that are in no file yet."""
-        done = (point for rows in self.finished(parts).values() for point in rows.values())
-        return self._units(set(done))
+        return self._units(self._done(parts))
+
+    def _done(self, parts: Path) -> set[int]:
+        return {point for rows in self.finished(parts).values() for point in rows.values()}
 
     def finished(self, parts: Path) -> dict[str, dict[int, int]]:
         """Return, per file stem, the rows that hold points of the design, each point once."""

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import os
-import threading
+import time
 import zipfile
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context, parent_process
-from multiprocessing.sharedctypes import Synchronized
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 from tqdm import tqdm
 
+from fedhpo_gym.building.claims import claim
 from fedhpo_gym.building.design import Design, U
 from fedhpo_gym.building.provenance import this_machine
 from fedhpo_gym.courses.training import make_batch
-from fedhpo_gym.errors import DamagedDataError, FedHPOError
+from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.files import new_file
+from fedhpo_gym.processes import Crew
 
-_finished_rounds: Synchronized[int] | None = None
+WAIT_S = 1.0
+"""Seconds between two looks at what other builds compute."""
 
 
 def compute_units(
     design: Design[U], units: Sequence[U], folder: Path, workers: int, device: str = "cpu"
 ) -> None:
     """Compute units and store each as it finishes; shows a progress bar over rounds.
+
+    Builds that share the folder share the work: a unit that another one computes is waited for,
+    and computed here should that build end before it.
 
     Args:
         design: what the units belong to.
@@ -37,41 +40,63 @@ def compute_units(
         device: torch device.
 
     Raises:
-        FedHPOError: a worker process was ended from outside.
+        WorkerLostError: a worker process was killed; stored units are kept.
     """
-    context = get_context("spawn")
-    counter = context.Value("q", 0)
-    task = design.task
-    with (
-        tqdm(total=len(units) * task.max_round, unit="round", desc=task.table_name) as bar,
-        ProcessPoolExecutor(workers, context, _share, (counter,)) as pool,
-    ):
-        pending = {pool.submit(compute_unit, design, unit, folder, device) for unit in units}
-        while pending:
-            done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-            for future in done:
-                _check(future)
-            bar.update(counter.value - bar.n)
+    rounds = design.task.max_round
+    crew = Crew[U](workers, UnitWork(design, folder, device))
+    with tqdm(unit="round", desc=design.task.table_name) as bar, crew:
+        while units:
+            bar.total = bar.n + len(units) * rounds
+            bar.refresh()
+            done = crew.do(units, lambda: bar.update() and None)
+            units = design.missing(folder)
+            if units and not any(done):
+                bar.set_postfix_str(f"another build computes the last {len(units)} units")
+                time.sleep(WAIT_S)
 
 
-def _check(future: Future[None]) -> None:
-    """Raise what ended a unit; a worker that is no longer there is an error of its own."""
-    try:
-        future.result()
-    except BrokenProcessPool as error:
-        raise FedHPOError(
-            "a worker process was ended from outside, most often for want of memory; run the same "
-            "build again with fewer `--workers`: it keeps what is finished"
-        ) from error
+@dataclass(frozen=True)
+class UnitWork(Generic[U]):
+    """What a worker does with a unit: compute and store it, unless another build does.
+
+    Attributes:
+        design: what the units belong to.
+        folder: where units are stored.
+        device: torch device.
+    """
+
+    design: Design[U]
+    folder: Path
+    device: str
+
+    def __call__(self, unit: U, advance: Callable[[], None]) -> bool:
+        """Return whether the unit is stored now; if not, another build computes it."""
+        with claim(self.folder, self.design.positions(unit)) as ours:
+            if ours and not self.design.is_stored(unit, self.folder):
+                compute_unit(self.design, unit, self.folder, self.device, advance)
+            return ours
 
 
-def compute_unit(design: Design[U], unit: U, folder: Path, device: str = "cpu") -> None:
-    """Train every course of a unit and store its curves."""
+def compute_unit(
+    design: Design[U],
+    unit: U,
+    folder: Path,
+    device: str = "cpu",
+    advance: Callable[[], None] | None = None,
+) -> None:
+    """Train every course of a unit and store its curves.
+
+    Args:
+        design: what the unit belongs to.
+        unit: what to compute.
+        folder: where it is stored.
+        device: torch device.
+        advance: called after every round.
+    """
     batch = make_batch(design.task, design.courses(unit), device, design.horizon)
     task = design.task
-    curves = batch.advance(task.max_round, _count_round, task.evaluated_rounds)
-    part = folder / f"{unit.name}.part{os.getpid()}"
-    with part.open("wb") as handle:
+    curves = batch.advance(task.max_round, advance, task.evaluated_rounds)
+    with new_file(folder / f"{unit.name}.npz") as handle:
         np.savez(
             handle,
             metrics=curves.metrics,
@@ -79,7 +104,6 @@ def compute_unit(design: Design[U], unit: U, folder: Path, device: str = "cpu") 
             diverged_at=curves.diverged_at,
             hardware=np.array(this_machine(device)),
         )
-    part.replace(folder / f"{unit.name}.npz")
 
 
 def read_unit(folder: Path, name: str) -> dict[str, Any]:
@@ -96,23 +120,3 @@ def read_unit(folder: Path, name: str) -> dict[str, Any]:
         raise DamagedDataError(
             f"{path} is damaged ({error}); delete it and run the same build again"
         ) from error
-
-
-def _share(counter: Synchronized[int]) -> None:
-    global _finished_rounds
-    _finished_rounds = counter
-    threading.Thread(target=_end_with_builder, daemon=True).start()
-
-
-def _end_with_builder() -> None:
-    """End a worker whose builder was killed, whether it works or waits for work."""
-    builder = parent_process()
-    if builder is not None:
-        builder.join()
-        os._exit(1)
-
-
-def _count_round() -> None:
-    if _finished_rounds is not None:
-        with _finished_rounds.get_lock():
-            _finished_rounds.value += 1

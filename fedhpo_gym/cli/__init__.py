@@ -10,7 +10,7 @@ The exit status says what came of it:
 | 0 | done |
 | 1 | done, with a bad outcome: a number differs, a check or a download failed, a damaged record |
 | 2 | not done: a wrong word, missing data or packages, files that cannot be read or written |
-| 130 | interrupted; the same command goes on from there |
+| 130 | interrupted, or ended by SIGTERM; it says whether the same command goes on from there |
 
 An error is one line on the standard error output.
 """
@@ -29,11 +29,14 @@ from tqdm import tqdm
 
 from fedhpo_gym.cli.console import complain
 from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.processes import terminated_as_interrupted
 from fedhpo_gym.version import __version__
 
 DESCRIPTION = "Benchmark agents on federated hyperparameter optimization."
 BAD, ERROR, INTERRUPTED = 1, 2, 130
 """Exit statuses besides 0; see above."""
+KEEPING = frozenset({"build", "download", "run"})
+"""Subcommands that keep what they have finished when they are interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,8 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "run":
         options.progress = tqdm
     try:
-        status: int = importlib.import_module(f"fedhpo_gym.cli.{options.module}").main(options)
-        sys.stdout.flush()
+        with terminated_as_interrupted():
+            module = importlib.import_module(f"fedhpo_gym.cli.{options.module}")
+            status: int = module.main(options)
+            sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has stopped, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
@@ -58,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(options.command, error)
         return ERROR
     except KeyboardInterrupt:
-        sys.stderr.write("\nInterrupted; the same command goes on from here.\n")
+        again = "goes on from here" if options.command in KEEPING else "starts over"
+        sys.stderr.write(f"\nInterrupted; the same command {again}.\n")
         return INTERRUPTED
     return status
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.console import say
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.files import new_folder, write_text
 
 
 def main(options: argparse.Namespace) -> int:
@@ -25,12 +26,13 @@ def main(options: argparse.Namespace) -> int:
     require_writable(options.out.parent, "`--out`, without its last part,")
     wanted = leaf.Options(**{f.name: getattr(options, f.name) for f in fields(leaf.Options)})
     lines = []
-    for name, data in leaf.preprocess(leaf.read_files(files), wanted).items():
-        for path in leaf.write_files(options.out / name, "all_data", data):
-            lines.append(f"{cache.checksum(path)}  {path.relative_to(options.out).as_posix()}\n")
-        say(f"{name}: {len(data.users)} users, {data.num_samples} samples")
-    meta = options.out / "meta"
-    meta.mkdir()
-    cache.write_text(meta / "sha256sums.txt", "".join(lines))
-    cache.write_text(meta / "options.json", json.dumps(asdict(wanted), indent=1) + "\n")
+    with new_folder(options.out) as out:
+        for name, data in leaf.preprocess(leaf.read_files(files), wanted).items():
+            for path in leaf.write_files(out / name, "all_data", data):
+                lines.append(f"{cache.checksum(path)}  {path.relative_to(out).as_posix()}\n")
+            say(f"{name}: {len(data.users)} users, {data.num_samples} samples")
+        meta = out / "meta"
+        meta.mkdir()
+        write_text(meta / "sha256sums.txt", "".join(lines))
+        write_text(meta / "options.json", json.dumps(asdict(wanted), indent=1) + "\n")
     return 0

@@ -9,6 +9,7 @@ from fedhpo_gym.analysis import make_report
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.console import say
 from fedhpo_gym.cli.records import whole_records
+from fedhpo_gym.files import write_text
 from fedhpo_gym.version import __version__
 
 
@@ -17,13 +18,7 @@ def main(options: argparse.Namespace) -> int:
     records, damaged = whole_records("report", options.paths)
     target = options.out or _beside(options.paths[0])
     require_writable(target.parent, "`--out`, without its last part,")
-    page = make_report(records, __version__)
-    part = target.with_name(f"{target.name}.part")
-    try:
-        part.write_text(page, encoding="utf-8")
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    write_text(target, make_report(records, __version__))
     say(str(target))
     return 1 if damaged else 0
 

@@ -7,6 +7,7 @@ import importlib
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from io import BufferedIOBase
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.errors import DamagedDataError, missing_dependency
+from fedhpo_gym.files import new_file, write_text
 
 ENV_VAR = "FEDHPO_GYM_DATA"
 Maker: TypeAlias = Callable[[], Mapping[str, NDArray[Any]]]
@@ -59,7 +61,13 @@ def find(*names: str) -> Path | None:
 def checksum(path: Path) -> str:
     """Return the sha256 of a file, read in pieces."""
     with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+        return digest_of(handle)
+
+
+def digest_of(handle: BufferedIOBase) -> str:
+    """Return the sha256 of an open file, from its start."""
+    handle.seek(0)
+    return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def verify(path: Path, sha256: str, repair: str) -> None:
@@ -103,28 +111,20 @@ def derived(name: str, files: Sequence[Path], make: Maker, repair: str) -> dict[
     return read_arrays(path, repair)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays as .npz and, beside it, its sha256; a crash leaves nothing half written.
 
     The same arrays give the same bytes, so that processes writing at once do not disagree.
     """
     make_folder(path.parent)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with zipfile.ZipFile(part, "w", compresslevel=1) as archive:
-        for name, array in arrays.items():
-            member = zipfile.ZipInfo(f"{name}.npy")
-            member.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(member, "w", force_zip64=True) as handle:
-                np.lib.format.write_array(handle, np.asarray(array), allow_pickle=False)
-    write_text(path.with_suffix(".sha256"), checksum(part) + "\n")
-    part.replace(path)
+    with new_file(path) as file:
+        with zipfile.ZipFile(file, "w", compresslevel=1) as archive:
+            for name, array in arrays.items():
+                member = zipfile.ZipInfo(f"{name}.npy")
+                member.compress_type = zipfile.ZIP_DEFLATED
+                with archive.open(member, "w", force_zip64=True) as handle:
+                    np.lib.format.write_array(handle, np.asarray(array), allow_pickle=False)
+        write_text(path.with_suffix(".sha256"), digest_of(file) + "\n")
 
 
 def read_arrays(path: Path, repair: str) -> dict[str, NDArray[Any]]:

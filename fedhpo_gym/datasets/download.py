@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import urllib.request
 from http.client import HTTPException
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.files import new_file, write_text
 
 TIMEOUT_S = 60
 # Only https: no handler for plain http, files or ftp, not even after a redirection.
@@ -47,7 +48,7 @@ def fetch(url: str, path: Path, sha256: str | None, repair: str) -> Path:
         _download(url, path, sha256, repair)
     if sha256 is None:
         if not beside.exists():
-            cache.write_text(beside, cache.checksum(path) + "\n")
+            write_text(beside, cache.checksum(path) + "\n")
         sha256 = beside.read_text(encoding="utf-8").strip()
     cache.verify(path, sha256, repair)
     return path
@@ -55,29 +56,26 @@ def fetch(url: str, path: Path, sha256: str | None, repair: str) -> Path:
 
 def _download(url: str, path: Path, sha256: str | None, repair: str) -> None:
     cache.make_folder(path.parent)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        _receive(url, part)
-        if sha256 is not None and (found := cache.checksum(part)) != sha256:
-            raise DamagedDataError(
-                f"what {url} sent has sha256 {found}, expected {sha256}; it was not kept. Run "
-                f"`{repair}` again; if that does not help, the publisher has changed the file"
-            )
-        part.replace(path)
+        with new_file(path) as part:
+            _receive(url, part)
+            if sha256 is not None and (found := cache.digest_of(part)) != sha256:
+                raise DamagedDataError(
+                    f"what {url} sent has sha256 {found}, expected {sha256}; it was not kept. Run "
+                    f"`{repair}` again; if that does not help, the publisher has changed the file"
+                )
     except (OSError, HTTPException, EOFError) as error:
         raise MissingDataError(
             f"{url} could not be downloaded: {error}. Check the network and run `{repair}`, or "
             f"put the file at {path}"
         ) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
-def _receive(url: str, part: Path) -> None:
-    with open_url(url) as answer, part.open("wb") as handle:
-        shutil.copyfileobj(answer, handle, 1 << 20)
+def _receive(url: str, part: BufferedIOBase) -> None:
+    with open_url(url) as answer:
+        shutil.copyfileobj(answer, part, 1 << 20)
         promised = answer.headers.get("Content-Length")
-    received = part.stat().st_size
+    received = part.tell()
     if promised is not None and received != int(promised):
         raise EOFError(f"{received} of {promised} bytes came")
 

@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.files import write_text
 from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.version import __version__
 
@@ -27,9 +28,7 @@ def piece(path: Path, compute: Callable[[], Any]) -> Any:
 def write(path: Path, value: Any) -> None:
     """Leave a JSON file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def read(path: Path) -> Any:

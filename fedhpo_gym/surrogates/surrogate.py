@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.archive import arrays_beside, read_arrays, reading_card, write_archive
+from fedhpo_gym.archive import reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
@@ -51,9 +51,8 @@ class Surrogate:
         Raises:
             DamagedDataError: the card is not a surrogate card of this format.
         """
-        self._path = arrays_beside(card)
         repair = f"fit the surrogate again with `fedhpo-gym surrogate {arguments}`"
-        with reading_card(card, "surrogate", FORMAT, repair) as content:
+        with reading_card(card, "surrogate", FORMAT, repair) as (content, self._arrays):
             self.identity = Identity.from_card(content)
             self.name = self.identity.name
             self.space = SearchSpace.from_dict(content["space"])
@@ -70,14 +69,14 @@ class Surrogate:
 
     @cached_property
     def _model(self) -> OutcomeModel:
-        arrays = read_arrays(self._path, self.sha256, self._repair)
+        arrays = self._arrays.read(self.sha256, self._repair)
         try:
             model = OutcomeModel.from_arrays(self._kind, arrays)
             _check_shape(model, len(self.inputs.names), num_outputs(self.num_samples.shape[1]))
         except (KeyError, ValueError, IndexError, UnknownNameError) as error:
             raise DamagedDataError(
-                f"{self._path} does not hold the model its card describes ({error}); delete it and "
-                f"run `{self._repair}`"
+                f"{self._arrays.path} does not hold the model its card describes ({error}); delete "
+                f"it and run `{self._repair}`"
             ) from error
         return model
 

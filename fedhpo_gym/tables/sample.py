@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.archive import arrays_beside, reading_card, write_archive
+from fedhpo_gym.archive import reading_card, write_archive
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tables.stored import StoredCurves
 
@@ -46,8 +46,8 @@ class Sample(StoredCurves):
             DamagedDataError: the card is not a sample card of this format.
         """
         repair = f"run `fedhpo-gym build {arguments} --sample N`"
-        with reading_card(card, "sample", FORMAT, repair) as content:
-            super().__init__(arrays_beside(card), content)
+        with reading_card(card, "sample", FORMAT, repair) as (content, arrays):
+            super().__init__(content, arrays)
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
             self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
             rates = self.fidelity_space["client_sample_rate"].grid

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.archive import arrays_beside, reading_card, write_archive
+from fedhpo_gym.archive import reading_card, write_archive
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
@@ -45,8 +45,9 @@ class Table(StoredCurves):
         Raises:
             DamagedDataError: the card is not a table card of this format.
         """
-        with reading_card(card, "table", FORMAT, f"run `fedhpo-gym build {arguments}`") as content:
-            super().__init__(arrays_beside(card), content)
+        repair = f"run `fedhpo-gym build {arguments}`"
+        with reading_card(card, "table", FORMAT, repair) as (content, arrays):
+            super().__init__(content, arrays)
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
             self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
             rates = self.fidelity_space["client_sample_rate"].grid

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.archive import read_arrays
+from fedhpo_gym.archive import StoredArrays
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import position
 from fedhpo_gym.identity import Identity
@@ -36,14 +35,14 @@ class StoredCurves:
         sha256: checksum of the arrays.
     """
 
-    def __init__(self, arrays: Path, content: dict[str, Any]) -> None:
+    def __init__(self, content: dict[str, Any], arrays: StoredArrays) -> None:
         """Take what the cards of tables and samples share.
 
         Args:
-            arrays: path of the arrays.
             content: content of the card.
+            arrays: its arrays.
         """
-        self._path = arrays
+        self._arrays = arrays
         self.card: Mapping[str, Any] = MappingProxyType(content)
         self.identity = Identity.from_card(content)
         self.name = self.identity.name
@@ -58,7 +57,7 @@ class StoredCurves:
     @cached_property
     def _codes(self) -> Mapping[str, NDArray[Any]]:
         """All arrays, decompressed after the checksum of the file was verified."""
-        return read_arrays(self._path, self.sha256, self._repair)
+        return self._arrays.read(self.sha256, self._repair)
 
     def codes(self, name: str) -> NDArray[Any]:
         """Return a stored array as it is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from fedhpo_gym.analysis import (
     Header,
     RunRecord,
     StepRecord,
-    files,
     read_folder,
     read_record,
 )
@@ -102,15 +102,15 @@ def test_a_write_is_seen_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[str]] = []
-    sync = files.os.fsync
+    sync = os.fsync
 
     def spy(descriptor: int) -> None:
         seen.append([path.suffix for path in tmp_path.iterdir()])
         sync(descriptor)
 
-    monkeypatch.setattr(files.os, "fsync", spy)
+    monkeypatch.setattr(os, "fsync", spy)
     write_record(tmp_path / "run.jsonl", make_record())
-    assert seen == [[".part"]]
+    assert seen == [[".part"], [".jsonl"]], "first the content, then the name"
 
 
 def _remove(field: str) -> Callable[[dict[str, Any]], object]:

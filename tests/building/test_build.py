@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from pairs import arrays_of
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -21,7 +22,7 @@ pytest.importorskip("sklearn")
 from fedhpo_gym.building import build_table, workers
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.grid import GridDesign
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.tables import Table
 from tiny_table import tiny_folder, tiny_task
@@ -98,7 +99,7 @@ def is_running(pid: int) -> bool:
 def assert_same_table(one: Path, two: Path) -> None:
     first, second = (Table(folder / f"{NAME}.table.json") for folder in (one, two))
     assert first.sha256 == second.sha256
-    arrays = [folder / f"{NAME}.table.npz" for folder in (one, two)]
+    arrays = [arrays_of(folder / f"{NAME}.table.json") for folder in (one, two)]
     assert arrays[0].read_bytes() == arrays[1].read_bytes()
     dated = {"created", "hardware", "software"}
     cards = [{k: v for k, v in table.card.items() if k not in dated} for table in (first, second)]
@@ -135,52 +136,12 @@ def test_a_killed_build_leaves_no_worker_behind(killed: tuple[Path, set[int]]) -
         time.sleep(0.05)
 
 
-def test_a_worker_that_is_killed_is_an_error_that_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class KilledPool(ProcessPoolExecutor):
-        def submit(self, *_: object) -> Future[None]:  # type: ignore[override]
-            future = super().submit(time.sleep, 60)
-            for pid in list(self._processes):
-                os.kill(pid, signal.SIGKILL)
-            return future
-
-    monkeypatch.setattr(workers, "ProcessPoolExecutor", KilledPool)
-    with pytest.raises(FedHPOError, match="fewer `--workers`"):
-        workers.compute_units(DESIGN, DESIGN.units()[:1], tmp_path, 1)
-
-
-IDLE = """
-import os, signal
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from fedhpo_gym.building import workers
-
-if __name__ == "__main__":
-    context = get_context("spawn")
-    pool = ProcessPoolExecutor(1, context, workers._share, (context.Value("q", 0),))
-    print(pool.submit(os.getpid).result(), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_worker_that_waits_for_work_ends_with_its_builder(tmp_path: Path) -> None:
-    script = tmp_path / "idle.py"
-    script.write_text(IDLE, encoding="utf-8")
-    # A worker that goes on would keep the pipe open, and this call waiting.
-    done = subprocess.run(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, timeout=100, check=False
-    )
-    assert done.returncode == -signal.SIGKILL
-    assert not is_running(int(done.stdout))
-
-
 def test_a_killed_build_goes_on_and_ends_the_same(killed: tuple[Path, set[int]]) -> None:
     folder, _ = killed
     before = finished(folder)
     assert 0 < len(before) < len(DESIGN.units())
     assert not (folder / f"{NAME}.table.json").exists(), "a table that is not finished is none"
-    torn = parts_of(folder) / "seed3-batch32.part1"
+    torn = parts_of(folder) / ".seed3-batch32.npz.0123.part"
     torn.write_bytes(b"killed while writing")
     process = start(folder, number_of_workers=2)
     assert process.wait(timeout=280) == 0
@@ -188,6 +149,100 @@ def test_a_killed_build_goes_on_and_ends_the_same(killed: tuple[Path, set[int]])
     assert {name: after[name] for name in before} == before, "a finished unit was computed again"
     assert len(after) == len(DESIGN.units())
     assert_same_table(folder, tiny_folder())
+
+
+CLI = """
+import sys
+from tiny_table import tiny_task
+from fedhpo_gym.cli import data, main
+
+if __name__ == "__main__":
+    data.asked_task = lambda options: tiny_task(rounds=20_000)
+    sys.exit(main(["build", "FedHPO-LR-BreastCancer", "--workers", "2", "--out", sys.argv[1]]))
+"""
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def kill_a_worker(process: subprocess.Popen[str]) -> None:
+    # The first process that was started is the one that watches over shared resources.
+    os.kill(max(children_of(process.pid)), signal.SIGKILL)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
+@pytest.mark.parametrize(
+    ("stop", "status", "last_words"),
+    [
+        (interrupt, 130, "Interrupted; the same command goes on from here."),
+        (kill_a_worker, 2, "fedhpo-gym build: a worker process was killed by signal 9 in the "),
+    ],
+)
+def test_a_build_that_is_stopped_ends_at_once_and_says_so(
+    stop: Callable[[subprocess.Popen[str]], None], status: int, last_words: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "build.py"
+    script.write_text(CLI, encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 200
+    while not list(tmp_path.rglob("claims")):  # the first worker begins
+        assert process.poll() is None
+        assert time.monotonic() < deadline, "the build does not begin"
+        time.sleep(0.01)
+    begun = time.monotonic()
+    stop(process)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert time.monotonic() - begun < 5.0
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith(last_words)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_builds_that_share_a_folder_share_the_work(tmp_path: Path) -> None:
+    processes = [start(tmp_path), start(tmp_path)]
+    first_seen: dict[str, int] = {}
+    while any(process.poll() is None for process in processes):
+        first_seen = {**finished(tmp_path), **first_seen}
+        time.sleep(0.05)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(first_seen) == len(DESIGN.units())
+    assert finished(tmp_path) == first_seen, "a unit was computed twice"
+    assert_same_table(tmp_path, tiny_folder())
+
+
+CLAIM = """
+import sys
+from pathlib import Path
+from fedhpo_gym.building.claims import claim
+
+with claim(Path(sys.argv[1]), [0, 2]) as ours:
+    print(ours, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_unit_of_another_build_is_left_to_it_until_it_ends(tmp_path: Path) -> None:
+    script = tmp_path / "claim.py"
+    script.write_text(CLAIM, encoding="utf-8")
+    other = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == b"True\n"
+    work, units = workers.UnitWork(DESIGN, tmp_path, "cpu"), DESIGN.units()
+    assert not work(units[0], lambda: None)
+    assert work(units[1], lambda: None)
+    other.kill()  # it never gave its claim back
+    other.communicate()
+    assert work(units[0], lambda: None)
+    assert {path.stem for path in tmp_path.glob("*.npz")} == {unit.name for unit in units[:2]}
 
 
 def copy_of_parts(target: Path, *leave_out: str) -> Path:
@@ -202,7 +257,7 @@ def copy_of_parts(target: Path, *leave_out: str) -> Path:
 
 def test_a_build_killed_while_writing_the_table_writes_it_anew(tmp_path: Path) -> None:
     folder = copy_of_parts(tmp_path)
-    (folder / f"{NAME}.table.npz.part").write_bytes(b"half")
+    (folder / f".{NAME}.table.npz.0123.part").write_bytes(b"half")
     (folder / f"{NAME}.table.npz").write_bytes(b"of a card that never came")
     build_table(TASK, folder, workers=1)
     assert_same_table(folder, tiny_folder())

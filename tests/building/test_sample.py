@@ -17,6 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pairs import arrays_of
+
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
@@ -75,7 +77,7 @@ def parts_of(folder: Path) -> Path:
 
 
 def assert_same(one: Path, two: Path) -> None:
-    arrays = (folder / f"{NAME}.sample.npz" for folder in (one, two))
+    arrays = (arrays_of(folder / f"{NAME}.sample.json") for folder in (one, two))
     first, second = (path.read_bytes() for path in arrays)
     assert first == second
     cards = [json.loads((folder / f"{NAME}.sample.json").read_text()) for folder in (one, two)]
@@ -353,9 +355,10 @@ def test_a_variant_with_a_sample_only_has_no_table(
 
 
 def test_a_damaged_sample_names_the_command(built: Path, tmp_path: Path) -> None:
-    for suffix in ("json", "npz"):
-        shutil.copy(built / f"{NAME}.sample.{suffix}", tmp_path)
-    arrays = tmp_path / f"{NAME}.sample.npz"
+    card = built / f"{NAME}.sample.json"
+    for path in (card, arrays_of(card)):
+        shutil.copy(path, tmp_path)
+    arrays = tmp_path / arrays_of(card).name
     arrays.write_bytes(arrays.read_bytes()[:-10])
     with pytest.raises(DamagedDataError, match=rf"--sample {SIZE} --rounds {ROUNDS}"):
         Sample(tmp_path / f"{NAME}.sample.json").codes("point")
@@ -385,6 +388,6 @@ def test_a_table_takes_units_over_too(tmp_path: Path) -> None:
 
     task = tiny_task()
     card = build_table(task, tmp_path, workers=1, merge=[tiny_folder()])
-    ours, theirs = (f / f"{task.table_name}.table.npz" for f in (tmp_path, tiny_folder()))
-    assert ours.read_bytes() == theirs.read_bytes()
     assert card.parent == tmp_path
+    theirs = tiny_folder() / card.name
+    assert arrays_of(card).read_bytes() == arrays_of(theirs).read_bytes()

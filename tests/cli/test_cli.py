@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -84,20 +85,36 @@ def test_a_run_that_is_there_is_not_done_again(
     assert len(records(tmp_path)) == 5, "other settings are other runs"
 
 
+def test_a_report_follows_no_link_that_was_laid_in_its_way(tmp_path: Path) -> None:
+    run(tmp_path, seeds=1)
+    victim = tmp_path / "victim"
+    victim.write_text("precious", encoding="utf-8")
+    for name in ("report.html", "report.html.part"):
+        (tmp_path / name).symlink_to(victim)
+    assert main(["report", str(tmp_path)]) == 0
+    assert victim.read_text(encoding="utf-8") == "precious"
+    assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_call_leaves_whole_records_and_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     step, calls = FakeEnv.step, []
 
     def interrupted(self: FakeEnv, action: Any) -> Any:
         calls.append(action)
         if len(calls) == 12:  # in the middle of the second run of eight steps
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
         return step(self, action)
 
     with monkeypatch.context() as patch:
         patch.setattr(FakeEnv, "step", interrupted)
         assert run(tmp_path) == INTERRUPTED
+    assert "the same command goes on from here" in capsys.readouterr().err
     assert len(records(tmp_path)) == 1
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == records(tmp_path)
     assert run(tmp_path) == 0

@@ -271,3 +271,22 @@ def test_the_command_writes_what_the_functions_return(
     assert json.loads((out / "meta" / "options.json").read_text())["split_seed"] == 7
     assert main(words) == 2, "nothing is overwritten"
     assert "--out" in capsys.readouterr().err
+
+
+def test_an_interrupted_preprocessing_starts_over_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_files(tmp_path / "in", "x", made())
+    out = tmp_path / "new" / "out"
+    words = ["leaf-preprocess", str(tmp_path / "in"), "--out", str(out), "-t", "user"]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedhpo_gym.datasets.cache.checksum", interrupted)  # one file is written
+        assert main(words) == 130
+    assert "the same command starts over" in capsys.readouterr().err
+    assert list((tmp_path / "new").iterdir()) == []
+    assert main(words) == 0
+    assert {path.name for path in out.iterdir()} == {"train", "test", "meta"}

@@ -15,7 +15,18 @@ from fnmatch import fnmatchcase
 PACKAGE = "fedhpo_gym"
 MAX_LINES = 500
 LAYER_0 = frozenset(
-    {"archive", "checks", "errors", "evaluation", "identity", "seeding", "space", "version"}
+    {
+        "archive",
+        "checks",
+        "errors",
+        "evaluation",
+        "files",
+        "identity",
+        "processes",
+        "seeding",
+        "space",
+        "version",
+    }
 )
 EVERYTHING = frozenset({"*"})
 

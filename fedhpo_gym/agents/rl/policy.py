@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Observation
-from fedhpo_gym.archive import arrays_beside, read_arrays, reading_card, write_archive
+from fedhpo_gym.archive import reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 
 FORMAT: Final = 1
@@ -136,7 +136,7 @@ class Policy:
 
 
 def save_policy(policy: Policy, folder: Path) -> Path:
-    """Write a policy as `policy.npz` and `policy.json`; the card comes last and completes it.
+    """Write a policy as `policy.json` and the arrays it names; the card completes it.
 
     Returns:
         Path of the card.
@@ -167,13 +167,12 @@ def load_policy(folder: Path) -> Policy:
     card = folder / f"{STEM}.json"
     if not card.is_file():
         raise MissingDataError(f"there is no policy in {folder}; save one there with `save_policy`")
-    with reading_card(card, "policy", FORMAT, "train the policy again") as content:
+    with reading_card(card, "policy", FORMAT, "train the policy again") as (content, stored):
         command, sha256, layers = content["made_by"], content["sha256"], int(content["layers"])
         entries = {str(name): tuple(map(int, shape)) for name, shape in content["entries"]}
         options = {name: content[name] for name in ("activation", "output", "origin")}
         options |= {"entries": entries, "limit": float(content["limit"]), "made_by": str(command)}
-    path = arrays_beside(card)
-    arrays = read_arrays(path, sha256, command)
+    arrays = stored.read(sha256, command)
     try:
         return Policy(
             low=arrays["low"],
@@ -186,6 +185,6 @@ def load_policy(folder: Path) -> Policy:
         )
     except (KeyError, ValueError) as error:
         raise DamagedDataError(
-            f"{path} does not hold the policy its card describes ({error}); delete it and run "
-            f"`{command}`"
+            f"{stored.path} does not hold the policy its card describes ({error}); delete it and "
+            f"run `{command}`"
         ) from error

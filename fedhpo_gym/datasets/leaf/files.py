@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.datasets.leaf.records import LeafData, UserSamples, merge
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.files import write_text
 
 # What LEAF's scripts leave behind, the last step first.
 STAGES = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",), ("",))
@@ -84,9 +84,7 @@ def write_files(
     paths = []
     for i, content in enumerate(_contents(data, max_users)):
         path = folder / f"{stem}_{i}.json"
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        part.write_text(json.dumps(content), encoding="utf-8")
-        part.replace(path)
+        write_text(path, json.dumps(content))
         paths.append(path)
     return paths
 

@@ -17,6 +17,7 @@ from fake_env import FakeEnv
 from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.rl.policy import Policy, load_policy, save_policy
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from pairs import arrays_of
 
 
 def make_policy(activation: str = "tanh", output: str = "clip", seed: int = 0) -> Policy:
@@ -123,13 +124,14 @@ def test_a_missing_policy_is_said(tmp_path: Path) -> None:
 def test_damaged_arrays_name_file_and_repair(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    save_policy(make_policy(), tmp_path)
-    file = tmp_path / "policy.npz"
+    file = arrays_of(save_policy(make_policy(), tmp_path))
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(DamagedDataError, match=r"policy\.npz is damaged.*`python train\.py`"):
+    with pytest.raises(
+        DamagedDataError, match=r"policy\.[0-9a-f]{16}\.npz is damaged.*`python train\.py`"
+    ):
         load_policy(tmp_path)
     file.unlink()
-    with pytest.raises(DamagedDataError, match=r"policy\.npz.*`python train\.py`"):
+    with pytest.raises(DamagedDataError, match=r"policy\.[0-9a-f]{16}\.npz.*`python train\.py`"):
         load_policy(tmp_path)
 
 

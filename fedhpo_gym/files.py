@@ -1,0 +1,126 @@
+"""Files and folders that appear whole or not at all, whatever ends the process that writes them.
+
+What is written has a temporary name in the same folder that nobody can foresee: two writers never
+share one, and no link laid there beforehand is followed. It takes the real name when it is complete
+and on the disk. A failure removes it; only a process that is killed outright can leave it behind,
+under a name that ends with `.part` and that nothing reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedRandom
+from pathlib import Path
+
+SUFFIX = ".part"
+_KEPT = 40
+"""Characters of the real name in a temporary one: names are limited to 255 bytes."""
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BufferedRandom]:
+    """Give an empty binary file that takes its place when the body ends without an error.
+
+    The body may read back what it wrote. What the body raises goes on to the caller.
+
+    Args:
+        path: where the file goes; its folder exists. A file or a link there is replaced.
+
+    Raises:
+        OSError: the file cannot be written, for example because the disk is full.
+    """
+    part = _temporary(path)
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(descriptor, "w+b") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file in UTF-8.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with new_file(path) as handle:
+        handle.write(text.encode("utf-8"))
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder that takes its place when the body ends without an error.
+
+    Args:
+        path: where the folder goes; nothing, or an empty folder, is there. Its parent is made.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = _temporary(path)
+    part.mkdir()
+    try:
+        yield part
+        part.replace(path)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    _sync(path.parent)
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[bool]:
+    """Wait until no other process writes to a folder in such a body, and keep the others waiting.
+
+    Gives whether that holds: some file systems, and systems, cannot lock a folder.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return True
+    return False
+
+
+def left_over(folder: Path, beginning: str) -> list[Path]:
+    """Return the temporary files for names that begin so; the sole writer of a folder may ask."""
+    return list(folder.glob(f".{glob.escape(beginning[:_KEPT])}*{SUFFIX}"))
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name[:_KEPT]}.{secrets.token_hex(8)}{SUFFIX}")
+
+
+def _sync(folder: Path) -> None:
+    """Write the names in a folder to the disk, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,200 @@
+"""Jobs in worker processes: one each at a time, and an interrupt ends them all within seconds.
+
+The executors of the standard library hand out jobs ahead and compute all of them before an
+interrupt or an error gets through. Here a worker gets a job when it is idle, and whatever ends the
+crew ends its workers, so jobs must leave their results whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from fedhpo_gym.errors import WorkerLostError
+
+GRACE_S = 2.0
+"""Seconds that workers have to remove what they were writing."""
+
+J_contra = TypeVar("J_contra", contravariant=True)
+J = TypeVar("J")
+
+
+class Work(Protocol[J_contra]):
+    """What workers do with a job; it and the jobs go to other processes, so they are pickled."""
+
+    def __call__(self, job: J_contra, advance: Callable[[], None], /) -> Any:
+        """Do a job, calling `advance` as it gets on, and return what the caller should know."""
+
+
+@dataclass(frozen=True)
+class _Message:
+    """What a worker says: that it got on, what a job returned, or what it raised."""
+
+    kind: str
+    content: Any = None
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    connection: Connection
+    busy: bool = False
+
+
+class Crew(Generic[J]):
+    """Worker processes, from the first job to the end of the `with` statement."""
+
+    def __init__(self, size: int, work: Work[J]) -> None:
+        """Start nothing yet.
+
+        Args:
+            size: most worker processes.
+            work: what is done with every job.
+        """
+        self._size = size
+        self._work = work
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        """Return the crew."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        """End all workers, whatever they are doing."""
+        workers, self._workers = self._workers, []
+        processes = [worker.process for worker in workers]
+        try:
+            for process in processes:
+                process.terminate()
+            deadline = time.monotonic() + GRACE_S
+            for process in processes:
+                process.join(max(deadline - time.monotonic(), 0.0))
+        finally:
+            for process in processes:
+                process.kill()
+
+    def do(self, jobs: Iterable[J], advance: Callable[[], None]) -> list[Any]:
+        """Do jobs, in their order, and return what they returned, in the order they ended.
+
+        Args:
+            jobs: the jobs.
+            advance: called here whenever a job calls its `advance`.
+
+        Raises:
+            WorkerLostError: a worker process ended in the middle of a job.
+            Exception: what a job raised.
+        """
+        waiting, results = deque(jobs), list[Any]()
+        while waiting or any(worker.busy for worker in self._workers):
+            self._hand_out(waiting)
+            busy = {w.connection: w for w in self._workers if w.busy}
+            for connection in wait(list(busy)):
+                assert isinstance(connection, Connection)  # noqa: S101 - what was given to wait
+                worker = busy[connection]
+                message = _receive(worker)
+                if message.kind == "advanced":
+                    advance()
+                elif message.kind == "failed":
+                    raise message.content
+                else:
+                    worker.busy = False
+                    results.append(message.content)
+        return results
+
+    def _hand_out(self, waiting: deque[J]) -> None:
+        idle = [worker for worker in self._workers if not worker.busy]
+        while waiting and (idle or len(self._workers) < self._size):
+            worker = idle.pop() if idle else self._start()
+            worker.busy = True
+            with suppress(OSError):  # it has ended: reading from it tells
+                worker.connection.send(waiting.popleft())
+
+    def _start(self) -> _Worker:
+        context = get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=_serve, args=(there, self._work), daemon=True)
+        # An interrupt from the keyboard reaches the whole group of processes. Workers leave it to
+        # this one: they inherit that it is blocked, and here it waits until they have started.
+        resource_tracker.ensure_running()  # else starting a process would unblock it again
+        old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+            worker = _Worker(process, here)
+            self._workers.append(worker)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        there.close()
+        return worker
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM do in the body what an interrupt from the keyboard does, in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old or signal.SIG_DFL)
+
+
+def _receive(worker: _Worker) -> _Message:
+    try:
+        message: _Message = worker.connection.recv()
+    except (EOFError, OSError) as error:
+        worker.process.join(GRACE_S)
+        raise WorkerLostError(
+            f"a worker process {_ending(worker.process.exitcode)} in the middle of its work, "
+            "perhaps for want of memory; what was finished before is kept: run the same command "
+            "again, with fewer workers"
+        ) from error
+    return message
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by signal {-code}"
+    return f"ended with status {code}"
+
+
+def _serve(connection: Connection, work: Work[Any]) -> None:
+    """Do jobs until the crew ends: what a worker process runs."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            job = connection.recv()
+            try:
+                message = _Message("done", work(job, lambda: connection.send(_Message("advanced"))))
+            except Exception as error:  # noqa: BLE001 - the crew raises it
+                error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+                message = _Message("failed", error)
+            connection.send(message)
+
+
+def _end_with_parent() -> None:
+    """End a worker whose crew was killed, whether it works or waits for work."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,50 @@
+"""Work for the workers of a crew; they import it, so it stands in a module of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedhpo_gym.files import new_file
+
+
+def square(job: int, advance: Callable[[], None]) -> int:
+    """Advance as often as the job says, and return its square."""
+    for _ in range(job):
+        advance()
+    return job * job
+
+
+def process(_job: None, _advance: Callable[[], None]) -> int:
+    """Return which process does the work."""
+    return os.getpid()
+
+
+def fail(job: int, _advance: Callable[[], None]) -> int:
+    """Refuse odd jobs."""
+    if job % 2:
+        raise ValueError(f"{job} is odd")
+    return job
+
+
+def write_slowly(job: Path, _advance: Callable[[], None]) -> None:
+    """Begin a file, and take ten minutes for it."""
+    with new_file(job) as handle:
+        handle.write(b"half")
+        handle.flush()
+        time.sleep(600.0)
+
+
+def refuse_to_end(job: Path, _advance: Callable[[], None]) -> None:
+    """Do what a library may do that hears no signal for ten minutes."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    job.touch()
+    time.sleep(600.0)
+
+
+def be_killed(_job: Path, _advance: Callable[[], None]) -> None:
+    """End as a process does that needs more memory than there is."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,125 @@
+"""A crew does its jobs, and whatever ends it ends its workers within seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import crew_work
+from fedhpo_gym.errors import WorkerLostError
+from fedhpo_gym.processes import Crew
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PATHS = (REPOSITORY, REPOSITORY / "tests" / "support")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS))}
+SCRIPT = """
+import sys
+from pathlib import Path
+import crew_work
+from fedhpo_gym.processes import Crew, terminated_as_interrupted
+
+if __name__ == "__main__":
+    work, folder = getattr(crew_work, sys.argv[1]), Path(sys.argv[2])
+    try:
+        with terminated_as_interrupted(), Crew(2, work) as crew:
+            crew.do([folder / f"job{i}" for i in range(9)], int)
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def test_jobs_are_done_each_once_and_say_how_they_get_on() -> None:
+    steps: list[None] = []
+    with Crew(2, crew_work.square) as crew:
+        assert sorted(crew.do(range(6), lambda: steps.append(None))) == [0, 1, 4, 9, 16, 25]
+        assert len(steps) == 15
+        assert crew.do([], int) == []
+        assert crew.do([7], int) == [49]
+
+
+def test_what_a_job_raises_ends_the_crew_and_names_the_line() -> None:
+    with pytest.raises(ValueError, match="3 is odd") as caught, Crew(1, crew_work.fail) as crew:
+        crew.do([2, 3, 4], int)
+    assert "crew_work.py" in caught.value.__notes__[0]
+
+
+def test_a_killed_worker_is_an_error_that_says_what_to_do() -> None:
+    said = r"killed by signal 9.*fewer workers"
+    with pytest.raises(WorkerLostError, match=said), Crew(2, crew_work.be_killed) as crew:
+        crew.do([Path("a")], int)
+
+
+def to_the_group(process: subprocess.Popen[bytes]) -> None:
+    """Send what Ctrl-C sends: an interrupt to every process of the group."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def to_the_builder(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+
+
+def twice(process: subprocess.Popen[bytes]) -> None:
+    to_the_group(process)
+    time.sleep(0.5)
+    to_the_group(process)
+
+
+@pytest.mark.parametrize("send", [to_the_group, to_the_builder, twice])
+@pytest.mark.parametrize("work", ["write_slowly", "refuse_to_end"])
+def test_an_interrupt_ends_all_workers_within_seconds(
+    work: str, send: Callable[[subprocess.Popen[bytes]], None], tmp_path: Path
+) -> None:
+    script = tmp_path / "crew.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    # A worker that went on would keep the pipe open, and `communicate` waiting.
+    process = subprocess.Popen(
+        [sys.executable, str(script), work, str(folder)],
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while len(list(folder.iterdir())) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    begun = time.monotonic()
+    send(process)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert time.monotonic() - begun < 5.0
+    assert said == b"", "workers leave an interrupt to the process that started them"
+    if work == "write_slowly" and send is not twice:
+        assert list(folder.iterdir()) == [], "a dropped job leaves nothing half written"
+
+
+IDLE = """
+import os, signal
+import crew_work
+from fedhpo_gym.processes import Crew
+
+if __name__ == "__main__":
+    crew = Crew(1, crew_work.process)
+    print(*crew.do([None], int), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_that_waits_for_work_ends_with_who_started_it(tmp_path: Path) -> None:
+    script = tmp_path / "idle.py"
+    script.write_text(IDLE, encoding="utf-8")
+    # A worker that went on would keep the pipe open, and this call waiting.
+    done = subprocess.run(
+        [sys.executable, str(script)], env=ENVIRONMENT, stdout=subprocess.PIPE, timeout=60
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert int(done.stdout) > 0
