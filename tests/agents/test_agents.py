@@ -86,7 +86,7 @@ def test_an_unknown_agent_is_named_with_its_neighbour() -> None:
 def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     monkeypatch.delitem(sys.modules, "fedhpo_gym.agents.optuna_tpe", raising=False)
-    with pytest.raises(MissingDependencyError, match=r"fedhpo-gym\[agents\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[agents\]'"):
         agent_class("optuna-tpe")(box_problem(BOX))
 
 
