@@ -39,13 +39,15 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     part = _temporary(path)
-    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with _said_of(path):
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, "w+b") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        part.replace(path)
+        with _said_of(path):
+            part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -113,6 +115,15 @@ def _lock(descriptor: int) -> bool:
 def left_over(folder: Path, beginning: str) -> list[Path]:
     """Return the temporary files for names that begin so; the sole writer of a folder may ask."""
     return list(folder.glob(f".{glob.escape(beginning[:_KEPT])}*{SUFFIX}"))
+
+
+@contextmanager
+def _said_of(path: Path) -> Iterator[None]:
+    """Name the file that was asked for in an error that names its temporary form."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _temporary(path: Path) -> Path:

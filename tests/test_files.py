@@ -106,3 +106,11 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with new_folder(target) as folder:
         (folder / "file").touch()
     assert [path.name for path in target.parent.rglob("*")] == ["folder", "file"]
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere" / "file"):
+        with pytest.raises(OSError, match="directory") as caught:
+            write_text(path, "text")
+        assert caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []
