@@ -9,7 +9,6 @@ under a name that ends with `.part` and that nothing reads.
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import os
 import secrets
@@ -36,8 +35,6 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
     Raises:
         OSError: the file cannot be written, for example because the disk is full.
     """
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     part = _temporary(path)
     with _said_of(path):
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

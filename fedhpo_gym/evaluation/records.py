@@ -4,7 +4,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 
-Split = Literal["train", "val", "test"]
-Metric = Literal["loss", "accuracy", "f1"]
+Split: TypeAlias = str
+Metric: TypeAlias = str
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "val", "test")
 METRICS: Final[tuple[Metric, ...]] = ("loss", "accuracy", "f1")

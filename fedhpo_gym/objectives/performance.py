@@ -1,7 +1,7 @@
 """How well the federated model does: loss, error, and F1 over all clients."""
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,7 @@ def performance_objective(
     if measure not in known:
         raise unknown_name("measure", measure, known)
     spec = known[measure]
-    where, metric = cast(Split, split), cast(Metric, spec.name)
+    where, metric = split, spec.name
     is_error = spec.complement is not None
     worst = LARGEST if spec.open_ended else spec.worst
     low, high = spec.bounds

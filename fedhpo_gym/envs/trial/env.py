@@ -185,7 +185,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._ready = True
         if self.render_mode == "human":
             self.render()
-        return observation.empty(self.setup.observation_space), self.describe()
+        return observation.empty(self.task, self.setup.observation_space), self.describe()
 
     def describe(self) -> Info:
         """Return what `reset` says: where the numbers of the coming episode come from."""

@@ -7,11 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import METRICS, Split
 from fedhpo_gym.objectives import (
     CAP,
     FAIRNESS_NAMES,
-    MAX_LOSS,
     PRIVACY_NAMES,
     Objective,
     PrivacyLedger,
@@ -19,24 +17,22 @@ from fedhpo_gym.objectives import (
     client_fairness,
     performances,
 )
+from fedhpo_gym.tasks import Problem
 
-SEEN_SPLITS: tuple[Split, ...] = ("train", "val")
 MAX_TIME_S = 1e30
 MAX_TRIALS = 1e9
 
 
-def space(action_size: int, objective: Objective) -> gym.spaces.Dict:
-    """Return the observation space for actions of a size and a first objective."""
+def space(problem: Problem, action_size: int, objective: Objective) -> gym.spaces.Dict:
+    """Return the observation space of a problem, for actions of a size and a first objective."""
 
     def box(low: float, high: float, size: int) -> gym.spaces.Box:
         return gym.spaces.Box(low, high, (size,), np.float32)
 
-    splits = len(SEEN_SPLITS)
+    splits = len(problem.seen_splits)
     return gym.spaces.Dict(
         {
-            "loss": box(0.0, MAX_LOSS, splits),
-            "accuracy": box(0.0, 1.0, splits),
-            "f1": box(0.0, 1.0, splits),
+            **{metric.name: box(*metric.bounds, splits) for metric in problem.metrics},
             "fairness": box(0.0, 1.0, len(FAIRNESS_NAMES)),
             "privacy": box(0.0, CAP, len(PRIVACY_NAMES)),
             "elapsed_time": box(0.0, MAX_TIME_S, 1),
@@ -47,16 +43,18 @@ def space(action_size: int, objective: Objective) -> gym.spaces.Dict:
     )
 
 
-def empty(spaces: gym.spaces.Dict) -> dict[str, NDArray[np.float32]]:
-    """Return the observation before the first trial: zeros, and the worst losses."""
-    worst = {"loss", "incumbent_value"}
+def empty(problem: Problem, spaces: gym.spaces.Dict) -> dict[str, NDArray[np.float32]]:
+    """Return the observation before the first trial: zeros, and the worst metrics."""
+    worst = {metric.name: metric.worst for metric in problem.metrics}
+    worst["incumbent_value"] = np.inf
     return {
-        name: inside(spaces, name, np.full(box.shape or (), np.inf if name in worst else 0.0))
+        name: inside(spaces, name, np.full(box.shape or (), worst.get(name, 0.0)))
         for name, box in spaces.items()
     }
 
 
 def measure(
+    problem: Problem,
     spaces: gym.spaces.Dict,
     evaluations: Evaluations,
     privacy: PrivacyLedger | PrivacyLedgers,
@@ -65,7 +63,10 @@ def measure(
 
     An entry lacks the leading axis where it is the same for all trials.
     """
-    raw: dict[str, ArrayLike] = {m: performances(evaluations, SEEN_SPLITS, m) for m in METRICS}
+    raw: dict[str, ArrayLike] = {
+        metric.name: performances(evaluations, problem.seen_splits, metric.name, metric.worst)
+        for metric in problem.metrics
+    }
     raw.update(fairness=client_fairness(evaluations), privacy=privacy.vector())
     return {name: inside(spaces, name, value) for name, value in raw.items()}
 

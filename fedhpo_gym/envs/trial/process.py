@@ -13,7 +13,6 @@ from fedhpo_gym.envs.trial.ledger import charge
 from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, Scorer
 from fedhpo_gym.envs.trial.setup import Query, TrialSetup
 from fedhpo_gym.envs.trial.sources import make_row_source
-from fedhpo_gym.evaluation.records import METRICS
 
 Numbers = NDArray[np.float64]
 PAST = ("elapsed_time", "trials", "incumbent_value")
@@ -159,6 +158,7 @@ class TrialProcess:
         rounds = int(numbers[ROUNDS])
         cost = charge(self.setup.task, configuration, rounds, fidelity.client_sample_rate)
         best_configuration, best_fidelity = self._source.query(state.best[index])
+        names = self.setup.task.metric_names
         found = self._source.details(index, state.handles[index]).tolist()
         return {
             "trial": int(state.trials[index]),
@@ -173,9 +173,9 @@ class TrialProcess:
                 "fidelity": dict(vars(best_fidelity)),
                 **self.named(state.best_numbers[index]),
             },
-            "test": dict(zip(METRICS, found[: len(METRICS)], strict=True)),
-            "best_round": [int(number) for number in found[len(METRICS) + 1 :]],
-            "diverged": bool(found[len(METRICS)]),
+            "test": dict(zip(names, found[: len(names)], strict=True)),
+            "best_round": [int(number) for number in found[len(names) + 1 :]],
+            "diverged": bool(found[len(names)]),
         }
 
     def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from fedhpo_gym.envs.batched.layout import Layout
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.objectives import PrivacyLedger, PrivacyLedgers
 
 TIME_S, ROUNDS, ERROR, SHOWN, SCORES = range(5)
@@ -89,7 +88,7 @@ class Scorer:
             values = self.values_of(evaluations, privacy)
         seen = np.zeros((len(values), self._layout.size), dtype=np.float32)
         spaces = self._setup.observation_space
-        self._layout.fill(seen, observation.measure(spaces, evaluations, privacy))
+        self._layout.fill(seen, observation.measure(self._setup.task, spaces, evaluations, privacy))
         objectives = self._setup.objectives
         errors = [o.errors(column) for o, column in zip(objectives, values.T, strict=True)]
         numbers = np.zeros((len(values), self.values.stop))
@@ -98,7 +97,9 @@ class Scorer:
         # What an environment returns is float32; a scalarisation computes with what it gets.
         numbers[:, self.scores] = -np.stack(errors, axis=-1).astype(np.float32)
         numbers[:, self.values] = values
-        test: Sequence[NDArray[np.float64]] = [evaluations.mean("test", m) for m in METRICS]
+        test: Sequence[NDArray[np.float64]] = [
+            evaluations.mean("test", name) for name in self._setup.task.metric_names
+        ]
         diverged = evaluations.diverged.any(axis=1)
         details = np.column_stack([*test, diverged, evaluations.best_round])
         return ScoredRows(seen, numbers, details)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.envs.trial import observation
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.objectives import Objective, get_objective
+from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 
@@ -64,7 +64,11 @@ class TrialSetup:
     @cached_property
     def objectives(self) -> tuple[Objective, ...]:
         """The objectives, in the order of the reward vector."""
-        named = (get_objective(name) for name in self.objective_names)
+        known = self.task.objectives
+        for name in self.objective_names:
+            if name not in known:
+                raise unknown_name("objective", name, known)
+        named = (known[name] for name in self.objective_names)
         return tuple(objective.with_transform(self.transform) for objective in named)
 
     @cached_property
@@ -90,7 +94,7 @@ class TrialSetup:
     @cached_property
     def observation_space(self) -> gym.spaces.Dict:
         """What one environment shows; see `TrialEnv`."""
-        return observation.space(len(self.search_space), self.objectives[0])
+        return observation.space(self.task, len(self.search_space), self.objectives[0])
 
     @cached_property
     def reward_space(self) -> gym.spaces.Box:
