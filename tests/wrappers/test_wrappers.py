@@ -248,3 +248,20 @@ def test_exchanging_the_backend_equals_asking_for_it() -> None:
 def test_a_backend_with_nothing_to_answer_from_is_refused() -> None:
     with pytest.raises(FileNotFoundError, match="fedhpo-gym surrogate"):
         SurrogateBackend(gym.make(ENV_ID, algorithm="fedopt", backend="raw"))
+
+
+def test_a_step_after_the_end_is_refused() -> None:
+    env = make_env(budget_trials=2)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    assert [env.step(env.action_space.sample())[2] for _ in range(2)] == [False, True]
+    with pytest.raises(gym.error.ResetNeeded, match="budget is spent"):
+        env.step(env.action_space.sample())
+    env.reset()
+    assert not env.step(env.action_space.sample())[2]
+
+
+@pytest.mark.parametrize("budget", [{"budget_trials": 2.5}, {"budget_rounds": 0.5}])
+def test_rounds_and_trials_are_whole(budget: dict[str, float]) -> None:
+    with pytest.raises(InvalidArgumentError, match="must be a positive whole number, got"):
+        make_env(**budget)

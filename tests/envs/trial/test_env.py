@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.backends import make_backend
 from fedhpo_gym.envs import TrialEnv
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, OffGridError, UnknownNameError
@@ -357,3 +358,17 @@ def test_scores_stay_in_the_reward_space() -> None:
     for low, high, name in zip(space.low, space.high, ("val_loss", "val_f1", "delta"), strict=True):
         bounds = sorted(get_objective(name).score(bound) for bound in get_objective(name).bounds)
         assert [low, high] == bounds
+
+
+def test_a_step_needs_a_reset_before_it() -> None:
+    task = get_task("LR-CreditG")
+    env = TrialEnv(task, make_backend("tabular", task))
+    with pytest.raises(gym.error.ResetNeeded, match="call `reset` before `step`"):
+        env.step(np.zeros(env.action_space.shape, np.float32))
+    env.reset()
+    env.step(np.zeros(env.action_space.shape, np.float32))
+    env.use_backend("surrogate")
+    with pytest.raises(gym.error.ResetNeeded, match="call `reset` before `step`"):
+        env.step(np.zeros(env.action_space.shape, np.float32))
+    env.reset()
+    assert env.step(np.zeros(env.action_space.shape, np.float32))[-1]["trial"] == 1

@@ -1,0 +1,120 @@
+"""Vector forms as the libraries around use them: processes, vector rewards, written-out loops."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.errors import UnknownNameError
+
+ID = "FedHPO-LR-BreastCancer-v0"
+
+
+def test_infos_say_configuration_and_fidelity_on_request() -> None:
+    keys = ("configuration", "fidelity")
+    env = gym.make_vec(ID, num_envs=3, info_keys=keys, autoreset_mode="SameStep", budget_trials=2)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for step in range(4):
+        _, _, _, _, infos = env.step(env.action_space.sample())
+        said = infos["final_info"] if step % 2 else infos
+        for index in range(3):
+            alone = env.trial_info(index) if not step % 2 else None  # type: ignore[attr-defined]
+            for key in keys:
+                assert said[f"_{key}"][index]
+                told = {name: said[key][name][index] for name in said[key] if name[0] != "_"}
+                assert alone is None or told == alone[key]
+    plain = gym.make_vec(ID, num_envs=2)
+    plain.reset(seed=0)
+    assert not set(keys) & set(plain.step(plain.action_space.sample())[-1])
+
+
+def test_an_info_key_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"'configurations'.*'configuration'"):
+        gym.make_vec(ID, num_envs=2, info_keys=["configurations"])
+
+
+def test_synchronous_vectors_of_vector_rewards() -> None:
+    mo = pytest.importorskip("mo_gymnasium")
+    twin = partial(mo.make, f"MO-{ID}", budget_trials=3)
+    theirs = mo.wrappers.vector.MOSyncVectorEnv([twin] * 2)
+    ours = gym.make_vec(f"MO-{ID}", num_envs=2, budget_trials=3)
+    assert theirs.reward_space.shape == ours.reward_space.shape  # type: ignore[attr-defined]
+    theirs.reset(seed=3)
+    ours.reset(seed=3)
+    ours.action_space.seed(3)
+    for _ in range(3):
+        actions = ours.action_space.sample()
+        seen, rewards, ended, _, _ = theirs.step(actions)
+        seen_by_ours, our_rewards, our_ended, _, _ = ours.step(actions)
+        np.testing.assert_array_equal(rewards, our_rewards)
+        np.testing.assert_array_equal(ended, our_ended)
+        for name, values in seen.items():
+            np.testing.assert_array_equal(values, seen_by_ours[name])
+    assert ended.all()
+
+
+def test_a_written_out_policy_gradient_learns_the_first_coordinate() -> None:
+    """A loop in the manner of single-file implementations: nothing but Gymnasium's interface."""
+    envs = gym.wrappers.vector.FlattenObservation(
+        gym.wrappers.vector.RecordEpisodeStatistics(
+            gym.make_vec(ID, num_envs=16, budget_trials=4, autoreset_mode="NextStep")
+        )
+    )
+    rng = np.random.default_rng(0)
+    mean, spread, rate = np.zeros(envs.single_action_space.shape), 0.3, 0.15
+    observation, _ = envs.reset(seed=1)
+    done, returns, means = np.zeros(16, dtype=bool), [], []
+    for _ in range(60):
+        noise = rng.normal(size=envs.action_space.shape)
+        actions = np.clip(mean + spread * noise, -1.0, 1.0).astype(np.float32)
+        observation, rewards, terminated, truncated, infos = envs.step(actions)
+        assert observation.shape == envs.observation_space.shape
+        live = ~done  # the step after the last of an episode is its reset
+        assert not rewards[done].any()
+        if live.any():
+            advantage = rewards[live] - rewards[live].mean()
+            mean = mean + rate * (advantage[:, None] * noise[live]).mean(axis=0) / spread
+            mean = np.clip(mean, -1.0, 1.0)
+            means.append(rewards[live].mean())
+        done = terminated | truncated
+        if "episode" in infos:
+            returns.extend(infos["episode"]["r"][infos["_episode"]].tolist())
+    assert len(returns) == 16 * (60 // 5)
+    assert np.mean(means[-15:]) > np.mean(means[:15]) + 0.1
+
+
+@pytest.mark.slow
+def test_environments_in_processes_of_their_own() -> None:
+    pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    def run(kind: Any, **options: Any) -> list[Any]:
+        vectors = make_vec_env(
+            f"fedhpo_gym:{ID}",
+            2,
+            seed=5,
+            env_kwargs={"budget_trials": 3},
+            vec_env_cls=kind,
+            vec_env_kwargs=options,
+        )
+        rng = np.random.default_rng(2)
+        try:
+            vectors.reset()
+            shown = []
+            for _ in range(5):
+                actions = rng.uniform(-1, 1, (2, *vectors.action_space.shape)).astype(np.float32)
+                seen, rewards, dones, _ = vectors.step(actions)
+                entries = {name: values.tolist() for name, values in sorted(seen.items())}
+                shown.append((entries, rewards.tolist(), dones.tolist()))
+            return shown
+        finally:
+            vectors.close()
+
+    assert run(SubprocVecEnv, start_method="spawn") == run(DummyVecEnv)
