@@ -61,6 +61,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
             limit, weight = _limit_and_weight(name, constraint)
             self._limits[index] = objectives[index].limit_error(limit)
             self._weights[index] = weight
+        self._weighted = np.flatnonzero(self._weights).tolist()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step with a scalar reward; `info["penalty"]` says how much was subtracted."""
@@ -74,7 +75,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         """Return the (...) penalties of (..., m) scores."""
         total = np.zeros(scores.shape[:-1])
         # One after the other: a matrix product may round differently for another number of rows.
-        for column in np.flatnonzero(self._weights):
+        for column in self._weighted:
             excess = np.maximum(-scores[..., column] - self._limits[column], 0.0)
             total = total + self._weights[column] * excess
         return total

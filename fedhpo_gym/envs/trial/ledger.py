@@ -14,6 +14,7 @@ from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task, decisive_names, work_of
 
+MAX_PRICES = 4096
 _Rounds = TypeVar("_Rounds", int, NDArray[np.int32])
 
 
@@ -26,6 +27,28 @@ def charge(
         InvalidArgumentError: the rule counts samples, which no trial knows before it is made.
     """
     return task.system.cost(work_of(task, configuration, rounds, client_sample_rate))
+
+
+class Prices:
+    """`charge` for one task, which remembers: many trials cost the same."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._names = decisive_names(task)
+        self._known: dict[tuple[object, ...], Cost] = {}
+
+    def charge(
+        self, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
+    ) -> Cost:
+        """Return what some rounds of a course cost."""
+        key = (rounds, client_sample_rate, *[configuration[name] for name in self._names])
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MAX_PRICES:
+                self._known.clear()
+            found = charge(self._task, configuration, rounds, client_sample_rate)
+            self._known[key] = found
+        return found
 
 
 def owed(asked: _Rounds, paid: _Rounds) -> tuple[_Rounds, _Rounds]:
@@ -51,7 +74,7 @@ class Ledger:
             setup: names the task and whether training can be resumed.
             number: N.
         """
-        self._task = setup.task
+        self._prices = Prices(setup.task)
         self._paid: list[dict[tuple[object, ...], int]] | None = None
         if setup.freeze_thaw:
             self._paid = [{} for _ in range(number)]
@@ -71,7 +94,7 @@ class Ledger:
                 account = self._paid[index]
                 key = (*configuration.values(), fidelity.client_sample_rate)
                 rounds, account[key] = owed(rounds, account.get(key, 0))
-            costs.append(charge(self._task, configuration, rounds, fidelity.client_sample_rate))
+            costs.append(self._prices.charge(configuration, rounds, fidelity.client_sample_rate))
         return costs
 
 

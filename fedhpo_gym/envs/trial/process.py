@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
-from fedhpo_gym.envs.trial.ledger import charge
+from fedhpo_gym.envs.trial.ledger import Prices
 from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, Scorer
 from fedhpo_gym.envs.trial.setup import Query, TrialSetup
 from fedhpo_gym.envs.trial.sources import make_row_source
@@ -102,6 +102,7 @@ class TrialProcess:
         self.setup = setup
         self.frame = frame
         number = len(frame)
+        self._prices = Prices(setup.task)
         self._scorer = Scorer(setup, layout)
         self._source = make_row_source(setup, self._scorer, number)
         self.scores = self._scorer.scores
@@ -156,8 +157,10 @@ class TrialProcess:
         state, numbers = self.episodes, self.episodes.numbers[index]
         configuration, fidelity = self.query_of(state.handles[index])
         rounds = int(numbers[ROUNDS])
-        cost = charge(self.setup.task, configuration, rounds, fidelity.client_sample_rate)
-        best_configuration, best_fidelity = self._source.query(state.best[index])
+        cost = self._prices.charge(configuration, rounds, fidelity.client_sample_rate)
+        best_configuration, best_fidelity = configuration, fidelity
+        if state.best_trial[index] != state.trials[index]:
+            best_configuration, best_fidelity = self._source.query(state.best[index])
         names = self.setup.task.metric_names
         found = self._source.details(index, state.handles[index]).tolist()
         return {
@@ -169,7 +172,7 @@ class TrialProcess:
             "elapsed_s": float(state.elapsed_s[index]),
             "incumbent": {
                 "trial": int(state.best_trial[index]),
-                "configuration": best_configuration,
+                "configuration": dict(best_configuration),
                 "fidelity": dict(vars(best_fidelity)),
                 **self.named(state.best_numbers[index]),
             },

@@ -18,6 +18,7 @@ from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 
+RATE = "client_sample_rate"
 Query = tuple[dict[str, Value], Fidelity]
 """A configuration and the fidelity it is evaluated at."""
 
@@ -112,10 +113,10 @@ class TrialSetup:
 
     def query(self, values: Mapping[str, Value]) -> Query:
         """Return the configuration and the fidelity that values of `search_space` stand for."""
-        names, size = self.search_space.names, len(self._space)
-        configuration = {name: values[name] for name in names[:size]}
-        chosen = {**self.fixed, **{name: values[name] for name in names[size:]}}
-        return configuration, Fidelity(int(chosen["round"]), float(chosen["client_sample_rate"]))
+        configuration = {name: values[name] for name in self._space.names}
+        rounds = self.fixed["round"] if "round" in self.fixed else values["round"]
+        rate = self.fixed[RATE] if RATE in self.fixed else values[RATE]
+        return configuration, Fidelity(int(rounds), float(rate))
 
     def describe(self) -> dict[str, object]:
         """Return what `reset` says: where the numbers of the coming episode come from."""
