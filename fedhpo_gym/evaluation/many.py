@@ -88,7 +88,8 @@ class Evaluations:
             UnknownNameError: the split or the metric does not exist.
             InvalidArgumentError: a seed has no sample in the split.
         """
-        return self.means((split,), metric)[:, 0]
+        row, column = self._row(split), position("metric", metric, METRICS)
+        return self._means[:, row, column]
 
     def means(self, splits: Sequence[Split], metric: Metric) -> NDArray[np.float64]:
         """Return (B, splits) numbers: `mean` of several splits.
@@ -98,16 +99,19 @@ class Evaluations:
             InvalidArgumentError: a seed has no sample in a split.
         """
         column = position("metric", metric, METRICS)
-        rows = [position("split", split, SPLITS) for split in splits]
-        for split, row in zip(splits, rows, strict=True):
-            if self._empty[row]:
-                raise InvalidArgumentError(f"`split` must hold samples, but {split!r} is empty.")
-        return self._means[:, rows, column]
+        return self._means[:, [self._row(split) for split in splits], column]
+
+    def _row(self, split: Split) -> int:
+        row = position("split", split, SPLITS)
+        if row in self._empty:
+            raise InvalidArgumentError(f"`split` must hold samples, but {split!r} is empty.")
+        return row
 
     @cached_property
-    def _empty(self) -> NDArray[np.bool_]:
-        """(splits,) whether a seed has no sample."""
-        return np.asarray((self.num_samples.sum(axis=1) == 0).any(axis=0))
+    def _empty(self) -> frozenset[int]:
+        """Positions of the splits in which a seed has no sample."""
+        missing = np.isnan(self._means).any(axis=(0, 2))
+        return frozenset(np.flatnonzero(missing).tolist())
 
     @cached_property
     def memo(self) -> dict[Hashable, NDArray[np.float64]]:

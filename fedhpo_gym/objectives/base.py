@@ -146,9 +146,10 @@ class Objective:
         if transform:
             distance = values - low if self.minimize else high - values
             return transform(np.where(np.isnan(distance), np.inf, np.maximum(distance, 0.0)))
-        values = np.where(np.isnan(values), high if self.minimize else low, values)
-        clipped = np.where(values < low, low, np.where(values > high, high, values))
-        return clipped if self.minimize else -clipped
+        # fmin and fmax take the bound where a value is NaN: the worse one goes first.
+        if self.minimize:
+            return np.asarray(np.fmax(np.fmin(values, high), low))
+        return np.asarray(-np.fmin(np.fmax(values, low), high))
 
     def unclipped_errors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the ``unclipped_error`` of each of (B,) values."""

@@ -19,7 +19,7 @@ rounds by linear composition, at the delta of its constant c, 1.25 exp(-c^2 / 2)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -79,6 +79,15 @@ def privacy_spent(
     values = {**task.all_settings, **configuration}
     share = fidelity.sampled_clients(task.num_clients) / task.num_clients
     return _ledger(mechanism.noise_multiplier(task, values), fidelity.round, share)
+
+
+def privacy_spent_each(
+    task: Task, queries: Sequence[tuple[Mapping[str, Value], Fidelity]]
+) -> PrivacyLedger | PrivacyLedgers:
+    """Return what some evaluations spend; one ledger where it is the same for all."""
+    if task.algorithm not in MECHANISMS:
+        return NO_PRIVACY
+    return PrivacyLedgers(np.stack([privacy_spent(task, *query).vector() for query in queries]))
 
 
 def privacy_spent_many(

@@ -38,7 +38,7 @@ class Layout:
         """Return the (n, size of entry) views of an (n, size) matrix, or those of one row."""
         return {name: matrix[..., columns] for name, columns in self.columns.items()}
 
-    def fill(self, matrix: NDArray[np.float32], parts: Mapping[str, NDArray[np.float32]]) -> None:
+    def fill(self, matrix: NDArray[np.floating], parts: Mapping[str, NDArray[np.floating]]) -> None:
         """Write some entries into an (n, size) matrix, or into one row."""
         for name, values in parts.items():
             matrix[..., self.columns[name]] = values

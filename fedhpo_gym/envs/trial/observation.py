@@ -54,21 +54,18 @@ def empty(problem: Problem, spaces: gym.spaces.Dict) -> dict[str, NDArray[np.flo
 
 
 def measure(
-    problem: Problem,
-    spaces: gym.spaces.Dict,
-    evaluations: Evaluations,
-    privacy: PrivacyLedger | PrivacyLedgers,
-) -> dict[str, NDArray[np.float32]]:
-    """Return what observations say about B trials alone: (B, size) each.
+    problem: Problem, evaluations: Evaluations, privacy: PrivacyLedger | PrivacyLedgers
+) -> dict[str, NDArray[np.float64]]:
+    """Return what observations say about B trials alone, before it is clipped: (B, size) each.
 
     An entry lacks the leading axis where it is the same for all trials.
     """
-    raw: dict[str, ArrayLike] = {
+    raw = {
         metric.name: performances(evaluations, problem.seen_splits, metric.name, metric.worst)
         for metric in problem.metrics
     }
     raw.update(fairness=client_fairness(evaluations), privacy=privacy.vector())
-    return {name: inside(spaces, name, value) for name, value in raw.items()}
+    return raw
 
 
 def inside(spaces: gym.spaces.Dict, name: str, value: ArrayLike) -> NDArray[np.float32]:

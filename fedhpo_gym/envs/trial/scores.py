@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,6 +49,11 @@ class Scorer:
         """Take the objectives of a setup, and where the entries of its observations lie."""
         self._setup = setup
         self._layout = layout
+        self._low, self._high = np.zeros((2, layout.size))
+        for name, box in setup.observation_space.items():
+            assert isinstance(box, gym.spaces.Box)  # noqa: S101 - our own invariant
+            columns = layout.columns[name]
+            self._low[columns], self._high[columns] = box.low, box.high
         count = len(setup.objectives)
         self.scores = slice(SCORES, SCORES + count)
         self.values = slice(SCORES + count, SCORES + 2 * count)
@@ -86,9 +92,11 @@ class Scorer:
         """
         if values is None:
             values = self.values_of(evaluations, privacy)
-        seen = np.zeros((len(values), self._layout.size), dtype=np.float32)
-        spaces = self._setup.observation_space
-        self._layout.fill(seen, observation.measure(self._setup.task, spaces, evaluations, privacy))
+        shown = np.zeros((len(values), self._layout.size))
+        self._layout.fill(shown, observation.measure(self._setup.task, evaluations, privacy))
+        # Losses have no bound, and rounding to float32 may step over one.
+        np.minimum(np.maximum(shown, self._low, out=shown), self._high, out=shown)
+        seen = shown.astype(np.float32)
         objectives = self._setup.objectives
         errors = [o.errors(column) for o, column in zip(objectives, values.T, strict=True)]
         numbers = np.zeros((len(values), self.values.stop))
@@ -97,9 +105,10 @@ class Scorer:
         # What an environment returns is float32; a scalarisation computes with what it gets.
         numbers[:, self.scores] = -np.stack(errors, axis=-1).astype(np.float32)
         numbers[:, self.values] = values
-        test: Sequence[NDArray[np.float64]] = [
-            evaluations.mean("test", name) for name in self._setup.task.metric_names
-        ]
-        diverged = evaluations.diverged.any(axis=1)
-        details = np.column_stack([*test, diverged, evaluations.best_round])
+        names = self._setup.task.metric_names
+        details = np.empty((len(values), len(names) + 1 + evaluations.best_round.shape[1]))
+        for column, name in enumerate(names):
+            details[:, column] = evaluations.mean("test", name)
+        details[:, len(names)] = evaluations.has_diverged
+        details[:, len(names) + 1 :] = evaluations.best_round
         return ScoredRows(seen, numbers, details)

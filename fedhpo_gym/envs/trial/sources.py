@@ -17,7 +17,7 @@ from fedhpo_gym.envs.trial.scores import ROUNDS, TIME_S, ScoredRows, Scorer
 from fedhpo_gym.envs.trial.setup import Query, TrialSetup
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.space import Value
-from fedhpo_gym.tasks.privacy import privacy_spent, privacy_spent_many
+from fedhpo_gym.tasks.privacy import privacy_spent, privacy_spent_each, privacy_spent_many
 
 CHUNK = 8192
 """Cells that are computed together: a few ten MB."""
@@ -86,15 +86,15 @@ class BackendSource:
             for index, query, cost, details in zip(
                 where.tolist(), queries, costs, rows.details, strict=True
             ):
-                numbers[index, [TIME_S, ROUNDS]] = cost.time_s, cost.rounds
+                numbers[index, TIME_S], numbers[index, ROUNDS] = cost.time_s, cost.rounds
                 handles[index] = query
                 self._details[index] = details
         return handles, numbers
 
     def _rows(self, queries: Sequence[Query]) -> ScoredRows:
         setup = self._setup
+        spent = privacy_spent_each(setup.task, queries)
         if self._scorer.can_batch:
-            spent = privacy_spent_many(setup.task, _columns_of(queries))
             return self._scorer.rows(setup.backend.evaluate_many(queries), spent)
         alone = [setup.backend.evaluate(*query) for query in queries]
         ledgers = [privacy_spent(setup.task, *query) for query in queries]
@@ -102,7 +102,6 @@ class BackendSource:
             [objective.compute(evaluation, ledger) for objective in setup.objectives]
             for evaluation, ledger in zip(alone, ledgers, strict=True)
         ]
-        spent = privacy_spent_many(setup.task, _columns_of(queries))
         return self._scorer.rows(Evaluations.stack(alone), spent, np.array(values))
 
     def restart(self, where: Indices) -> None:
@@ -167,7 +166,9 @@ class GridSource:
             cells = np.arange(start, min(start + CHUNK, self._space.grid_size))
             columns = self._columns(cells)
             spent = privacy_spent_many(self._setup.task, columns)
-            chunks.append(self._scorer.rows(self._backend.look_up(columns), spent))
+            rows = self._scorer.rows(self._backend.look_up(columns), spent)
+            rows.numbers[:, TIME_S], rows.numbers[:, ROUNDS] = self._ledger.full(cells)
+            chunks.append(rows)
         arrays = [
             np.concatenate([getattr(chunk, name) for chunk in chunks])
             for name in ("seen", "numbers", "details")
@@ -194,12 +195,14 @@ class GridSource:
         rows = self._cells
         rows.seen.take(cells, axis=0, out=seen, mode="clip")  # other modes buffer `out`
         numbers = rows.numbers.take(cells, axis=0, mode="clip")
-        numbers[:, TIME_S], numbers[:, ROUNDS] = self._ledger.pay(cells)
+        if self._setup.freeze_thaw:
+            numbers[:, TIME_S], numbers[:, ROUNDS] = self._ledger.pay(cells)
         return cells, numbers
 
     def restart(self, where: Indices) -> None:
         """See `RowSource.restart`."""
-        self._ledger.restart(where)
+        if self._setup.freeze_thaw:
+            self._ledger.restart(where)
 
     def query(self, handle: np.intp) -> Query:
         """See `RowSource.query`."""
@@ -214,11 +217,6 @@ class GridSource:
         """See `RowSource.details`."""
         found: NDArray[np.float64] = self._cells.details[handle]
         return found
-
-
-def _columns_of(queries: Sequence[Query]) -> dict[str, NDArray[Any]]:
-    rows = [{**configuration, **vars(fidelity)} for configuration, fidelity in queries]
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 @dataclass(frozen=True)
