@@ -1,1 +1,1 @@
-"""Programs that make what the package stores; they may use libraries that running it may not."""
+"""Fitting surrogates: it may use scikit-learn, which answering from a surrogate does not need."""

@@ -45,7 +45,7 @@ class Task(Problem):
             one where configurations shape it.
         client_space: client-side hyperparameters, as intervals.
         num_clients: clients of the federation.
-        partition: how the data become clients: see `fl.partitions`.
+        partition: how the data become clients: see `federations.partitions`.
         algorithm: FL algorithm.
         alpha: concentration of the LDA partition.
         instance_alphas: concentrations that instances are drawn with (the paper's, where they give

@@ -48,7 +48,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "building": frozenset({"courses", "tasks", "tables", "datasets", "fl"}),
     "fitting": frozenset({"surrogates", "tables"}),
     "wrappers": frozenset(),
-    # The entry points compose the default wrappers, see DESIGN "The observation, the reward".
+    # The entry points compose the default wrappers.
     "envs": frozenset({"backends", "courses", "tasks", "objectives", "systems", "wrappers"}),
     "agents": frozenset(),
     "analysis": frozenset(),

@@ -40,7 +40,7 @@ def make_trial_vector_env(
         copy: hand out copies of the observations; see `BatchedVectorEnv`.
         info_keys: of "configuration" and "fidelity", what infos say, too: an array for every
             hyperparameter or fidelity dimension.
-        arguments: see `build_trial_env`; all environments have the same.
+        arguments: see `make_trial_env`; all environments have the same.
 
     Raises:
         InvalidArgumentError: an argument is unknown or out of its range.
