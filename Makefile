@@ -25,7 +25,7 @@ test check: export OMP_NUM_THREADS := 1
 .PHONY: help venv demo test check format bench clean
 
 help:
-	@echo "make demo    run agents on a stored problem and on a course that goes on, and write a report"
+	@echo "make demo    run agents on a stored problem and on courses while they train; write a report"
 	@echo "make test    run the whole test suite"
 	@echo "make check   format, lint, types and the fast tests (before every commit)"
 	@echo "make format  rewrite the sources in the project's format"

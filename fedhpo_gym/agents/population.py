@@ -147,7 +147,7 @@ def evolve(
     seed: int,
     settings: PopulationSettings | None = None,
 ) -> Iterator[Generation]:
-    """Train a population in one environment, by turns, until no member can go on.
+    """Train a population in one environment, by turns, until no member can take another step.
 
     This is no `Agent`: it goes back to snapshots of several courses, and an agent sees only one.
 

@@ -32,7 +32,7 @@ class Raw(Backend):
     """Trains the courses of configurations, one per seed, as one batch.
 
     Queries that are asked together (`evaluate_many`) train together, with the same bits. Courses
-    are kept for a while: asking for more rounds of a configuration goes on from where it
+    are kept for a while: asking for more rounds of a configuration continues where it
     stopped, asking for fewer reads the curve.
     """
 

@@ -37,7 +37,7 @@ def build_table(
     """Train every course of a task's grid and store the learning curves.
 
     Finished units are kept under `<folder>/parts`; a build that was interrupted, even by kill -9,
-    goes on with the units that are missing, and its table is the same as an uninterrupted one.
+    computes the units that are missing, and its table is the same as an uninterrupted one.
     Builds of the same table that share a folder, on one machine or several, share the work. The
     units of one table take about 1 GB; delete them when the table is written.
 
@@ -78,8 +78,8 @@ def build_sample(
 ) -> Path:
     """Train a space-filling sample of courses and store their learning curves.
 
-    Works and resumes like `build_table`. A larger sample of the same rounds and rates goes on from
-    a smaller one.
+    Works and resumes like `build_table`. A larger sample of the same rounds and rates continues
+    from a smaller one.
 
     Args:
         task: the task, with its algorithm, alpha and preprocessing.

@@ -10,7 +10,7 @@ The exit status says what came of it:
 | 0 | done |
 | 1 | done, with a bad outcome: a number differs, a check or a download failed, a damaged record |
 | 2 | not done: a wrong word, missing data or packages, files that cannot be read or written |
-| 130 | interrupted, or ended by SIGTERM; it says whether the same command goes on from there |
+| 130 | interrupted, or ended by SIGTERM; it says whether the same command resumes |
 
 An error is one line on the standard error output.
 """
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(options.command, error)
         return ERROR
     except KeyboardInterrupt:
-        again = "goes on from here" if options.command in KEEPING else "starts over"
+        again = "resumes from here" if options.command in KEEPING else "starts over"
         sys.stderr.write(f"\nInterrupted; the same command {again}.\n")
         return INTERRUPTED
     return status

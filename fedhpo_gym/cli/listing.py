@@ -35,8 +35,9 @@ def main(_options: argparse.Namespace) -> int:
         say(f"\nNot listed: {fault}.")
     if any(task.round_id in registered for task in TASKS.values()):
         say(
-            "\nEvery FedHPO-... id is also there as FedHPO-DAC-...: a step is some rounds of one "
-            "course\nthat goes on (really trained; needs torch)."
+            "\nEvery FedHPO-... id is also there as FedHPO-DAC-...: dynamic algorithm "
+            "configuration.\nA step sets the hyperparameters of the next rounds of one course, "
+            "which is really trained\n(needs torch)."
         )
     if any(f"MO-{task.id}" in registered for task in TASKS.values()):
         say("\nEvery id is also there as MO-..., with one reward per objective.")

@@ -50,7 +50,7 @@ class CourseSnapshot:
 
     Attributes:
         instance: index of the instance it is on.
-        state: what the courses that made the snapshot need to go on; opaque to everybody else.
+        state: what the courses that made the snapshot need to continue; opaque to everybody else.
     """
 
     instance: int

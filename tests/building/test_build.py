@@ -175,7 +175,7 @@ def kill_a_worker(process: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize(
     ("stop", "status", "last_words"),
     [
-        (interrupt, 130, "Interrupted; the same command goes on from here."),
+        (interrupt, 130, "Interrupted; the same command resumes from here."),
         (kill_a_worker, 2, "fedhpo-gym build: a worker process was killed by signal 9 in the "),
     ],
 )

@@ -114,7 +114,7 @@ def test_an_interrupted_call_leaves_whole_records_and_resumes(
     with monkeypatch.context() as patch:
         patch.setattr(FakeEnv, "step", interrupted)
         assert run(tmp_path) == INTERRUPTED
-    assert "the same command goes on from here" in capsys.readouterr().err
+    assert "the same command resumes from here" in capsys.readouterr().err
     assert len(records(tmp_path)) == 1
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == records(tmp_path)
     assert run(tmp_path) == 0
