@@ -3,10 +3,10 @@
 Shared by everything the package stores: tables, samples, surrogates and learned policies.
 `numpy.load` opens the arrays without running code.
 
-The card is the pair. It names its arrays by their checksum, so new arrays never take the place of
-old ones; replacing the card, in one step, replaces both; only then the old arrays go. A reader
-opens the arrays when it reads the card, and looks again if they went in between. A card that names
-no arrays is of the first layout: they are beside it, under its own name.
+A card names its arrays by their checksum, so new arrays never take the place of old ones.
+Replacing the card, in one step, replaces both; only then the old arrays are deleted. A reader
+opens the arrays when it reads the card, and looks again if they were deleted in between. A card
+that names no arrays is of the first layout: they are beside it, under its own name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stored numbers belong to: cards of tables, samples and surrogates say it."""
+"""Which version and variant of a problem stored numbers belong to, as their cards say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent is given to solve: one record, read from an environment's public interface."""
+"""The problem that an agent solves: one record, read from an environment's public interface."""
 
 from __future__ import annotations
 

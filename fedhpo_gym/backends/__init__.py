@@ -1,4 +1,4 @@
-"""Where numbers come from: one file per backend, opened by name."""
+"""What answers queries, opened by name; the raw backend trains through `courses/`."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Backend(ABC):
         return None if self.seeds == self.task.seeds else self.seeds[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the query how to open it again, not as its data."""
+        """Pickle what opens it again: task and seed, not its data."""
         return type(self), (self.task, self.seed)
 
     @property

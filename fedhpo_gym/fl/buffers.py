@@ -1,4 +1,4 @@
-"""Memory that rounds use again and again."""
+"""Memory that is allocated once and used again by every round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From values that may lie beyond their bounds to errors that are bounded, by name."""
+"""Transforms by name: bounded errors of values that may lie beyond their bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sum of smooth bumps around known points, evaluated with numpy alone."""
+"""Kernel ridge regression, a sum of kernels around known points, evaluated with numpy alone."""
 
 from __future__ import annotations
 

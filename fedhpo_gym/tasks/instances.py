@@ -1,4 +1,4 @@
-"""Instances of a problem: the same query on other partitions and initialisations.
+"""Instances of a problem: other partitions, splits and initialisations of the same task.
 
 The seeds of train and test instances have none in common, so all that seeds draw is drawn anew. It
 does not follow that test instances hold other data: every instance has the samples of the one data

@@ -1,4 +1,4 @@
-"""Several sets of graphs as one data set: what clients with problems of their own share."""
+"""Several sets of graphs as one data set, for clients that solve different problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the episodes of a trial environment have in common: who answers what, and in which words."""
+"""What the episodes of a trial environment share: task, backend, objectives and spaces."""
 
 from __future__ import annotations
 
