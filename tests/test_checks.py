@@ -34,7 +34,9 @@ FLOATS = (np.float16, np.float32, np.float64)
 INTEGERS = (np.int8, np.uint8, np.int32, np.int64, np.uint64)
 
 
-@pytest.mark.parametrize("value", [*NO_NUMBERS, *NO_NUMBERS_EITHER, -HUGE], ids=repr)
+@pytest.mark.parametrize(
+    "value", [*NO_NUMBERS, *NO_NUMBERS_EITHER, -HUGE], ids=lambda value: type(value).__name__
+)
 def test_what_is_no_number(value: object) -> None:
     assert as_number(value) is None
 

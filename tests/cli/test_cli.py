@@ -302,7 +302,8 @@ def test_download_goes_on_after_a_failure(
         return type("Table", (), {"features": np.zeros((7, 3)), "num_classes": 2})
 
     sources = dict.fromkeys("AB")
-    _module(monkeypatch, "fedhpo_gym.datasets", SOURCES=sources, load_dataset=load_dataset)
+    monkeypatch.setattr("fedhpo_gym.datasets.SOURCES", sources)
+    monkeypatch.setattr("fedhpo_gym.datasets.load_dataset", load_dataset)
     assert main(["download", "all"]) == 1
     captured = capsys.readouterr()
     assert captured.out == "B: 7 rows, 3 features, 2 classes\n"
