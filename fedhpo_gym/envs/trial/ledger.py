@@ -134,17 +134,12 @@ class GridLedger:
         if self._accounts is not None:
             self._accounts[where] = 0
 
-    def full(self, cells: Indices) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-        """Return (N,) simulated seconds and (N,) rounds of cells for which nothing was paid."""
-        rounds = self._rounds_of[cells]
-        return self._times[self._cost_of[cells], rounds], rounds
-
     def pay(self, cells: Indices) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
         """Charge one cell per environment; return (N,) simulated seconds and (N,) rounds."""
-        if self._accounts is None:
-            return self.full(cells)
-        mine = np.arange(len(cells)), self._account_of[cells]
-        rounds, self._accounts[mine] = owed(self._rounds_of[cells], self._accounts[mine])
+        rounds = self._rounds_of[cells]
+        if self._accounts is not None:
+            mine = np.arange(len(cells)), self._account_of[cells]
+            rounds, self._accounts[mine] = owed(rounds, self._accounts[mine])
         return self._times[self._cost_of[cells], rounds], rounds
 
 

@@ -162,7 +162,7 @@ class TrialProcess:
         if state.best_trial[index] != state.trials[index]:
             best_configuration, best_fidelity = self._source.query(state.best[index])
         names = self.setup.task.metric_names
-        found = self._source.details(index, state.handles[index]).tolist()
+        found = self._source.details()[index].tolist()
         return {
             "trial": int(state.trials[index]),
             "configuration": configuration,

@@ -61,8 +61,7 @@ class Scorer:
     @property
     def rule(self) -> tuple[Hashable, ...]:
         """What rows depend on, besides the evaluation: equal rules give equal rows."""
-        objectives = tuple((o.name, o.transform) for o in self._setup.objectives)
-        return objectives, tuple(self._layout.columns)
+        return self._setup.objectives, tuple(self._layout.columns)
 
     @property
     def can_batch(self) -> bool:
