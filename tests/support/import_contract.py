@@ -25,6 +25,7 @@ LAYER_0 = frozenset(
         "processes",
         "seeding",
         "space",
+        "typed",
         "version",
     }
 )

@@ -22,6 +22,7 @@ from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.space.dimension import ACTION_SLACK
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.typed import as_reals, as_typed
 
 DEFAULT_OBJECTIVES = ("val_loss", "fairness_std", "epsilon")
 
@@ -171,7 +172,9 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             UnknownNameError: no such backend.
             MissingDataError: it has nothing to answer from.
+            InvalidArgumentError: it takes no such option, or not this value.
         """
+        as_typed("name", name, str)
         options.setdefault("seed", self.backend.seed)
         self._use(replace(self.setup, backend=make_backend(name, self.task, **options)))
 
@@ -214,7 +217,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return seen, reward, False, False, self._process.info(0)
 
     def _checked(self, action: NDArray[np.floating]) -> NDArray[np.float64]:
-        array = np.asarray(action, dtype=np.float64)
+        array = as_reals("action", action).astype(np.float64, copy=False)
         if array.shape != self.action_space.shape:
             raise InvalidArgumentError(
                 f"`action` must have shape {self.action_space.shape}, got {array.shape}."
