@@ -63,8 +63,7 @@ def check_fields(record: Any) -> None:
     Raises:
         InvalidArgumentError: a field has another type.
     """
-    kind: Hashable = type(record)
-    hints = _hints(kind)
+    hints = _hints(type(record))  # type: ignore[arg-type]  # mypy: a type is no Hashable
     for field in fields(record):
         value = as_typed(field.name, getattr(record, field.name), hints[field.name])
         object.__setattr__(record, field.name, value)
