@@ -135,7 +135,7 @@ def test_an_interrupted_call_leaves_whole_records_and_resumes(
         (["--fidelity", "round"], "`--fidelity` must be of the form name=value, got 'round'"),
         (["--set", "vector=true", "--set", "vector=false"], "`--set` names 'vector' twice"),
         (["--set", "backend=raw"], "`backend` is given twice"),
-        (["--set", "colour=red"], "cannot be made with the arguments"),
+        (["--set", "colour=red"], "takes no argument 'colour'"),
         (["--agent", "hyperband", "--fidelity", "client_sample_rate=free"], "nothing free but"),
         (["--agent", "fedex"], "`--agent fedex` must act in round environments, `FedHPO-DAC-"),
         ([f"MO-{ID}", "--agent", "optuna-tpe"], "use the environment id without `MO-`"),

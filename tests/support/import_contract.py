@@ -54,7 +54,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "agents": frozenset(),
     "analysis": frozenset(),
     "root": frozenset({"envs", "tasks"}),
-    "studies": frozenset({"agents", "analysis", "tasks", "fl"}),
+    "studies": frozenset({"agents", "analysis", "tasks", "fl", "wrappers"}),
     "testing": EVERYTHING,
     "cli": EVERYTHING,
 }
