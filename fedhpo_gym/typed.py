@@ -84,7 +84,8 @@ def as_reals(name: str, value: object) -> NDArray[np.floating]:
         raise InvalidArgumentError(f"`{name}` must be an array of real numbers, got {shown(value)}")
     if array.dtype in (np.float32, np.float64):
         return array
-    return array.astype(np.float64)
+    with np.errstate(over="ignore"):  # infinity: the caller's range refuses it
+        return array.astype(np.float64)
 
 
 def as_arguments(

@@ -55,20 +55,17 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         """
         given = {"budget_s": budget_s, "budget_rounds": budget_rounds}
         given["budget_trials"] = budget_trials
-        # What is not given is not recorded, so that specs from before it replay.
-        recorded: dict[str, Any] = (
-            given if max_trials is None else {**given, "max_trials": max_trials}
-        )
-        gym.utils.RecordConstructorArgs.__init__(self, **recorded)
-        gym.Wrapper.__init__(self, check_env(env))
         self._budgets = {
             name: _checked(name, value) for name, value in given.items() if value is not None
         }
-        if max_trials is None:
-            max_trials = MAX_TRIALS if budget_trials is None else budget_trials
-        self._max_trials = _checked("max_trials", max_trials)
         if not self._budgets:
             raise InvalidArgumentError(f"one of {sorted(given)} must be given, got none")
+        recorded: dict[str, Any] = {name: self._budgets.get(name) for name in given}
+        self._max_trials = self._budgets.get("budget_trials", MAX_TRIALS)
+        if max_trials is not None:  # else it is not recorded: specs from before it replay
+            self._max_trials = recorded["max_trials"] = _checked("max_trials", max_trials)
+        gym.utils.RecordConstructorArgs.__init__(self, **recorded)
+        gym.Wrapper.__init__(self, check_env(env))
         inner = env.observation_space
         if not isinstance(inner, gym.spaces.Dict):
             raise InvalidArgumentError(

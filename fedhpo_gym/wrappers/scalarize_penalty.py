@@ -53,9 +53,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
             InvalidArgumentError: `constraints` is no mapping, a limit is not finite, a weight is
                 negative or so large that a penalty may not be finite, or `env` is of another kind.
         """
-        gym.utils.RecordConstructorArgs.__init__(self, constraints=constraints)
-        gym.Wrapper.__init__(self, check_env(env, "objectives"))
-        objectives = env.get_wrapper_attr("objectives")
+        objectives = check_env(env, "objectives").get_wrapper_attr("objectives")
         names = [objective.name for objective in objectives]
         self._limits: NDArray[np.float64] = np.full(len(names), np.inf)
         self._weights: NDArray[np.float64] = np.zeros(len(names))
@@ -67,14 +65,15 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
             self._limits[index] = objectives[index].limit_error(limit)
             self._weights[index] = weight
         self._weighted = np.flatnonzero(self._weights).tolist()
-        worst = np.array([-objective.score_bounds[0] for objective in objectives])
         with np.errstate(over="ignore"):
-            largest = float(self.penalty(-worst))
-        if not largest <= LARGEST:
+            worst = self.penalty(np.array([one.score_bounds[0] for one in objectives]))
+        if not worst <= LARGEST:
             raise InvalidArgumentError(
                 "`constraints` must have limits and weights whose penalty is finite as float32 for "
-                f"the worst trial, got {constraints!r}"
+                f"the worst trial, got {shown(constraints)}"
             )
+        gym.utils.RecordConstructorArgs.__init__(self, constraints=constraints)
+        gym.Wrapper.__init__(self, env)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step with a scalar reward; `info["penalty"]` says how much was subtracted."""
@@ -95,8 +94,10 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
 
 
 def _checked(constraints: object) -> Mapping[str, float | Mapping[str, float]]:
-    if constraints is None or isinstance(constraints, Mapping):
-        return constraints or {}
+    if constraints is None:
+        return {}
+    if isinstance(constraints, Mapping) and all(isinstance(name, str) for name in constraints):
+        return constraints
     raise InvalidArgumentError(
         "`constraints` must be a mapping from objectives to limits, such as "
         f"{{'fairness_std': 0.1}}, got {shown(constraints)}"

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from fedhpo_gym.typed import as_typed
 from fedhpo_gym.wrappers.checks import check_env, use_backend
 
 
@@ -29,6 +30,7 @@ class SurrogateBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
             InvalidArgumentError: `env` is no trial environment, or an argument is out of its range.
             MissingDataError: the backend has nothing to answer from; says what to do.
         """
+        as_typed("seed", seed, int | None)
         gym.utils.RecordConstructorArgs.__init__(self, seed=seed)
         gym.Wrapper.__init__(self, check_env(env))
         use_backend(env, "surrogate", seed=seed)

@@ -148,7 +148,9 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
             InvalidArgumentError: a seed or the mask is not valid.
         """
         seeds = _spread(seed, self.num_envs)
-        mask = self._reset_mask(as_typed("options", options or {}, Mapping[str, Any]))
+        mask = self._reset_mask(
+            as_typed("options", {} if options is None else options, Mapping[str, Any])
+        )
         super().reset(seed=seeds[0])
         where = np.flatnonzero(mask)
         self._restart(where, [seeds[index] for index in where])
@@ -255,6 +257,7 @@ def checked_number(num_envs: int) -> int:
 
 
 def _mode(mode: str | AutoresetMode) -> AutoresetMode:
+    as_typed("autoreset_mode", mode, str | AutoresetMode)
     try:
         return AutoresetMode(mode)
     except ValueError as error:

@@ -284,13 +284,14 @@ def choose_instance(rng: np.random.Generator, number: int, options: dict[str, An
     Raises:
         InvalidArgumentError: `options` names none of the `number` there are.
     """
-    if "instance" not in as_typed("options", options or {}, Mapping[str, Any]):
+    chosen = as_typed("options", {} if options is None else options, Mapping[str, Any])
+    if "instance" not in chosen:
         return int(rng.integers(number))
-    index = as_integer((options or {})["instance"])
+    index = as_integer(chosen["instance"])
     if index is None or not 0 <= index < number:
         raise InvalidArgumentError(
             f"`options['instance']` must be an integer in [0, {number}), "
-            f"got {shown((options or {})['instance'])}"
+            f"got {shown(chosen['instance'])}"
         )
     return index
 

@@ -170,7 +170,9 @@ class RoundVectorEnv(BatchedVectorEnv):
         Raises:
             InvalidArgumentError: a seed, the mask or an instance is not valid.
         """
-        chosen = as_typed("options", options or {}, Mapping[str, Any]).get("instance")
+        chosen = as_typed("options", {} if options is None else options, Mapping[str, Any]).get(
+            "instance"
+        )
         if chosen is not None:
             try:
                 self._chosen = np.broadcast_to(np.asarray(chosen, dtype=object), self.num_envs)
