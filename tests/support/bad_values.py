@@ -45,8 +45,9 @@ NUMBERS: tuple[Any, ...] = (
     np.uint64(2**64 - 1), np.complex64(1), True, False, np.True_, np.False_,
 )  # fmt: skip
 TEXTS: tuple[Any, ...] = (
-    "", " ", "no", "False", "true", "5", "nan", "os:system", "cpu", "cuda:99", "meta", "raw", "train",
-    "val_loss", "clip", "../../x", "\0", "é" * 3, "x" * 10_000, b"raw", np.str_("raw"), Path("raw"),
+    "", " ", "no", "False", "true", "5", "nan", "os:system", "cpu", "cuda:99", "meta", "raw",
+    "train", "val_loss", "clip", "../../x", "\0", "é" * 3, "x" * 10_000, b"raw", np.str_("raw"),
+    Path("raw"),
 )  # fmt: skip
 CONTAINERS: tuple[Any, ...] = (
     [], (), {}, set(), [1], ["val_loss", "val_loss"], ["val_loss", 3], [None], [[0.5, 1]], [[0.5]],

@@ -142,7 +142,8 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         """
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InvalidArgumentError(
-                f"`render_mode` must be one of {self.metadata['render_modes']}, got {render_mode!r}"
+                f"`render_mode` must be one of {self.metadata['render_modes']}, "
+                f"got {shown(render_mode)}"
             )
         self.process = process
         self.render_mode = render_mode

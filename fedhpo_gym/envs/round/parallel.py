@@ -68,7 +68,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
                 "`env` must be a FedHPO-DAC-* environment made with per_client=True, got "
                 f"{shown(env)}"
             )
-        if reward not in REWARDS:
+        if as_typed("reward", reward, str) not in REWARDS:
             raise InvalidArgumentError(f"`reward` must be one of {REWARDS}, got {shown(reward)}")
         if course.vector_reward:
             raise InvalidArgumentError("`env` must have scalar rewards; use the id without MO-")

@@ -22,7 +22,7 @@ from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.space.dimension import ACTION_SLACK
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.typed import as_reals, as_typed
+from fedhpo_gym.typed import as_reals, as_typed, shown
 
 DEFAULT_OBJECTIVES = ("val_loss", "fairness_std", "epsilon")
 
@@ -105,7 +105,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InvalidArgumentError(
-                f"`render_mode` must be one of {self.metadata['render_modes']}, got {render_mode!r}"
+                f"`render_mode` must be one of {self.metadata['render_modes']}, "
+                f"got {shown(render_mode)}"
             )
         self.render_mode = render_mode
         self._window: int | None = None
