@@ -33,8 +33,8 @@ SPARSE_ROUNDS = (1, 3, 6, 9, 13, 19, 27, 38, 56, 81, 125, 200, 320, 500)
 """Rounds after which models are evaluated where an evaluation costs as much as training."""
 
 
-ALPHAS = (1e-3, 1e6)
-"""Concentrations that are taken: beyond, no client has samples, or all have the same."""
+ALPHAS = (1e-6, 1e30)
+"""Concentrations that are taken: beyond, draws or file names fail, and nothing changes."""
 
 
 def checked_alpha(alpha: object) -> int | float:
