@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from studies import cell, mean_and_error, table
 
 BASELINES = {

@@ -25,13 +25,13 @@ from typing import Any
 
 import gymnasium as gym
 from fedex_report import LABELS, draw, report
-from studies import CORES, positive, tables_here
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import agent_class
 from fedhpo_gym.agents.fedex.wrapped import Neighbourhood, row_problem, wrapped_search
 from fedhpo_gym.space.dimension import Dimension
 from fedhpo_gym.studies.pieces import claim, pieces
+from studies import CORES, positive, tables_here
 
 TABLES = ("BreastCancer", "Vehicle")
 

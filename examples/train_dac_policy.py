@@ -25,7 +25,6 @@ import gymnasium as gym
 import numpy as np
 from dac_report import write_report
 from numpy.typing import NDArray
-from studies import CORES, positive, tables_here
 from tqdm import tqdm
 
 import fedhpo_gym  # noqa: F401 - registers the ids
@@ -37,6 +36,7 @@ from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.pieces import claim, pieces, read
+from studies import CORES, positive, tables_here
 
 TRAINED = ("BreastCancer", "Digits", "CreditG", "Vehicle")
 UNSEEN = ("Australian", "BloodTransfusion")

@@ -12,6 +12,7 @@ import gymnasium as gym
 
 from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.tasks import TASKS, Task
+from fedhpo_gym.typed import as_typed
 from fedhpo_gym.version import __version__
 
 ENTRY_POINT = "fedhpo_gym.envs:make_trial_env"
@@ -63,7 +64,7 @@ def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
         MissingDependencyError: the extra `marl` is not installed.
         InvalidArgumentError: the id is of another kind, or an argument is out of its range.
     """
-    _require_round_id(env_id)
+    _require_round_id(as_typed("env_id", env_id, str))
     with needing("making clients agents", "PettingZoo", "marl", "pettingzoo"):
         from fedhpo_gym.envs.round.parallel import ClientsParallelEnv
     return ClientsParallelEnv(gym.make(env_id, per_client=True, **arguments), reward)

@@ -4,6 +4,9 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+LONGEST_NAME = 200
+"""Characters of an unknown name that a message shows."""
+
 
 class FedHPOError(Exception):
     """Base of all errors raised by this package."""
@@ -63,7 +66,10 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError
         name: What was asked for.
         known: The names that would have worked.
     """
-    return UnknownNameError(f"Unknown {kind} {name!r}.{suggest(name, known)}")
+    words = repr(name)
+    if len(words) > LONGEST_NAME:
+        words = f"{words[:LONGEST_NAME]}..."
+    return UnknownNameError(f"Unknown {kind} {words}.{suggest(name, known)}")
 
 
 def missing_dependency(what: str, package: str, extra: str) -> MissingDependencyError:

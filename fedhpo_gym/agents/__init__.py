@@ -10,7 +10,6 @@ are no agents: each needs more than one course. Their docstrings say how they ar
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +19,8 @@ import gymnasium as gym
 from fedhpo_gym.agents.base import Agent
 from fedhpo_gym.agents.loop import Step, run_episode
 from fedhpo_gym.agents.problem import SearchProblem, read_problem
-from fedhpo_gym.errors import InvalidArgumentError, suggest, unknown_name
+from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.typed import as_arguments, as_typed
 
 AGENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -46,7 +46,7 @@ def agent_class(name: str) -> type[Agent]:
         UnknownNameError: no such agent.
         MissingDependencyError: the library it is made of is not installed.
     """
-    if name not in AGENTS:
+    if as_typed("name", name, str) not in AGENTS:
         raise unknown_name("agent", name, AGENTS)
     module, _, attribute = AGENTS[name].partition(":")
     found: type[Agent] = getattr(importlib.import_module(module), attribute)
@@ -69,12 +69,9 @@ def make_agent(name: str, env: gym.Env[Any, Any], seed: int, **options: Any) -> 
             seed is negative.
     """
     kind = agent_class(name)
-    known = list(inspect.signature(kind).parameters)[1:]
-    if unknown := [option for option in options if option not in known]:
-        raise InvalidArgumentError(
-            f"Agent {name!r} has no option {unknown[0]!r}.{suggest(unknown[0], known)}"
-        )
-    return kind(read_problem(env, seed), **options)
+    return kind(
+        read_problem(env, seed), **as_arguments(f"Agent {name!r}", kind, options, ["problem"])
+    )
 
 
 __all__ = [

@@ -50,11 +50,12 @@ class FedTune(Agent):
         self._space = space = problem.search_space
         self._passes = passes
         self._participants = participants
-        self._steps = {name: _steps(space[name]) for name in (passes, participants) if name}
+        moving = [passes] if participants is None else [passes, participants]
+        self._steps = {name: _steps(space[name]) for name in moving}
         chosen = _middle(space, self._steps) if start is None else start
         self._configuration = space.validate(chosen, "start")
         now, limit = self._position(passes)
-        people, most = self._position(participants) if participants else (0, 0)
+        people, most = (0, 0) if participants is None else self._position(participants)
         self.controller = FedTuneController(
             preferences or Preferences(),
             people,

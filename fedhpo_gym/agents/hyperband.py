@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, scalar
 from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space.dimension import Dimension, Value
@@ -70,8 +71,10 @@ class Hyperband(Agent):
                 "`action_space` must be a Box in [-1, 1] of a configuration's coordinates and then "
                 f"the fidelity's, got {box}"
             )
-        if isinstance(eta, bool) or not isinstance(eta, int) or eta < 2:
+        base = as_integer(eta)
+        if base is None or base < 2:
             raise InvalidArgumentError(f"`eta` must be an integer of at least 2, got {eta!r}")
+        eta = base
         self.rungs = _rungs(dimension, low, high, eta)
         self._coordinates = [dimension.encode(rung) for rung in self.rungs]
         self._eta = eta

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.typed import shown
 
 Process: TypeAlias = Literal["trial", "round"]
 SCALAR = ("reward",)
@@ -43,12 +44,11 @@ class SearchProblem:
     process: Process = "trial"
 
     def __post_init__(self) -> None:
-        try:
-            seed = -1 if isinstance(self.seed, bool) else operator.index(self.seed)
-        except TypeError:
-            seed = -1
-        if seed < 0:
-            raise InvalidArgumentError(f"`seed` must be a non-negative integer, got {self.seed!r}.")
+        seed = as_integer(self.seed)
+        if seed is None or seed < 0:
+            raise InvalidArgumentError(
+                f"`seed` must be a non-negative integer, got {shown(self.seed)}."
+            )
         object.__setattr__(self, "seed", seed)
 
 
@@ -67,7 +67,7 @@ def read_problem(env: gym.Env[Any, Any], seed: int) -> SearchProblem:
     """
     if not isinstance(env, gym.Env):
         raise InvalidArgumentError(
-            f"`env` must be an environment, as `gymnasium.make` returns it, got {env!r}."
+            f"`env` must be an environment, as `gymnasium.make` returns it, got {shown(env)}."
         )
     space = _attribute(env, "search_space", None)
     if not isinstance(space, SearchSpace):
@@ -76,8 +76,8 @@ def read_problem(env: gym.Env[Any, Any], seed: int) -> SearchProblem:
             "environment of this package, or make the agent's class with a SearchProblem."
         )
     fidelities = _attribute(env, "fidelity_space", ())
-    shown = env.observation_space
-    of_rounds = isinstance(shown, gym.spaces.Dict) and "remaining_rounds" in shown.spaces
+    observed = env.observation_space
+    of_rounds = isinstance(observed, gym.spaces.Dict) and "remaining_rounds" in observed.spaces
     return SearchProblem(
         action_space=env.action_space,
         search_space=space,

@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedhpo_gym.analysis.chain import START, opened, sealed
 from fedhpo_gym.analysis.records import (
+    FORMAT,
+    KIND,
     Header,
     RunRecord,
     StepRecord,
     first_fault,
+    is_old,
     step_builder,
     to_dict,
 )
@@ -42,9 +47,11 @@ def record_path(folder: Path, header: Header) -> Path:
 def write_record(path: Path, record: RunRecord) -> None:
     """Write a record; a crash leaves the old file, if any, and no half of the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    contents = chain([to_dict(record.header)], map(to_dict, record.steps))
+    lines = (json.dumps(content, allow_nan=False).encode("utf-8") for content in contents)
     with new_file(path) as handle:
-        for content in (to_dict(record.header), *map(to_dict, record.steps)):
-            handle.write((json.dumps(content, allow_nan=False) + "\n").encode("utf-8"))
+        for line in sealed(lines):
+            handle.write(line + b"\n")
 
 
 def read_record(path: Path) -> RunRecord:
@@ -52,20 +59,53 @@ def read_record(path: Path) -> RunRecord:
 
     Raises:
         MissingDataError: there is no such file.
-        DamagedDataError: a line is damaged or foreign; the message names file and line number.
+        DamagedDataError: a line is damaged, foreign, or not where it was written, or the file is
+            cut short; the message names file and line number.
     """
     if not path.is_file():
         raise MissingDataError(f"there is no run record {path}; make it with `fedhpo-gym run`")
     lines = path.read_bytes().split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    first = lines[0] if lines else b""
-    header = _parsed(path, 1, first, Header.from_dict)
-    build = step_builder(json.loads(first))
-    steps = [_parsed(path, number, line, build) for number, line in enumerate(lines[1:], start=2)]
+    cut = lines.pop() != b""
+    if cut or not lines:
+        raise _damaged(path, len(lines) + 1, "the file is cut short here")
+    first = _json(path, 1, lines[0])
+    if not is_old(first):
+        _check_claims(path, first)
+        lines = list(_checked_lines(path, lines))
+        first = _json(path, 1, lines[0])
+    header = _built(path, 1, first, Header.from_dict)
+    build = step_builder(first)
+    steps = [
+        _built(path, number, _json(path, number, line), build)
+        for number, line in enumerate(lines[1:], start=2)
+    ]
     if fault := first_fault(steps):
         raise _damaged(path, fault[0] + 1, f"step {fault[0]} {fault[1]}")
     return RunRecord(header, tuple(steps))
+
+
+def _check_claims(path: Path, first: object) -> None:
+    """Say what a file is instead, or of which format, before its digests are looked at."""
+    claims = first if isinstance(first, dict) else {}
+    if (claims.get("kind"), claims.get("format")) != (KIND, FORMAT):
+        plain = {name: value for name, value in claims.items() if name != "digest"}
+        _built(path, 1, plain if claims else first, Header.from_dict)
+
+
+def _checked_lines(path: Path, lines: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield lines without their digests."""
+    digest = START
+    for number, line in enumerate(lines, start=1):
+        found = opened(line, digest)
+        if found is None:
+            raise _damaged(
+                path,
+                number,
+                "its digest is wrong: it was changed, or lines before it were changed, lost, "
+                "repeated or moved",
+            )
+        content, digest = found
+        yield content
 
 
 def read_folder(
@@ -116,9 +156,16 @@ def set_aside(path: Path, error: DamagedDataError) -> str:
     return f"{words}; set aside as {aside.name}"
 
 
-def _parsed(path: Path, number: int, line: bytes, build: Callable[[object], _Line]) -> _Line:
+def _json(path: Path, number: int, line: bytes) -> object:
     try:
-        return build(json.loads(line.decode("utf-8"), parse_constant=_refuse))
+        return json.loads(line.decode("utf-8"), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, number, str(error)) from error
+
+
+def _built(path: Path, number: int, content: object, build: Callable[[object], _Line]) -> _Line:
+    try:
+        return build(content)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, number, str(error)) from error
 

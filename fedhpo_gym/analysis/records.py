@@ -1,8 +1,9 @@
 """Run records: everything one episode returned, enough to replay it.
 
 A record is a JSONL file: a header line, then one line per step. Floats are written so that reading
-them back gives the same bits; NaN and infinity are refused. Records of format 1
-are brought to this one when they are read.
+them back gives the same bits; NaN and infinity are refused. Every line ends with a digest of itself
+and of all lines before it (`fedhpo_gym.analysis.chain`). Records of formats 1 and 2 have none; they
+are brought to this format when they are read.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError
 
 KIND: Final = "fedhpo_gym.run"
-FORMAT: Final = 2
-"""In format 1, steps of round environments counted as "trial" in `incumbent`."""
+FORMAT: Final = 3
+"""Lines of formats 1 and 2 have no digest; in format 1, steps of round environments counted as
+"trial" in `incumbent`."""
+OLD_FORMATS: Final = (1, 2)
 
 NUMBERS: Final = ("trial", "step")
 """What the number of an incumbent is called, in trial environments and in round environments."""
@@ -74,12 +77,12 @@ class Header:
 
     @classmethod
     def from_dict(cls, content: object) -> Header:
-        """Build a header from a parsed JSON line, of this format or of format 1.
+        """Build a header from a parsed JSON line, of this format or of an old one.
 
         Raises:
             InvalidArgumentError: a field is missing, unknown, or of the wrong type.
         """
-        if _is_old(content):
+        if is_old(content):
             content = {**content, "format": FORMAT}
         return _from_dict(cls, content)
 
@@ -219,19 +222,27 @@ def first_fault(steps: Sequence[StepRecord]) -> tuple[int, str] | None:
         if step.over and number < len(steps):
             return number, "ends the episode, but more steps follow"
         elapsed = step.elapsed_s
-    return None if steps[-1].over else (len(steps), "is the last but does not end the episode")
+    return (
+        None
+        if steps[-1].over
+        else (
+            len(steps),
+            "is the last but does not end the episode: the file is cut short",
+        )
+    )
 
 
 def step_builder(header: object) -> Callable[[object], StepRecord]:
     """Return what builds the steps of a record, whose parsed header line may be of format 1."""
-    if not _is_old(header) or not _is_spec(header["spec"]):
+    if not is_old(header) or header["format"] != 1 or not _is_spec(header["spec"]):
         return StepRecord.from_dict
     of_rounds = str(header["spec"].get("entry_point")).endswith(":make_round_env")
     return _from_trial if of_rounds else StepRecord.from_dict
 
 
-def _is_old(header: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(header, dict) and header.get("format") == 1 and "spec" in header
+def is_old(header: object) -> TypeGuard[dict[str, Any]]:
+    """Return whether a parsed header line is of a format without digests."""
+    return isinstance(header, dict) and header.get("format") in OLD_FORMATS and "spec" in header
 
 
 def _from_trial(content: object) -> StepRecord:

@@ -11,6 +11,7 @@ from fedhpo_gym.backends.base import Backend, StoredBackend
 from fedhpo_gym.errors import needing, unknown_name
 from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.typed import as_arguments, as_typed
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {
@@ -45,13 +46,14 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
         UnknownNameError: no such backend.
         MissingDataError: it has nothing to answer from; the message says what to do.
         MissingDependencyError: it trains, and torch is not installed.
+        InvalidArgumentError: it takes no such option, or not this value.
     """
-    if name not in BACKENDS:
+    if as_typed("backend", name, str) not in BACKENDS:
         raise unknown_name("backend", name, BACKENDS)
     module, _, attribute = BACKENDS[name].partition(":")
     with needing(f'backend="{name}"', "torch", "raw", "torch"):
         kind = getattr(importlib.import_module(module), attribute)
-    backend: Backend = kind(task, **options)
+    backend: Backend = kind(task, **as_arguments(f'backend="{name}"', kind, options, ["task"]))
     return backend
 
 

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from fedhpo_gym.errors import InvalidArgumentError, suggest
 from fedhpo_gym.systems import SystemModel
+from fedhpo_gym.typed import as_typed, parameter_types
 
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def taking(record: type[Any]) -> Callable[[F], F]:
+    """Give an entry point the signature that it has: its own arguments, and those of a record.
+
+    `help` then shows them all, and whoever parses words by type finds the types.
+    """
+
+    def sign(entry_point: F) -> F:
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        added = parameter_types(record)
+        own = inspect.signature(entry_point)
+        kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        defaults = inspect.signature(record).parameters
+        new = [
+            inspect.Parameter(name, keyword, default=defaults[name].default, annotation=hint)
+            for name, hint in added.items()
+        ]
+        entry_point.__signature__ = own.replace(parameters=[*kept, *new])  # type: ignore[attr-defined]
+        return entry_point
+
+    return sign
+
+
+def check_own(entry_point: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Refuse values of an entry point's own arguments that are not what its signature says.
+
+    Raises:
+        InvalidArgumentError: a value has another type.
+    """
+    hints = parameter_types(entry_point)
+    for name, value in values.items():
+        as_typed(name, value, hints[name])
 
 
 def from_names(record: type[R], arguments: Mapping[str, Any], others: Sequence[str] = ()) -> R:
@@ -45,3 +81,9 @@ def changed_system(base: SystemModel, changes: Mapping[str, Any]) -> SystemModel
         if name not in known:
             raise InvalidArgumentError(f"unknown system parameter {name!r}.{suggest(name, known)}")
     return replace(base, **changes)
+
+
+def chosen_options(record: object, names: Sequence[str]) -> dict[str, Any]:
+    """Return those fields of a record that choose a variant of a task; None leaves the task's."""
+    given = {name: getattr(record, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}

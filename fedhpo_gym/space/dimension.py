@@ -11,6 +11,7 @@ import numpy as np
 
 from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError, OffGridError
+from fedhpo_gym.typed import shown
 
 Value = int | float
 Kind = Literal["float", "int"]
@@ -123,7 +124,7 @@ class Dimension:
             return self.values[index]
         if not self.low <= number <= self.high:
             raise InvalidArgumentError(
-                f"`{what}[{self.name!r}]` must be in [{self.low}, {self.high}], got {value!r}."
+                f"`{what}[{self.name!r}]` must be in [{self.low}, {self.high}], got {number!r}."
             )
         if self.values is not None:
             raise self._off_grid(number, what)
@@ -245,5 +246,5 @@ class Dimension:
 
     def _bad(self, argument: str, rule: str, value: object) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"Dimension {self.name!r}: `{argument}` must be {rule}, got {value!r}."
+            f"Dimension {self.name!r}: `{argument}` must be {rule}, got {shown(value)}."
         )

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, suggest, unknown_name
 from fedhpo_gym.space.dimension import ACTION_SLACK, SCOPES, Dimension, Scope, Value
+from fedhpo_gym.typed import as_reals
 
 __all__ = ["Dimension", "Scope", "SearchSpace", "Value"]
 
@@ -267,7 +268,7 @@ class SearchSpace:
         return cls(tuple(_dimension(record) for record in data["dimensions"]))
 
     def _actions(self, action: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        array = np.asarray(action, dtype=np.float64)
+        array = as_reals("action", action).astype(np.float64, copy=False)
         if array.shape != shape:
             raise InvalidArgumentError(f"`action` must have shape {shape}, got {array.shape}.")
         if not np.all(np.abs(array) <= 1.0 + ACTION_SLACK):

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, unknown_name
+from fedhpo_gym.studies.wrappers import check_wrapper
+from fedhpo_gym.typed import as_arguments, as_typed, shown
 
 _ID = re.compile(r"^(MO-)?FedHPO-")
 _VERSION = re.compile(r"-v(\d+)$")
@@ -19,7 +21,8 @@ _FORMER_ENTRY_POINTS = {
     "fedhpo_gym.envs.round_registration:make_round_env": "fedhpo_gym.envs:make_round_env",
 }
 """What records of version 0.1.0 name, before entry points had names of their own."""
-_TRUSTED_WRAPPERS = ("fedhpo_gym.wrappers.", "gymnasium.wrappers.")
+IDENTIFYING = ("task", "version", "vector_reward")
+"""Arguments that say which problem an id stands for: only the id decides them."""
 
 
 def known_ids() -> tuple[str, ...]:
@@ -45,14 +48,28 @@ def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any
     """Make an environment for a recorded run, without Gymnasium's checks of every step.
 
     Raises:
-        InvalidArgumentError: the environment does not take these arguments.
+        InvalidArgumentError: the environment does not take these arguments; see `as_settable`.
     """
-    try:
-        return gym.make(env_id, disable_env_checker=True, **kwargs)
-    except TypeError as error:
-        raise InvalidArgumentError(
-            f"{env_id} cannot be made with the arguments {dict(kwargs)}: {error}"
-        ) from error
+    return gym.make(env_id, disable_env_checker=True, **as_settable(env_id, kwargs))
+
+
+def as_settable(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of an environment as the types that its entry point says.
+
+    Raises:
+        InvalidArgumentError: there is no such argument, it has another type, or it would make
+            another problem of the id.
+    """
+    entry_point = gym.spec(env_id).entry_point
+    maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    assert maker is not None  # noqa: S101 - this package registers none without
+    for name in IDENTIFYING:
+        if name in kwargs:
+            raise InvalidArgumentError(
+                f"`{name}` cannot be set, got {shown(kwargs[name])}: it is what {env_id} stands "
+                "for; use the id of the problem that you mean"
+            )
+    return as_arguments(env_id, maker, kwargs, (*IDENTIFYING, "render_mode"))
 
 
 def remake_environment(env_id: str, spec: Mapping[str, Any]) -> gym.Env[Any, Any]:
@@ -77,15 +94,31 @@ def remake_environment(env_id: str, spec: Mapping[str, Any]) -> gym.Env[Any, Any
             f"got {wanted.id} (entry point {wanted.entry_point})"
         )
     # Records of version 0.1.0 name a task without its version; an id has exactly one.
-    if "task" in registered.kwargs:
-        wanted.kwargs["task"] = registered.kwargs["task"]
+    decided = {name: registered.kwargs[name] for name in IDENTIFYING if name in registered.kwargs}
+    kept = {name: value for name, value in wanted.kwargs.items() if name not in IDENTIFYING}
+    wanted.kwargs = {**kept, **decided}
+    _check_options(wanted)
     for wrapper in wanted.additional_wrappers:
-        if not str(wrapper.entry_point).startswith(_TRUSTED_WRAPPERS):
-            raise InvalidArgumentError(
-                f"`spec` of the record names the wrapper {wrapper.entry_point!r}; only wrappers of "
-                f"{' and '.join(_TRUSTED_WRAPPERS)}* are replayed"
-            )
-    return gym.make(wanted)
+        check_wrapper(wrapper)
+    try:
+        return gym.make(wanted)
+    except FedHPOError:
+        raise
+    except (ValueError, TypeError, AssertionError, gym.error.Error) as error:
+        raise InvalidArgumentError(
+            f"`spec` of the record cannot be made into {env_id}: {error}"
+        ) from error
+
+
+def _check_options(wanted: EnvSpec) -> None:
+    """Refuse options of Gymnasium that are of another type than it says."""
+    if "render_mode" in wanted.kwargs:
+        as_typed("spec: render_mode", wanted.kwargs["render_mode"], None)
+    as_typed("spec: order_enforce", wanted.order_enforce, bool)
+    as_typed("spec: disable_env_checker", wanted.disable_env_checker, bool)
+    limit = as_typed("spec: max_episode_steps", wanted.max_episode_steps, int | None)
+    if limit is not None and limit < 1:
+        raise InvalidArgumentError(f"`spec: max_episode_steps` must be positive, got {limit}")
 
 
 def _version(env_id: str) -> int:

@@ -15,6 +15,7 @@ from fedhpo_gym.identity import OPTIONS
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks.algorithms import ALGORITHMS, Setting, check_settings
 from fedhpo_gym.tasks.base import Problem
+from fedhpo_gym.typed import shown
 
 PREPROCESSINGS = ("label_encoded", "standardized")
 OF_GRAPHS = ("community", "task")
@@ -30,6 +31,25 @@ ladders (81 and 500 divided by powers of 3, 500 by 2 and 4)."""
 
 SPARSE_ROUNDS = (1, 3, 6, 9, 13, 19, 27, 38, 56, 81, 125, 200, 320, 500)
 """Rounds after which models are evaluated where an evaluation costs as much as training."""
+
+
+ALPHAS = (1e-6, 1e30)
+"""Concentrations that are taken: beyond, draws or file names fail, and nothing changes."""
+
+
+def checked_alpha(alpha: object) -> int | float:
+    """Return the concentration of an LDA partition.
+
+    Raises:
+        InvalidArgumentError: it is no number, or outside `ALPHAS`.
+    """
+    number = as_number(alpha)
+    if number is None or not ALPHAS[0] <= number <= ALPHAS[1]:
+        raise InvalidArgumentError(
+            f"`alpha` must be a positive, finite number in [{ALPHAS[0]:g}, {ALPHAS[1]:g}], got "
+            f"{shown(alpha)}."
+        )
+    return number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +119,7 @@ class Task(Problem):
                 f"`preprocessing` must be {PREPROCESSINGS[0]!r} for {self.name}, whose graphs are "
                 f"used as published, got {self.preprocessing!r}."
             )
-        alpha = as_number(self.alpha)
-        if alpha is None or not 0 < alpha < math.inf:
-            raise InvalidArgumentError(
-                f"`alpha` must be a positive, finite number, got {self.alpha!r}."
-            )
-        object.__setattr__(self, "alpha", alpha)
+        object.__setattr__(self, "alpha", checked_alpha(self.alpha))
         self._checked(dict(self.settings))
 
     @property

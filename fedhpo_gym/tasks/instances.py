@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from fedhpo_gym.checks import as_integer, as_number
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.tasks.federated import Task
+from fedhpo_gym.tasks.federated import Task, checked_alpha
 
 TRAIN_SEEDS = tuple(range(100, 132))
 TEST_SEEDS = tuple(range(1000, 1016))
@@ -100,7 +100,4 @@ def _instance(pair: Sequence[float]) -> Instance:
 
 
 def _alpha(value: object) -> float:
-    number = as_number(value)
-    if number is None or not 0 < number < math.inf:
-        raise InvalidArgumentError(f"`alpha` must be a positive, finite number, got {value!r}")
-    return float(number)
+    return float(checked_alpha(value))

@@ -1,10 +1,10 @@
-"""Ending an episode when its budget is spent."""
+"""Ending an episode when its budget is spent, and in any case."""
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -12,6 +12,11 @@ from numpy.typing import ArrayLike
 
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import shown
+from fedhpo_gym.wrappers.checks import check_env
+
+MAX_TRIALS: Final = 100_000
+"""Trials after which an episode ends whatever its budget, unless asked otherwise."""
 
 
 class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
@@ -19,6 +24,10 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
 
     Adds `remaining_budget` (1,) to the observation: the fraction left, in [0, 1], of the budget
     that is closest to its end.
+
+    Time and rounds alone may never be spent: with freeze-thaw a repetition costs nothing, and a
+    system may cost almost nothing. So every episode also ends after `max_trials` trials, which no
+    sensible run reaches. `remaining_budget` does not count towards that bound, and is 0 there.
     """
 
     def __init__(
@@ -28,6 +37,7 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         budget_s: float | None = None,
         budget_rounds: int | None = None,
         budget_trials: int | None = None,
+        max_trials: int | None = None,
     ) -> None:
         """Limit an environment; whichever budget is spent first ends the episode.
 
@@ -36,15 +46,13 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
             budget_s: simulated seconds.
             budget_rounds: communication rounds.
             budget_trials: number of trials.
+            max_trials: bound on the trials of an episode, beside its budgets; by default
+                `budget_trials` bounds them, and `MAX_TRIALS` where it is not given.
 
         Raises:
-            InvalidArgumentError: no budget is given, one is not positive, or a number of rounds or
-                trials is not whole.
+            InvalidArgumentError: no budget is given, one is not positive, a number of rounds or
+                trials is not whole, or `env` is no environment with dictionary observations.
         """
-        gym.utils.RecordConstructorArgs.__init__(
-            self, budget_s=budget_s, budget_rounds=budget_rounds, budget_trials=budget_trials
-        )
-        gym.Wrapper.__init__(self, env)
         given = {"budget_s": budget_s, "budget_rounds": budget_rounds}
         given["budget_trials"] = budget_trials
         self._budgets = {
@@ -52,6 +60,12 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         }
         if not self._budgets:
             raise InvalidArgumentError(f"one of {sorted(given)} must be given, got none")
+        recorded: dict[str, Any] = {name: self._budgets.get(name) for name in given}
+        self._max_trials = self._budgets.get("budget_trials", MAX_TRIALS)
+        if max_trials is not None:  # else it is not recorded: specs from before it replay
+            self._max_trials = recorded["max_trials"] = _checked("max_trials", max_trials)
+        gym.utils.RecordConstructorArgs.__init__(self, **recorded)
+        gym.Wrapper.__init__(self, check_env(env))
         inner = env.observation_space
         if not isinstance(inner, gym.spaces.Dict):
             raise InvalidArgumentError(
@@ -76,10 +90,16 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
 
         Raises:
             ResetNeeded: the episode has ended.
+            InvalidArgumentError: the environment does not say what a step costs.
         """
         if self._over:
             raise gym.error.ResetNeeded("the budget is spent and the episode over; call `reset`")
         observation, reward, terminated, truncated, info = self.env.step(action)
+        if missing := {"cost", "elapsed_s", "trial"} - set(info):
+            raise InvalidArgumentError(
+                f"`env` must say {sorted(missing)} in `info`, as trial environments do, got "
+                f"{self.env}"
+            )
         self._rounds += info["cost"]["rounds"]
         left = float(self.left(info["elapsed_s"], self._rounds, info["trial"]))
         observation = self._with_remaining(observation, max(0.0, left))
@@ -96,7 +116,8 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         """
         spent = {"budget_s": elapsed_s, "budget_rounds": rounds, "budget_trials": trials}
         left = [1.0 - spent[name] / value for name, value in self._budgets.items()]  # type: ignore[operator]
-        return left[0] if len(left) == 1 else functools.reduce(np.minimum, left)
+        least = left[0] if len(left) == 1 else functools.reduce(np.minimum, left)
+        return np.where(np.asarray(trials) < self._max_trials, least, np.minimum(least, 0.0))
 
     def _with_remaining(self, observation: Any, left: float) -> Any:
         return {**observation, "remaining_budget": np.array([left], dtype=np.float32)}
@@ -108,5 +129,5 @@ def _checked(name: str, value: float) -> float:
     number = as_number(value)
     if number is None or not 0 < number < math.inf or (whole and number != int(number)):
         rule = "a positive whole number" if whole else "positive and finite"
-        raise InvalidArgumentError(f"`{name}` must be {rule}, got {value!r}")
+        raise InvalidArgumentError(f"`{name}` must be {rule}, got {shown(value)}")
     return number

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.typed import as_typed
+from fedhpo_gym.wrappers.checks import check_env
 from fedhpo_gym.wrappers.dimension_space import DimensionSpace
 
 
@@ -28,9 +30,9 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
                 an action is a row of them for every client.
         """
         gym.utils.RecordConstructorArgs.__init__(self)
-        gym.ActionWrapper.__init__(self, env)
+        gym.ActionWrapper.__init__(self, check_env(env))
         found = getattr(env.unwrapped, "search_space", None)
-        if found is None or env.action_space.shape != (len(found),):
+        if not isinstance(found, SearchSpace) or env.action_space.shape != (len(found),):
             raise InvalidArgumentError(
                 "`env` must have a `search_space` with one dimension per entry of an action, as "
                 f"FedHPO-* environments have without `per_client`, got {env}"
@@ -52,8 +54,7 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
             InvalidArgumentError: a name is missing or unknown, or a value is out of range.
             OffGridError: a value is not on the grid.
         """
-        plain = {name: np.asarray(value).item() for name, value in action.items()}
-        return self._space.encode(plain)
+        return self._space.encode(as_typed("action", action, Mapping[str, Any]))
 
     def _follow_search_space(self) -> None:
         self._space = self.env.get_wrapper_attr("search_space")

@@ -6,6 +6,9 @@ from typing import Any
 
 import gymnasium as gym
 
+from fedhpo_gym.typed import as_typed
+from fedhpo_gym.wrappers.checks import check_env, use_backend
+
 
 class RawBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Exchanges the backend of a trial environment.
@@ -27,8 +30,11 @@ class RawBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
             device: torch device.
 
         Raises:
+            InvalidArgumentError: `env` is no trial environment, or an argument is out of its range.
             MissingDataError: the backend has nothing to answer from; says what to do.
         """
+        as_typed("seed", seed, int | None)
+        as_typed("device", device, str)
         gym.utils.RecordConstructorArgs.__init__(self, seed=seed, device=device)
-        gym.Wrapper.__init__(self, env)
-        env.get_wrapper_attr("use_backend")("raw", seed=seed, device=device)
+        gym.Wrapper.__init__(self, check_env(env))
+        use_backend(env, "raw", seed=seed, device=device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.typed import shown
+from fedhpo_gym.wrappers.checks import check_env
+
+LARGEST: Final = float(np.finfo(np.float32).max)
+"""The largest penalty that a trial may have: a reward must be finite as float32, too."""
 
 
 class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
@@ -45,12 +50,10 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
 
         Raises:
             UnknownNameError: a constraint names no objective of the environment.
-            InvalidArgumentError: `constraints` is no mapping, a limit is not finite or a weight is
-                negative.
+            InvalidArgumentError: `constraints` is no mapping, a limit is not finite, a weight is
+                negative or so large that a penalty may not be finite, or `env` is of another kind.
         """
-        gym.utils.RecordConstructorArgs.__init__(self, constraints=constraints)
-        gym.Wrapper.__init__(self, env)
-        objectives = env.get_wrapper_attr("objectives")
+        objectives = check_env(env, "objectives").get_wrapper_attr("objectives")
         names = [objective.name for objective in objectives]
         self._limits: NDArray[np.float64] = np.full(len(names), np.inf)
         self._weights: NDArray[np.float64] = np.zeros(len(names))
@@ -62,6 +65,15 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
             self._limits[index] = objectives[index].limit_error(limit)
             self._weights[index] = weight
         self._weighted = np.flatnonzero(self._weights).tolist()
+        with np.errstate(over="ignore"):
+            worst = self.penalty(np.array([one.score_bounds[0] for one in objectives]))
+        if not worst <= LARGEST:
+            raise InvalidArgumentError(
+                "`constraints` must have limits and weights whose penalty is finite as float32 for "
+                f"the worst trial, got {shown(constraints)}"
+            )
+        gym.utils.RecordConstructorArgs.__init__(self, constraints=constraints)
+        gym.Wrapper.__init__(self, env)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step with a scalar reward; `info["penalty"]` says how much was subtracted."""
@@ -82,11 +94,13 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
 
 
 def _checked(constraints: object) -> Mapping[str, float | Mapping[str, float]]:
-    if constraints is None or isinstance(constraints, Mapping):
-        return constraints or {}
+    if constraints is None:
+        return {}
+    if isinstance(constraints, Mapping) and all(isinstance(name, str) for name in constraints):
+        return constraints
     raise InvalidArgumentError(
         "`constraints` must be a mapping from objectives to limits, such as "
-        f"{{'fairness_std': 0.1}}, got {constraints!r}"
+        f"{{'fairness_std': 0.1}}, got {shown(constraints)}"
     )
 
 
@@ -94,16 +108,17 @@ def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tup
     record = constraint if isinstance(constraint, Mapping) else {"limit": constraint}
     if "limit" not in record or set(record) - {"limit", "weight"}:
         raise InvalidArgumentError(
-            f"constraint {name!r} must be a limit or {{'limit': .., 'weight': ..}}, got {record!r}"
+            f"constraint {name!r} must be a limit or {{'limit': .., 'weight': ..}}, got "
+            f"{shown(record)}"
         )
     limit, weight = as_number(record["limit"]), as_number(record.get("weight", 1.0))
     if limit is None or not math.isfinite(limit):
         raise InvalidArgumentError(
-            f"limit of constraint {name!r} must be finite, got {record['limit']!r}"
+            f"limit of constraint {name!r} must be finite, got {shown(record['limit'])}"
         )
     if weight is None or not 0 <= weight < math.inf:
         raise InvalidArgumentError(
             f"weight of constraint {name!r} must be finite and not negative, "
-            f"got {record['weight']!r}"
+            f"got {shown(record['weight'])}"
         )
     return float(limit), float(weight)

@@ -6,6 +6,9 @@ from typing import Any
 
 import gymnasium as gym
 
+from fedhpo_gym.typed import as_typed
+from fedhpo_gym.wrappers.checks import check_env, use_backend
+
 
 class TabularBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Exchanges the backend of a trial environment.
@@ -24,8 +27,10 @@ class TabularBackend(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructo
             seed: answer for one seed; None averages over the task's seeds.
 
         Raises:
+            InvalidArgumentError: `env` is no trial environment, or an argument is out of its range.
             MissingDataError: the backend has nothing to answer from; says what to do.
         """
+        as_typed("seed", seed, int | None)
         gym.utils.RecordConstructorArgs.__init__(self, seed=seed)
-        gym.Wrapper.__init__(self, env)
-        env.get_wrapper_attr("use_backend")("tabular", seed=seed)
+        gym.Wrapper.__init__(self, check_env(env))
+        use_backend(env, "tabular", seed=seed)

@@ -113,5 +113,5 @@ def test_a_seed_is_a_whole_number(seed: Any) -> None:
 
 
 def test_an_option_is_named_with_its_neighbour() -> None:
-    with pytest.raises(FedHPOError, match=r"'schedule' has no option 'kinds'.*'kind'"):
+    with pytest.raises(FedHPOError, match=r"'schedule' takes no argument 'kinds'.*'kind'"):
         make_agent("schedule", AnalyticRounds(), 0, kinds="static")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edited_records import contents, edit
 from fake_env import ID, FakeEnv, fake_environments
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis import (
@@ -51,14 +52,6 @@ def path(tmp_path: Path) -> Path:
     target = tmp_path / "run.jsonl"
     write_record(target, make_record())
     return target
-
-
-def edit(path: Path, line: int, change: Callable[[dict[str, Any]], object]) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    content = json.loads(lines[line - 1])
-    change(content)
-    lines[line - 1] = json.dumps(content)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def test_what_is_written_is_read_back_exactly(path: Path) -> None:
@@ -123,7 +116,7 @@ def _put(field: str, value: object) -> Callable[[dict[str, Any]], object]:
 
 DAMAGE = [
     (1, _put("kind", "other"), 1, "`kind` must be"),
-    (1, _put("format", 3), 1, "`format` must be 2, got 3; read .* wrote it \\(1.2.3\\)"),
+    (1, _put("format", 4), 1, "`format` must be 3, got 4; read .* wrote it \\(1.2.3\\)"),
     (1, _put("seed", True), 1, "`seed` must be a non-negative integer"),
     (1, _put("spec", {}), 1, "`spec` must be an object with `kwargs`"),
     (1, _remove("agent"), 1, "must have the fields"),
@@ -187,6 +180,59 @@ def test_a_file_cut_anywhere_is_refused(path: Path) -> None:
         path.write_bytes(content[:end])
         with pytest.raises(DamagedDataError, match=r"run.jsonl, line \d+:"):
             read_record(path)
+
+
+def test_every_flipped_bit_is_refused(path: Path) -> None:
+    content, rng = path.read_bytes(), np.random.default_rng(5)
+    places = rng.choice(8 * len(content), size=400, replace=False).tolist()
+    for place in [*places, 8 * content.index(b"3")]:  # of `format`: 3 becomes 2
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with pytest.raises(DamagedDataError, match=r"run.jsonl, line \d+:"):
+            read_record(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda lines: lines.insert(3, lines[3]), 5),
+        (lambda lines: lines.pop(3), 4),
+        (lambda lines: lines.insert(3, lines.pop(4)), 4),
+        (lambda lines: lines.pop(0), 1),
+        (lambda lines: lines.append(lines[-1]), 10),
+    ],
+    ids=["doubled", "dropped", "swapped", "no header", "last doubled"],
+)
+def test_a_line_that_is_not_where_it_was_written_is_refused(
+    path: Path, change: Callable[[list[bytes]], object], line: int
+) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    change(lines)
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(DamagedDataError, match=f"run.jsonl, line {line}:"):
+        read_record(path)
+
+
+@pytest.mark.parametrize("lost", [1, 20, 2000])
+def test_a_file_cut_short_is_said_to_be(path: Path, lost: int) -> None:
+    path.write_bytes(path.read_bytes()[:-lost])
+    with pytest.raises(DamagedDataError, match=r"line \d: .*cut short"):
+        read_record(path)
+
+
+def test_a_file_without_its_last_lines_is_said_to_be_cut_short(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-2]))
+    with pytest.raises(DamagedDataError, match=r"line 7: .*step 6 is the last.*cut short"):
+        read_record(path)
+
+
+def test_a_record_of_format_2_is_read_without_digests(path: Path) -> None:
+    record, lines = read_record(path), contents(path)
+    lines[0]["format"] = 2
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert read_record(path) == record
 
 
 def test_missing_records_name_the_command(tmp_path: Path) -> None:
@@ -295,5 +341,5 @@ def test_ids_may_lack_their_version() -> None:
 
 
 def test_a_wrong_argument_of_the_environment_is_reported() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"cannot be made with .*'colour': 'red'"):
+    with pytest.raises(InvalidArgumentError, match="takes no argument 'colour'"):
         make_environment(ID, {"colour": "red"})

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edited_records import contents, write_lines
 from fake_env import ID, FakeEnv, fake_environments
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import BAD, ERROR, INTERRUPTED, main
@@ -134,7 +135,7 @@ def test_an_interrupted_call_leaves_whole_records_and_resumes(
         (["--fidelity", "round"], "`--fidelity` must be of the form name=value, got 'round'"),
         (["--set", "vector=true", "--set", "vector=false"], "`--set` names 'vector' twice"),
         (["--set", "backend=raw"], "`backend` is given twice"),
-        (["--set", "colour=red"], "cannot be made with the arguments"),
+        (["--set", "colour=red"], "takes no argument 'colour'"),
         (["--agent", "hyperband", "--fidelity", "client_sample_rate=free"], "nothing free but"),
         (["--agent", "fedex"], "`--agent fedex` must act in round environments, `FedHPO-DAC-"),
         ([f"MO-{ID}", "--agent", "optuna-tpe"], "use the environment id without `MO-`"),
@@ -185,11 +186,9 @@ def test_replay_ends_with_1_when_a_number_differs(
     files = [str(path) for path in records(tmp_path)]
     assert main(["replay", *files]) == 0
     assert capsys.readouterr().out.count("equal  ") == 2
-    lines = Path(files[1]).read_text(encoding="utf-8").splitlines()
-    step = json.loads(lines[2])
-    step["test"]["accuracy"] += 1e-12
-    lines[2] = json.dumps(step)
-    Path(files[1]).write_text("\n".join(lines), encoding="utf-8")
+    lines = contents(Path(files[1]))
+    lines[2]["test"]["accuracy"] += 1e-12
+    write_lines(Path(files[1]), lines)
     assert main(["replay", *files]) == 1
     out = capsys.readouterr().out
     assert f"DIFFERENT  {files[1]}: step 2: test.accuracy: recorded" in out

@@ -25,6 +25,7 @@ LAYER_0 = frozenset(
         "processes",
         "seeding",
         "space",
+        "typed",
         "version",
     }
 )
@@ -53,7 +54,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "agents": frozenset(),
     "analysis": frozenset(),
     "root": frozenset({"envs", "tasks"}),
-    "studies": frozenset({"agents", "analysis", "tasks", "fl"}),
+    "studies": frozenset({"agents", "analysis", "tasks", "fl", "wrappers"}),
     "testing": EVERYTHING,
     "cli": EVERYTHING,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +15,7 @@ from fedhpo_gym.agents.rl.policy import load_policy
 from fedhpo_gym.errors import InvalidArgumentError
 
 
+@runtime_checkable
 class Acts(Protocol):
     """What has `act`: a learned `Policy`, a hand-made `Schedule`."""
 

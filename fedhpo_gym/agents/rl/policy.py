@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import Observation
 from fedhpo_gym.archive import reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.typed import shown
 
 FORMAT: Final = 1
 STEM: Final = "policy"
@@ -165,8 +166,14 @@ def load_policy(folder: Path) -> Policy:
         DamagedDataError: a file is damaged; names it and the command that makes it again.
     """
     card = folder / f"{STEM}.json"
-    if not card.is_file():
-        raise MissingDataError(f"there is no policy in {folder}; save one there with `save_policy`")
+    try:
+        found = card.is_file()
+    except OSError:  # a name that no file can have
+        found = False
+    if not found:
+        raise MissingDataError(
+            f"there is no policy in {shown(str(folder))}; save one there with `save_policy`"
+        )
     with reading_card(card, "policy", FORMAT, "train the policy again") as (content, stored):
         command, sha256, layers = content["made_by"], content["sha256"], int(content["layers"])
         entries = {str(name): tuple(map(int, shape)) for name, shape in content["entries"]}

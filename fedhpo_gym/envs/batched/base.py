@@ -6,11 +6,10 @@ all of them advance; this module decides which of them do, as Gymnasium's `SyncV
 
 from __future__ import annotations
 
-import operator
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -18,6 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.envs.batched.layout import (
     Indices,
     Layout,
@@ -29,6 +29,10 @@ from fedhpo_gym.envs.batched.layout import (
 )
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space.dimension import ACTION_SLACK
+from fedhpo_gym.typed import as_reals, as_typed, shown
+
+MAX_ENVS: Final = 2**24
+"""Most environments of a vector: their observations alone take more than a gigabyte."""
 
 Seeds = Sequence[int | None]
 Actions = NDArray[np.floating]
@@ -93,9 +97,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         Raises:
             InvalidArgumentError: an argument is out of its range.
         """
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-            raise InvalidArgumentError(f"`num_envs` must be an integer >= 1, got {num_envs!r}")
-        self.num_envs = num_envs
+        self.num_envs = num_envs = checked_number(num_envs)
         self.autoreset_mode = _mode(autoreset_mode)
         self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
         self.single_observation_space = observation_space
@@ -103,7 +105,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         self.observation_space = batch_space(observation_space, num_envs)
         self.action_space = batch_space(action_space, num_envs)
         self.layout = Layout(observation_space)
-        self._copy = copy
+        self._copy = as_typed("copy", copy, bool)
         self._frame = np.zeros((num_envs, self.layout.size), dtype=np.float32)
         self._done = np.zeros(num_envs, dtype=np.bool_)
         self._was_reset = np.zeros(num_envs, dtype=np.bool_)
@@ -146,7 +148,9 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
             InvalidArgumentError: a seed or the mask is not valid.
         """
         seeds = _spread(seed, self.num_envs)
-        mask = self._reset_mask(options or {})
+        mask = self._reset_mask(
+            as_typed("options", {} if options is None else options, Mapping[str, Any])
+        )
         super().reset(seed=seeds[0])
         where = np.flatnonzero(mask)
         self._restart(where, [seeds[index] for index in where])
@@ -208,9 +212,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         return infos
 
     def _checked(self, actions: ArrayLike, active: Mask) -> Actions:
-        array = np.asarray(actions)
-        if array.dtype not in (np.float32, np.float64):
-            array = array.astype(np.float64)
+        array = as_reals("actions", actions)
         if array.shape != self.action_space.shape:
             raise InvalidArgumentError(
                 f"`actions` must have shape {self.action_space.shape}, got {array.shape}"
@@ -232,7 +234,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         if not is_mask or mask.shape != (self.num_envs,) or not mask.any():
             raise InvalidArgumentError(
                 f"`options['reset_mask']` must be a boolean array of shape ({self.num_envs},) with "
-                f"at least one True, got {mask!r}"
+                f"at least one True, got {shown(mask)}"
             )
         return np.asarray(mask, dtype=np.bool_)
 
@@ -240,13 +242,28 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         return self.layout.views(self._frame.copy() if self._copy else self._frame)
 
 
+def checked_number(num_envs: int) -> int:
+    """Return a number of environments.
+
+    Raises:
+        InvalidArgumentError: it is no positive integer, or none could hold that many.
+    """
+    number = as_integer(num_envs)
+    if number is None or not 1 <= number <= MAX_ENVS:
+        raise InvalidArgumentError(
+            f"`num_envs` must be an integer >= 1, at most {MAX_ENVS}, got {shown(num_envs)}"
+        )
+    return number
+
+
 def _mode(mode: str | AutoresetMode) -> AutoresetMode:
+    as_typed("autoreset_mode", mode, str | AutoresetMode)
     try:
         return AutoresetMode(mode)
     except ValueError as error:
         known = [known.value for known in AutoresetMode]
         raise InvalidArgumentError(
-            f"`autoreset_mode` must be one of {known}, got {mode!r}"
+            f"`autoreset_mode` must be one of {known}, got {shown(mode)}"
         ) from error
 
 
@@ -254,10 +271,9 @@ def _spread(seed: int | Seeds | None, num_envs: int) -> list[int | None]:
     """Return one seed per environment."""
     if seed is None:
         return [None] * num_envs
-    try:
-        first = operator.index(seed)  # type: ignore[arg-type]
-    except TypeError:
-        seeds = list(seed)  # type: ignore[arg-type]
+    first = as_integer(seed)
+    if first is None:
+        seeds: Sequence[Any] = as_typed("seed", _listed(seed), Sequence[Any])
     else:
         seeds = [first + index for index in range(num_envs)]
     if len(seeds) != num_envs:
@@ -265,7 +281,14 @@ def _spread(seed: int | Seeds | None, num_envs: int) -> list[int | None]:
             f"`seed` must be an integer or one seed for each of {num_envs} environments, "
             f"got {len(seeds)}"
         )
-    for one in seeds:
-        if one is not None and (isinstance(one, bool) or operator.index(one) < 0):
-            raise InvalidArgumentError(f"`seed` must be non-negative, got {one!r}")
-    return seeds
+    whole = [None if one is None else as_integer(one) for one in seeds]
+    for one, number in zip(seeds, whole, strict=True):
+        if one is not None and (number is None or number < 0):
+            raise InvalidArgumentError(
+                f"`seed` must be non-negative integers or None, got {shown(one)}"
+            )
+    return whole
+
+
+def _listed(seed: object) -> object:
+    return seed.tolist() if isinstance(seed, np.ndarray) else seed

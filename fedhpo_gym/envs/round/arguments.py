@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from fedhpo_gym.courses.base import Courses
-from fedhpo_gym.envs.arguments import changed_system
+from fedhpo_gym.envs.arguments import changed_system, chosen_options
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.process import RoundProcess, RoundSettings
 from fedhpo_gym.errors import needing
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES
 from fedhpo_gym.tasks import Instance, Task, get_task, make_instances, round_system
+from fedhpo_gym.typed import check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +23,11 @@ class RoundArguments:
 
     Attributes:
         task: name in the catalogue.
-        algorithm: name of the FL algorithm.
+        algorithm: name of the FL algorithm; the task's by default.
         alpha: the only concentration of the LDA partition; by default instances have 0.1, 0.5
             and 0.7.
-        preprocessing: "label_encoded" (the paper's) or "standardized".
+        preprocessing: "label_encoded" (the paper's) or "standardized"; the task's by default, but
+            ids bring their own: `Task.round_preprocessing`.
         settings: hyperparameters fixed that are not in the search space.
         system: parameters of the system model that differ from the task's; `compute` is "epochs"
             unless given.
@@ -55,11 +56,11 @@ class RoundArguments:
     """
 
     task: str
-    algorithm: str = "fedavg"
+    algorithm: str | None = None
     alpha: float | None = None
-    preprocessing: str = "label_encoded"
+    preprocessing: str | None = None
     settings: Mapping[str, float] | None = None
-    system: Mapping[str, Any] | None = None
+    system: Mapping[str, float | str] | None = None
     device: str | None = None
     instances: str | Sequence[Sequence[float]] = "train"
     per_client: bool = False
@@ -77,7 +78,8 @@ class RoundArguments:
     budget_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Check every field by deriving all that needs no training data."""
+        """Check every field, by deriving all that needs no training data."""
+        check_fields(self)
         derived = (self.variant, self.chosen_instances, self.controls)
         del derived  # they stay cached
         self._round_settings(1.0 if self.budget_s is None else self.budget_s)
@@ -85,9 +87,8 @@ class RoundArguments:
     @cached_property
     def variant(self) -> Task:
         """The task with what the arguments change."""
-        task = get_task(self.task).variant(
-            algorithm=self.algorithm, preprocessing=self.preprocessing
-        )
+        task = get_task(self.task)
+        task = task.variant(**chosen_options(self, ("algorithm", "preprocessing")))
         if self.settings:
             task = task.fix(self.settings)
         return task.variant(system=changed_system(round_system(task), self.system or {}))

@@ -5,6 +5,7 @@ A step sets the hyperparameters of the next communication rounds of one course, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Instance
+from fedhpo_gym.typed import as_reals, as_typed, shown
 
 Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
@@ -140,7 +142,8 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         """
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InvalidArgumentError(
-                f"`render_mode` must be one of {self.metadata['render_modes']}, got {render_mode!r}"
+                f"`render_mode` must be one of {self.metadata['render_modes']}, "
+                f"got {shown(render_mode)}"
             )
         self.process = process
         self.render_mode = render_mode
@@ -205,7 +208,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         """
         if self.process.episodes.over[0]:
             raise gym.error.ResetNeeded("the episode has ended, or none has begun; call `reset`")
-        outcome = self.process.step(np.asarray(action)[None])
+        outcome = self.process.step(as_reals("action", action)[None])
         self._trace.append(self._point())
         reward = outcome.vectors[0] if self.vector_reward else float(outcome.scalars[0])
         if self.render_mode == "human":
@@ -282,13 +285,14 @@ def choose_instance(rng: np.random.Generator, number: int, options: dict[str, An
     Raises:
         InvalidArgumentError: `options` names none of the `number` there are.
     """
-    if not options or "instance" not in options:
+    chosen = as_typed("options", {} if options is None else options, Mapping[str, Any])
+    if "instance" not in chosen:
         return int(rng.integers(number))
-    index = as_integer(options["instance"])
+    index = as_integer(chosen["instance"])
     if index is None or not 0 <= index < number:
         raise InvalidArgumentError(
             f"`options['instance']` must be an integer in [0, {number}), "
-            f"got {options['instance']!r}"
+            f"got {shown(chosen['instance'])}"
         )
     return index
 

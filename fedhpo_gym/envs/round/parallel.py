@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from pettingzoo import ParallelEnv
 from fedhpo_gym.envs.round.env import RoundEnv
 from fedhpo_gym.envs.round.scales import DECADES
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import as_reals, as_typed, shown
 
 Observation = dict[str, NDArray[np.float32]]
 Action = NDArray[np.float32]
@@ -60,13 +62,14 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         Raises:
             InvalidArgumentError: the environment has another form, or there is no such reward.
         """
-        course = env.unwrapped
+        course = env.unwrapped if isinstance(env, gym.Env) else None
         if not isinstance(course, RoundEnv) or course.process.controls.num_rows is None:
             raise InvalidArgumentError(
-                f"`env` must be a FedHPO-DAC-* environment made with per_client=True, got {env}"
+                "`env` must be a FedHPO-DAC-* environment made with per_client=True, got "
+                f"{shown(env)}"
             )
-        if reward not in REWARDS:
-            raise InvalidArgumentError(f"`reward` must be one of {REWARDS}, got {reward!r}")
+        if as_typed("reward", reward, str) not in REWARDS:
+            raise InvalidArgumentError(f"`reward` must be one of {REWARDS}, got {shown(reward)}")
         if course.vector_reward:
             raise InvalidArgumentError("`env` must have scalar rewards; use the id without MO-")
         self.env = env
@@ -112,11 +115,15 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         """Train with the hyperparameters of all agents.
 
         Raises:
+            ResetNeeded: the episode has ended.
             InvalidArgumentError: an agent is missing, or its action is not in its space.
         """
+        if not self.agents:
+            raise gym.error.ResetNeeded("the episode has ended, or none has begun; call `reset`")
+        actions = as_typed("actions", actions, Mapping[str, Any])
         if missing := [agent for agent in self.agents if agent not in actions]:
             raise InvalidArgumentError(f"`actions` must have one of every agent, lacks {missing}")
-        rows = np.stack([np.asarray(actions[agent]) for agent in self.possible_agents])
+        rows = np.stack([self._row(agent, actions[agent]) for agent in self.possible_agents])
         observation, reward, terminated, truncated, info = self.env.step(rows)
         agents, rewards = self.agents, self._rewards(observation, float(reward))
         seen, infos = self._split(observation), self._split_info(info)
@@ -129,6 +136,14 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
             dict.fromkeys(agents, truncated),
             infos,
         )
+
+    def _row(self, agent: str, action: object) -> NDArray[np.floating]:
+        row = as_reals(f"actions[{agent!r}]", action)
+        if row.shape != (self._width,):
+            raise InvalidArgumentError(
+                f"`actions[{agent!r}]` must have shape ({self._width},), got {row.shape}"
+            )
+        return row
 
     def render(self) -> Any:
         """Draw the course; see `RoundEnv.render`."""

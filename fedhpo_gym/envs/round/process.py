@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +25,13 @@ LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "
 
 REWARDS: Final = ("improvement", "time", "upload", "fairness")
 """Entries of a reward vector, see `RoundEnv`."""
+
+MAX_ROUNDS: Final = 100_000
+"""The longest horizon, and the longest history that is shown."""
+LARGEST: Final = 1e30
+"""The largest factor of a reward: rewards are finite as float32."""
+SHORTEST_S: Final = 1e-6
+"""The smallest budget, in simulated seconds."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,10 @@ class RoundSettings:
         """Check every field."""
         for name in ("rounds_per_step", "horizon", "history"):
             whole = as_integer(value := getattr(self, name))
-            if whole is None or whole < 1:
-                raise InvalidArgumentError(f"`{name}` must be an integer >= 1, got {value!r}")
+            if whole is None or not 1 <= whole <= MAX_ROUNDS:
+                raise InvalidArgumentError(
+                    f"`{name}` must be an integer >= 1, at most {MAX_ROUNDS}, got {value!r}"
+                )
             object.__setattr__(self, name, whole)
         if self.horizon % self.rounds_per_step:
             raise InvalidArgumentError(
@@ -72,11 +80,15 @@ class RoundSettings:
             )
         for name in ("budget_s", "reward_scale", "time_price", "divergence_penalty"):
             number = as_number(value := getattr(self, name))
-            if number is None or not 0 <= number < math.inf:
-                raise InvalidArgumentError(f"`{name}` must be finite and >= 0, got {value!r}")
+            if number is None or not 0 <= number <= LARGEST:
+                raise InvalidArgumentError(
+                    f"`{name}` must be finite and >= 0, at most {LARGEST:g}, got {value!r}"
+                )
             object.__setattr__(self, name, number)
-        if not self.budget_s:
-            raise InvalidArgumentError("`budget_s` must be positive, got 0")
+        if self.budget_s < SHORTEST_S:
+            raise InvalidArgumentError(
+                f"`budget_s` must be positive, at least {SHORTEST_S:g}, got {self.budget_s!r}"
+            )
         self._check_names()
 
     def _check_names(self) -> None:

@@ -11,8 +11,14 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.envs.arguments import from_names
-from fedhpo_gym.envs.batched.base import Actions, BatchedVectorEnv, Seeds, StepOutcome
+from fedhpo_gym.envs.arguments import check_own, from_names, taking
+from fedhpo_gym.envs.batched.base import (
+    Actions,
+    BatchedVectorEnv,
+    Seeds,
+    StepOutcome,
+    checked_number,
+)
 from fedhpo_gym.envs.batched.layout import Indices, Mask, Observations
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.round.controls import RATE
@@ -21,6 +27,7 @@ from fedhpo_gym.envs.round.make import OF_FORM
 from fedhpo_gym.envs.round.process import MAX_NATS, RoundProcess
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.records import METRICS
+from fedhpo_gym.typed import as_typed, shown
 
 INFO_KEYS: Final = ("configuration", "fidelity")
 """What `info` holds only on request."""
@@ -29,6 +36,7 @@ OF_VECTORS: Final = ("autoreset_mode", "copy", "info_keys", "num_envs")
 """Arguments of the vector form alone, for suggestions."""
 
 
+@taking(RoundArguments)
 def make_round_vector_env(
     num_envs: int = 1,
     *,
@@ -61,9 +69,11 @@ def make_round_vector_env(
             "`render_mode` must be None for a vector environment, got "
             f"{render_mode!r}; draw one environment made by `gymnasium.make`"
         )
-    count = as_integer(num_envs)
-    if count is None or count < 1:
-        raise InvalidArgumentError(f"`num_envs` must be an integer >= 1, got {num_envs!r}")
+    count = checked_number(num_envs)
+    check_own(
+        make_round_vector_env,
+        {"copy": copy, "info_keys": info_keys, "vector_reward": vector_reward},
+    )
     _check_info_keys(info_keys)
     process, fingerprint = from_names(RoundArguments, arguments, (*OF_FORM, *OF_VECTORS)).open(
         count
@@ -79,9 +89,7 @@ def make_round_vector_env(
 
 
 def _check_info_keys(info_keys: Sequence[str]) -> None:
-    if isinstance(info_keys, str):
-        raise InvalidArgumentError(f"`info_keys` must be a list of names, got {info_keys!r}")
-    for key in info_keys:
+    for key in as_typed("info_keys", info_keys, Sequence[str]):
         if key not in INFO_KEYS:
             raise unknown_name("info key", key, INFO_KEYS)
 
@@ -162,14 +170,16 @@ class RoundVectorEnv(BatchedVectorEnv):
         Raises:
             InvalidArgumentError: a seed, the mask or an instance is not valid.
         """
-        chosen = (options or {}).get("instance")
+        chosen = as_typed("options", {} if options is None else options, Mapping[str, Any]).get(
+            "instance"
+        )
         if chosen is not None:
             try:
                 self._chosen = np.broadcast_to(np.asarray(chosen, dtype=object), self.num_envs)
             except ValueError as error:
                 raise InvalidArgumentError(
                     "`options['instance']` must be one index, or one for each of "
-                    f"{self.num_envs} environments, got {chosen!r}"
+                    f"{self.num_envs} environments, got {shown(chosen)}"
                 ) from error
         try:
             return super().reset(seed=seed, options=options)
@@ -182,11 +192,12 @@ class RoundVectorEnv(BatchedVectorEnv):
         Raises:
             InvalidArgumentError: there is no such environment, or it has not stepped yet.
         """
-        stepped = 0 <= index < self.num_envs and self.process.episodes.steps[index] > 0
-        if not stepped:
+        number = as_integer(index)
+        known = number is not None and 0 <= number < self.num_envs
+        if not known or not self.process.episodes.steps[number]:
             raise InvalidArgumentError(
                 f"`index` must name one of {self.num_envs} environments that has stepped since its "
-                f"reset, got {index!r}"
+                f"reset, got {shown(index)}"
             )
         return describe_step(self.process, index)
 

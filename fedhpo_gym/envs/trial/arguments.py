@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from fedhpo_gym.backends import Backend, default_backend, make_backend
-from fedhpo_gym.envs.arguments import changed_system
+from fedhpo_gym.envs.arguments import changed_system, chosen_options
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES
 from fedhpo_gym.tasks import Task, get_task
+from fedhpo_gym.typed import check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,9 @@ class TrialArguments:
         task: name in the catalogue.
         backend: "tabular", "surrogate" or "raw"; None for the first of the former two that has
             numbers.
-        algorithm: name of the FL algorithm.
-        alpha: concentration of the LDA partition.
-        preprocessing: "label_encoded" (the paper's) or "standardized".
+        algorithm: name of the FL algorithm; the task's by default.
+        alpha: concentration of the LDA partition; the task's by default.
+        preprocessing: "label_encoded" (the paper's) or "standardized"; the task's by default.
         settings: fixed hyperparameters that are not in the search space, such as `epsilon` of
             NbAFL.
         seed: answer for one seed; None averages over the task's seeds.
@@ -43,6 +43,9 @@ class TrialArguments:
         budget_s: simulated seconds; the task's budget if no budget is given.
         budget_rounds: communication rounds.
         budget_trials: number of trials.
+        max_trials: trials after which an episode ends in any case: time alone may never pass, as
+            when freeze-thaw makes a repetition free. By default `budget_trials`, and 100,000 if
+            that is not given; see `BudgetTermination`.
         vector_reward: leave the reward a vector.
 
     Raises:
@@ -52,15 +55,15 @@ class TrialArguments:
 
     task: str
     backend: str | None = None
-    algorithm: str = "fedavg"
-    alpha: float = 0.5
-    preprocessing: str = "label_encoded"
+    algorithm: str | None = None
+    alpha: float | None = None
+    preprocessing: str | None = None
     settings: Mapping[str, float] | None = None
     seed: int | None = None
     device: str | None = None
-    system: Mapping[str, Any] | None = None
+    system: Mapping[str, float | str] | None = None
     objectives: Sequence[str] = DEFAULT_OBJECTIVES
-    constraints: Mapping[str, Any] | None = None
+    constraints: Mapping[str, float | Mapping[str, float]] | None = None
     fidelity: Mapping[str, Value] | None = None
     grid: bool = False
     freeze_thaw: bool = False
@@ -68,10 +71,12 @@ class TrialArguments:
     budget_s: float | None = None
     budget_rounds: int | None = None
     budget_trials: int | None = None
+    max_trials: int | None = None
     vector_reward: bool = False
 
     def __post_init__(self) -> None:
-        """Check what concerns several fields."""
+        """Check the type of every field, and what concerns several."""
+        check_fields(self)
         if self.constraints and self.vector_reward:
             raise InvalidArgumentError("`constraints` need a scalar reward; use the id without MO-")
         if self.device is not None and self.backend != "raw":
@@ -88,9 +93,8 @@ class TrialArguments:
     @cached_property
     def variant(self) -> Task:
         """The task with what the arguments change."""
-        task = get_task(self.task).variant(
-            algorithm=self.algorithm, alpha=self.alpha, preprocessing=self.preprocessing
-        )
+        task = get_task(self.task)
+        task = task.variant(**chosen_options(self, task.options))
         if self.settings:
             task = task.fix(self.settings)
         return task.variant(system=changed_system(task.system, self.system or {}))
@@ -105,7 +109,7 @@ class TrialArguments:
         }
         if all(value is None for value in given.values()):
             given["budget_s"] = self.variant.budget_s
-        return given
+        return {**given, "max_trials": self.max_trials}
 
     def open_backend(self) -> Backend:
         """Open what answers.

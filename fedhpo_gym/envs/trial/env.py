@@ -22,6 +22,7 @@ from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.space.dimension import ACTION_SLACK
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.typed import as_reals, as_typed, shown
 
 DEFAULT_OBJECTIVES = ("val_loss", "fairness_std", "epsilon")
 
@@ -104,7 +105,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InvalidArgumentError(
-                f"`render_mode` must be one of {self.metadata['render_modes']}, got {render_mode!r}"
+                f"`render_mode` must be one of {self.metadata['render_modes']}, "
+                f"got {shown(render_mode)}"
             )
         self.render_mode = render_mode
         self._window: int | None = None
@@ -171,7 +173,9 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             UnknownNameError: no such backend.
             MissingDataError: it has nothing to answer from.
+            InvalidArgumentError: it takes no such option, or not this value.
         """
+        as_typed("name", name, str)
         options.setdefault("seed", self.backend.seed)
         self._use(replace(self.setup, backend=make_backend(name, self.task, **options)))
 
@@ -214,7 +218,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return seen, reward, False, False, self._process.info(0)
 
     def _checked(self, action: NDArray[np.floating]) -> NDArray[np.float64]:
-        array = np.asarray(action, dtype=np.float64)
+        array = as_reals("action", action).astype(np.float64, copy=False)
         if array.shape != self.action_space.shape:
             raise InvalidArgumentError(
                 f"`action` must have shape {self.action_space.shape}, got {array.shape}."

@@ -6,12 +6,13 @@ from typing import Any
 
 import gymnasium as gym
 
-from fedhpo_gym.envs.arguments import from_names
+from fedhpo_gym.envs.arguments import check_own, from_names, taking
 from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
 
 
+@taking(TrialArguments)
 def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.Env[Any, Any]:
     """Build a trial environment with its budget and, unless `vector_reward`, a scalar reward.
 
@@ -24,6 +25,7 @@ def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.E
         UnknownNameError: a name does not exist.
         MissingDataError: the backend has nothing to answer from; says what to do.
     """
+    check_own(make_trial_env, {"render_mode": render_mode})
     asked = from_names(TrialArguments, arguments, ("render_mode",))
     env: gym.Env[Any, Any] = TrialEnv(
         asked.variant,

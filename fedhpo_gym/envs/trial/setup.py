@@ -17,6 +17,7 @@ from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.typed import as_typed, shown
 
 RATE = "client_sample_rate"
 Query = tuple[dict[str, Value], Fidelity]
@@ -133,10 +134,11 @@ def checked_names(objectives: Sequence[str]) -> tuple[str, ...]:
     """Return the names of objectives.
 
     Raises:
-        InvalidArgumentError: they are no list with at least one name.
+        InvalidArgumentError: they are no list of different names, at least one.
     """
-    if isinstance(objectives, str) or not isinstance(objectives, Sequence) or not objectives:
+    names = tuple(as_typed("objectives", objectives, Sequence[str]))
+    if not names or len(set(names)) < len(names):
         raise InvalidArgumentError(
-            f"`objectives` must be a list with at least one name, got {objectives!r}"
+            f"`objectives` must be a list of different names, at least one, got {shown(objectives)}"
         )
-    return tuple(objectives)
+    return names

@@ -10,20 +10,31 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.envs.batched.base import Actions, BatchedVectorEnv, Seeds, StepOutcome
+from fedhpo_gym.checks import as_integer
+from fedhpo_gym.envs.arguments import taking
+from fedhpo_gym.envs.batched.base import (
+    Actions,
+    BatchedVectorEnv,
+    Seeds,
+    StepOutcome,
+    checked_number,
+)
 from fedhpo_gym.envs.batched.layout import Indices, Mask
+from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.envs.trial.make import make_trial_env
 from fedhpo_gym.envs.trial.process import TrialProcess
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.typed import as_typed, shown
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
 
 INFO_KEYS = ("configuration", "fidelity")
 """What infos of vector environments say on request."""
 
 
+@taking(TrialArguments)
 def make_trial_vector_env(
     num_envs: int = 1,
     *,
@@ -40,7 +51,7 @@ def make_trial_vector_env(
         copy: hand out copies of the observations; see `BatchedVectorEnv`.
         info_keys: of "configuration" and "fidelity", what infos say, too: an array for every
             hyperparameter or fidelity dimension.
-        arguments: see `make_trial_env`; all environments have the same.
+        arguments: see `TrialArguments`; all environments have the same.
 
     Raises:
         InvalidArgumentError: an argument is unknown or out of its range.
@@ -52,10 +63,9 @@ def make_trial_vector_env(
             "`render_mode` must be None for a vector environment, got "
             f"{arguments['render_mode']!r}; draw one environment made by `gymnasium.make`"
         )
+    count = checked_number(num_envs)
     env = make_trial_env(**arguments)
-    return TrialVectorEnv(
-        num_envs, env, autoreset_mode=autoreset_mode, copy=copy, info_keys=info_keys
-    )
+    return TrialVectorEnv(count, env, autoreset_mode=autoreset_mode, copy=copy, info_keys=info_keys)
 
 
 class TrialVectorEnv(BatchedVectorEnv):
@@ -133,10 +143,12 @@ class TrialVectorEnv(BatchedVectorEnv):
             InvalidArgumentError: there is no such environment, or no trial since its reset.
         """
         state = self._process.episodes
-        if not 0 <= index < self.num_envs or not state.trials[index]:
+        number = as_integer(index)
+        known = number is not None and 0 <= number < self.num_envs
+        if not known or not state.trials[number]:
             raise InvalidArgumentError(
                 f"`index` must be one of {self.num_envs} environments, after its first trial, "
-                f"got {index!r}"
+                f"got {shown(index)}"
             )
         info = self._process.info(index)
         if self._scalarize is not None:
@@ -168,7 +180,8 @@ class TrialVectorEnv(BatchedVectorEnv):
 
 
 def _checked_keys(names: Sequence[str]) -> tuple[str, ...]:
-    for name in names:
+    keys = tuple(as_typed("info_keys", names, Sequence[str]))
+    for name in keys:
         if name not in INFO_KEYS:
-            raise unknown_name("info key", str(name), INFO_KEYS)
-    return tuple(names)
+            raise unknown_name("info key", name, INFO_KEYS)
+    return keys

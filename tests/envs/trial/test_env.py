@@ -314,9 +314,9 @@ def test_errors_name_the_argument_the_rule_and_the_value(
     [
         ({"seed": 7}, ["seed", "(1, 2, 3)", "7"]),
         ({"seed": -1}, ["`seed`", "non-negative", "-1"]),
-        ({"seed": "one"}, ["`seed`", "non-negative", "'one'"]),
-        ({"seed": 1.5}, ["`seed`", "non-negative", "1.5"]),
-        ({"seed": True}, ["`seed`", "non-negative", "True"]),
+        ({"seed": "one"}, ["`seed`", "integer", "'one'"]),
+        ({"seed": 1.5}, ["`seed`", "integer", "1.5"]),
+        ({"seed": True}, ["`seed`", "integer", "True"]),
         ({"fidelity": {"round": 5}}, ["fidelity['round']", "grid", "5", "4, 6"]),
         ({"seed": -1, "backend": "raw"}, ["`seed`", "non-negative", "-1"]),
         ({"device": "abacus", "backend": "raw"}, ["`device`", "abacus"]),

@@ -1,0 +1,190 @@
+"""Every bad call ends in a documented error, never in one from inside; seeded bad values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from bad_values import bad_values
+from fedhpo_gym.agents import AGENTS, agent_class, make_agent
+from fedhpo_gym.envs import make_trial_env
+from fedhpo_gym.envs.round.arguments import RoundArguments
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.testing import make_env
+from fedhpo_gym.typed import parameter_types, shown
+from fedhpo_gym.wrappers import (
+    BudgetTermination,
+    NamedAction,
+    RawBackend,
+    ScalarizePenalty,
+    SurrogateBackend,
+    TabularBackend,
+)
+
+ID = "FedHPO-LR-CreditG-v0"
+VALUES = bad_values(seed=0)
+LONG = 5000
+"""No message is longer, whatever it is about."""
+HUGE = 1000
+"""Numbers of environments from here on are legal, and take their memory."""
+
+
+def check(call: Callable[[Any], object]) -> int:
+    """Call with every bad value; return how many were taken."""
+    taken, lengths = 0, [1]
+    for value in VALUES:
+        try:
+            call(value)
+            taken += 1
+        except FedHPOError as error:
+            lengths.append(len(str(error)))
+        except Exception as error:  # noqa: BLE001 - exactly these are what is looked for
+            pytest.fail(f"{shown(value)} brought {type(error).__name__}: {str(error)[:500]}")
+    assert 0 < min(lengths) <= max(lengths) < LONG
+    return taken
+
+
+def stepped(env: gym.Env[Any, Any]) -> None:
+    """Make one step; what it brings is finite."""
+    with closing(env):
+        env.reset(seed=0)
+        observation, reward, *_ = env.step(np.zeros(env.action_space.shape or (), np.float32))
+        assert np.isfinite(reward).all()
+        assert all(np.isfinite(values).all() for values in observation.values())
+
+
+@pytest.mark.parametrize("name", [*parameter_types(make_trial_env), "colour"])
+@pytest.mark.filterwarnings("ignore:.*The reward returned by `step")
+def test_arguments_of_trial_environments(name: str) -> None:
+    if name == "task":
+        check(lambda value: make_trial_env(task=value))
+    else:
+        check(lambda value: stepped(gym.make(ID, disable_env_checker=True, **{name: value})))
+
+
+@pytest.mark.parametrize("name", [*parameter_types(RoundArguments), "colour"])
+def test_arguments_of_round_environments(name: str) -> None:
+    named: dict[str, Any] = {"task": "LR-BreastCancer"}
+    if name == "colour":
+        with pytest.raises(InvalidArgumentError, match="unknown argument 'colour'"):
+            gym.make("FedHPO-DAC-LR-BreastCancer-v0", colour="red")
+    else:
+        check(lambda value: RoundArguments(**{**named, name: value}))
+
+
+@pytest.mark.parametrize("name", ["num_envs", "autoreset_mode", "copy", "info_keys"])
+def test_arguments_of_vector_environments(name: str) -> None:
+    def make(value: Any) -> None:
+        small = not isinstance(value, int | np.integer) or value < HUGE or value >= 2**31
+        if small or name != "num_envs":
+            gym.make_vec(ID, **{name: value}).close()
+
+    check(make)
+
+
+@pytest.fixture(scope="module")
+def trial() -> Iterator[gym.Env[Any, Any]]:
+    with closing(make_env(budget_trials=10_000)) as env:
+        yield env
+
+
+def test_actions(trial: gym.Env[Any, Any]) -> None:
+    trial.reset(seed=0)
+    (width,) = trial.action_space.shape or ()
+    check(lambda value: trial.step(value))
+    assert check(lambda value: trial.step([value] * width)) < 20
+    with pytest.raises(InvalidArgumentError, match="array of real numbers"):
+        trial.step(np.zeros(width, complex))
+    named = NamedAction(trial)
+    legal = named.action_space.sample()
+    check(lambda value: named.step(value))
+    check(lambda value: named.step({**legal, next(iter(legal)): value}))
+
+
+def test_actions_seeds_and_options_of_vector_environments() -> None:
+    with closing(gym.make_vec(ID, num_envs=2)) as env:
+        env.reset(seed=0)
+        check(lambda value: env.step(value))
+        check(lambda value: env.step([value, value]))
+        check(lambda value: env.reset(seed=value))
+        check(lambda value: env.reset(options=value))
+        check(lambda value: env.reset(options={"reset_mask": value}))
+        check(lambda value: env.unwrapped.trial_info(value))  # type: ignore[attr-defined]
+
+
+WRAPPERS: list[tuple[Any, dict[str, Any]]] = [
+    (BudgetTermination, {"budget_s": 1.0}),
+    (ScalarizePenalty, {}),
+    (NamedAction, {}),
+    (TabularBackend, {}),
+    (SurrogateBackend, {}),
+    (RawBackend, {}),
+]
+
+
+@pytest.mark.parametrize(("wrapper", "legal"), WRAPPERS)
+def test_constructors_of_wrappers(wrapper: Any, legal: dict[str, Any]) -> None:
+    assert check(lambda value: wrapper(value, **legal)) == 0
+    with pytest.raises(InvalidArgumentError, match="`env` must"):
+        wrapper(gym.make("CartPole-v1"), **legal)
+    names = [name for name in parameter_types(wrapper) if name != "env"]
+    bare = gym.make(ID, disable_env_checker=True).unwrapped
+    for name in names if wrapper is not RawBackend else []:
+        check(lambda value, name=name: wrapper(bare, **{name: value}))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("value", ["os:system", "cuda:99999999999", ""])
+def test_devices(value: str) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    with pytest.raises(InvalidArgumentError, match="`device`"):
+        gym.make("FedHPO-LR-BreastCancer-v0", backend="raw", device=value)
+
+
+def test_make_agent(trial: gym.Env[Any, Any]) -> None:
+    check(lambda value: make_agent(value, trial, 0))
+    assert check(lambda value: make_agent("random", value, 0)) == 0
+    check(lambda value: make_agent("random", trial, value))
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_options_of_agents(name: str) -> None:
+    kind = agent_class(name)
+    fidelity = {} if kind.fidelity is None else {"fidelity": {"client_sample_rate": 1.0}}
+    if "trial" not in kind.acts_on:
+        pytest.skip("its environments train")
+    env = gym.make(ID, disable_env_checker=True, **fidelity)
+    for option in [*parameter_types(kind), "colour"]:
+        check(lambda value, option=option: make_agent(name, env, 0, **{option: value}))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"objectives": ["val_loss", "val_loss"]}, "`objectives`"),
+        ({"constraints": [1]}, "`constraints`"),
+        ({"constraints": {"val_loss": {"limit": 0.1, "weight": 1e308}}}, "finite as float32"),
+        ({"constraints": {"val_loss": -1e308}}, "finite as float32"),
+        ({"settings": 5}, "`settings`"),
+        ({"algorithm": 7}, "`algorithm`"),
+        ({"alpha": 1e-300}, "`alpha`"),
+        ({"budget_s": 10**400}, "`budget_s`"),
+        ({"grid": "no"}, "`grid` must be true or false"),
+        ({"max_trials": 0}, "`max_trials` must be a positive whole number"),
+    ],
+    ids=str,
+)
+def test_the_argument_is_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        gym.make(ID, **arguments)
+
+
+def test_none_means_what_the_task_says() -> None:
+    default = gym.make(ID).unwrapped.task  # type: ignore[attr-defined]
+    given = {"algorithm": None, "alpha": None, "preprocessing": None}
+    assert gym.make(ID, **given).unwrapped.task == default  # type: ignore[attr-defined]
