@@ -62,10 +62,10 @@ def read_ratings(files: Sequence[Path], repair: str) -> Ratings:
                         users.append(int(user))
                         stars.append(_checked(int(given), item))
                         items.append(item or 0)
-                except ValueError as error:
+                except (ValueError, OverflowError) as error:
                     raise DamagedDataError(
                         f"{path}, line {count}: must be `item:` or `user,stars,date` with 1 to 5 "
-                        f"stars, got {line!r}; get the file again and run `{repair}`"
+                        f"stars, got {line[:80]!r}; get the file again and run `{repair}`"
                     ) from error
     columns = (np.array(column, dtype=np.int64) for column in (users, items, stars))
     return number(*columns)
@@ -171,6 +171,7 @@ class MadeRatingsSource(Source):
 
 FEDNETFLIX = NetflixSource(
     name="FedNetflix",
+    num_rows=100_480_507,
     num_classes=STARS,
     licence="for research only, no redistribution (Netflix Prize rules)",
     citation="J. Bennett, S. Lanning: The Netflix Prize, KDD Cup and Workshop, 2007",

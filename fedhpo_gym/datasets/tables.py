@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.parsing import encode_columns, read_columns
+from fedhpo_gym.datasets.reading import again, reading
 from fedhpo_gym.datasets.records import Dataset, make_dataset
 from fedhpo_gym.errors import DamagedDataError
 
@@ -61,8 +62,13 @@ class TableSource(Source):
         return make_dataset(self.name, features, labels, self.num_classes)
 
     def check(self, dataset: Dataset) -> None:
-        """Compare with the documentation; every class must occur."""
+        """Compare with the documentation; every class must occur, and no value may be missing."""
         super().check(dataset)
+        if not np.isfinite(np.asarray(dataset.features)).all():
+            raise DamagedDataError(
+                f"data set {self.name} must hold finite numbers, got nan or infinity; run "
+                f"`{self.repair}` to fetch it again"
+            )
         found = len(np.unique(dataset.labels))
         if found != self.num_classes:
             raise DamagedDataError(
@@ -78,7 +84,8 @@ class TableSource(Source):
             return features, np.asarray(bunch.target, dtype=np.int64)
         path = local_file(self)
         if path is not None:
-            return encode_columns(read_columns(path))
+            with reading(path, again(self.repair)):
+                return encode_columns(read_columns(path))
         return _read_openml(self)
 
 
@@ -106,4 +113,5 @@ def _read_openml(source: TableSource) -> tuple[NDArray[np.float64], NDArray[np.i
         openml = importlib.import_module("fedhpo_gym.datasets.openml_client")
         cache.write_arrays(path, openml.download(source))
     arrays = cache.read_arrays(path, source.repair)
-    return arrays["features"], arrays["labels"]
+    with reading(path, again(source.repair)):
+        return arrays["features"], arrays["labels"]

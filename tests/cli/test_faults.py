@@ -125,7 +125,7 @@ def test_data_that_cannot_be_kept_name_the_variable(
     monkeypatch.delenv("FEDHPO_GYM_DATA", raising=False)
     monkeypatch.setenv(variable, str(a_file))
     with pytest.raises(InvalidArgumentError, match=f"`{variable}`"):
-        download.fetch("https://x.invalid/a", cache.data_folder() / "a" / "b", None, "again")
+        download.fetch("https://x.invalid/a", cache.data_folder() / "a" / "b", "0" * 64, "again")
 
 
 def test_what_is_derived_is_not_computed_where_it_cannot_be_kept(
