@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.datasets.reading import again, reading
-from fedhpo_gym.errors import DamagedDataError, missing_dependency
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, missing_dependency
 from fedhpo_gym.files import new_file, write_text
 
 ENV_VAR = "FEDHPO_GYM_DATA"
@@ -151,5 +151,38 @@ def read_arrays(path: Path, repair: str) -> dict[str, NDArray[Any]]:
             arrays; names the repair command.
     """
     verify(path, read_checksum(path.with_suffix(".sha256")) or "missing", repair)
-    with reading(path, again(repair)), np.load(path, allow_pickle=False) as archive:
+    with reading(path, again(repair)):
+        return load_npz(path)
+
+
+def columns(
+    arrays: Mapping[str, NDArray[Any]], wanted: Mapping[str, tuple[str, int]]
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays of these names, of one length, each with its type and number of axes.
+
+    Args:
+        arrays: the arrays of a file.
+        wanted: name of a type of numpy, and number of axes, by name.
+
+    Raises:
+        InvalidArgumentError: an array is missing, does not fit, or holds what is not finite.
+    """
+    found = {}
+    for name, (kind, axes) in wanted.items():
+        array = arrays.get(name)
+        fits = array is not None and array.ndim == axes and np.can_cast(array.dtype, kind, "safe")
+        if array is None or not fits or (array.dtype.kind == "f" and not np.isfinite(array).all()):
+            form = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
+            raise InvalidArgumentError(
+                f"`{name}` must be finite {kind} with {axes} axes, got {form}"
+            )
+        found[name] = array.astype(kind)
+    if len({len(array) for array in found.values()}) > 1:
+        raise InvalidArgumentError(f"{', '.join(found)} must have one length")
+    return found
+
+
+def load_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an .npz file, which is closed again even when it is none."""
+    with path.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}

@@ -124,12 +124,12 @@ def _decoded(path: Path) -> Iterator[tuple[str, NDArray[np.uint8]]]:
         for member in archive:
             handle = archive.extractfile(member) if member.isfile() else None
             if handle is not None and member.name.endswith(".jpg"):
-                image = pillow.open(io.BytesIO(handle.read())).convert("RGB")
+                image = pillow.open(io.BytesIO(handle.read()))
                 if image.size != (SIDE, SIDE):
                     raise InvalidArgumentError(
                         f"images must have {SIDE} x {SIDE} pixels, got {image.size}"
                     )
-                yield member.name, np.asarray(image, dtype=np.uint8)
+                yield member.name, np.asarray(image.convert("RGB"), dtype=np.uint8)
 
 
 CIFAR10 = CifarSource(

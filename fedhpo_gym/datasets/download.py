@@ -52,10 +52,9 @@ def fetched(url: str, path: Path, sha256: str | None, repair: str) -> Iterator[P
         MissingDataError: the download failed; says how to provide the file by hand.
         DamagedDataError: the file does not have its checksum; a bad download is not kept.
     """
-    beside = path.with_name(f"{path.name}.sha256")
+    beside = _checksum_of(path)
     new = not path.exists()
     if new:
-        beside.unlink(missing_ok=True)
         _download(url, path, sha256, repair)
     expected = sha256 or cache.read_checksum(beside)
     if expected is not None:
@@ -76,8 +75,13 @@ def fetch(url: str, path: Path, sha256: str, repair: str) -> Path:
         return path
 
 
+def _checksum_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
 def _download(url: str, path: Path, sha256: str | None, repair: str) -> None:
     cache.make_folder(path.parent)
+    _checksum_of(path).unlink(missing_ok=True)
     try:
         with new_file(path) as part:
             _receive(url, part)

@@ -74,11 +74,12 @@ class FemnistSource(Source):
 
 def read_packed(path: Path) -> dict[str, NDArray[Any]]:
     """Return the samples of the writers that have training samples: `x`, `y`, `writer`."""
-    with np.load(path, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in ("x", "y", "writer")}
-        training = archive["is_test"] == 0
-    complete = np.isin(arrays["writer"], arrays["writer"][training])
-    return {name: array[complete] for name, array in arrays.items()}
+    kinds = {"x": ("uint8", 3), "y": ("int64", 1), "writer": ("str", 1)}
+    arrays = cache.columns(cache.load_npz(path), {**kinds, "is_test": ("int64", 1)})
+    if arrays["x"].shape[1:] != (SIDE, SIDE):
+        raise InvalidArgumentError(f"`x` must be images of {SIDE} x {SIDE} pixels")
+    complete = np.isin(arrays["writer"], arrays["writer"][arrays["is_test"] == 0])
+    return {name: arrays[name][complete] for name in kinds}
 
 
 def read_json(files: Sequence[Path]) -> dict[str, NDArray[Any]]:

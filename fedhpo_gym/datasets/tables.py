@@ -114,4 +114,6 @@ def _read_openml(source: TableSource) -> tuple[NDArray[np.float64], NDArray[np.i
         cache.write_arrays(path, openml.download(source))
     arrays = cache.read_arrays(path, source.repair)
     with reading(path, again(source.repair)):
-        return arrays["features"], arrays["labels"]
+        kinds = {"features": ("float64", 2), "labels": ("int64", 1)}
+        features, labels = cache.columns(arrays, kinds).values()
+        return features, labels

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fake_env import fake_environments
@@ -17,6 +18,7 @@ from fedhpo_gym.cli.console import parse_pairs
 from fedhpo_gym.cli.data import LONG_H
 from fedhpo_gym.datasets import cache, download
 from fedhpo_gym.datasets.bert_weights import FILE
+from fedhpo_gym.datasets.wordpiece import VOCABULARY_SIZE
 from fedhpo_gym.errors import InvalidArgumentError
 
 __all__ = ["fake_environments"]
@@ -335,6 +337,11 @@ def test_the_weights_of_bert_have_a_command_of_their_own(
     assert "SST2" not in line
     (tmp_path / FILE).parent.mkdir(exist_ok=True)
     (tmp_path / FILE).write_bytes(b"weights")
+    assert main(["download", "BERT-Tiny"]) == BAD
+    assert "delete it and run `fedhpo-gym download BERT-Tiny`" in one_line(capsys)
+    save = pytest.importorskip("safetensors.numpy").save_file
+    words = np.zeros((VOCABULARY_SIZE, 128), np.float16)
+    save({"embeddings.word_embeddings.weight": words}, tmp_path / FILE)
     assert main(["download", "BERT-Tiny"]) == 0
     assert str(tmp_path / FILE) in capsys.readouterr().out
 
