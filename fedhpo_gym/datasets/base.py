@@ -44,6 +44,11 @@ class Source(ABC):
         """The command that fetches the data again."""
         return f"fedhpo-gym download {self.name}"
 
+    @property
+    def again(self) -> str:
+        """What to do when the data is not what it should be, as a clause of an error."""
+        return f"delete what is kept of it and run `{self.repair}`"
+
     @abstractmethod
     def read(self) -> Dataset:
         """Return the data set, downloading it if it has to and can.
@@ -68,5 +73,5 @@ class Source(ABC):
         found = f"labels {labels.min()} to {labels.max()}" if rows else "no labels"
         raise DamagedDataError(
             f"data set {self.name} must have {expected} rows and {self.num_classes} classes, "
-            f"got {rows} rows and {found}; run `{self.repair}` to fetch it again"
+            f"got {rows} rows and {found}; {self.again}"
         )

@@ -32,10 +32,7 @@ def reading(what: object, repair: str) -> Iterator[None]:
     except Exception as error:
         if not _about_the_content(error):
             raise
-        words = " ".join(str(error).split())[:_LONGEST]
-        raise DamagedDataError(
-            f"{what} is damaged ({type(error).__name__}: {words}); {repair}"
-        ) from error
+        raise DamagedDataError(f"{what} is damaged ({_words(error)}); {repair}") from error
 
 
 def _about_the_content(error: Exception) -> bool:
@@ -43,6 +40,14 @@ def _about_the_content(error: Exception) -> bool:
         return isinstance(error, InvalidArgumentError)
     # Libraries raise OSError about content without a number, or as an impossible position.
     return not isinstance(error, OSError) or error.errno in (None, errno.EINVAL)
+
+
+def _words(error: Exception) -> str:
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {' '.join(str(error).split())[:_LONGEST]}"
+    except Exception:  # noqa: BLE001 - some libraries fail to word their own errors
+        return kind
 
 
 def again(repair: str) -> str:

@@ -68,22 +68,24 @@ class SentenceSource(Source):
         found = cache.find(self.folder)
         if found is not None:
             files = sorted(path for path in found.iterdir() if ".tsv" in path.name)
-            arrays = self._derived(files, lambda: found, vocabulary)
+            arrays = self._derived(found, files, lambda: found, vocabulary)
         else:
             target = cache.data_folder() / "archives" / self.url.rpartition("/")[2]
             with fetched(self.url, target, self.sha256, self.repair):
                 arrays = self._derived(
-                    [target], lambda: zipfile.Path(target, f"{self.inside}/"), vocabulary
+                    target, [target], lambda: zipfile.Path(target, f"{self.inside}/"), vocabulary
                 )
         return make_dataset(
             self.name, arrays["x"], arrays["y"], self.num_classes, fixed_split=arrays["split"]
         )
 
     def _derived(
-        self, files: Sequence[Path], place: Callable[[], Folder], vocabulary: Path
+        self, what: Path, files: Sequence[Path], place: Callable[[], Folder], vocabulary: Path
     ) -> dict[str, NDArray[Any]]:
         def make() -> Mapping[str, NDArray[Any]]:
-            return self._arrays(self.split(place()), vocabulary)
+            with reading(what, again(self.repair)):
+                split = self.split(place())
+            return self._arrays(split, vocabulary)
 
         return cache.derived(f"{self.name}-{self.max_len}", [*files, vocabulary], make, self.repair)
 
@@ -96,7 +98,7 @@ class SentenceSource(Source):
         if len(samples) != self.sizes.get(name, len(samples)):
             raise DamagedDataError(
                 f"{place / name} must have {self.sizes[name]} samples, got {len(samples)}; "
-                f"{again(self.repair)}"
+                f"{_again(place, self.repair)}"
             )
         return samples
 
@@ -133,8 +135,8 @@ class Sst2Source(SentenceSource):
         texts = [i for i, column in enumerate(header) if column in ("sentence", "content")]
         if len(texts) != 1:
             raise DamagedDataError(
-                f"{place / name} must have one column `sentence` or `content`, got {header[:9]}; "
-                f"{again(self.repair)}"
+                f"{place / name} must have one column `sentence` or `content`, got {str(header)[:99]}; "
+                f"{_again(place, self.repair)}"
             )
         if "label" not in header:
             return []
@@ -142,7 +144,7 @@ class Sst2Source(SentenceSource):
         if any(len(row) != len(header) or row[label] not in LABELS for row in rows):
             raise DamagedDataError(
                 f"{place / name} must have {len(header)} columns, with 0 or 1 as `label`; "
-                f"{again(self.repair)}"
+                f"{_again(place, self.repair)}"
             )
         return self.counted(place, name, [(row[texts[0]].strip(), int(row[label])) for row in rows])
 
@@ -170,7 +172,8 @@ class ColaSource(SentenceSource):
         rows = [tuple(cell.strip() for cell in row) for row in read_tsv(place, name, self.repair)]
         if any(len(row) != 4 or row[1] not in LABELS for row in rows):
             raise DamagedDataError(
-                f"{place / name} must have four columns, the second 0 or 1; {again(self.repair)}"
+                f"{place / name} must have four columns, the second 0 or 1; "
+                f"{_again(place, self.repair)}"
             )
         return self.counted(place, name, rows)
 
@@ -200,17 +203,23 @@ def read_tsv(place: Folder, name: str, repair: str) -> list[list[str]]:
         DamagedDataError: the file is missing, empty, or no text.
     """
     packed = place / f"{name}.gz"
-    with reading(place / name, again(repair)):
+    with reading(place / name, _again(place, repair)):
         if (place / name).exists():
             content = (place / name).read_bytes()
         elif packed.exists():
             content = gzip.decompress(packed.read_bytes())
         else:
-            raise DamagedDataError(f"{place / name} is missing; delete {place} and run `{repair}`")
+            raise DamagedDataError(f"{place / name} is missing; {_again(place, repair)}")
         rows = [line.split("\t") for line in content.decode("utf-8").splitlines() if line]
     if not rows:
-        raise DamagedDataError(f"{place / name} is empty; {again(repair)}")
+        raise DamagedDataError(f"{place / name} is empty; {_again(place, repair)}")
     return rows
+
+
+def _again(place: Folder, repair: str) -> str:
+    """Return what to do: where a file of several is damaged, they are all fetched again."""
+    whole = place.root.filename if isinstance(place, zipfile.Path) else place
+    return f"delete {whole} and run `{repair}`"
 
 
 SST2 = Sst2Source(

@@ -66,14 +66,13 @@ class TableSource(Source):
         super().check(dataset)
         if not np.isfinite(np.asarray(dataset.features)).all():
             raise DamagedDataError(
-                f"data set {self.name} must hold finite numbers, got nan or infinity; run "
-                f"`{self.repair}` to fetch it again"
+                f"data set {self.name} must hold finite numbers, got nan or infinity; {self.again}"
             )
         found = len(np.unique(dataset.labels))
         if found != self.num_classes:
             raise DamagedDataError(
                 f"data set {self.name} must have samples of {self.num_classes} classes, got "
-                f"{found}; run `{self.repair}` to fetch it again"
+                f"{found}; {self.again}"
             )
 
     def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -111,7 +110,10 @@ def _read_openml(source: TableSource) -> tuple[NDArray[np.float64], NDArray[np.i
     path = _download_path(source)
     if not path.exists():
         openml = importlib.import_module("fedhpo_gym.datasets.openml_client")
-        cache.write_arrays(path, openml.download(source))
+        arrays = openml.download(source)
+        made = make_dataset(source.name, arrays["features"], arrays["labels"], source.num_classes)
+        source.check(made)  # before it is kept
+        cache.write_arrays(path, arrays)
     arrays = cache.read_arrays(path, source.repair)
     with reading(path, again(source.repair)):
         kinds = {"features": ("float64", 2), "labels": ("int64", 1)}

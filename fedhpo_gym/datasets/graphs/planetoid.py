@@ -54,7 +54,7 @@ class NodeGraphSource(Source):
         if dataset.features.shape[1] != self.num_features:
             raise DamagedDataError(
                 f"data set {self.name} must have {self.num_features} features, got "
-                f"{dataset.features.shape[1]}; run `{self.repair}` to fetch it again"
+                f"{dataset.features.shape[1]}; {self.again}"
             )
 
 
