@@ -20,6 +20,8 @@ class Source(ABC):
         num_classes: number of distinct labels.
         licence: terms of the data as its publisher states them.
         citation: whom to cite.
+        open_licence: whether these terms let everybody use, change and pass on the data; False
+            where there are none. docs/licences.md says what follows for numbers derived from it.
         num_rows: number of samples, or None where it depends on the user's own preprocessing.
     """
 
@@ -27,6 +29,7 @@ class Source(ABC):
     num_classes: int
     licence: str
     citation: str
+    open_licence: bool = False
     num_rows: int | None = None
 
     @property

@@ -117,6 +117,7 @@ def _images(values: Sequence[Any]) -> NDArray[np.uint8]:
 FEMNIST = FemnistSource(
     name="FEMNIST",
     num_classes=62,
+    open_licence=True,
     licence="public domain (NIST Special Database 19); preparation by LEAF, BSD-2-Clause",
     citation="G. Cohen et al.: EMNIST, 2017; S. Caldas et al.: LEAF, 2018",
     file="leaf_femnist.npz",

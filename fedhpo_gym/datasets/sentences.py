@@ -135,8 +135,8 @@ class Sst2Source(SentenceSource):
         texts = [i for i, column in enumerate(header) if column in ("sentence", "content")]
         if len(texts) != 1:
             raise DamagedDataError(
-                f"{place / name} must have one column `sentence` or `content`, got {str(header)[:99]}; "
-                f"{_again(place, self.repair)}"
+                f"{place / name} must have one column `sentence` or `content`, got "
+                f"{str(header)[:99]}; {_again(place, self.repair)}"
             )
         if "label" not in header:
             return []

@@ -183,6 +183,7 @@ def _arrays(samples: Iterable[Samples]) -> dict[str, NDArray[Any]]:
 SHAKESPEARE = ShakespeareSource(
     name="Shakespeare",
     num_classes=len(LETTERS),
+    open_licence=True,
     licence="texts: public domain; XML editions: GFDL 1.3; LEAF's preparation: BSD-2-Clause",
     citation="W. Shakespeare; R. Severdia (ed.): PlayShakespeare.com; S. Caldas et al.: LEAF, 2018",
     url="https://github.com/severdia/PlayShakespeare.com-XML",

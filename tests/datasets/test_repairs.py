@@ -193,7 +193,7 @@ def test_sentences_are_repaired_as_the_error_says(
     source = replace(COLA, sizes=dict.fromkeys(names, 2))
     monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", {"CoLA": source})
     row = b"gj04\t1\t\tgood film\n"
-    files = {name: row * 2 for name in names}
+    files = dict.fromkeys(names, row * 2)
     whole = zipped({f"cola_public/raw/{name}": text for name, text in files.items()})
     files[names[1]] = {"missing": b"", "cut": row, "no text": b"\xff" * 50}[damage]
     if damage == "missing":
