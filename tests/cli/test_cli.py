@@ -6,8 +6,7 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
