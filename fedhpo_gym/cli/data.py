@@ -99,12 +99,15 @@ def download(options: argparse.Namespace) -> int:
 
 
 def _fetch_data(name: str) -> str:
-    from fedhpo_gym.datasets import load_dataset
+    from fedhpo_gym.datasets import SOURCES, load_dataset
 
     dataset = load_dataset(name)
     rows, *shape = dataset.features.shape
     columns = "x".join(map(str, shape))
-    return f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes"
+    found = f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes"
+    if SOURCES[name].open_licence:
+        return found
+    return f"{found}; no open licence ({SOURCES[name].licence})"
 
 
 def _fetch_weights() -> str:

@@ -20,6 +20,8 @@ class Source(ABC):
         num_classes: number of distinct labels.
         licence: terms of the data as its publisher states them.
         citation: whom to cite.
+        open_licence: whether these terms let everybody use, change and pass on the data; False
+            where there are none. docs/licences.md says what follows for numbers derived from it.
         num_rows: number of samples, or None where it depends on the user's own preprocessing.
     """
 
@@ -27,6 +29,7 @@ class Source(ABC):
     num_classes: int
     licence: str
     citation: str
+    open_licence: bool = False
     num_rows: int | None = None
 
     @property
@@ -43,6 +46,11 @@ class Source(ABC):
     def repair(self) -> str:
         """The command that fetches the data again."""
         return f"fedhpo-gym download {self.name}"
+
+    @property
+    def again(self) -> str:
+        """What to do when the data is not what it should be, as a clause of an error."""
+        return f"delete what is kept of it and run `{self.repair}`"
 
     @abstractmethod
     def read(self) -> Dataset:
@@ -68,5 +76,5 @@ class Source(ABC):
         found = f"labels {labels.min()} to {labels.max()}" if rows else "no labels"
         raise DamagedDataError(
             f"data set {self.name} must have {expected} rows and {self.num_classes} classes, "
-            f"got {rows} rows and {found}; run `{self.repair}` to fetch it again"
+            f"got {rows} rows and {found}; {self.again}"
         )

@@ -10,13 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import cache
-from fedhpo_gym.datasets.download import fetch
+from fedhpo_gym.datasets.download import fetched
+from fedhpo_gym.datasets.reading import again, reading
+from fedhpo_gym.datasets.wordpiece import VOCABULARY_SIZE
 from fedhpo_gym.errors import DamagedDataError, MissingDataError
 
 URL = "https://huggingface.co/google/bert_uncased_L-2_H-128_A-2/resolve/main/model.safetensors"
 FILE = "bert_tiny/model.safetensors"
 NAME = "BERT-Tiny"
 """What `fedhpo-gym download` calls them."""
+REPAIR = f"fedhpo-gym download {NAME}"
+_EMBEDDINGS = {"embeddings.word_embeddings.weight": (VOCABULARY_SIZE, 128)}
 OWN = ("classifier.",)
 """What a checkpoint does not hold: it is made for the task."""
 
@@ -38,13 +42,12 @@ def pretrained_weights(shapes: Mapping[str, tuple[int, ...]]) -> Weights:
     """
     wanted = {name: shape for name, shape in shapes.items() if not name.startswith(OWN)}
     try:
-        path = fetch_weights()
+        return _fetched(wanted)
     except MissingDataError as error:
         raise MissingDataError(
             f"BERT's pretrained weights are not here. {error}. Nothing is trained from random "
             'weights unless asked for: settings={"pretrained": 0}'
         ) from error
-    return read_weights(path, wanted)
 
 
 def fetch_weights() -> Path:
@@ -52,10 +55,20 @@ def fetch_weights() -> Path:
 
     Raises:
         MissingDataError: it is in neither place.
-        DamagedDataError: it has changed since its download.
+        DamagedDataError: it has changed since its download, or does not hold word embeddings.
+        MissingDependencyError: the extra `bert` is not installed.
     """
-    path = cache.find(FILE) or cache.data_folder() / FILE
-    return fetch(URL, path, None, f"fedhpo-gym download {NAME}")
+    _fetched(_EMBEDDINGS)
+    return _path()
+
+
+def _path() -> Path:
+    return cache.data_folder() / FILE
+
+
+def _fetched(shapes: Mapping[str, tuple[int, ...]]) -> Weights:
+    with fetched(URL, _path(), None, REPAIR) as path:
+        return read_weights(path, shapes)
 
 
 def read_weights(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
@@ -66,15 +79,18 @@ def read_weights(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
         MissingDependencyError: the extra `bert` is not installed.
     """
     library: Any = cache.require("safetensors.numpy", "bert")
-    stored = {_modern(name): value for name, value in library.load_file(str(path)).items()}
+    with reading(path, again(REPAIR)):
+        stored = {_modern(name): value for name, value in library.load_file(str(path)).items()}
     for name, shape in shapes.items():
         found = stored[name].shape if name in stored else "nothing"
         if found != shape:
             raise DamagedDataError(
-                f"{path} must hold {name} of shape {shape}, got {found}; delete it and run "
-                f"`fedhpo-gym download {NAME}`"
+                f"{path} must hold {name} of shape {shape}, got {found}; {again(REPAIR)}"
             )
-    return {name: stored[name].astype(np.float32) for name in shapes}
+    weights = {name: stored[name].astype(np.float32) for name in shapes}
+    if not all(np.isfinite(value).all() for value in weights.values()):
+        raise DamagedDataError(f"{path} must hold finite numbers; {again(REPAIR)}")
+    return weights
 
 
 def _modern(name: str) -> str:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.archive import require_writable
-from fedhpo_gym.errors import DamagedDataError, missing_dependency
+from fedhpo_gym.datasets.reading import again, reading
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, missing_dependency
 from fedhpo_gym.files import new_file, write_text
 
 ENV_VAR = "FEDHPO_GYM_DATA"
@@ -70,6 +71,13 @@ def digest_of(handle: BufferedIOBase) -> str:
     return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def read_checksum(path: Path) -> str | None:
+    """Return what a file with a checksum says, or None where there is no such file."""
+    if not path.exists():
+        return None
+    return path.read_text(encoding="utf-8", errors="replace").strip()
+
+
 def verify(path: Path, sha256: str, repair: str) -> None:
     """Compare a file with its checksum.
 
@@ -78,9 +86,7 @@ def verify(path: Path, sha256: str, repair: str) -> None:
     """
     found = checksum(path)
     if found != sha256:
-        raise DamagedDataError(
-            f"{path} has sha256 {found}, expected {sha256}; delete it and run `{repair}`"
-        )
+        raise DamagedDataError(f"{path} has sha256 {found}, expected {sha256}; {again(repair)}")
 
 
 def derived_folder() -> Path:
@@ -99,7 +105,10 @@ def derived(name: str, files: Sequence[Path], make: Maker, repair: str) -> dict[
         name: what the arrays are, for the name of the cached file.
         files: what they are computed from; recognised by path, size and time of change.
         make: computes them.
-        repair: the command to name when the cached file is damaged.
+        repair: the command to name when a file, or the cached one, is damaged.
+
+    Raises:
+        DamagedDataError: the files cannot be read, or the cached one has changed.
     """
     stats = ((path.resolve(), path.stat()) for path in files)
     stamp = "\n".join(f"{path}:{stat.st_size}:{stat.st_mtime_ns}" for path, stat in stats)
@@ -107,8 +116,15 @@ def derived(name: str, files: Sequence[Path], make: Maker, repair: str) -> dict[
     path = derived_folder() / f"{name}-{digest}.npz"
     if not path.exists():
         make_folder(path.parent)
-        write_arrays(path, make())
+        with reading(_named(files), again(repair)):
+            arrays = make()
+        write_arrays(path, arrays)
     return read_arrays(path, repair)
+
+
+def _named(files: Sequence[Path]) -> str:
+    others = f" or one of the {len(files) - 1} files read with it" if len(files) > 1 else ""
+    return f"{files[0]}{others}" if files else "a folder without files"
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -131,10 +147,42 @@ def read_arrays(path: Path, repair: str) -> dict[str, NDArray[Any]]:
     """Read arrays written by `write_arrays`, checking the checksum.
 
     Raises:
-        DamagedDataError: the checksum is missing or wrong; names the repair command.
+        DamagedDataError: the checksum is missing or wrong, or it belongs to something else than
+            arrays; names the repair command.
     """
-    beside = path.with_suffix(".sha256")
-    expected = beside.read_text(encoding="utf-8").strip() if beside.exists() else "missing"
-    verify(path, expected, repair)
-    with np.load(path, allow_pickle=False) as archive:
+    verify(path, read_checksum(path.with_suffix(".sha256")) or "missing", repair)
+    with reading(path, again(repair)):
+        return load_npz(path)
+
+
+def columns(
+    arrays: Mapping[str, NDArray[Any]], wanted: Mapping[str, tuple[str, int]]
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays of these names, of one length, each with its type and number of axes.
+
+    Args:
+        arrays: the arrays of a file.
+        wanted: name of a type of numpy, and number of axes, by name.
+
+    Raises:
+        InvalidArgumentError: an array is missing, does not fit, or holds what is not finite.
+    """
+    found = {}
+    for name, (kind, axes) in wanted.items():
+        array = arrays.get(name)
+        fits = array is not None and array.ndim == axes and np.can_cast(array.dtype, kind, "safe")
+        if array is None or not fits or (array.dtype.kind == "f" and not np.isfinite(array).all()):
+            form = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
+            raise InvalidArgumentError(
+                f"`{name}` must be finite {kind} with {axes} axes, got {form}"
+            )
+        found[name] = array.astype(kind)
+    if len({len(array) for array in found.values()}) > 1:
+        raise InvalidArgumentError(f"{', '.join(found)} must have one length")
+    return found
+
+
+def load_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an .npz file, which is closed again even when it is none."""
+    with path.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}

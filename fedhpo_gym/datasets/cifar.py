@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.download import fetch
+from fedhpo_gym.datasets.reading import again, reading
 from fedhpo_gym.datasets.records import DRAWN, TEST, Dataset, make_dataset
-from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 
 SIDE = 32
 RECORD = 1 + 3 * SIDE * SIDE
@@ -62,7 +63,8 @@ class CifarSource(Source):
         else:
             target = archive or cache.data_folder() / "cifar10" / self.url.rpartition("/")[2]
             fetch(self.url, target, self.sha256, self.repair)
-            arrays = read_binary(target)
+            with reading(target, again(self.repair)):
+                arrays = read_binary(target)
         split = np.where(arrays["is_test"], TEST, DRAWN).astype(np.int8)
         return make_dataset(
             self.name, arrays["x"], arrays["y"], self.num_classes, fixed_split=split
@@ -122,8 +124,12 @@ def _decoded(path: Path) -> Iterator[tuple[str, NDArray[np.uint8]]]:
         for member in archive:
             handle = archive.extractfile(member) if member.isfile() else None
             if handle is not None and member.name.endswith(".jpg"):
-                image = pillow.open(io.BytesIO(handle.read())).convert("RGB")
-                yield member.name, np.asarray(image, dtype=np.uint8)
+                image = pillow.open(io.BytesIO(handle.read()))
+                if image.size != (SIDE, SIDE):
+                    raise InvalidArgumentError(
+                        f"images must have {SIDE} x {SIDE} pixels, got {image.size}"
+                    )
+                yield member.name, np.asarray(image.convert("RGB"), dtype=np.uint8)
 
 
 CIFAR10 = CifarSource(

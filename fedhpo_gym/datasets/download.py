@@ -1,9 +1,17 @@
-"""Fetching one file over https: whole or not at all, and checked against its checksum."""
+"""Fetching one file over https: whole or not at all, and checked against its checksum.
+
+Where the publisher gives no checksum, that of a file which could be read is written beside it
+(`<file>.sha256`), and every later use is verified against it. A file that cannot be read is never
+trusted in this way, and when it is deleted its old checksum means nothing any more.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPException
 from io import BufferedIOBase
 from pathlib import Path
@@ -27,11 +35,12 @@ for _handler in (
     _OPENER.add_handler(_handler)
 
 
-def fetch(url: str, path: Path, sha256: str | None, repair: str) -> Path:
-    """Return a verified file, downloaded when it is not there yet.
+@contextmanager
+def fetched(url: str, path: Path, sha256: str | None, repair: str) -> Iterator[Path]:
+    """Give a verified file, downloaded when it is not there yet, to a body that reads it.
 
-    Where the publisher gives no checksum, that of the first download is written beside the file
-    (`<file>.sha256`) and every later use is verified against it.
+    Where no checksum is known, the file gets one when the body has read it without an error; what
+    was downloaded just now and cannot be read is removed, so that the next try downloads it again.
 
     Args:
         url: an https address.
@@ -43,19 +52,36 @@ def fetch(url: str, path: Path, sha256: str | None, repair: str) -> Path:
         MissingDataError: the download failed; says how to provide the file by hand.
         DamagedDataError: the file does not have its checksum; a bad download is not kept.
     """
-    beside = path.with_name(f"{path.name}.sha256")
-    if not path.exists():
+    beside = _checksum_of(path)
+    new = not path.exists()
+    if new:
         _download(url, path, sha256, repair)
-    if sha256 is None:
-        if not beside.exists():
-            write_text(beside, cache.checksum(path) + "\n")
-        sha256 = beside.read_text(encoding="utf-8").strip()
-    cache.verify(path, sha256, repair)
-    return path
+    expected = sha256 or cache.read_checksum(beside)
+    if expected is not None:
+        cache.verify(path, expected, repair)
+    try:
+        yield path
+    except DamagedDataError:
+        if new:
+            path.unlink(missing_ok=True)
+        raise
+    if expected is None and os.access(path.parent, os.W_OK):
+        write_text(beside, cache.checksum(path) + "\n")
+
+
+def fetch(url: str, path: Path, sha256: str, repair: str) -> Path:
+    """Return a file whose checksum is known, downloaded when it is not there yet; see `fetched`."""
+    with fetched(url, path, sha256, repair):
+        return path
+
+
+def _checksum_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
 
 
 def _download(url: str, path: Path, sha256: str | None, repair: str) -> None:
     cache.make_folder(path.parent)
+    _checksum_of(path).unlink(missing_ok=True)
     try:
         with new_file(path) as part:
             _receive(url, part)

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.base import Source
-from fedhpo_gym.datasets.leaf import find_files, read_file
+from fedhpo_gym.datasets.leaf import find_files, integer, read_file
+from fedhpo_gym.datasets.reading import again, reading
 from fedhpo_gym.datasets.records import Dataset, make_dataset
-from fedhpo_gym.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
 
 SIDE = 28
+REPAIR = "run LEAF's preprocess.sh for femnist again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,8 @@ class FemnistSource(Source):
             arrays = cache.derived("femnist", files, lambda: read_json(files), self.repair)
         elif packed is not None:
             cache.verify(packed, self.sha256, self.repair)
-            arrays = read_packed(packed)
+            with reading(packed, again(self.repair)):
+                arrays = read_packed(packed)
         else:
             raise MissingDataError(
                 f"{self.name} is made by LEAF's own script from 1 GB of NIST images. Clone "
@@ -71,18 +74,19 @@ class FemnistSource(Source):
 
 def read_packed(path: Path) -> dict[str, NDArray[Any]]:
     """Return the samples of the writers that have training samples: `x`, `y`, `writer`."""
-    with np.load(path, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in ("x", "y", "writer")}
-        training = archive["is_test"] == 0
-    complete = np.isin(arrays["writer"], arrays["writer"][training])
-    return {name: array[complete] for name, array in arrays.items()}
+    kinds = {"x": ("uint8", 3), "y": ("int64", 1), "writer": ("str", 1)}
+    arrays = cache.columns(cache.load_npz(path), {**kinds, "is_test": ("int64", 1)})
+    if arrays["x"].shape[1:] != (SIDE, SIDE):
+        raise InvalidArgumentError(f"`x` must be images of {SIDE} x {SIDE} pixels")
+    complete = np.isin(arrays["writer"], arrays["writer"][arrays["is_test"] == 0])
+    return {name: arrays[name][complete] for name in kinds}
 
 
 def read_json(files: Sequence[Path]) -> dict[str, NDArray[Any]]:
     """Read LEAF's files: pixels in [0, 1] become uint8; returns `x`, `y`, `writer`.
 
     Raises:
-        DamagedDataError: an image does not have 784 pixels in [0, 1].
+        DamagedDataError: an image does not have 784 pixels in [0, 1], or a label is no integer.
     """
     images: list[NDArray[np.uint8]] = []
     labels: list[int] = []
@@ -91,21 +95,29 @@ def read_json(files: Sequence[Path]) -> dict[str, NDArray[Any]]:
         for user, samples in read_file(path).users.items():
             if not len(samples):
                 continue
-            pixels = np.asarray(samples.x, dtype=np.float64)
-            if pixels.shape[1:] != (SIDE * SIDE,) or pixels.min() < 0 or pixels.max() > 1:
-                raise DamagedDataError(
-                    f"{path}: the images of writer {user} must have 784 pixels in [0, 1], got "
-                    f"shape {pixels.shape}; run LEAF's preprocess.sh for femnist again"
-                )
-            images.append(np.rint(pixels * 255).astype(np.uint8).reshape(-1, SIDE, SIDE))
-            labels += samples.y
+            with reading(f"{path}: what writer {user} wrote", REPAIR):
+                images.append(_images(samples.x))
+                labels += map(integer, samples.y)
             writers += [user] * len(samples)
     return {"x": np.concatenate(images), "y": np.array(labels), "writer": np.array(writers)}
+
+
+def _images(values: Sequence[Any]) -> NDArray[np.uint8]:
+    pixels: NDArray[Any] = np.asarray(values)
+    numbers = pixels.dtype.kind in "if" and pixels.shape[1:] == (SIDE * SIDE,)
+    # What is not a number lies in no interval.
+    if not numbers or not ((pixels >= 0) & (pixels <= 1)).all():
+        raise InvalidArgumentError(
+            f"images must have 784 pixels in [0, 1], got {pixels.dtype} of shape {pixels.shape}"
+        )
+    rounded: NDArray[np.uint8] = np.rint(pixels * 255).astype(np.uint8)
+    return rounded.reshape(-1, SIDE, SIDE)
 
 
 FEMNIST = FemnistSource(
     name="FEMNIST",
     num_classes=62,
+    open_licence=True,
     licence="public domain (NIST Special Database 19); preparation by LEAF, BSD-2-Clause",
     citation="G. Cohen et al.: EMNIST, 2017; S. Caldas et al.: LEAF, 2018",
     file="leaf_femnist.npz",

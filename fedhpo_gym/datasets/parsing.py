@@ -32,7 +32,8 @@ Column = NDArray[np.float64] | Nominal
 def read_columns(path: Path) -> list[Column]:
     """Read an ARFF file, or a CSV file with one header line, as columns; the last is the target.
 
-    Numeric columns come back as float64 arrays, nominal ones as `Nominal`.
+    Numeric columns come back as float64 arrays, nominal ones as `Nominal`. What is wrong with a
+    file comes as whatever the parsers raise: see `reading`.
     """
     if path.suffix == ".arff":
         arff: Any = cache.require("arff", "data")

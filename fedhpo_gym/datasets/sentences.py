@@ -6,18 +6,20 @@ import gzip
 import zipfile
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.base import Source
-from fedhpo_gym.datasets.download import fetch
+from fedhpo_gym.datasets.download import fetched
+from fedhpo_gym.datasets.reading import again, reading
 from fedhpo_gym.datasets.records import TEST, TRAIN, VAL, Dataset, make_dataset
 from fedhpo_gym.datasets.wordpiece import tokenize, vocabulary_file
 from fedhpo_gym.errors import DamagedDataError
@@ -27,6 +29,8 @@ Sentence = tuple[str, int]
 """Text and label."""
 Row = tuple[str, ...]
 """Cells of one line."""
+T = TypeVar("T")
+LABELS = ("0", "1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,7 @@ class SentenceSource(Source):
         inside: folder of the files in the archive.
         folder: folder of the same files in the data folder, looked for first.
         max_len: number of tokens per sentence.
+        sizes: number of samples in each file, where it is there; files not named may have any.
     """
 
     url: str
@@ -46,6 +51,7 @@ class SentenceSource(Source):
     folder: str
     sha256: str | None = None
     max_len: int = 64
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def origin(self) -> str:
@@ -61,22 +67,40 @@ class SentenceSource(Source):
         vocabulary = vocabulary_file(self.repair)
         found = cache.find(self.folder)
         if found is not None:
-            place: Folder = found
             files = sorted(path for path in found.iterdir() if ".tsv" in path.name)
+            arrays = self._derived(found, files, lambda: found, vocabulary)
         else:
-            name = self.url.rpartition("/")[2]
-            target = cache.data_folder() / "archives" / name
-            files = [fetch(self.url, target, self.sha256, self.repair)]
-            place = zipfile.Path(target, f"{self.inside}/")
-
-        def make() -> Mapping[str, NDArray[Any]]:
-            return self._arrays(self.split(place), vocabulary)
-
-        name = f"{self.name}-{self.max_len}"
-        arrays = cache.derived(name, [*files, vocabulary], make, self.repair)
+            target = cache.data_folder() / "archives" / self.url.rpartition("/")[2]
+            with fetched(self.url, target, self.sha256, self.repair):
+                arrays = self._derived(
+                    target, [target], lambda: zipfile.Path(target, f"{self.inside}/"), vocabulary
+                )
         return make_dataset(
             self.name, arrays["x"], arrays["y"], self.num_classes, fixed_split=arrays["split"]
         )
+
+    def _derived(
+        self, what: Path, files: Sequence[Path], place: Callable[[], Folder], vocabulary: Path
+    ) -> dict[str, NDArray[Any]]:
+        def make() -> Mapping[str, NDArray[Any]]:
+            with reading(what, again(self.repair)):
+                split = self.split(place())
+            return self._arrays(split, vocabulary)
+
+        return cache.derived(f"{self.name}-{self.max_len}", [*files, vocabulary], make, self.repair)
+
+    def counted(self, place: Folder, name: str, samples: list[T]) -> list[T]:
+        """Return the samples of a file, if they are as many as the source says.
+
+        Raises:
+            DamagedDataError: they are more or fewer.
+        """
+        if len(samples) != self.sizes.get(name, len(samples)):
+            raise DamagedDataError(
+                f"{place / name} must have {self.sizes[name]} samples, got {len(samples)}; "
+                f"{_again(place, self.repair)}"
+            )
+        return samples
 
     @abstractmethod
     def split(self, place: Folder) -> dict[int, list[Sentence]]:
@@ -111,12 +135,18 @@ class Sst2Source(SentenceSource):
         texts = [i for i, column in enumerate(header) if column in ("sentence", "content")]
         if len(texts) != 1:
             raise DamagedDataError(
-                f"{place / name} must have one column `sentence` or `content`, got {header}; "
-                f"run `{self.repair}`"
+                f"{place / name} must have one column `sentence` or `content`, got "
+                f"{str(header)[:99]}; {_again(place, self.repair)}"
             )
         if "label" not in header:
             return []
-        return [(row[texts[0]].strip(), int(row[header.index("label")])) for row in rows]
+        label = header.index("label")
+        if any(len(row) != len(header) or row[label] not in LABELS for row in rows):
+            raise DamagedDataError(
+                f"{place / name} must have {len(header)} columns, with 0 or 1 as `label`; "
+                f"{_again(place, self.repair)}"
+            )
+        return self.counted(place, name, [(row[texts[0]].strip(), int(row[label])) for row in rows])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +170,12 @@ class ColaSource(SentenceSource):
 
     def _rows(self, place: Folder, name: str) -> list[Row]:
         rows = [tuple(cell.strip() for cell in row) for row in read_tsv(place, name, self.repair)]
-        if any(len(row) != 4 or row[1] not in ("0", "1") for row in rows):
+        if any(len(row) != 4 or row[1] not in LABELS for row in rows):
             raise DamagedDataError(
-                f"{place / name} must have four columns, the second 0 or 1; run `{self.repair}`"
+                f"{place / name} must have four columns, the second 0 or 1; "
+                f"{_again(place, self.repair)}"
             )
-        return rows
+        return self.counted(place, name, rows)
 
 
 def remaining(complete: Sequence[Row], known: Sequence[Row]) -> list[Row]:
@@ -169,16 +200,26 @@ def read_tsv(place: Folder, name: str, repair: str) -> list[list[str]]:
     Quotation marks mean nothing, as in GLUE.
 
     Raises:
-        DamagedDataError: the file is missing.
+        DamagedDataError: the file is missing, empty, or no text.
     """
     packed = place / f"{name}.gz"
-    if (place / name).exists():
-        content = (place / name).read_bytes()
-    elif packed.exists():
-        content = gzip.decompress(packed.read_bytes())
-    else:
-        raise DamagedDataError(f"{place / name} is missing; delete {place} and run `{repair}`")
-    return [line.split("\t") for line in content.decode("utf-8").splitlines() if line]
+    with reading(place / name, _again(place, repair)):
+        if (place / name).exists():
+            content = (place / name).read_bytes()
+        elif packed.exists():
+            content = gzip.decompress(packed.read_bytes())
+        else:
+            raise DamagedDataError(f"{place / name} is missing; {_again(place, repair)}")
+        rows = [line.split("\t") for line in content.decode("utf-8").splitlines() if line]
+    if not rows:
+        raise DamagedDataError(f"{place / name} is empty; {_again(place, repair)}")
+    return rows
+
+
+def _again(place: Folder, repair: str) -> str:
+    """Return what to do: where a file of several is damaged, they are all fetched again."""
+    whole = place.root.filename if isinstance(place, zipfile.Path) else place
+    return f"delete {whole} and run `{repair}`"
 
 
 SST2 = Sst2Source(
@@ -191,6 +232,7 @@ SST2 = Sst2Source(
     sha256="d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
     inside="SST-2",
     folder="sst2/glue",
+    sizes=MappingProxyType({"train.tsv": 67_349, "dev.tsv": 872, "test.tsv": 1_821}),
 )
 
 COLA = ColaSource(
@@ -201,4 +243,13 @@ COLA = ColaSource(
     url="https://nyu-mll.github.io/CoLA/cola_public_1.1.zip",
     inside="cola_public/raw",
     folder="cola/raw",
+    sizes=MappingProxyType(
+        {
+            "in_domain_train.tsv": 8_551,
+            "in_domain_dev.tsv": 527,
+            "out_of_domain_dev.tsv": 516,
+            "in_domain.tsv": 9_608,
+            "out_of_domain.tsv": 1_049,
+        }
+    ),
 )

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.leaf import LeafData, UserSamples, find_files, read_file
+from fedhpo_gym.datasets.reading import reading
 from fedhpo_gym.datasets.records import Dataset, make_dataset
 from fedhpo_gym.errors import DamagedDataError, MissingDataError
 
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LENGTH = 80  # characters of an input, as in LEAF
+REPAIR = "run LEAF's preprocess.sh for shakespeare again"
 _CODES = {letter: code for code, letter in enumerate(LETTERS)}
 _PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-"})  # noqa: RUF001
 
@@ -107,12 +109,13 @@ def read_leaf(files: Sequence[Path]) -> Iterator[Samples]:
     """
     for path in files:
         for user, samples in read_file(path).users.items():
-            x = [encode(text) for text in samples.x]
-            y = [encode(letter) for letter in samples.y]
+            with reading(f"{path}: the samples of {user}", REPAIR):
+                x = [encode(text) for text in samples.x]
+                y = [encode(letter) for letter in samples.y]
             if {len(codes) for codes in x} - {LENGTH} or {len(codes) for codes in y} - {1}:
                 raise DamagedDataError(
                     f"{path}: samples of {user} must be {LENGTH} characters and the next one; "
-                    "run LEAF's preprocess.sh for shakespeare again"
+                    f"{REPAIR}"
                 )
             if x:
                 yield user, np.stack(x), np.concatenate(y)
@@ -126,8 +129,10 @@ def read_plays(files: Sequence[Path]) -> dict[tuple[str, str], str]:
     """
     lines: dict[tuple[str, str], list[str]] = {}
     for name, content in _xml_files(files):
+        with reading(name, "get the editions again"):
+            play = ElementTree.fromstring(content)  # noqa: S314 - the user's own files
         # Elements as the editions name them: a speech <sp>, its <speaker>, its lines <l>.
-        for speech in ElementTree.fromstring(content).iter("sp"):  # noqa: S314 - the user's own files
+        for speech in play.iter("sp"):
             speaker = speech.find("speaker")
             role = "" if speaker is None else speaker.get("long") or speaker.text or ""
             said = ("".join(line.itertext()) for line in speech.iter("l"))
@@ -140,7 +145,7 @@ def read_plays(files: Sequence[Path]) -> dict[tuple[str, str], str]:
 def _xml_files(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
     for path in files:
         if path.suffix == ".xml":
-            yield path.name, path.read_bytes()
+            yield str(path), path.read_bytes()
             continue
         with tarfile.open(path) as archive:
             for member in archive:
@@ -178,6 +183,7 @@ def _arrays(samples: Iterable[Samples]) -> dict[str, NDArray[Any]]:
 SHAKESPEARE = ShakespeareSource(
     name="Shakespeare",
     num_classes=len(LETTERS),
+    open_licence=True,
     licence="texts: public domain; XML editions: GFDL 1.3; LEAF's preparation: BSD-2-Clause",
     citation="W. Shakespeare; R. Severdia (ed.): PlayShakespeare.com; S. Caldas et al.: LEAF, 2018",
     url="https://github.com/severdia/PlayShakespeare.com-XML",

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.parsing import encode_columns, read_columns
+from fedhpo_gym.datasets.reading import again, reading
 from fedhpo_gym.datasets.records import Dataset, make_dataset
 from fedhpo_gym.errors import DamagedDataError
 
@@ -61,13 +62,17 @@ class TableSource(Source):
         return make_dataset(self.name, features, labels, self.num_classes)
 
     def check(self, dataset: Dataset) -> None:
-        """Compare with the documentation; every class must occur."""
+        """Compare with the documentation; every class must occur, and no value may be missing."""
         super().check(dataset)
+        if not np.isfinite(np.asarray(dataset.features)).all():
+            raise DamagedDataError(
+                f"data set {self.name} must hold finite numbers, got nan or infinity; {self.again}"
+            )
         found = len(np.unique(dataset.labels))
         if found != self.num_classes:
             raise DamagedDataError(
                 f"data set {self.name} must have samples of {self.num_classes} classes, got "
-                f"{found}; run `{self.repair}` to fetch it again"
+                f"{found}; {self.again}"
             )
 
     def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -78,7 +83,8 @@ class TableSource(Source):
             return features, np.asarray(bunch.target, dtype=np.int64)
         path = local_file(self)
         if path is not None:
-            return encode_columns(read_columns(path))
+            with reading(path, again(self.repair)):
+                return encode_columns(read_columns(path))
         return _read_openml(self)
 
 
@@ -104,6 +110,12 @@ def _read_openml(source: TableSource) -> tuple[NDArray[np.float64], NDArray[np.i
     path = _download_path(source)
     if not path.exists():
         openml = importlib.import_module("fedhpo_gym.datasets.openml_client")
-        cache.write_arrays(path, openml.download(source))
+        arrays = openml.download(source)
+        made = make_dataset(source.name, arrays["features"], arrays["labels"], source.num_classes)
+        source.check(made)  # before it is kept
+        cache.write_arrays(path, arrays)
     arrays = cache.read_arrays(path, source.repair)
-    return arrays["features"], arrays["labels"]
+    with reading(path, again(source.repair)):
+        kinds = {"features": ("float64", 2), "labels": ("int64", 1)}
+        features, labels = cache.columns(arrays, kinds).values()
+        return features, labels

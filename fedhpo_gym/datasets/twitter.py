@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.base import Source
-from fedhpo_gym.datasets.download import fetch
-from fedhpo_gym.datasets.leaf import find_files, read_file
+from fedhpo_gym.datasets.download import fetched
+from fedhpo_gym.datasets.leaf import find_files, integer, read_file
+from fedhpo_gym.datasets.reading import reading
 from fedhpo_gym.datasets.records import Dataset, SparseRows, make_dataset
 from fedhpo_gym.datasets.words import bags_of_words, make_vocabulary
-from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.errors import InvalidArgumentError
 
 TEXT = 4  # column of the text in a sample of LEAF's json
 MEMBERS = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
-LABELS = {"0": 0, "4": 1}  # the manual file also has neutral tweets, "2"; they are left out
+LABELS = {"0": 0, "4": 1}
+NEUTRAL = "2"  # in the manual file only; such tweets are left out
 
 Tweet = tuple[str, str, int]
 """User, text, label."""
@@ -55,14 +58,12 @@ class TwitterSource(Source):
         """Return `SparseRows` (tweets, words); users are numbered in the sorted order of names."""
         root = cache.data_folder()
         files = find_files(root / "sent140") or find_files(root / "sent140_leaf")
-        if not files:
-            files = [fetch(self.url, root / "sent140" / "sentiment140.zip", None, self.repair)]
-        read = read_archive if files[0].suffix == ".zip" else read_leaf
-
-        def make() -> Mapping[str, NDArray[Any]]:
-            return _arrays(read(files), self.max_words)
-
-        arrays = cache.derived(f"twitter-{self.max_words}", files, make, self.repair)
+        if files:
+            arrays = self._derived(files, read_leaf)
+        else:
+            archive = root / "sent140" / "sentiment140.zip"
+            with fetched(self.url, archive, None, self.repair):
+                arrays = self._derived([archive], read_archive)
         features = SparseRows(
             arrays["indptr"], arrays["indices"], arrays["values"], int(arrays["num_words"])
         )
@@ -70,19 +71,31 @@ class TwitterSource(Source):
             self.name, features, arrays["labels"], self.num_classes, arrays["users"]
         )
 
+    def _derived(
+        self, files: Sequence[Path], read: Callable[[Sequence[Path]], Iterator[Tweet]]
+    ) -> dict[str, NDArray[Any]]:
+        name = f"twitter-{self.max_words}"
+        make = partial(_arrays, files, read, self.max_words)
+        return cache.derived(name, files, make, self.repair)
+
 
 def read_leaf(files: Sequence[Path]) -> Iterator[Tweet]:
     """Read LEAF's json: a sample is a list of columns, its fifth is the text."""
     for path in files:
         for user, samples in read_file(path).users.items():
             for columns, label in zip(samples.x, samples.y, strict=True):
-                if len(columns) <= TEXT or label not in (0, 1):
-                    raise DamagedDataError(
-                        f"{path}: a tweet of {user} must have at least {TEXT + 1} columns and the "
-                        f"label 0 or 1, got {len(columns)} and {label!r}; run LEAF's "
-                        "preprocess.sh for sent140 again"
-                    )
-                yield user, str(columns[TEXT]), int(label)
+                yield user, *_tweet(path, user, columns, label)
+
+
+def _tweet(path: Path, user: str, columns: Any, label: Any) -> tuple[str, int]:
+    with reading(f"{path}: a tweet of {user}", "run LEAF's preprocess.sh for sent140 again"):
+        text = columns[TEXT] if isinstance(columns, list) and len(columns) > TEXT else None
+        if not isinstance(text, str) or integer(label) not in (0, 1):
+            raise InvalidArgumentError(
+                f"it must have at least {TEXT + 1} columns, the fifth its text, and the label 0 or "
+                f"1, got {columns!r} and {label!r}"
+            )
+        return text, label
 
 
 def read_archive(files: Sequence[Path]) -> Iterator[Tweet]:
@@ -92,12 +105,16 @@ def read_archive(files: Sequence[Path]) -> Iterator[Tweet]:
             with archive.open(name) as handle:
                 text = io.TextIOWrapper(handle, encoding="latin-1", newline="")
                 for label, _, _, _, user, tweet in csv.reader(text):
-                    if label in LABELS:
+                    if label != NEUTRAL:
                         yield user, tweet, LABELS[label]
 
 
-def _arrays(tweets: Iterable[Tweet], max_words: int) -> dict[str, NDArray[Any]]:
-    ordered = sorted(tweets, key=lambda tweet: tweet[0])  # stable: a user's tweets keep their order
+def _arrays(
+    files: Sequence[Path], read: Callable[[Sequence[Path]], Iterator[Tweet]], max_words: int
+) -> dict[str, NDArray[Any]]:
+    ordered = sorted(
+        read(files), key=lambda tweet: tweet[0]
+    )  # stable: a user's tweets keep their order
     texts = [text for _, text, _ in ordered]
     rows = bags_of_words(texts, make_vocabulary(texts, max_words))
     users = np.unique([user for user, _, _ in ordered], return_inverse=True)[1]

@@ -6,7 +6,7 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -300,7 +300,7 @@ def test_download_goes_on_after_a_failure(
             raise MissingDataError("A is gone")
         return type("Table", (), {"features": np.zeros((7, 3)), "num_classes": 2})
 
-    sources = dict.fromkeys("AB")
+    sources = dict.fromkeys("AB", SimpleNamespace(open_licence=True))
     monkeypatch.setattr("fedhpo_gym.datasets.SOURCES", sources)
     monkeypatch.setattr("fedhpo_gym.datasets.load_dataset", load_dataset)
     assert main(["download", "all"]) == 1

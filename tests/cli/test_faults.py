@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fake_env import fake_environments
@@ -17,6 +18,7 @@ from fedhpo_gym.cli.console import parse_pairs
 from fedhpo_gym.cli.data import LONG_H
 from fedhpo_gym.datasets import cache, download
 from fedhpo_gym.datasets.bert_weights import FILE
+from fedhpo_gym.datasets.wordpiece import VOCABULARY_SIZE
 from fedhpo_gym.errors import InvalidArgumentError
 
 __all__ = ["fake_environments"]
@@ -125,7 +127,7 @@ def test_data_that_cannot_be_kept_name_the_variable(
     monkeypatch.delenv("FEDHPO_GYM_DATA", raising=False)
     monkeypatch.setenv(variable, str(a_file))
     with pytest.raises(InvalidArgumentError, match=f"`{variable}`"):
-        download.fetch("https://x.invalid/a", cache.data_folder() / "a" / "b", None, "again")
+        download.fetch("https://x.invalid/a", cache.data_folder() / "a" / "b", "0" * 64, "again")
 
 
 def test_what_is_derived_is_not_computed_where_it_cannot_be_kept(
@@ -335,6 +337,11 @@ def test_the_weights_of_bert_have_a_command_of_their_own(
     assert "SST2" not in line
     (tmp_path / FILE).parent.mkdir(exist_ok=True)
     (tmp_path / FILE).write_bytes(b"weights")
+    assert main(["download", "BERT-Tiny"]) == BAD
+    assert "delete it and run `fedhpo-gym download BERT-Tiny`" in one_line(capsys)
+    save = pytest.importorskip("safetensors.numpy").save_file
+    words = np.zeros((VOCABULARY_SIZE, 128), np.float16)
+    save({"embeddings.word_embeddings.weight": words}, tmp_path / FILE)
     assert main(["download", "BERT-Tiny"]) == 0
     assert str(tmp_path / FILE) in capsys.readouterr().out
 

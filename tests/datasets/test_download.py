@@ -33,6 +33,11 @@ class Server:
         return answer
 
 
+def fetch(path: Path, sha256: str | None = None, url: str = URL) -> Path:
+    with download.fetched(url, path, sha256, REPAIR):
+        return path
+
+
 def serve(monkeypatch: pytest.MonkeyPatch, server: Server) -> Server:
     monkeypatch.setattr(download, "open_url", server)
     return server
@@ -44,7 +49,7 @@ def test_a_file_is_downloaded_once(
 ) -> None:
     server, path = serve(monkeypatch, Server()), tmp_path / "new" / "data.bin"
     for _ in range(2):
-        assert download.fetch(URL, path, sha256, REPAIR).read_bytes() == CONTENT
+        assert fetch(path, sha256).read_bytes() == CONTENT
     assert server.asked == 1
     assert not list(tmp_path.rglob("*.part"))
 
@@ -52,14 +57,14 @@ def test_a_file_is_downloaded_once(
 def test_a_wrong_download_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(monkeypatch, Server(CONTENT[:-1] + b"?"))
     with pytest.raises(DamagedDataError, match=f"expected {SHA256}.*{REPAIR}"):
-        download.fetch(URL, tmp_path / "data.bin", SHA256, REPAIR)
+        fetch(tmp_path / "data.bin", SHA256)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_broken_download_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(monkeypatch, Server(CONTENT[:100], promised=len(CONTENT)))
     with pytest.raises(MissingDataError, match=r"100 of 24000 bytes.*put the file at"):
-        download.fetch(URL, tmp_path / "data.bin", None, REPAIR)
+        fetch(tmp_path / "data.bin")
     assert not list(tmp_path.iterdir())
 
 
@@ -68,16 +73,16 @@ def test_a_file_that_changes_later_is_refused(
     sha256: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(monkeypatch, Server())
-    path = download.fetch(URL, tmp_path / "data.bin", sha256, REPAIR)
+    path = fetch(tmp_path / "data.bin", sha256)
     path.write_bytes(CONTENT + b"!")
     with pytest.raises(DamagedDataError, match=REPAIR):
-        download.fetch(URL, path, sha256, REPAIR)
+        fetch(path, sha256)
 
 
 @pytest.mark.parametrize("url", ["http://localhost/x", "file:///etc/hostname", "ftp://localhost/x"])
 def test_only_https_is_opened(url: str, tmp_path: Path) -> None:
     with pytest.raises(MissingDataError):
-        download.fetch(url, tmp_path / "data.bin", None, REPAIR)
+        fetch(tmp_path / "data.bin", url=url)
     assert not list(tmp_path.iterdir())
 
 

@@ -263,12 +263,14 @@ def test_the_command_writes_what_the_functions_return(
     for name, data in expected.items():
         assert read_files(find_files(out / name)) == data
     assert "train: 5 users" in capsys.readouterr().out
-    sums = (out / "meta" / "sha256sums.txt").read_text(encoding="utf-8").splitlines()
-    for line in sums:
-        digest, _, name = line.partition("  ")
-        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest
-    assert len(sums) == 2
-    assert json.loads((out / "meta" / "options.json").read_text())["split_seed"] == 7
+    manifest = json.loads((out / "meta" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["options"]["split_seed"] == 7
+    assert len(manifest["files"]) == 2
+    for name, entry in manifest["files"].items():
+        data = expected[name.partition("/")[0]]
+        digest = hashlib.sha256((out / name).read_bytes()).hexdigest()
+        counts = {"users": len(data.users), "samples": data.num_samples}
+        assert entry == {"sha256": digest, **counts}
     assert main(words) == 2, "nothing is overwritten"
     assert "--out" in capsys.readouterr().err
 
@@ -284,7 +286,7 @@ def test_an_interrupted_preprocessing_starts_over_and_says_so(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedhpo_gym.datasets.cache.checksum", interrupted)  # one file is written
+        patch.setattr("fedhpo_gym.datasets.leaf.manifest.write", interrupted)
         assert main(words) == 130
     assert "the same command starts over" in capsys.readouterr().err
     assert list((tmp_path / "new").iterdir()) == []

@@ -322,10 +322,16 @@ def test_a_failed_download_says_what_to_do(openml: FakeOpenML, tmp_path: Path) -
     assert not list(tmp_path.rglob("*.npz"))
 
 
-def test_a_download_of_another_shape_is_refused(openml: FakeOpenML) -> None:
+def test_a_download_of_another_shape_is_refused_and_not_kept(
+    openml: FakeOpenML, tmp_path: Path
+) -> None:
+    whole = openml.frame, openml.target
     openml.frame, openml.target = openml.frame[:7], openml.target[:7]
     with pytest.raises(DamagedDataError, match=r"8 rows.*7 rows"):
         load_dataset("CreditG")
+    assert not list(tmp_path.rglob("*.npz"))
+    openml.frame, openml.target = whole
+    assert len(load_dataset("CreditG").labels) == 8
 
 
 def test_without_the_client_the_extra_is_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import load_dataset
-from fedhpo_gym.datasets.ratings import make_ratings
+from fedhpo_gym.datasets.ratings import FEDNETFLIX, make_ratings
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.testing import DatasetConformance
 
@@ -25,12 +26,16 @@ FILES = {
 
 
 @pytest.mark.parametrize("layout", ["combined_data_{}.txt", "training_set/mv_{}.txt", "mv_{}.txt"])
-def test_the_files_of_the_prize_are_read(layout: str, data_folder: Path) -> None:
+def test_the_files_of_the_prize_are_read(
+    layout: str, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = data_folder / "netflix"
     for i, text in enumerate(FILES.values()):
         path = folder / layout.format(i)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    made = {"FedNetflix": replace(FEDNETFLIX, num_rows=5)}
+    monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", made)
     dataset = load_dataset("FedNetflix")
     assert dataset.users is not None
     assert dataset.users.tolist() == [0, 0, 1, 2, 2]  # 10, 10, 20, 30, 30

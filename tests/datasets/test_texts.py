@@ -196,7 +196,7 @@ def vocabulary(monkeypatch: pytest.MonkeyPatch, data_folder: Path) -> None:
 
 
 def small(monkeypatch: pytest.MonkeyPatch, source: Any) -> None:
-    shortened = {source.name: replace(source, max_len=6, sha256=None)}
+    shortened = {source.name: replace(source, max_len=6, sha256=None, sizes={})}
     monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", shortened)
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fedhpo_gym.datasets import cache
-from fedhpo_gym.datasets.download import fetch
+from fedhpo_gym.datasets.download import fetched
+from fedhpo_gym.datasets.reading import again, reading
 from fedhpo_gym.errors import DamagedDataError
 
 
@@ -43,37 +44,26 @@ class PublicFile:
             self._verify(found, repair)
             return found
         target = cache.data_folder() / self.path
-        fetch(self.url, target, None, repair)
-        try:
+        with fetched(self.url, target, None, repair):
             self._verify(target, repair)
-        except DamagedDataError:
-            target.unlink()
-            target.with_name(f"{target.name}.sha256").unlink()
-            raise
         return target
 
     def _verify(self, path: Path, repair: str) -> None:
-        found = git_blob(read_plain(path))
+        with reading(path, again(repair)):
+            found = git_blob(read_plain(path))
         if found != self.git_blob:
             raise DamagedDataError(
-                f"{path} has the git id {found}, expected {self.git_blob}; delete it and run "
-                f"`{repair}`"
+                f"{path} has the git id {found}, expected {self.git_blob}; {again(repair)}"
             )
 
 
 def read_plain(path: Path) -> bytes:
     """Return the content of a file, decompressed if its name ends in `.gz`.
 
-    Raises:
-        DamagedDataError: it ends in `.gz` and is no whole gzip file.
+    What gzip raises about a damaged file goes on: see `reading`.
     """
     content = path.read_bytes()
-    if path.suffix != ".gz":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError) as error:
-        raise DamagedDataError(f"{path} is no whole gzip file: {error}; delete it") from error
+    return gzip.decompress(content) if path.suffix == ".gz" else content
 
 
 def git_blob(content: bytes) -> str:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.graphs.files import PublicFile, read_plain
 from fedhpo_gym.datasets.graphs.records import NodeGraph, make_node_graph
+from fedhpo_gym.datasets.graphs.sparse import check_rows
+from fedhpo_gym.datasets.reading import again, reading
 from fedhpo_gym.datasets.records import Dataset, SparseRows
 from fedhpo_gym.errors import DamagedDataError
 
@@ -39,7 +44,9 @@ class NodeGraphSource(Source):
 
     def read(self) -> NodeGraph:
         """See `Source.read`."""
-        return read_npz(self.name, self.file.local(self.repair), self.num_classes)
+        path = self.file.local(self.repair)
+        with reading(path, again(self.repair)):
+            return read_npz(self.name, path, self.num_classes)
 
     def check(self, dataset: Dataset) -> None:
         """Compare with the documentation, the number of words included."""
@@ -47,7 +54,7 @@ class NodeGraphSource(Source):
         if dataset.features.shape[1] != self.num_features:
             raise DamagedDataError(
                 f"data set {self.name} must have {self.num_features} features, got "
-                f"{dataset.features.shape[1]}; run `{self.repair}` to fetch it again"
+                f"{dataset.features.shape[1]}; {self.again}"
             )
 
 
@@ -55,19 +62,32 @@ def read_npz(name: str, path: Path, num_classes: int) -> NodeGraph:
     """Read a graph from an .npz file: CSR matrices `attr` (n, d) and `adj` (n, n), and `labels`.
 
     Edges are taken as undirected, whatever their direction and number in the file.
+
+    Raises:
+        InvalidArgumentError: an array has another type or contradicts another one.
     """
     with np.load(io.BytesIO(read_plain(path)), allow_pickle=False) as archive:
         arrays = {key: archive[key] for key in archive.files if not key.endswith("_names")}
-    features = SparseRows(
-        arrays["attr_indptr"].astype(np.int64),
-        arrays["attr_indices"].astype(np.int32),
-        arrays["attr_data"].astype(np.float32),
-        int(arrays["attr_shape"][1]),
-    )
-    degrees = np.diff(arrays["adj_indptr"])
+    features, adjacency = (_matrix(arrays, part) for part in ("attr", "adj"))
+    degrees = np.diff(adjacency.indptr)
     citing = np.repeat(np.arange(len(degrees)), degrees)
-    edges = np.stack([citing, arrays["adj_indices"]])
-    return make_node_graph(name, features, arrays["labels"], edges, num_classes)
+    edges = np.stack([citing, adjacency.indices])
+    return make_node_graph(name, features, _integers(arrays, "labels"), edges, num_classes)
+
+
+def _matrix(arrays: Mapping[str, NDArray[Any]], part: str) -> SparseRows:
+    matrix = SparseRows(
+        _integers(arrays, f"{part}_indptr"),
+        _integers(arrays, f"{part}_indices").astype(np.int32),
+        arrays[f"{part}_data"].astype(np.float32),
+        int(_integers(arrays, f"{part}_shape")[1]),
+    )
+    check_rows(part, matrix)
+    return matrix
+
+
+def _integers(arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[np.int64]:
+    return arrays[name].astype(np.int64, casting="safe")
 
 
 def _file(name: str, blob: str) -> PublicFile:
@@ -81,6 +101,7 @@ NODE_GRAPHS = (
         num_features=1433,
         num_classes=7,
         licence=_LICENCE,
+        open_licence=True,
         citation=_SEN,
         file=_file("cora.npz", "b08fd856430b2b7787aa646a33ad51132b4f6f80"),
     ),
@@ -90,6 +111,7 @@ NODE_GRAPHS = (
         num_features=3703,
         num_classes=6,
         licence=_LICENCE,
+        open_licence=True,
         citation=_SEN,
         file=_file("citeseer.npz", "0e71905a80ab405875cc6c7a7a15190aa35fec79"),
     ),
@@ -99,6 +121,7 @@ NODE_GRAPHS = (
         num_features=500,
         num_classes=3,
         licence=_LICENCE,
+        open_licence=True,
         citation="G. Namata et al.: Query-driven Active Surveying for Collective Classification",
         file=_file("pubmed.npz", "25d0b1bebcb08296348572ca0cebe322fdd085b0"),
     ),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.records import SparseRows
+from fedhpo_gym.errors import InvalidArgumentError
 
 Indices = NDArray[np.int64]
 
@@ -27,6 +28,25 @@ def matmul(left: SparseRows, right: SparseRows) -> SparseRows:
         product.data.astype(np.float32),
         right.num_columns,
     )
+
+
+def check_rows(what: str, rows: SparseRows) -> None:
+    """Refuse a matrix whose three arrays contradict each other, or with values that are no number.
+
+    Raises:
+        InvalidArgumentError: they do.
+    """
+    starts, columns = rows.indptr, rows.indices
+    fits = starts.ndim == columns.ndim == rows.values.ndim == 1 and len(starts) > 0
+    fits = fits and starts[0] == 0 and starts[-1] == len(columns) == len(rows.values)
+    fits = fits and bool((np.diff(starts) >= 0).all())
+    if not fits or ((columns < 0) | (columns >= rows.num_columns)).any():
+        raise InvalidArgumentError(
+            f"`{what}` must be the arrays of a sparse matrix with {rows.num_columns} columns, got "
+            f"{len(columns)} column numbers and {len(rows.values)} values"
+        )
+    if not np.isfinite(rows.values).all():
+        raise InvalidArgumentError(f"`{what}` must hold finite numbers, got nan or infinity")
 
 
 def from_entries(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +42,8 @@ class TUSource(GraphSetSource):
         if edges.shape[1:] != (2,) or edges.min() < 1 or edges.max() > len(graph):
             raise self.damaged(f"each edge must join two of the {len(graph)} nodes")
         shape = (len(kinds), self.num_features)
+        if kinds.max() >= self.num_features:
+            raise self.damaged(f"nodes must have {self.num_features} labels, got {kinds.max() + 1}")
         nodes = from_entries(np.arange(len(kinds)), kinds, np.ones(len(kinds)), shape)
         return pack(
             nodes,
@@ -53,8 +54,14 @@ class TUSource(GraphSetSource):
 
 
 def read_integers(content: bytes) -> NDArray[np.int64]:
-    """Return the (lines, columns) integers of a text, separated by commas."""
-    return np.loadtxt(io.BytesIO(content), dtype=np.int64, delimiter=",", ndmin=2)
+    """Return the (lines, columns) integers of a text, separated by commas.
+
+    Raises:
+        ValueError: a cell is no integer, or a line has another number of cells.
+    """
+    text = content.decode("ascii")
+    rows = [[int(cell) for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), -1)
 
 
 def tu_files(name: str, blobs: Sequence[str]) -> tuple[PublicFile, ...]:

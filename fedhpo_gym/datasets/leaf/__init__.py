@@ -3,7 +3,13 @@
 S. Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018, https://leaf.cmu.edu.
 """
 
-from fedhpo_gym.datasets.leaf.files import find_files, read_file, read_files, write_files
+from fedhpo_gym.datasets.leaf.files import (
+    find_files,
+    integer,
+    read_file,
+    read_files,
+    write_files,
+)
 from fedhpo_gym.datasets.leaf.preprocess import Options, preprocess
 from fedhpo_gym.datasets.leaf.records import LeafData, UserSamples
 
@@ -12,6 +18,7 @@ __all__ = [
     "Options",
     "UserSamples",
     "find_files",
+    "integer",
     "preprocess",
     "read_file",
     "read_files",

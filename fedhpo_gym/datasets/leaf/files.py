@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from fedhpo_gym.datasets.leaf import manifest
 from fedhpo_gym.datasets.leaf.records import LeafData, UserSamples, merge
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.datasets.reading import reading
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.files import write_text
 
 # What LEAF's scripts leave behind, the last step first.
 STAGES = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",), ("",))
 PATTERNS = ("*.json", "*.json.gz")
 LEAF_FILE_USERS = 100
+SHAKESPEARE_GAP = 79
+"""Samples that LEAF's split of Shakespeare leaves out of a test part, but counts."""
+REPAIR = (
+    "it must be json with `users`, `num_samples` and `user_data`. Run LEAF's preprocess.sh again"
+)
 
 
 def find_files(folder: Path) -> list[Path]:
@@ -23,11 +30,16 @@ def find_files(folder: Path) -> list[Path]:
 
     The folder may be LEAF's `data/<name>`, the folder `data` below it, or one with json files.
     Training files come before test files.
+
+    Raises:
+        DamagedDataError: files of this package's own preprocessing are missing, or too many.
     """
     for base in (folder / "data", folder):
         for stage in STAGES:
             found = [_json_files(base / name) for name in stage]
             if all(found):
+                for files in found:
+                    manifest.check_names(files)
                 return [path for files in found for path in files]
     return []
 
@@ -39,44 +51,102 @@ def _json_files(folder: Path) -> list[Path]:
 def read_file(path: Path) -> LeafData:
     """Read one file, `.json` or `.json.gz`.
 
-    The recorded `num_samples` are not used: LEAF's own Shakespeare split writes wrong ones.
+    The recorded `num_samples` must be the numbers of samples. LEAF's own split of Shakespeare
+    records 79 more for every user of a test part: such files of texts are read, too.
 
     Raises:
-        DamagedDataError: it is no json, lacks a part, or a user has more inputs than targets.
+        DamagedDataError: it is no json, lacks a part, counts other samples than it holds, has a
+            number that is none, or belongs to a folder of this package's own preprocessing and is
+            not the file that was written there.
     """
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as handle:
-            content = json.load(handle)
-        names, data = content["users"], content["user_data"]
-        users = {str(u): UserSamples(tuple(data[u]["x"]), tuple(data[u]["y"])) for u in names}
-        groups = content.get("hierarchies")
-        hierarchies = dict(zip(map(str, names), groups, strict=True)) if groups else None
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise DamagedDataError(
-            f"{path} is no LEAF file ({type(error).__name__}: {error}); it must be json with "
-            "`users`, `num_samples` and `user_data`. Run LEAF's preprocess.sh again"
-        ) from error
+    with reading(path, REPAIR):
+        content = path.read_bytes()
+        parsed = json.loads(
+            gzip.decompress(content) if path.suffix == ".gz" else content, parse_constant=_refuse
+        )
+        data = _parse(parsed)
+    manifest.check_file(path, content, own=manifest.KEY in parsed)
+    return data
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def _parse(content: Mapping[str, Any]) -> LeafData:
+    names, data = [str(user) for user in _list(content["users"])], content["user_data"]
+    users = {u: UserSamples(tuple(_list(data[u]["x"])), tuple(_list(data[u]["y"]))) for u in names}
+    # LEAF's split keeps the names of users whom it drops, without samples.
+    if len(users) < len(names) or any(own["y"] for u, own in data.items() if u not in users):
+        raise InvalidArgumentError("`users` must name everybody in `user_data` with samples, once")
     for user, samples in users.items():
         if len(samples.x) != len(samples.y):
-            raise DamagedDataError(
-                f"{path}: user {user} has {len(samples.x)} inputs and {len(samples.y)} targets; "
-                "run LEAF's preprocess.sh again"
+            raise InvalidArgumentError(
+                f"user {user} must have a target per input, got {len(samples.x)} inputs and "
+                f"{len(samples.y)} targets"
             )
-    return LeafData(users, hierarchies)
+    _check_counts([integer(count) for count in _list(content["num_samples"])], users)
+    groups = content.get("hierarchies")
+    return LeafData(users, dict(zip(names, _list(groups), strict=True)) if groups else None)
+
+
+def _check_counts(recorded: Sequence[int], users: Mapping[str, UserSamples]) -> None:
+    counts = [len(samples) for samples in users.values()]
+    with_gap = [max(0, count - SHAKESPEARE_GAP) for count in recorded]
+    texts = all(isinstance(x, str) for samples in users.values() for x in samples.x)
+    if counts == list(recorded) or (texts and counts == with_gap):
+        return
+    raise InvalidArgumentError(
+        f"`num_samples` must count the samples of {len(users)} users, {sum(counts)} in all, got "
+        f"{len(recorded)} counts of {sum(recorded)} in all"
+    )
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidArgumentError(f"a list is needed, got {type(value).__name__}")
+    return value
+
+
+def integer(value: Any) -> int:
+    """Return a value that json wrote as an integer.
+
+    Raises:
+        InvalidArgumentError: it is something else, 1.9 or true for example.
+    """
+    if type(value) is not int:
+        raise InvalidArgumentError(f"an integer is needed, got {value!r}")
+    return value
 
 
 def read_files(paths: Sequence[Path]) -> LeafData:
-    """Read and merge files; a user found in several gets the samples of all of them."""
-    return merge(read_file(path) for path in paths)
+    """Read and merge files; a user found in several gets the samples of all of them.
+
+    Raises:
+        DamagedDataError: see `read_file`; or some files have hierarchies and others have none.
+    """
+    with reading(paths[0] if paths else "no file", REPAIR):
+        return merge(read_file(path) for path in paths)
 
 
 def write_files(
-    folder: Path, stem: str, data: LeafData, max_users: int = LEAF_FILE_USERS
+    folder: Path,
+    stem: str,
+    data: LeafData,
+    max_users: int = LEAF_FILE_USERS,
+    marks: Mapping[str, Any] | None = None,
 ) -> list[Path]:
     """Write a data set as `<stem>_<i>.json`, at most `max_users` users per file.
 
+    Args:
+        folder: where the files go; it is made.
+        stem: what their names begin with.
+        data: the data set.
+        max_users: most users of a file.
+        marks: further keys of every file, which LEAF does not look at.
+
     Raises:
-        InvalidArgumentError: `max_users` is less than 1.
+        InvalidArgumentError: `max_users` is less than 1, or a number is infinite.
     """
     if max_users < 1:
         raise InvalidArgumentError(f"`max_users` must be at least 1, got {max_users}")
@@ -84,7 +154,11 @@ def write_files(
     paths = []
     for i, content in enumerate(_contents(data, max_users)):
         path = folder / f"{stem}_{i}.json"
-        write_text(path, json.dumps(content))
+        try:
+            text = json.dumps({**(marks or {}), **content}, allow_nan=False)
+        except ValueError as error:
+            raise InvalidArgumentError(f"`data` must hold finite numbers: {error}") from error
+        write_text(path, text)
         paths.append(path)
     return paths
 

@@ -99,6 +99,7 @@ SYNTHETIC = SyntheticSource(
     name="Synthetic",
     num_rows=107_553,
     num_classes=5,
+    open_licence=True,
     licence="generated here; algorithm of LEAF, BSD-2-Clause",
     citation="S. Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018",
 )
