@@ -23,6 +23,7 @@ from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDat
 
 FORMAT: Final = 1
 STEM: Final = "policy"
+MAX_LAYERS: Final = 1000
 ACTIVATIONS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
     {"tanh": np.tanh, "relu": lambda values: np.maximum(values, 0.0)}
 )
@@ -169,6 +170,8 @@ def load_policy(folder: Path) -> Policy:
         raise MissingDataError(f"there is no policy in {folder}; save one there with `save_policy`")
     with reading_card(card, "policy", FORMAT, "train the policy again") as (content, stored):
         command, sha256, layers = content["made_by"], content["sha256"], int(content["layers"])
+        if not 1 <= layers <= MAX_LAYERS:
+            raise ValueError(f"`layers` must be in [1, {MAX_LAYERS}], got {layers}")
         entries = {str(name): tuple(map(int, shape)) for name, shape in content["entries"]}
         options = {name: content[name] for name in ("activation", "output", "origin")}
         options |= {"entries": entries, "limit": float(content["limit"]), "made_by": str(command)}
@@ -183,7 +186,7 @@ def load_policy(folder: Path) -> Policy:
             deviation=arrays["deviation"],
             **options,
         )
-    except (KeyError, ValueError) as error:
+    except (LookupError, ValueError, TypeError) as error:
         raise DamagedDataError(
             f"{stored.path} does not hold the policy its card describes ({error}); delete it and "
             f"run `{command}`"

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.datasets.leaf.records import LeafData, UserSamples, merge
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.files import write_text
+from fedhpo_gym.limits import ENV_VAR, load_json, max_bytes, require_bytes
 
 # What LEAF's scripts leave behind, the last step first.
 STAGES = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",), ("",))
 PATTERNS = ("*.json", "*.json.gz")
 LEAF_FILE_USERS = 100
+VALUES_SHARE = 4
+"""How many times what may be read the values of a file may take: pixels are short words."""
+_PIECE = 1 << 20
 
 
 def find_files(folder: Path) -> list[Path]:
@@ -43,15 +48,17 @@ def read_file(path: Path) -> LeafData:
 
     Raises:
         DamagedDataError: it is no json, lacks a part, or a user has more inputs than targets.
+        TooLargeError: unpacked and decoded, it is larger than may be read.
     """
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as handle:
-            content = json.load(handle)
+        content = load_json(_content(path), path, share=VALUES_SHARE)
         names, data = content["users"], content["user_data"]
         users = {str(u): UserSamples(tuple(data[u]["x"]), tuple(data[u]["y"])) for u in names}
         groups = content.get("hierarchies")
         hierarchies = dict(zip(map(str, names), groups, strict=True)) if groups else None
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    except TooLargeError:
+        raise
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as error:
         raise DamagedDataError(
             f"{path} is no LEAF file ({type(error).__name__}: {error}); it must be json with "
             "`users`, `num_samples` and `user_data`. Run LEAF's preprocess.sh again"
@@ -63,6 +70,24 @@ def read_file(path: Path) -> LeafData:
                 "run LEAF's preprocess.sh again"
             )
     return LeafData(users, hierarchies)
+
+
+def _content(path: Path) -> bytes:
+    """Return the text of a file, unpacked, which is measured before it is held in memory."""
+    if path.suffix != ".gz":
+        require_bytes(path.stat().st_size, path)
+        return path.read_bytes()
+    limit, size = max_bytes(), 0
+    with gzip.open(path) as handle:
+        while size <= limit and (piece := handle.read(_PIECE)):
+            size += len(piece)
+    if size > limit:
+        raise TooLargeError(
+            f"{path} holds more than the {limit:,} bytes that may be read; if it is genuine, set "
+            f"the environment variable `{ENV_VAR}` to a larger number"
+        )
+    with gzip.open(path) as handle:
+        return handle.read(size)
 
 
 def read_files(paths: Sequence[Path]) -> LeafData:
