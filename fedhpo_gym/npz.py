@@ -112,15 +112,16 @@ def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
 
 def _array(archive: zipfile.ZipFile, member: _Member) -> NDArray[Any]:
     flat: NDArray[Any] = np.empty(math.prod(member.shape), member.dtype)
-    room = memoryview(flat.view(np.uint8))
+    room = flat.view(np.uint8)
     with archive.open(member.info) as handle:
         if len(handle.read(member.start)) < member.start:
             raise EOFError(f"{member.info.filename!r} ends in its header")
-        while len(room):
-            count = handle.readinto(room[:_PIECE])
-            if not count:
+        while room.size:
+            piece = np.frombuffer(handle.read(min(_PIECE, room.size)), np.uint8)
+            if not piece.size:
                 raise EOFError(f"{member.info.filename!r} ends too early")
-            room = room[count:]
+            room[: piece.size] = piece
+            room = room[piece.size :]
     if member.fortran_order:
         return flat.reshape(member.shape[::-1]).T
     return flat.reshape(member.shape)

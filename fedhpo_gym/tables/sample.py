@@ -53,7 +53,7 @@ class Sample(StoredCurves):
             self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
             rates = self.fidelity_space["client_sample_rate"].grid
             self.rates = tuple(float(r) for r in rates)
-            self._count = content["courses"]
+            self._count: int = content["courses"]
             if as_integer(self._count) is None or self._count < 1:
                 raise ValueError(f"`courses` must be a positive integer, got {self._count!r}")
 
@@ -63,9 +63,11 @@ class Sample(StoredCurves):
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         one = (self._count,)
-        described = dict.fromkeys(("client_sample_rate", "seed", "point", "diverged_at"), one)
-        described["configuration"] = (self._count, len(self.space))
-        return {**self._curve_shapes((self._count, len(self.rounds))), **described}
+        return {
+            **self._curve_shapes((*one, len(self.rounds))),
+            "configuration": (*one, len(self.space)),
+            **dict.fromkeys(("client_sample_rate", "seed", "point", "diverged_at"), one),
+        }
 
     def configurations(self) -> list[dict[str, Value]]:
         """Return the configuration of every course.
