@@ -94,6 +94,7 @@ class StoredArrays:
             DamagedDataError: the file is missing or not the one the card describes.
             TooLargeError: the file, or what is in it, is larger than may be read.
         """
+        max_bytes()  # a wrong variable is no damage
         try:
             require_bytes(self._size, self.path)
             content = self._content()
@@ -249,7 +250,9 @@ def reading_card(
         DamagedDataError: the card is no JSON, of another format, is not what was written, or the
             body of the `with` statement misses an entry or refuses its value.
         TooLargeError: the card is larger than may be read.
+        InvalidArgumentError: the environment variable that says how much may be read is wrong.
     """
+    max_bytes()  # a wrong variable is no damage
     try:
         yield _read_pair(card, number)
     except TooLargeError:

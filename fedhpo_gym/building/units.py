@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import DamagedDataError, TooLargeError
 from fedhpo_gym.files import new_file
+from fedhpo_gym.limits import max_bytes
 from fedhpo_gym.npz import read_npz
 
 ARRAYS = ("metrics", "rounds", "diverged_at", "hardware")
@@ -70,6 +71,7 @@ def read_unit(folder: Path, name: str, shape: UnitShape) -> dict[str, NDArray[An
         TooLargeError: they are larger than may be read.
     """
     path = folder / f"{name}.npz"
+    max_bytes()  # a wrong variable is no damage
     try:
         with path.open("rb") as handle:
             arrays = read_npz(handle, f"what is in {path}")

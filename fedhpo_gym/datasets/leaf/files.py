@@ -50,6 +50,7 @@ def read_file(path: Path) -> LeafData:
         DamagedDataError: it is no json, lacks a part, or a user has more inputs than targets.
         TooLargeError: unpacked and decoded, it is larger than may be read.
     """
+    max_bytes()  # a wrong variable is no damage
     try:
         content = load_json(_content(path), path, share=VALUES_SHARE)
         names, data = content["users"], content["user_data"]
