@@ -47,6 +47,8 @@ UNDIGESTED = frozenset(
 _LOOKS = 20
 """How often a reader looks for arrays: every time in vain, a writer must have come in between."""
 _PIECE = 1 << 24
+MODEL_GROWTH = 16
+"""How many times its stored bytes a model may take: small integers become large ones."""
 _MEANINGLESS = (
     LookupError,
     ValueError,
@@ -81,7 +83,11 @@ class StoredArrays:
         self._close = weakref.finalize(self, _close, descriptor)
 
     def read(
-        self, sha256: str, repair: str, shapes: Mapping[str, tuple[int, ...]] | None = None
+        self,
+        sha256: str,
+        repair: str,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        growth: int = 1,
     ) -> dict[str, NDArray[Any]]:
         """Return all arrays, if the file is the one that its card describes.
 
@@ -89,6 +95,7 @@ class StoredArrays:
             sha256: checksum from the card.
             repair: command that makes the file again.
             shapes: the arrays that the card calls for, no others; None if it does not say.
+            growth: how many times their bytes they will take where they are used.
 
         Raises:
             DamagedDataError: the file is missing or not the one the card describes.
@@ -99,7 +106,7 @@ class StoredArrays:
             require_bytes(self._size, self.path)
             content = self._content()
             _check_sum(content, sha256)
-            arrays = read_npz(io.BytesIO(content), f"what is in {self.path}", shapes)
+            arrays = read_npz(io.BytesIO(content), f"what is in {self.path}", shapes, growth)
         except TooLargeError:
             raise
         except (OSError, ValueError) as error:

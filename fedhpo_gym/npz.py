@@ -54,7 +54,10 @@ class _Member:
 
 
 def read_npz(
-    file: IO[bytes], what: object, shapes: Mapping[str, tuple[int, ...]] | None = None
+    file: IO[bytes],
+    what: object,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    growth: int = 1,
 ) -> dict[str, NDArray[Any]]:
     """Return all arrays of an npz file of numbers, truth values and strings.
 
@@ -62,6 +65,7 @@ def read_npz(
         file: the file.
         what: what it is, with its path, for messages.
         shapes: the arrays that must be there, no others; None takes any.
+        growth: how many times their bytes the arrays will take where they are used.
 
     Raises:
         TooLargeError: unpacked, the arrays are larger than may be read.
@@ -70,7 +74,7 @@ def read_npz(
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            return _read(archive, what, shapes)
+            return _read(archive, what, shapes, growth)
     except FedHPOError:
         raise
     except _RAISED as error:
@@ -78,14 +82,17 @@ def read_npz(
 
 
 def _read(
-    archive: zipfile.ZipFile, what: object, shapes: Mapping[str, tuple[int, ...]] | None
+    archive: zipfile.ZipFile,
+    what: object,
+    shapes: Mapping[str, tuple[int, ...]] | None,
+    growth: int,
 ) -> dict[str, NDArray[Any]]:
     infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
     if len(infos) != len(archive.infolist()):
         raise ValueError("two arrays have the same name")
     if shapes is not None and set(infos) != set(shapes):
         raise ValueError(f"it must hold the arrays {sorted(shapes)}, it holds {sorted(infos)}")
-    require_bytes(sum(info.file_size for info in infos.values()), what)
+    require_bytes(growth * sum(info.file_size for info in infos.values()), what)
     members = {name: _declared(archive, info) for name, info in infos.items()}
     for name, shape in (shapes or {}).items():
         if members[name].shape != shape:

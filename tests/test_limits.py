@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.archive import reading_card, write_archive
+from fedhpo_gym.archive import MODEL_GROWTH, reading_card, write_archive
 from fedhpo_gym.datasets.leaf import read_file
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.limits import DEFAULT, ENV_VAR, load_json, max_bytes
@@ -100,6 +100,18 @@ def test_a_small_file_of_many_zeros_is_not_unpacked(method: int, tmp_path: Path)
         pytest.raises(TooLargeError, match=ADVICE),
     ):
         arrays.read(said["sha256"], "repair")
+
+
+@pytest.mark.usefixtures("limit")
+def test_a_model_may_take_a_sixteenth(tmp_path: Path) -> None:
+    card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(5_000)})
+    with reading_card(card, "pair", 1, "repair") as (said, arrays):
+        assert "x" in arrays.read(said["sha256"], "repair")
+    with (
+        reading_card(card, "pair", 1, "repair") as (said, arrays),
+        pytest.raises(TooLargeError, match=f"642,048 bytes, and {ADVICE}"),
+    ):
+        arrays.read(said["sha256"], "repair", growth=MODEL_GROWTH)
 
 
 def declared(content: bytes, size: int) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.archive import DIGEST, reading_card, write_archive
+from fedhpo_gym.archive import DIGEST, MODEL_GROWTH, reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Fidelity
@@ -71,7 +71,7 @@ class Surrogate:
 
     @cached_property
     def _model(self) -> OutcomeModel:
-        arrays = self._arrays.read(self.sha256, self._repair)
+        arrays = self._arrays.read(self.sha256, self._repair, growth=MODEL_GROWTH)
         try:
             model = OutcomeModel.from_arrays(self._kind, arrays)
             _check_shape(model, len(self.inputs.names), num_outputs(self.num_samples.shape[1]))

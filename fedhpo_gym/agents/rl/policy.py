@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Observation
-from fedhpo_gym.archive import reading_card, write_archive
+from fedhpo_gym.archive import MODEL_GROWTH, reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 
 FORMAT: Final = 1
@@ -175,7 +175,7 @@ def load_policy(folder: Path) -> Policy:
         entries = {str(name): tuple(map(int, shape)) for name, shape in content["entries"]}
         options = {name: content[name] for name in ("activation", "output", "origin")}
         options |= {"entries": entries, "limit": float(content["limit"]), "made_by": str(command)}
-    arrays = stored.read(sha256, command)
+    arrays = stored.read(sha256, command, growth=MODEL_GROWTH)
     try:
         return Policy(
             low=arrays["low"],
