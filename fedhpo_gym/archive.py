@@ -7,6 +7,9 @@ A card names its arrays by their checksum, so new arrays never take the place of
 Replacing the card, in one step, replaces both; only then the old arrays are deleted. A reader
 opens the arrays when it reads the card, and looks again if they were deleted in between. A card
 that names no arrays is of the first layout: they are beside it, under its own name.
+
+The card has a digest of its own over everything in it that decides what a number means, the
+checksum of the arrays included: it is the fingerprint of the pair.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import lzma
 import os
 import re
 import tempfile
@@ -28,12 +30,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.files import left_over, new_file, sole_writer, write_text
+from fedhpo_gym.limits import load_json, max_bytes, require_bytes
+from fedhpo_gym.npz import read_npz
+
+DIGEST = "card_sha256"
+"""Entry of a card: `card_digest` of all others."""
+UNDIGESTED = frozenset(
+    {DIGEST, "arrays", "created", "hardware", "software", "missing"}
+    | {"licence", "data_licence", "data_citation", "problem_citation"}
+    | {"build_command", "fit_command", "source_command", "made_by"}
+)
+"""Entries of cards that decide no answer: dates, machines, prose, and commands in messages."""
 
 _LOOKS = 20
 """How often a reader looks for arrays: every time in vain, a writer must have come in between."""
 _PIECE = 1 << 24
+MODEL_GROWTH = 16
+"""How many times its stored bytes a model may take: small integers become large ones."""
+_MEANINGLESS = (
+    LookupError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+)
+"""What reading the entries of a card raises where they do not say what they must."""
 
 
 class StoredArrays:
@@ -45,33 +69,47 @@ class StoredArrays:
         path: the npz file.
     """
 
-    def __init__(self, path: Path, descriptor: int | None) -> None:
+    def __init__(self, path: Path, descriptor: int | None, size: int) -> None:
         """Take the file.
 
         Args:
             path: the npz file.
             descriptor: the open file, which is closed from here; None if it could not be opened.
+            size: its bytes, as the card says.
         """
         self.path = path
+        self._size = size
         self._descriptor = descriptor
         self._close = weakref.finalize(self, _close, descriptor)
 
-    def read(self, sha256: str, repair: str) -> dict[str, NDArray[Any]]:
-        """Return all arrays, if the checksum of the file is as its card states.
+    def read(
+        self,
+        sha256: str,
+        repair: str,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        growth: int = 1,
+    ) -> dict[str, NDArray[Any]]:
+        """Return all arrays, if the file is the one that its card describes.
 
         Args:
             sha256: checksum from the card.
             repair: command that makes the file again.
+            shapes: the arrays that the card calls for, no others; None if it does not say.
+            growth: how many times their bytes they will take where they are used.
 
         Raises:
             DamagedDataError: the file is missing or not the one the card describes.
+            TooLargeError: the file, or what is in it, is larger than may be read.
         """
+        max_bytes()  # a wrong variable is no damage
         try:
+            require_bytes(self._size, self.path)
             content = self._content()
             _check_sum(content, sha256)
-            with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except (OSError, ValueError, zipfile.BadZipFile, lzma.LZMAError) as error:
+            arrays = read_npz(io.BytesIO(content), f"what is in {self.path}", shapes, growth)
+        except TooLargeError:
+            raise
+        except (OSError, ValueError) as error:
             raise DamagedDataError(
                 f"{self.path} is damaged ({error}); delete it and run `{repair}`"
             ) from error
@@ -80,12 +118,13 @@ class StoredArrays:
         return arrays
 
     def _content(self) -> bytes:
-        if self._descriptor is None:
-            return self.path.read_bytes()
+        descriptor = self._descriptor
+        if descriptor is None:
+            return _up_to(self.path, self._size)
         pieces: list[bytes] = []
         position = 0
         # Not `read`, which moves a position that forked processes would share.
-        while piece := os.pread(self._descriptor, _PIECE, position):
+        while position <= self._size and (piece := os.pread(descriptor, _PIECE, position)):
             pieces.append(piece)
             position += len(piece)
         return b"".join(pieces)
@@ -96,10 +135,26 @@ def _close(descriptor: int | None) -> None:
         os.close(descriptor)
 
 
+def _up_to(path: Path, size: int) -> bytes:
+    """Return the content of a file, but not much more than so many bytes."""
+    with path.open("rb") as handle:
+        return handle.read(size + 1)
+
+
 def _check_sum(content: bytes, sha256: str) -> None:
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise ValueError(f"sha256 {found}, expected {sha256}")
+
+
+def card_digest(content: Mapping[str, Any]) -> str:
+    """Return the sha256 of what a card says, but for the entries that decide no answer.
+
+    The order of entries, and how a number is written, do not count.
+    """
+    counted = {name: value for name, value in content.items() if name not in UNDIGESTED}
+    text = json.dumps(counted, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def require_writable(folder: Path, what: str) -> None:
@@ -134,7 +189,8 @@ def write_archive(
     Args:
         folder: where both files go; made when missing.
         stem: name of the card without its ending, and how the name of the arrays begins.
-        card: what the card says, besides the name, the checksum and the size of the arrays.
+        card: what the card says, besides the name, the checksum and the size of the arrays, and
+            its own digest.
         arrays: the arrays by name.
 
     Returns:
@@ -146,7 +202,8 @@ def write_archive(
     content = _archived(arrays)
     digest = hashlib.sha256(content).hexdigest()
     name = f"{stem}.{digest[:16]}.npz"
-    said = {**card, "arrays": name, "sha256": digest, "bytes": len(content)}
+    said = _as_read({**card, "arrays": name, "sha256": digest, "bytes": len(content)})
+    said[DIGEST] = card_digest(said)
     path = folder / f"{stem}.json"
     folder.mkdir(parents=True, exist_ok=True)
     with sole_writer(folder) as alone:
@@ -156,6 +213,12 @@ def write_archive(
         if alone:  # else another writer may be about to name what no card names yet
             _remove_unnamed(folder, stem, name)
     return path
+
+
+def _as_read(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a card as it comes back from its file: tuples are lists, and keys are strings."""
+    said: dict[str, Any] = json.loads(json.dumps(card))
+    return said
 
 
 def _archived(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -191,12 +254,17 @@ def reading_card(
         repair: what to do after deleting the card, for messages.
 
     Raises:
-        DamagedDataError: the card is no JSON, of another format, or the body of the `with`
-            statement misses an entry or refuses its value.
+        DamagedDataError: the card is no JSON, of another format, is not what was written, or the
+            body of the `with` statement misses an entry or refuses its value.
+        TooLargeError: the card is larger than may be read.
+        InvalidArgumentError: the environment variable that says how much may be read is wrong.
     """
+    max_bytes()  # a wrong variable is no damage
     try:
         yield _read_pair(card, number)
-    except (LookupError, ValueError, TypeError) as error:
+    except TooLargeError:
+        raise
+    except _MEANINGLESS as error:
         raise DamagedDataError(
             f"{card} is not a {kind} card of format {number} ({error}); delete it and {repair}"
         ) from error
@@ -204,17 +272,25 @@ def reading_card(
 
 def _read_pair(card: Path, number: int) -> tuple[dict[str, Any], StoredArrays]:
     for _ in range(_LOOKS):
-        content: dict[str, Any] = json.loads(card.read_text(encoding="utf-8"))
-        _require_format(content["format"], number)
-        path = _arrays_of(card, content)
+        content = _read_card(card, number)
+        path, size = _arrays_of(card, content), content["bytes"]
         with suppress(OSError):
-            return content, StoredArrays(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    return content, StoredArrays(path, None)  # reading them says what is wrong
+            return content, StoredArrays(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), size)
+    return content, StoredArrays(path, None, size)  # reading them says what is wrong
 
 
-def _require_format(found: object, number: int) -> None:
-    if found != number:
-        raise ValueError(f"format {found!r}")
+def _read_card(card: Path, number: int) -> dict[str, Any]:
+    require_bytes(card.stat().st_size, card)
+    content: dict[str, Any] = load_json(_up_to(card, max_bytes()), card)
+    if content["format"] != number:
+        raise ValueError(f"format {content['format']!r}")
+    if DIGEST not in content:
+        raise ValueError(f"it lacks {DIGEST!r}: nothing vouches for what it says")
+    if content[DIGEST] != (found := card_digest(content)):
+        raise ValueError(f"its content has digest {found}, {DIGEST!r} is {content[DIGEST]!r:.80}")
+    if type(content["bytes"]) is not int or content["bytes"] < 0:
+        raise ValueError(f"`bytes` must be the size of the arrays, got {content['bytes']!r}")
+    return content
 
 
 def _arrays_of(card: Path, content: Mapping[str, Any]) -> Path:

@@ -32,6 +32,10 @@ class DamagedDataError(FedHPOError, ValueError):
     """Data does not match its hash or layout; the message names the file and the repair command."""
 
 
+class TooLargeError(DamagedDataError):
+    """A file would take more memory than it may; the message names the limit and its variable."""
+
+
 class MissingDependencyError(FedHPOError, ImportError):
     """An optional package is not installed; the message names the extra to install."""
 

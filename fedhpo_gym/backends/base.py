@@ -65,6 +65,11 @@ class Backend(ABC):
     def fingerprint(self) -> str:
         """Digest of everything its numbers depend on, for run records."""
 
+    @property
+    def former_fingerprints(self) -> tuple[str, ...]:
+        """Fingerprints that older records have of the same numbers."""
+        return ()
+
     def evaluate(self, configuration: Mapping[str, object], fidelity: Fidelity) -> Evaluation:
         """Return f(configuration, fidelity) for every seed, client, split and metric.
 

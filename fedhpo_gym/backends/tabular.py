@@ -36,7 +36,12 @@ class Tabular(StoredBackend):
     @property
     def fingerprint(self) -> str:
         """See `Backend.fingerprint`."""
-        return f"table-sha256:{self._table.sha256}"
+        return f"table-sha256:{self._table.digest}"
+
+    @property
+    def former_fingerprints(self) -> tuple[str, ...]:
+        """See `Backend.former_fingerprints`: they were the checksum of the arrays alone."""
+        return (f"table-sha256:{self._table.sha256}",)
 
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         return self._table.evaluate(configuration, fidelity, self.seeds)

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from fedhpo_gym.building.design import Design, U
 from fedhpo_gym.building.estimate import Estimate, estimate
 from fedhpo_gym.building.grid import GridDesign
-from fedhpo_gym.building.merge import merge_parts
+from fedhpo_gym.building.merge import merge_parts, set_damaged_aside
 from fedhpo_gym.building.sample import SampleDesign
 from fedhpo_gym.building.workers import compute_units
 from fedhpo_gym.errors import InvalidArgumentError
@@ -39,7 +39,8 @@ def build_table(
     Finished units are kept under `<folder>/parts`; a build that was interrupted, even by kill -9,
     computes the units that are missing, and its table is the same as an uninterrupted one.
     Builds of the same table that share a folder, on one machine or several, share the work. The
-    units of one table take about 1 GB; delete them when the table is written.
+    units of one table take about 1 GB; delete them when the table is written. Units that are
+    damaged are named, set aside and computed again.
 
     Args:
         task: the task, with its algorithm, alpha and preprocessing.
@@ -57,7 +58,7 @@ def build_table(
         InvalidArgumentError: `workers` is not positive, nothing can be written into the folder, or
             a folder to merge holds no unit.
         MissingDataError: the training data cannot be had.
-        DamagedDataError: a unit is damaged.
+        DamagedDataError: a unit to merge is damaged.
         WorkerLostError: a worker process was killed; finished units are kept.
     """
     return _build(GridDesign(task), folder, workers, merge, device, announce)
@@ -100,7 +101,7 @@ def build_sample(
         InvalidArgumentError: a number is out of its range, nothing can be written into the folder,
             or a folder to merge holds no unit.
         MissingDataError: the training data cannot be had, or no course is finished.
-        DamagedDataError: a unit is damaged.
+        DamagedDataError: a unit to merge is damaged.
         WorkerLostError: a worker process was killed; finished units are kept.
     """
     design = SampleDesign(task, size, rounds, rates)
@@ -122,8 +123,9 @@ def _build(
     target = writable_table_folder(folder)
     parts = target / "parts" / design.parts_name
     parts.mkdir(parents=True, exist_ok=True)
+    set_damaged_aside(design, parts)
     for source in merge:
-        merge_parts(source, parts)
+        merge_parts(design, source, parts)
     todo = design.missing(parts)
     if todo and announce:
         tqdm.write(f"{design.task.table_name}: training one round to see the cost", file=sys.stderr)

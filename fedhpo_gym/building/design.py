@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from numpy.typing import NDArray
+
+from fedhpo_gym.building.units import UnitShape, read_unit
 from fedhpo_gym.datasets import load_dataset
 from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.models import get_model
@@ -68,6 +71,21 @@ class Design(ABC, Generic[U]):
     @abstractmethod
     def missing(self, parts: Path) -> list[U]:
         """Return what has no stored result in a folder yet."""
+
+    @abstractmethod
+    def stored(self, parts: Path) -> Mapping[str, int]:
+        """Return the units in a folder, whole or damaged: how many courses each name stands for."""
+
+    def read(self, parts: Path, name: str, courses: int) -> dict[str, NDArray[Any]]:
+        """Return the results of a stored unit, checked.
+
+        Raises:
+            DamagedDataError: they are damaged, or those of something else.
+            TooLargeError: they are larger than may be read.
+        """
+        splits, metrics = self.axes
+        axes = (self.task.num_clients, len(splits), len(metrics))
+        return read_unit(parts, name, UnitShape(courses, self.task.evaluated_rounds, axes))
 
     @abstractmethod
     def consolidate(self, parts: Path, folder: Path) -> Path:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design, shared_axes
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
-from fedhpo_gym.building.workers import read_unit
 from fedhpo_gym.courses.training import make_course
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import SearchSpace, Value
@@ -101,6 +100,11 @@ class GridDesign(Design[GridUnit]):
         """See `Design.missing`."""
         return [unit for unit in self.units() if not self.is_stored(unit, parts)]
 
+    def stored(self, parts: Path) -> dict[str, int]:
+        """See `Design.stored`."""
+        units = [unit for unit in self.units() if self.is_stored(unit, parts)]
+        return {unit.name: math.prod(self.shape(unit)) for unit in units}
+
     def shape(self, unit: GridUnit) -> tuple[int, ...]:
         """Return the shape of a unit's courses: the grid, 1 where it is fixed, then the rates."""
         fixed = dict(unit.fixed)
@@ -122,7 +126,7 @@ class GridDesign(Design[GridUnit]):
         arrays = self._empty_arrays(samples)
         hardware = set()
         for unit in self.units():
-            stored = read_unit(parts, unit.name)
+            stored = self.read(parts, unit.name, math.prod(self.shape(unit)))
             self._fill(arrays, unit, stored, samples[self.task.seeds.index(unit.seed)])
             hardware.add(str(stored["hardware"]))
         return write_table(folder, self._card(samples, arrays, hardware), arrays)

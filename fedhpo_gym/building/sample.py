@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,6 @@ from fedhpo_gym.building.design import UNIT_NUMBERS, Design, shared_axes
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.building.sequence import balanced, halton
-from fedhpo_gym.building.workers import read_unit
 from fedhpo_gym.courses.training import make_course
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.fl.models import get_model
@@ -31,6 +31,9 @@ WINDOW = 96
 MAX_BLOCKS = 32
 """Blocks of a unit; its file is named by its points, and names are limited to 255 bytes."""
 PREFIX = "points-"
+MOST_POINTS = 10_000
+"""Points that a name may stand for: far more than those of a unit."""
+_WORD = re.compile(r"(0|[1-9][0-9]{0,14})(?:_([1-9][0-9]{0,14}))?")
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,11 @@ class SampleDesign(Design[SampleUnit]):
             seen |= set(found[path.stem].values())
         return {stem: rows for stem, rows in found.items() if rows}
 
+    def stored(self, parts: Path) -> dict[str, int]:
+        """See `Design.stored`; a name that no unit can have says that it holds none."""
+        found = sorted(parts.glob(f"{PREFIX}*.npz"))
+        return {path.stem: len(_points_of(path.stem)) for path in found}
+
     def _units(self, done: set[int]) -> list[SampleUnit]:
         """Cut the points that are not done into units of courses that share minibatches."""
         axes = shared_axes(self.task)
@@ -191,7 +199,7 @@ class SampleDesign(Design[SampleUnit]):
         gathered: dict[str, list[NDArray[Any]]] = defaultdict(list)
         hardware = set()
         for name, rows in finished.items():
-            unit = read_unit(parts, name)
+            unit = self.read(parts, name, len(_points_of(name)))
             hardware.add(str(unit["hardware"]))
             rounds = self._stored_rounds(unit["rounds"])
             for key, array in self._arrays(unit, rows, rounds, samples):
@@ -278,9 +286,16 @@ def _runs(points: Sequence[int]) -> Iterator[str]:
 
 
 def _points_of(stem: str) -> list[int]:
-    """Return the points in the name of a unit's file."""
-    ends = [word.split("_") for word in stem.removeprefix(PREFIX).split("-")]
-    return [p for word in ends for p in range(int(word[0]), int(word[-1]) + 1)]
+    """Return the points in the name of a unit's file; none if no unit can have this name."""
+    points: list[int] = []
+    for word in stem.removeprefix(PREFIX).split("-"):
+        found = _WORD.fullmatch(word)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+        ascending = (points[-1] if points else -1) < first <= last
+        if not ascending or len(points) + last - first >= MOST_POINTS:
+            return []
+        points.extend(range(first, last + 1))
+    return points
 
 
 def _up_to(dimension: Dimension, rounds: int | None) -> Dimension:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fedhpo_gym.building.claims import claim
 from fedhpo_gym.building.design import Design, U
 from fedhpo_gym.building.provenance import this_machine
+from fedhpo_gym.building.units import write_unit
 from fedhpo_gym.courses.training import make_batch
-from fedhpo_gym.errors import DamagedDataError
-from fedhpo_gym.files import new_file
 from fedhpo_gym.processes import Crew
 
 WAIT_S = 1.0
@@ -96,27 +95,10 @@ def compute_unit(
     batch = make_batch(design.task, design.courses(unit), device, design.horizon)
     task = design.task
     curves = batch.advance(task.max_round, advance, task.evaluated_rounds)
-    with new_file(folder / f"{unit.name}.npz") as handle:
-        np.savez(
-            handle,
-            metrics=curves.metrics,
-            rounds=curves.rounds,
-            diverged_at=curves.diverged_at,
-            hardware=np.array(this_machine(device)),
-        )
-
-
-def read_unit(folder: Path, name: str) -> dict[str, Any]:
-    """Return `metrics`, `rounds`, `diverged_at` and `hardware` of a stored unit.
-
-    Raises:
-        DamagedDataError: the file cannot be read; says what to do.
-    """
-    path = folder / f"{name}.npz"
-    try:
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
-            return {key: archive[key] for key in ("metrics", "rounds", "diverged_at", "hardware")}
-    except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile) as error:
-        raise DamagedDataError(
-            f"{path} is damaged ({error}); delete it and run the same build again"
-        ) from error
+    arrays: dict[str, NDArray[Any]] = {
+        "metrics": curves.metrics,
+        "rounds": curves.rounds,
+        "diverged_at": curves.diverged_at,
+        "hardware": np.array(this_machine(device)),
+    }
+    write_unit(folder, unit.name, arrays)

@@ -23,6 +23,9 @@ SCOPES: Final[tuple[Scope, ...]] = ("client", "server", "fidelity")
 MAX_INT_SPAN: Final = 2**20
 """Widest integer interval whose every member a float32 coordinate can still tell apart."""
 
+MAX_BINS: Final = 100_000
+"""Most points of a grid that is computed: a file may name any number."""
+
 INT_END: Final = 2**63
 """Integers of this size and beyond fit into no int64."""
 
@@ -226,8 +229,10 @@ class Dimension:
         if self.bins is None:
             return
         bins = as_integer(self.bins)
-        if bins is None or bins < 2:
-            raise self._bad("bins", "an integer of at least 2, or None", self.bins)
+        if bins is None or not 2 <= bins <= MAX_BINS:
+            raise self._bad(
+                "bins", f"an integer of at least 2 and at most {MAX_BINS}, or None", self.bins
+            )
         object.__setattr__(self, "bins", bins)
         if any(a >= b for a, b in pairwise(self.grid)):
             raise self._bad("bins", "small enough that no grid point repeats", self.bins)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from fedhpo_gym.analysis.records import RunRecord, StepRecord, to_dict
@@ -49,7 +50,8 @@ def replay(record: RunRecord) -> Difference | None:
     env = remake_environment(header.id, header.spec)
     try:
         _, info = env.reset(seed=header.seed)
-        if (found := info.get("fingerprint")) != header.fingerprint:
+        found = info.get("fingerprint")
+        if header.fingerprint not in (found, *_former_fingerprints(env)):
             return Difference(0, "fingerprint", header.fingerprint, found)
         dtype = getattr(env.action_space, "dtype", np.float32)
         for number, step in enumerate(record.steps, start=1):
@@ -61,6 +63,12 @@ def replay(record: RunRecord) -> Difference | None:
     finally:
         env.close()
     return None
+
+
+def _former_fingerprints(env: gym.Env[Any, Any]) -> tuple[str, ...]:
+    """Return what older records call the numbers that an environment answers from, if any."""
+    backend = getattr(env.unwrapped, "backend", None)
+    return tuple(getattr(backend, "former_fingerprints", ()))
 
 
 def _differences(number: int, recorded: StepRecord, replayed: StepRecord) -> Iterator[Difference]:

@@ -12,6 +12,8 @@ from fedhpo_gym.errors import InvalidArgumentError
 
 ARRAYS = ("roots", "feature", "threshold", "children", "leaf", "values")
 
+INDICES = ("roots", "feature", "children", "leaf")
+
 
 class Forest:
     """The mean over trees of the value of the leaf that a row falls into.
@@ -31,12 +33,14 @@ class Forest:
                 `values` (leaves, outputs).
 
         Raises:
-            InvalidArgumentError: an array is missing, or the arrays do not fit together.
+            InvalidArgumentError: an array is missing, or the arrays do not form trees.
         """
         missing = [name for name in ARRAYS if name not in arrays]
         if missing:
             raise InvalidArgumentError(f"a forest needs the arrays {ARRAYS}, {missing} are missing")
         self._stored = {name: arrays[name] for name in ARRAYS}
+        if any(arrays[name].dtype.kind not in "iu" for name in INDICES):
+            raise InvalidArgumentError(f"the arrays {INDICES} of a forest must be integers")
         self._roots = arrays["roots"].astype(np.int64)
         self._feature = arrays["feature"].astype(np.int64)
         self._threshold = arrays["threshold"].astype(np.float32)
@@ -50,6 +54,11 @@ class Forest:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What is stored."""
         return self._stored
+
+    @property
+    def num_features(self) -> int:
+        """How many features a row must have, at least."""
+        return int(self._feature.max()) + 1
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return (..., n, outputs) for (..., n, features); every row is on its own."""
@@ -69,10 +78,9 @@ class Forest:
         return (total / len(self._roots)).astype(np.float32)
 
     def _depth(self) -> int:
+        """Return the longest way from a root to a leaf; every node is met at most once."""
         level, steps = self._roots, 0
         while len(inner := level[self._leaf[level] < 0]):
-            if steps > len(self._leaf):
-                raise InvalidArgumentError("`children` must form trees, but they form a loop")
             level, steps = self._children[inner].ravel(), steps + 1
         return steps
 
@@ -81,11 +89,24 @@ class Forest:
         children_fit = self._children.shape == (nodes, 2) and _within(self._children, 0, nodes)
         if not (
             children_fit
-            and self._threshold.shape == self._leaf.shape == (nodes,)
+            and self._roots.ndim == 1
+            and self._feature.shape == self._threshold.shape == self._leaf.shape == (nodes,)
+            and self._values.ndim == 2
             and _within(self._roots, 0, nodes)
             and _within(self._leaf, -1, leaves)
+            and self._feature.min() >= 0
         ):
             raise InvalidArgumentError("the arrays of a forest do not fit together")
+        inner = self._leaf < 0
+        if (self._children[~inner] != np.flatnonzero(~inner)[:, None]).any():
+            raise InvalidArgumentError("a leaf of a forest must be its own child on both sides")
+        # What is reached over two ways at most once from anywhere holds no loop that a row can
+        # Where every node is reached over one way, no row runs in a loop and no level doubles.
+        reached = np.concatenate([self._roots, self._children[inner].ravel()])
+        if np.bincount(reached).max() > 1:
+            raise InvalidArgumentError(
+                "`children` must form trees, but a node is reached over two ways: they form a loop"
+            )
 
     @classmethod
     def from_nodes(

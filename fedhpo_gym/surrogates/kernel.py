@@ -54,6 +54,11 @@ class Kernel:
         """What is stored."""
         return self._stored
 
+    @property
+    def num_features(self) -> int:
+        """How many features a row must have."""
+        return len(self._stretch)
+
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return (..., n, outputs) for (..., n, features).
 

@@ -25,6 +25,10 @@ class Regressor(Protocol):
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What is stored."""
 
+    @property
+    def num_features(self) -> int:
+        """How many features a row must have, at least."""
+
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return (..., n, outputs) for (..., n, features); leading axes change no bit."""
 

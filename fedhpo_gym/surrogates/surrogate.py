@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.archive import reading_card, write_archive
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, UnknownNameError
+from fedhpo_gym.archive import DIGEST, MODEL_GROWTH, reading_card, write_archive
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Fidelity
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates.inputs import InputEncoding
 from fedhpo_gym.surrogates.model import OutcomeModel
 from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics, weights_of
+from fedhpo_gym.tables.stored import seeds_and_samples
 
 FORMAT = 1
 SUFFIX = ".surrogate"
@@ -39,6 +40,7 @@ class Surrogate:
         num_samples: (seeds, clients, splits) samples.
         inputs: encoding of the model's rows.
         sha256: checksum of the arrays.
+        digest: checksum of everything that decides a number, in the card and in the arrays.
     """
 
     def __init__(self, card: Path, arguments: str = "ID") -> None:
@@ -57,9 +59,9 @@ class Surrogate:
             self.name = self.identity.name
             self.space = SearchSpace.from_dict(content["space"])
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
-            self.seeds: tuple[int, ...] = tuple(content["seeds"])
-            self.num_samples = np.array(content["num_samples"], dtype=np.int64)
+            self.seeds, self.num_samples = seeds_and_samples(content, len(SPLITS))
             self.sha256: str = content["sha256"]
+            self.digest: str = content[DIGEST]
             self._repair: str = content["fit_command"]
             self._kind: str = content["model"]["kind"]
             max_round = int(self.fidelity_space["round"].high)
@@ -69,11 +71,11 @@ class Surrogate:
 
     @cached_property
     def _model(self) -> OutcomeModel:
-        arrays = self._arrays.read(self.sha256, self._repair)
+        arrays = self._arrays.read(self.sha256, self._repair, growth=MODEL_GROWTH)
         try:
             model = OutcomeModel.from_arrays(self._kind, arrays)
             _check_shape(model, len(self.inputs.names), num_outputs(self.num_samples.shape[1]))
-        except (KeyError, ValueError, IndexError, UnknownNameError) as error:
+        except (LookupError, ValueError, TypeError) as error:
             raise DamagedDataError(
                 f"{self._arrays.path} does not hold the model its card describes ({error}); delete "
                 f"it and run `{self._repair}`"
@@ -192,9 +194,15 @@ class Surrogate:
 
 
 def _check_shape(model: OutcomeModel, inputs: int, outputs: int) -> None:
-    found = model.predict(np.zeros((1, inputs), np.float32)).shape[1]
-    if found != outputs:
-        raise ValueError(f"{found} outputs, expected {outputs}")
+    if model.regressor.num_features > inputs:
+        raise ValueError(f"it looks at {model.regressor.num_features} inputs, there are {inputs}")
+    if any(scale.shape != (outputs,) for scale in model.scales.values()):
+        raise ValueError(f"its scales must be those of {outputs} outputs")
+    found = model.predict(np.zeros((1, inputs), np.float32)).shape
+    if found != (1, outputs):
+        raise ValueError(f"{found[1:]} outputs, expected {outputs}")
+    if not all(np.isfinite(array).all() for array in model.arrays.values()):
+        raise ValueError("not all of its numbers are finite")
 
 
 def write_surrogate(folder: Path, card: Mapping[str, Any], model: OutcomeModel) -> Path:

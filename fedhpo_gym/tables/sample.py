@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.archive import reading_card, write_archive
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tables.stored import StoredCurves
 
@@ -52,11 +53,21 @@ class Sample(StoredCurves):
             self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
             rates = self.fidelity_space["client_sample_rate"].grid
             self.rates = tuple(float(r) for r in rates)
-            self._count = int(content["courses"])
+            self._count: int = content["courses"]
+            if as_integer(self._count) is None or self._count < 1:
+                raise ValueError(f"`courses` must be a positive integer, got {self._count!r}")
 
     def __len__(self) -> int:
         """Return the number of courses."""
         return self._count
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        one = (self._count,)
+        return {
+            **self._curve_shapes((*one, len(self.rounds))),
+            "configuration": (*one, len(self.space)),
+            **dict.fromkeys(("client_sample_rate", "seed", "point", "diverged_at"), one),
+        }
 
     def configurations(self) -> list[dict[str, Value]]:
         """Return the configuration of every course.

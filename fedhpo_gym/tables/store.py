@@ -53,6 +53,10 @@ class Table(StoredCurves):
             rates = self.fidelity_space["client_sample_rate"].grid
             self.rates = tuple(float(r) for r in rates)
 
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        grid = (*self.space.grid_shape, len(self.rates), len(self.seeds))
+        return {**self._curve_shapes((len(self.rounds), *grid)), "diverged_at": grid}
+
     def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
         """Return one metric of all courses: (rounds, *grid, rates, seeds, clients) float32."""
         return self.decoded(which, split, metric, self.split_samples(split))

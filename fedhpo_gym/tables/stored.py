@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.archive import StoredArrays
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.archive import DIGEST, StoredArrays
+from fedhpo_gym.checks import as_integer
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.evaluation.records import position
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace
@@ -33,6 +35,7 @@ class StoredCurves:
         splits: parts of the data, in the order of the axes that have them.
         metrics: names of what was measured, in the order of the axes that have them.
         sha256: checksum of the arrays.
+        digest: checksum of everything that decides a number, in the card and in the arrays.
     """
 
     def __init__(self, content: dict[str, Any], arrays: StoredArrays) -> None:
@@ -47,17 +50,39 @@ class StoredCurves:
         self.identity = Identity.from_card(content)
         self.name = self.identity.name
         self.space = SearchSpace.from_dict(content["space"])
-        self.seeds: tuple[int, ...] = tuple(content["seeds"])
-        self.num_samples = np.array(content["num_samples"], dtype=np.int64)
         self.splits: tuple[str, ...] = tuple(content["splits"])
         self.metrics: tuple[str, ...] = tuple(content["metrics"])
+        self.seeds, self.num_samples = seeds_and_samples(content, len(self.splits))
         self.sha256: str = content["sha256"]
+        self.digest: str = content[DIGEST]
         self._repair: str = content["build_command"]
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return names and shapes of all arrays, as the card calls for them."""
+        raise NotImplementedError
+
+    def _curve_shapes(self, courses: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """Return names and shapes of all curves, and of the best rounds.
+
+        Args:
+            courses: axes of courses and rounds.
+        """
+        clients = self.num_samples.shape[1]
+        kinds = itertools.product(WHICH, self.splits, self.metrics)
+        curves = {"_".join(kind): (*courses, clients) for kind in kinds}
+        return {**curves, "best_round": courses}
 
     @cached_property
     def _codes(self) -> Mapping[str, NDArray[Any]]:
-        """All arrays, decompressed after the checksum of the file was verified."""
-        return self._arrays.read(self.sha256, self._repair)
+        """All arrays, unpacked after the file and what it declares were verified."""
+        arrays = self._arrays.read(self.sha256, self._repair, self._shapes())
+        for name in ("diverged_at", *self._curve_shapes(())):
+            if arrays[name].dtype.kind != "u":
+                raise DamagedDataError(
+                    f"{self._arrays.path}: {name!r} must hold codes, got {arrays[name].dtype}; "
+                    f"delete it and run `{self._repair}`"
+                )
+        return arrays
 
     def codes(self, name: str) -> NDArray[Any]:
         """Return a stored array as it is.
@@ -83,3 +108,29 @@ class StoredCurves:
     ) -> NDArray[np.float32]:
         """Return one metric of all courses; `samples` must be broadcastable to its codes."""
         return codec.decode(metric, self.codes(f"{which}_{split}_{metric}"), samples)
+
+
+def seeds_and_samples(
+    content: Mapping[str, Any], splits: int
+) -> tuple[tuple[int, ...], NDArray[np.int64]]:
+    """Return the seeds on a card, and the (seeds, clients, splits) samples.
+
+    Args:
+        content: content of the card.
+        splits: how many splits there are.
+
+    Raises:
+        ValueError: they are no integers, or do not fit together.
+    """
+    seeds = tuple(content["seeds"])
+    if not seeds or any(as_integer(seed) is None for seed in seeds) or len({*seeds}) < len(seeds):
+        raise ValueError(f"`seeds` must be integers that differ, got {seeds!r}")
+    samples = np.array(content["num_samples"])
+    if samples.dtype.kind != "i" or samples.ndim != 3 or samples.min(initial=0) < 0:
+        raise ValueError("`num_samples` must be counts with the axes seeds, clients, splits")
+    if not samples.size or samples.shape[::2] != (len(seeds), splits):
+        raise ValueError(
+            f"`num_samples` must have {len(seeds)} seeds and {splits} splits, got the shape "
+            f"{samples.shape}"
+        )
+    return seeds, samples.astype(np.int64)

@@ -22,8 +22,9 @@ pytest.importorskip("sklearn")
 from fedhpo_gym.building import build_table, workers
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.grid import GridDesign
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError, TooLargeError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.limits import ENV_VAR
 from fedhpo_gym.tables import Table
 from tiny_table import tiny_folder, tiny_task
 
@@ -276,6 +277,43 @@ def test_only_what_is_missing_is_computed(tmp_path: Path, monkeypatch: pytest.Mo
     build_table(TASK, folder, workers=1)
     assert asked == ["seed2-batch256"]
     assert_same_table(folder, tiny_folder())
+
+
+def test_a_damaged_unit_is_named_and_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copy_of_parts(tmp_path)
+    flipped, swapped = (parts_of(folder) / f"seed{seed}-batch32.npz" for seed in (1, 2))
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
+    swapped.write_bytes((parts_of(folder) / "seed3-batch32.npz").read_bytes())
+    asked: list[str] = []
+
+    def compute(design: object, units: object, parts: Path, *_: object) -> None:
+        for unit in units:  # type: ignore[attr-defined]
+            asked.append(unit.name)
+            workers.compute_unit(design, unit, parts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("fedhpo_gym.building.build.compute_units", compute)
+    build_table(TASK, folder, workers=1)
+    assert set(asked) == {flipped.stem, swapped.stem}
+    said = capsys.readouterr().err
+    for path in (flipped, swapped):
+        assert f"{path} is damaged" in said
+        assert path.with_name(f"{path.name}.damaged").exists()
+    assert_same_table(folder, tiny_folder())
+
+
+def test_a_unit_that_may_not_be_read_is_no_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copy_of_parts(tmp_path)
+    before = set(parts_of(folder).iterdir())
+    monkeypatch.setenv(ENV_VAR, "1000")
+    with pytest.raises(TooLargeError, match="1,000 may be read"):
+        build_table(TASK, folder, workers=1)
+    assert set(parts_of(folder).iterdir()) == before
 
 
 @pytest.mark.parametrize(

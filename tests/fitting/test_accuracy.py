@@ -18,7 +18,7 @@ from fedhpo_gym.surrogates import Surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.surrogates.surrogate import write_surrogate
 from fedhpo_gym.tables import Table
 from made_up_table import IDENTITY, NAME, ROUNDS, SEEDS, SPACE
-from pairs import arrays_of
+from pairs import arrays_of, stamped
 
 COMMAND = f"fedhpo-gym surrogate {IDENTITY.arguments}"
 BETWEEN = {"learning_rate": 0.0317, "batch_size": 23}
@@ -175,7 +175,7 @@ def test_a_damaged_card_is_named(
     card = copy_of(tables, tmp_path, monkeypatch)
     content = json.loads(card.read_text(encoding="utf-8"))
     del content[field]
-    card.write_text(json.dumps(content), encoding="utf-8")
+    card.write_bytes(stamped(json.dumps(content).encode()))
     with pytest.raises(DamagedDataError, match=f"{card.name}.*{COMMAND}"):
         open_surrogate(IDENTITY)
 
@@ -187,7 +187,7 @@ def test_a_card_of_another_model_is_refused(
     content = json.loads(card.read_text(encoding="utf-8"))
     other = "forest" if content["model"]["kind"] == "network" else "network"
     content["model"]["kind"] = other
-    card.write_text(json.dumps(content), encoding="utf-8")
+    card.write_bytes(stamped(json.dumps(content).encode()))
     with pytest.raises(DamagedDataError, match=COMMAND):
         open_surrogate(NAME).evaluate(BETWEEN, Fidelity(5, 1.0), (1,))
 

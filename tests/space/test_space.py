@@ -192,6 +192,7 @@ def test_one_value_is_a_grid() -> None:
         ({"kind": "int", "low": 0.5}, "`low` must be a whole number"),
         ({"kind": "int", "high": 2**20 + 1}, "use kind='float'"),
         ({"bins": 1}, "`bins` must be an integer of at least 2"),
+        ({"bins": 10**10}, "`bins` must be an integer of at least 2 and at most 100000"),
         ({"bins": 2.0}, "`bins` must be an integer of at least 2"),
         ({"kind": "int", "bins": 3}, "no grid point repeats"),
         ({"values": ()}, "non-empty, strictly increasing"),

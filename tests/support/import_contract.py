@@ -22,6 +22,8 @@ LAYER_0 = frozenset(
         "evaluation",
         "files",
         "identity",
+        "limits",
+        "npz",
         "processes",
         "seeding",
         "space",

@@ -26,7 +26,7 @@ from fedhpo_gym.tables import Table, codec, list_tables, open_table
 from fedhpo_gym.tables.locate import ENV_VAR
 from fedhpo_gym.tables.store import WHICH, write_table
 from fedhpo_gym.tasks import Task
-from pairs import arrays_of
+from pairs import arrays_of, stamped
 from tiny_table import tiny  # noqa: F401 - a fixture
 
 NAME = "LR-CreditG-fedavg"
@@ -246,6 +246,7 @@ def test_missing_arrays_are_damage_too(folder: Path) -> None:
     assert_command_parses(str(caught.value), {"id": "FedHPO-LR-CreditG-v0"})
 
 
+@pytest.mark.parametrize("stamp", [bytes, stamped], ids=["", "stamped"])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -270,11 +271,22 @@ def test_missing_arrays_are_damage_too(folder: Path) -> None:
         with_(space=3),
         with_(fidelity_space={"dimensions": []}),
         with_(num_samples=[[1], [1, 2]]),
+        with_(num_samples=[[[1.5] * 3] * 5] * 3),
+        with_(num_samples=[[[1] * 3] * 5] * 4),
+        with_(num_samples=[]),
+        with_(seeds=[]),
+        with_(seeds=[1, 2, "3"]),
+        with_(seeds=[1, 1, 2]),
+        with_(bytes="9"),
+        with_(space={"dimensions": [3]}),
+        with_(space={"dimensions": [{"name": "x", "low": 1, "high": 10**400, "kind": "int"}]}),
     ],
 )
-def test_a_damaged_card_is_never_used(folder: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_card_is_never_used(
+    folder: Path, damage: Callable[[bytes], bytes], stamp: Callable[[bytes], bytes]
+) -> None:
     path = folder / f"{NAME}.table.json"
-    path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(stamp(damage(path.read_bytes())))
     with pytest.raises(DamagedDataError) as caught:
         open_table(IDENTITY)
     assert str(path) in str(caught.value)
@@ -283,7 +295,7 @@ def test_a_damaged_card_is_never_used(folder: Path, damage: Callable[[bytes], by
 
 def test_a_card_that_does_not_say_what_it_belongs_to_says_so(folder: Path) -> None:
     path = folder / f"{NAME}.table.json"
-    path.write_bytes(without("task")(path.read_bytes()))
+    path.write_bytes(stamped(without("task")(path.read_bytes())))
     with pytest.raises(DamagedDataError, match=r"lacks 'task'.*run `fedhpo-gym build FedHPO-LR"):
         open_table(IDENTITY)
 
@@ -291,7 +303,7 @@ def test_a_card_that_does_not_say_what_it_belongs_to_says_so(folder: Path) -> No
 def test_a_table_of_something_else_is_not_used(folder: Path) -> None:
     assert open_table(NAME).identity == open_table(IDENTITY).identity == IDENTITY
     path = folder / f"{NAME}.table.json"
-    path.write_bytes(with_(alpha=0.7)(path.read_bytes()))
+    path.write_bytes(stamped(with_(alpha=0.7)(path.read_bytes())))
     with pytest.raises(DamagedDataError, match=r"alpha 0\.7.*not to `.*alpha 0\.5.*delete it"):
         open_table(IDENTITY)
 

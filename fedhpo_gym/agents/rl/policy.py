@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Observation
-from fedhpo_gym.archive import reading_card, write_archive
+from fedhpo_gym.archive import MODEL_GROWTH, reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.typed import shown
 
 FORMAT: Final = 1
 STEM: Final = "policy"
+MAX_LAYERS: Final = 1000
 ACTIVATIONS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
     {"tanh": np.tanh, "relu": lambda values: np.maximum(values, 0.0)}
 )
@@ -176,10 +177,12 @@ def load_policy(folder: Path) -> Policy:
         )
     with reading_card(card, "policy", FORMAT, "train the policy again") as (content, stored):
         command, sha256, layers = content["made_by"], content["sha256"], int(content["layers"])
+        if not 1 <= layers <= MAX_LAYERS:
+            raise ValueError(f"`layers` must be in [1, {MAX_LAYERS}], got {layers}")
         entries = {str(name): tuple(map(int, shape)) for name, shape in content["entries"]}
         options = {name: content[name] for name in ("activation", "output", "origin")}
         options |= {"entries": entries, "limit": float(content["limit"]), "made_by": str(command)}
-    arrays = stored.read(sha256, command)
+    arrays = stored.read(sha256, command, growth=MODEL_GROWTH)
     try:
         return Policy(
             low=arrays["low"],
@@ -190,7 +193,7 @@ def load_policy(folder: Path) -> Policy:
             deviation=arrays["deviation"],
             **options,
         )
-    except (KeyError, ValueError) as error:
+    except (LookupError, ValueError, TypeError) as error:
         raise DamagedDataError(
             f"{stored.path} does not hold the policy its card describes ({error}); delete it and "
             f"run `{command}`"

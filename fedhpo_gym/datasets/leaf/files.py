@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 from fedhpo_gym.datasets.leaf import manifest
 from fedhpo_gym.datasets.leaf.records import LeafData, UserSamples, merge
 from fedhpo_gym.datasets.reading import reading
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError, TooLargeError
 from fedhpo_gym.files import write_text
+from fedhpo_gym.limits import ENV_VAR, load_json, max_bytes, require_bytes
 
 # What LEAF's scripts leave behind, the last step first.
 STAGES = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",), ("",))
@@ -23,6 +24,9 @@ SHAKESPEARE_GAP = 79
 REPAIR = (
     "it must be json with `users`, `num_samples` and `user_data`. Run LEAF's preprocess.sh again"
 )
+VALUES_SHARE = 4
+"""How many times what may be read the values of a file may take: pixels are short words."""
+_PIECE = 1 << 20
 
 
 def find_files(folder: Path) -> list[Path]:
@@ -58,14 +62,14 @@ def read_file(path: Path) -> LeafData:
         DamagedDataError: it is no json, lacks a part, counts other samples than it holds, has a
             number that is none, or belongs to a folder of this package's own preprocessing and is
             not the file that was written there.
+        TooLargeError: unpacked and decoded, it is larger than may be read.
     """
+    max_bytes()  # a wrong variable is no damage
     with reading(path, REPAIR):
-        content = path.read_bytes()
-        parsed = json.loads(
-            gzip.decompress(content) if path.suffix == ".gz" else content, parse_constant=_refuse
-        )
+        require_bytes(path.stat().st_size, path)
+        parsed = load_json(_content(path), path, share=VALUES_SHARE, parse_constant=_refuse)
         data = _parse(parsed)
-    manifest.check_file(path, content, own=manifest.KEY in parsed)
+    manifest.check_file(path, path.read_bytes(), own=manifest.KEY in parsed)
     return data
 
 
@@ -117,6 +121,24 @@ def integer(value: Any) -> int:
     if type(value) is not int:
         raise InvalidArgumentError(f"an integer is needed, got {value!r}")
     return value
+
+
+def _content(path: Path) -> bytes:
+    """Return the text of a file, unpacked, which is measured before it is held in memory."""
+    if path.suffix != ".gz":
+        require_bytes(path.stat().st_size, path)
+        return path.read_bytes()
+    limit, size = max_bytes(), 0
+    with gzip.open(path) as handle:
+        while size <= limit and (piece := handle.read(_PIECE)):
+            size += len(piece)
+    if size > limit:
+        raise TooLargeError(
+            f"{path} holds more than the {limit:,} bytes that may be read; if it is genuine, set "
+            f"the environment variable `{ENV_VAR}` to a larger number"
+        )
+    with gzip.open(path) as handle:
+        return handle.read(size)
 
 
 def read_files(paths: Sequence[Path]) -> LeafData:

@@ -17,7 +17,7 @@ from fake_env import FakeEnv
 from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.rl.policy import Policy, load_policy, save_policy
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from pairs import arrays_of
+from pairs import arrays_of, stamped
 
 
 def make_policy(activation: str = "tanh", output: str = "clip", seed: int = 0) -> Policy:
@@ -147,7 +147,8 @@ def test_damaged_arrays_name_file_and_repair(
 )
 def test_a_damaged_card_is_refused(tmp_path: Path, entry: str, value: object, reason: str) -> None:
     card = save_policy(make_policy(), tmp_path)
-    card.write_text(json.dumps({**json.loads(card.read_text()), entry: value}))
+    changed = json.dumps({**json.loads(card.read_text()), entry: value}).encode()
+    card.write_bytes(stamped(changed))
     with pytest.raises(DamagedDataError, match=reason):
         load_policy(tmp_path)
 

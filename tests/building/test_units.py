@@ -1,0 +1,126 @@
+"""The results of a unit are those that were stored, or they are refused."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import DamagedDataError, TooLargeError
+from fedhpo_gym.limits import ENV_VAR
+from fedhpo_gym.seeding import stream
+
+pytest.importorskip("torch")
+
+from fedhpo_gym.building.sample import MOST_POINTS, SampleDesign
+from fedhpo_gym.building.units import ARRAYS, UnitShape, read_unit, write_unit
+from fedhpo_gym.tasks import get_task
+
+NAME = "points-3_5"
+SHAPE = UnitShape(3, (1, 4), (5, 3, 3))
+
+
+def made() -> dict[str, NDArray[Any]]:
+    return {
+        "metrics": np.linspace(0.0, 1.0, 3 * 2 * 45, dtype=np.float32).reshape(3, 2, 5, 3, 3),
+        "rounds": np.array([1, 4]),
+        "diverged_at": np.array([0, 4, 0]),
+        "hardware": np.array("a machine"),
+    }
+
+
+def test_a_unit_comes_back(tmp_path: Path) -> None:
+    write_unit(tmp_path, NAME, made())
+    found = read_unit(tmp_path, NAME, SHAPE)
+    for name, array in made().items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    write_unit(tmp_path, NAME, made())
+    path = tmp_path / f"{NAME}.npz"
+    content = path.read_bytes()
+    refused = 0
+    for bit in stream(0, "flips").choice(8 * len(content), 500, replace=False).tolist():
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bytes(changed))
+        try:
+            found = read_unit(tmp_path, NAME, SHAPE)
+        except DamagedDataError:
+            refused += 1
+        else:
+            assert all(np.array_equal(found[name], array) for name, array in made().items())
+    assert refused > 250
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("metrics", np.full((3, 2, 5, 3, 3), np.nan, np.float32)),
+        ("metrics", np.zeros((2, 2, 5, 3, 3), np.float32)),
+        ("metrics", np.zeros((3, 2, 5, 3, 3), np.int32)),
+        ("rounds", np.array([1, 5])),
+        ("rounds", np.array([1.0, 4.0])),
+        ("diverged_at", np.array([0, 5, 0])),
+        ("diverged_at", np.array([0, -1, 0])),
+        ("hardware", np.array(["a machine"])),
+        ("more", np.array(3)),
+    ],
+)
+def test_what_the_design_does_not_call_for_is_refused(
+    name: str, value: NDArray[Any], tmp_path: Path
+) -> None:
+    write_unit(tmp_path, NAME, {**made(), name: value})
+    with pytest.raises(DamagedDataError, match=r"is damaged.*delete it and run the same build"):
+        read_unit(tmp_path, NAME, SHAPE)
+
+
+def test_a_unit_under_another_name_is_refused(tmp_path: Path) -> None:
+    write_unit(tmp_path, NAME, made())
+    (tmp_path / f"{NAME}.npz").rename(tmp_path / "points-0_2.npz")
+    with pytest.raises(DamagedDataError, match="not that of the results of unit 'points-0_2'"):
+        read_unit(tmp_path, "points-0_2", SHAPE)
+
+
+def test_a_unit_without_a_digest_is_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / NAME, allow_pickle=False, **made())
+    assert set(read_unit(tmp_path, NAME, SHAPE)) == set(ARRAYS)
+
+
+def test_a_unit_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_unit(tmp_path, NAME, made())
+    monkeypatch.setenv(ENV_VAR, "1000")
+    with pytest.raises(TooLargeError, match="1,000 may be read"):
+        read_unit(tmp_path, NAME, SHAPE)
+
+
+@pytest.mark.parametrize(
+    "stem",
+    [
+        "points-",
+        "points-x",
+        "points-03",
+        "points-5_3",
+        "points-3-3",
+        "points-1_2_3",
+        "points-0_9999999999",
+        "points-0_5999-7000_12999",
+        f"points-{'9' * 100}",
+        f"points-0_{MOST_POINTS}",
+    ],
+)
+def test_a_name_stands_for_few_points_or_for_none(stem: str, tmp_path: Path) -> None:
+    design = SampleDesign(get_task("LR-CreditG"), 10, 6)
+    (tmp_path / f"{stem}.npz").touch()
+    tracemalloc.start()
+    assert design.finished(tmp_path) == {}
+    assert design.stored(tmp_path) == {stem: 0}
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
+    with pytest.raises(DamagedDataError, match="is damaged"):
+        design.read(tmp_path, stem, 0)
