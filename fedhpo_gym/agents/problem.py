@@ -56,7 +56,7 @@ def read_problem(env: gym.Env[Any, Any], seed: int) -> SearchProblem:
     """Return what an agent has to solve in an environment; the environment is not reset.
 
     Reads `action_space`, `search_space` and, where they are, `fidelity_space`, `vector_reward`,
-    `reward_space` and `describe`. Observations of round environments have `remaining_rounds`.
+    `reward_space`, `describe` and `step_kind`.
 
     Args:
         env: wrappers may hide any of these attributes behind their own.
@@ -76,15 +76,13 @@ def read_problem(env: gym.Env[Any, Any], seed: int) -> SearchProblem:
             "environment of this package, or make the agent's class with a SearchProblem."
         )
     fidelities = _attribute(env, "fidelity_space", ())
-    observed = env.observation_space
-    of_rounds = isinstance(observed, gym.spaces.Dict) and "remaining_rounds" in observed.spaces
     return SearchProblem(
         action_space=env.action_space,
         search_space=space,
         fidelities=SearchSpace(tuple(d for d in space.dimensions if d.name in fidelities)),
         seed=seed,
         objectives=_objectives(env),
-        process="round" if of_rounds else "trial",
+        process=_attribute(env, "step_kind", "trial"),
     )
 
 

@@ -157,7 +157,7 @@ class AgentConformance:
     def test_it_refuses_an_option_it_does_not_have(self) -> None:
         env = self.env()
         self.make(env)
-        with pytest.raises(InvalidArgumentError, match="no option 'nonsense'"):
+        with pytest.raises(InvalidArgumentError, match="no argument 'nonsense'"):
             make_agent(self.name, env, 0, **self.options(env), nonsense=1)
 
     def _registered(self) -> type[Agent]:

@@ -38,6 +38,8 @@ class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
         vector_reward: whether rewards are vectors.
     """
 
+    step_kind = "round"
+
     def __init__(
         self,
         *,

@@ -120,6 +120,8 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         return np.where(np.asarray(trials) < self._max_trials, least, np.minimum(least, 0.0))
 
     def _with_remaining(self, observation: Any, left: float) -> Any:
+        if "remaining_budget" in observation:  # of another such wrapper
+            left = min(left, float(observation["remaining_budget"][0]))
         return {**observation, "remaining_budget": np.array([left], dtype=np.float32)}
 
 

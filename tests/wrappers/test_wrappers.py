@@ -265,3 +265,11 @@ def test_a_step_after_the_end_is_refused() -> None:
 def test_rounds_and_trials_are_whole(budget: dict[str, float]) -> None:
     with pytest.raises(InvalidArgumentError, match="must be a positive whole number, got"):
         make_env(**budget)
+
+
+def test_of_two_budgets_the_closer_to_its_end_is_shown() -> None:
+    env = BudgetTermination(make_env(budget_trials=2), budget_trials=10)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    shown = [env.step(env.action_space.sample())[0]["remaining_budget"][0] for _ in range(2)]
+    assert shown == [0.5, 0.0]

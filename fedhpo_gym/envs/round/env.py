@@ -113,7 +113,10 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         instances: what an episode can start on.
         reward_space: bounds of the reward vector.
         vector_reward: whether rewards are vectors.
+        step_kind: "round"; a step of `TrialEnv` is a "trial".
     """
+
+    step_kind = "round"
 
     # Gymnasium declares it on instances, so it cannot be a ClassVar here.
     metadata: dict[str, Any] = {  # noqa: RUF012

@@ -65,8 +65,11 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     Attributes:
         setup: what is asked of whom.
+        step_kind: "trial"; a step of `RoundEnv` is a "round".
         reward_space: bounds of the reward vector.
     """
+
+    step_kind = "trial"
 
     # Gymnasium declares it on instances, so it cannot be a ClassVar here.
     metadata: dict[str, Any] = {  # noqa: RUF012
@@ -123,6 +126,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         frame = np.zeros((1, self._layout.size), dtype=np.float32)
         self._process = TrialProcess(setup, self._layout, frame)
         self._steps: list[tuple[Any, NDArray[np.float32], Numbers, float, int]] = []
+        self._trials: list[Trial] = []
         self._ready = False
 
     @property
@@ -158,14 +162,14 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     @property
     def trials(self) -> tuple[Trial, ...]:
         """The trials since reset."""
-        found = []
-        for number, (handle, action, numbers, elapsed_s, best) in enumerate(self._steps, start=1):
+        for handle, action, numbers, elapsed_s, best in self._steps[len(self._trials) :]:
+            number = len(self._trials) + 1
             configuration, fidelity = self._process.query_of(handle)
             values = self._process.named(numbers)
-            found.append(
+            self._trials.append(
                 Trial(number, configuration, fidelity, action.copy(), values, elapsed_s, best)
             )
-        return tuple(found)
+        return tuple(self._trials)
 
     def use_backend(self, name: str, **options: Any) -> None:
         """Exchange the backend; call `reset` before the next step.
@@ -185,7 +189,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """Forget all trials and set the simulated clock to zero."""
         super().reset(seed=seed, options=options)
         self._process.restart(np.array([0]))
-        self._steps = []
+        self._steps, self._trials = [], []
         self._ready = True
         if self.render_mode == "human":
             self.render()

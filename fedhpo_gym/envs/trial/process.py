@@ -15,6 +15,8 @@ from fedhpo_gym.envs.trial.setup import Query, TrialSetup
 from fedhpo_gym.envs.trial.sources import make_row_source
 
 Numbers = NDArray[np.float64]
+INFO_KEYS = ("configuration", "fidelity", "test", "diverged", "best_round")
+"""What infos of vector environments say on request."""
 PAST = ("elapsed_time", "trials", "incumbent_value")
 """Entries of an observation that depend on the past, besides the incumbent's action."""
 
@@ -185,7 +187,7 @@ class TrialProcess:
         """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries.
 
         Args:
-            names: of "configuration" and "fidelity", those to say, too.
+            names: of `INFO_KEYS`, those to say, too.
         """
         state = self.episodes
         values = self.values(state.numbers)
@@ -202,10 +204,11 @@ class TrialProcess:
             "incumbent": {"trial": state.best_trial},
         }
         if names:
-            info.update(self._asked(names))
+            said = {**self._asked(), **self._detailed()}
+            info.update({name: said[name] for name in names})
         return info
 
-    def _asked(self, names: tuple[str, ...]) -> dict[str, dict[str, NDArray[Any]]]:
+    def _asked(self) -> dict[str, Any]:
         silent = self.setup.decode(np.zeros(len(self.setup.search_space)))
         pairs = [
             silent if handle is None else self._source.query(handle)
@@ -213,9 +216,17 @@ class TrialProcess:
         ]
         columns = {
             "configuration": [configuration for configuration, _ in pairs],
-            "fidelity": [dict(vars(fidelity)) for _, fidelity in pairs],
+            "fidelity": [vars(fidelity) for _, fidelity in pairs],
         }
         return {
-            name: {key: np.array([row[key] for row in columns[name]]) for key in columns[name][0]}
-            for name in names
+            name: {key: np.array([row[key] for row in rows]) for key in rows[0]}
+            for name, rows in columns.items()
+        }
+
+    def _detailed(self) -> dict[str, Any]:
+        names, details = self.setup.task.metric_names, self._source.details()
+        return {
+            "test": {name: details[:, column] for column, name in enumerate(names)},
+            "diverged": details[:, len(names)] > 0,
+            "best_round": details[:, len(names) + 1 :].astype(np.int64),
         }

@@ -53,7 +53,8 @@ class TrialSetup:
 
     def __post_init__(self) -> None:
         """Check what is named."""
-        self.backend.check_fidelity(self.fixed)
+        # The legal values that those equal: costs and privacy follow them, as answers do.
+        object.__setattr__(self, "fixed", self.backend.check_fidelity(self.fixed))
         for name, value in self.fixed.items():
             self._fidelities[name].validate(value, "fidelity")
         self.objectives  # noqa: B018 - an unknown name is said now

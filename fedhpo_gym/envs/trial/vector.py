@@ -23,15 +23,12 @@ from fedhpo_gym.envs.batched.layout import Indices, Mask
 from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.envs.trial.make import make_trial_env
-from fedhpo_gym.envs.trial.process import TrialProcess
+from fedhpo_gym.envs.trial.process import INFO_KEYS, TrialProcess
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.typed import as_typed, shown
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
-
-INFO_KEYS = ("configuration", "fidelity")
-"""What infos of vector environments say on request."""
 
 
 @taking(TrialArguments)
@@ -49,7 +46,7 @@ def make_trial_vector_env(
         num_envs: N.
         autoreset_mode: "NextStep", "SameStep" or "Disabled"; see `BatchedVectorEnv`.
         copy: hand out copies of the observations; see `BatchedVectorEnv`.
-        info_keys: of "configuration" and "fidelity", what infos say, too: an array for every
+        info_keys: of `INFO_KEYS`, what infos say, too: an array for every metric,
             hyperparameter or fidelity dimension.
         arguments: see `TrialArguments`; all environments have the same.
 
@@ -138,6 +135,9 @@ class TrialVectorEnv(BatchedVectorEnv):
 
     def trial_info(self, index: int) -> dict[str, Any]:
         """Return what environment `index` alone would say in `info` about its last trial.
+
+        With autoreset "SameStep" the last trial of an episode is over by then: `info_keys` bring
+        all of it into `final_info`.
 
         Raises:
             InvalidArgumentError: there is no such environment, or no trial since its reset.
