@@ -192,7 +192,7 @@ def test_json_that_cannot_be_read_is_damage(text: bytes, tmp_path: Path) -> None
         Table(card)
     leaf = tmp_path / "x.json"
     leaf.write_bytes(text)
-    with pytest.raises(DamagedDataError, match="is no LEAF file"):
+    with pytest.raises(DamagedDataError, match=r"is damaged .*LEAF's preprocess"):
         read_file(leaf)
 
 
@@ -223,7 +223,7 @@ def test_a_cut_leaf_archive_is_damage(tmp_path: Path) -> None:
     whole = gzip.compress(json.dumps(list(range(9_999))).encode())
     for content in (whole[:-20], whole[:50] + b"\xff" * 50 + whole[100:]):
         path.write_bytes(content)
-        with pytest.raises(DamagedDataError, match="is no LEAF file"):
+        with pytest.raises(DamagedDataError, match=r"is damaged .*LEAF's preprocess"):
             read_file(path)
 
 

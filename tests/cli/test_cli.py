@@ -19,6 +19,7 @@ from fedhpo_gym.cli import BAD, ERROR, INTERRUPTED, main
 from fedhpo_gym.space.dimension import Dimension
 from fedhpo_gym.tasks import Task, get_task
 from made_up_table import write_made_up_table
+from pairs import stamped
 
 __all__ = ["fake_environments"]
 
@@ -224,9 +225,9 @@ def test_list_says_how_stored_variants_are_made(
     card = write_made_up_table(tmp_path)  # of a task that is not in the catalogue
     content = json.loads(card.read_text(encoding="utf-8"))
     renamed = {**content, **mine.to_card(), "name": "any-name"}
-    (tmp_path / "any-name.table.json").write_text(json.dumps(renamed), encoding="utf-8")
+    (tmp_path / "any-name.table.json").write_bytes(stamped(json.dumps(renamed).encode()))
     del content["task"]
-    (tmp_path / "older.table.json").write_text(json.dumps(content), encoding="utf-8")
+    (tmp_path / "older.table.json").write_bytes(stamped(json.dumps(content).encode()))
     names = ("LR-CreditG-fedavg", "any-name", "GNN-Cora-nbafl-epsilon10", "LR-MadeUp-fedavg")
     monkeypatch.setattr(listing, "list_tables", lambda: ("any-name", "older", *names[3:]))
     monkeypatch.setattr(listing, "list_surrogates", lambda: names[:3])

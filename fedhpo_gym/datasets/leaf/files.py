@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,14 +20,14 @@ from fedhpo_gym.limits import ENV_VAR, load_json, max_bytes, require_bytes
 STAGES = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",), ("",))
 PATTERNS = ("*.json", "*.json.gz")
 LEAF_FILE_USERS = 100
+VALUES_SHARE = 4
+"""How many times what may be read the values of a file may take: pixels are short words."""
+_PIECE = 1 << 20
 SHAKESPEARE_GAP = 79
 """Samples that LEAF's split of Shakespeare leaves out of a test part, but counts."""
 REPAIR = (
     "it must be json with `users`, `num_samples` and `user_data`. Run LEAF's preprocess.sh again"
 )
-VALUES_SHARE = 4
-"""How many times what may be read the values of a file may take: pixels are short words."""
-_PIECE = 1 << 20
 
 
 def find_files(folder: Path) -> list[Path]:
@@ -67,10 +68,26 @@ def read_file(path: Path) -> LeafData:
     max_bytes()  # a wrong variable is no damage
     with reading(path, REPAIR):
         require_bytes(path.stat().st_size, path)
-        parsed = load_json(_content(path), path, share=VALUES_SHARE, parse_constant=_refuse)
+        content = path.read_bytes()
+        text = _unpacked(path, content) if path.suffix == ".gz" else content
+        parsed = load_json(text, path, VALUES_SHARE, _refuse)
         data = _parse(parsed)
-    manifest.check_file(path, path.read_bytes(), own=manifest.KEY in parsed)
+    manifest.check_file(path, content, own=manifest.KEY in parsed)
     return data
+
+
+def _unpacked(path: Path, content: bytes) -> bytes:
+    """Return what gzip packed, which is measured before it is held in memory."""
+    limit, size = max_bytes(), 0
+    with gzip.open(io.BytesIO(content)) as handle:
+        while size <= limit and (piece := handle.read(_PIECE)):
+            size += len(piece)
+    if size > limit:
+        raise TooLargeError(
+            f"{path} holds more than the {limit:,} bytes that may be read; if it is genuine, set "
+            f"the environment variable `{ENV_VAR}` to a larger number"
+        )
+    return gzip.decompress(content)
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -121,24 +138,6 @@ def integer(value: Any) -> int:
     if type(value) is not int:
         raise InvalidArgumentError(f"an integer is needed, got {value!r}")
     return value
-
-
-def _content(path: Path) -> bytes:
-    """Return the text of a file, unpacked, which is measured before it is held in memory."""
-    if path.suffix != ".gz":
-        require_bytes(path.stat().st_size, path)
-        return path.read_bytes()
-    limit, size = max_bytes(), 0
-    with gzip.open(path) as handle:
-        while size <= limit and (piece := handle.read(_PIECE)):
-            size += len(piece)
-    if size > limit:
-        raise TooLargeError(
-            f"{path} holds more than the {limit:,} bytes that may be read; if it is genuine, set "
-            f"the environment variable `{ENV_VAR}` to a larger number"
-        )
-    with gzip.open(path) as handle:
-        return handle.read(size)
 
 
 def read_files(paths: Sequence[Path]) -> LeafData:
