@@ -109,7 +109,7 @@ def _add_run(commands: Commands) -> None:
         help="tabular, surrogate or raw; by default the first of the former two with numbers",
     )  # fmt: skip
     sub.add_argument(
-        "--fidelity", nargs="+", default=[], metavar="NAME=VALUE",
+        "--fidelity", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
         help="fidelity of every trial; full by default, `NAME=free` leaves it to the agent",
     )  # fmt: skip
     sub.add_argument("--budget-s", type=float, metavar="X", help="simulated seconds of a run")

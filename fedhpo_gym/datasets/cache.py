@@ -41,7 +41,9 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise missing_dependency("this", f"the module {module!r}", extra) from error
+        raise missing_dependency(
+            "reading this data set", f"the module {module!r}", extra
+        ) from error
 
 
 def make_folder(folder: Path) -> None:

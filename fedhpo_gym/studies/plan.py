@@ -121,6 +121,12 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
     if backend is not None:
         kwargs["backend"] = getattr(backend, "name", backend)
     free = {} if kind.fidelity is None else {kind.fidelity: FREE}
+    for name in free:
+        if request.fidelity.get(name, FREE) != FREE:
+            raise InvalidArgumentError(
+                f"`--fidelity` must leave {name!r} to {agent!r}, which chooses it, got "
+                f"{name}={request.fidelity[name]}"
+            )
     if fidelity := fixed_fidelity(space, {**request.fidelity, **free}):
         kwargs["fidelity"] = fidelity
     if free and {*space.names} - {*fidelity} != {*free}:

@@ -59,7 +59,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         self._weights: NDArray[np.float64] = np.zeros(len(names))
         for name, constraint in _checked(constraints).items():
             if name not in names:
-                raise unknown_name("constraint", name, names)
+                raise unknown_name("constraint on the chosen `objectives`", name, names)
             index = names.index(name)
             limit, weight = _limit_and_weight(name, constraint)
             self._limits[index] = objectives[index].limit_error(limit)

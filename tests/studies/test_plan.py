@@ -1,0 +1,24 @@
+"""What a study runs, from what the command line asks."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedhpo_gym.cli import make_parser
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.studies.plan import Request, make_plans
+
+ID = "FedHPO-LR-BreastCancer-v0"
+
+
+def test_every_fidelity_that_is_named_counts() -> None:
+    words = ["run", ID, "--agent", "random", "--fidelity", "round=100", "--fidelity"]
+    options = make_parser().parse_args([*words, "client_sample_rate=0.2"])
+    assert options.fidelity == ["round=100", "client_sample_rate=0.2"]
+
+
+def test_a_fidelity_that_the_agent_chooses_cannot_be_fixed() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"leave 'round' to 'hyperband'.*round=500"):
+        make_plans(Request([ID], ["hyperband"], seeds=1, fidelity={"round": 500}))
+    [plan] = make_plans(Request([ID], ["hyperband"], seeds=1, fidelity={"round": "free"}))
+    assert plan.kwargs["fidelity"] == {"client_sample_rate": 1.0}
