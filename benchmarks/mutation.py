@@ -37,12 +37,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Folders of the package, and the tests of each."""
-ELSEWHERE = (
-    "tests/wrappers",
-    "tests/backends",
-    "tests/agents/test_laws.py",
-    "tests/cli/test_cli.py",
-)
+ELSEWHERE = ("tests/envs/trial", "tests/wrappers", "tests/backends")
 """Tests of what stands on the parts."""
 SLACK, LEAST_S = 4.0, 30.0
 """Tests hang that take so many times what they take without a mutant, and so many seconds."""
