@@ -17,10 +17,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import measuring
-
-CHECKOUT = Path(__file__).resolve().parents[1]
-sys.path += [str(CHECKOUT / "tests" / "support")]
-
 from attacks.calls import bad_calls
 from attacks.files import KINDS as FILES
 from attacks.files import PAIRS
@@ -32,8 +28,11 @@ from attacks.users import users
 from attacks.verdicts import KINDS, Tally
 from attacks.writers import beside, kills, two_writers
 
+CHECKOUT = Path(__file__).resolve().parents[1]
+sys.path.append(str(CHECKOUT / "tests" / "support"))  # its made-up table is attacked, too
+
 Job = Callable[..., list[Tally]]
-MEMORY = Path("/dev/shm")
+MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it have names that nobody can foresee
 """Files are kept in memory where the system allows: the disk is not what is tested."""
 HEADER = (
     "attack", "tried", "as before", "documented error", "undocumented", "silent", "lost", "hung",
@@ -70,7 +69,9 @@ def _forge(kind: int, count: int, seed: int, room: Path) -> list[Tally]:
     return [forge(FILES[kind], kind, count, seed, room)]
 
 
-def attack(scale: float, seed: int, workers: int, steps: int) -> tuple[list[Tally], list[list[str]]]:
+def attack(
+    scale: float, seed: int, workers: int, steps: int
+) -> tuple[list[Tally], list[list[str]]]:
     """Do everything; return the tallies, and the rows of the table of the soak."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         todo = jobs(scale, seed, Path(folder))
@@ -111,7 +112,7 @@ def sections(tallies: Sequence[Tally], soaks: Sequence[Sequence[str]], seed: int
         "## Soak",
         "Before and after the steps, once the caches are warm: resident memory in MB, open files, "
         "threads.",
-        measuring.table(("environment", "steps", "memory", "files", "threads"), soaks),
+        measuring.table(("environment", "steps", "memory, MB", "open files", "threads"), soaks),
         "## Faults",
         "\n".join(lines) or "None.",
     ]

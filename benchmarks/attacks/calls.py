@@ -68,10 +68,8 @@ def _made_vector(num_envs: Any = 2, **arguments: Any) -> None:
 
 @cache
 def _env(env_id: str) -> Any:
-    env = gym.make(env_id, disable_env_checker=True, budget_trials=10**6) if env_id == TRIAL else (
-        gym.make(env_id, disable_env_checker=True, horizon=10, rounds_per_step=1)
-    )  # fmt: skip
-    return env
+    long = {"budget_trials": 10**6} if env_id == TRIAL else {"horizon": 10, "rounds_per_step": 1}
+    return gym.make(env_id, disable_env_checker=True, **long)
 
 
 def _step(env_id: str) -> Callable[[Any], None]:

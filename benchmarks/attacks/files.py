@@ -26,7 +26,6 @@ from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.leaf import LeafData, UserSamples, read_files, write_files
 from fedhpo_gym.datasets.records import Dataset
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.studies import pieces
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 from fedhpo_gym.surrogates.surrogate import Surrogate
@@ -277,8 +276,18 @@ KINDS = (
     Kind("LEAF json", _leaf_folder("x", leaf(3)), _read_leaf, False),
     Kind("FEMNIST json.gz", _leaf_folder("femnist", leaf(784)), _source("FEMNIST"), False),
     Kind("Twitter json", _leaf_folder("sent140", _tweets()), _source("Twitter"), False),
-    Kind("Shakespeare json", _leaf_folder("shakespeare", leaf(80, True)), _source("Shakespeare"), False),
-    Kind("Netflix text", _texts({"netflix/combined_data_1.txt": _STARS}), _source("FedNetflix"), False),
+    Kind(
+        "Shakespeare json",
+        _leaf_folder("shakespeare", leaf(80, True)),
+        _source("Shakespeare"),
+        False,
+    ),
+    Kind(
+        "Netflix text",
+        _texts({"netflix/combined_data_1.txt": _STARS}),
+        _source("FedNetflix"),
+        False,
+    ),
     Kind("CoLA text", _texts(_COLA), _sentences("CoLA"), False),
     Kind("SST-2 text", _texts(_SST | {"test.tsv": _SST["dev.tsv"]}), _sentences("SST2"), False),
 )
