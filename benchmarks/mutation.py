@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain, zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -43,6 +45,9 @@ SLACK, LEAST_S = 4.0, 30.0
 """Tests hang that take so many times what they take without a mutant, and so many seconds."""
 
 
+Drawn = Mapping[str, Sequence[tuple[Mutant, str]]]
+
+
 def sources(part: str) -> list[str]:
     """Return the modules of a part, from the top of the checkout."""
     found = (CHECKOUT / "fedhpo_gym" / part).rglob("*.py")
@@ -66,26 +71,33 @@ def draw(part: str, count: int, seed: int) -> list[tuple[Mutant, str]]:
     return drawn
 
 
-def tried(part: str, count: int, seed: int, copy: Copy, journal: Path) -> list[dict[str, Any]]:
-    """Return what became of each mutant of a part; what the journal knows is not tried again."""
-    own = PARTS[part]
-    stages = [own, tuple(tests for tests in ELSEWHERE if tests not in own)]
+def tried(drawn: Drawn, copy: Copy, journal: Path, minutes: float) -> list[dict[str, Any]]:
+    """Return what became of each mutant, the first of every part before the second of any.
+
+    Args:
+        drawn: mutants by part, with the changed modules.
+        copy: where they are tried.
+        journal: outcomes of a run that ended; what it knows is not tried again.
+        minutes: nothing is tried any more after so long.
+    """
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
     known = {(e["path"], e["before"], e["after"]): e for e in map(json.loads, lines)}
-    results, limits = [], list[float]()
-    for mutant, changed in measuring.in_fresh_process(draw, part, count, seed)[0]:
-        before, after = changed_lines((CHECKOUT / mutant.path).read_text(encoding="utf-8"), changed)
-        key = (mutant.path, before, after)
-        if key not in known:
-            limits = limits or [limit_of(copy, tests) for tests in stages]
-            outcome = copy.run_changed(mutant, changed, stages, limits)
-            known[key] = dict(zip(("path", "before", "after"), key, strict=True)) | {
-                "part": part,
-                "outcome": outcome,
-            }
+    results, end = [], time.monotonic() + 60.0 * minutes
+    rows = zip_longest(*([(part, *one) for one in mutants] for part, mutants in drawn.items()))
+    for part, mutant, changed in filter(None, chain.from_iterable(rows)):
+        path = copy.folder / mutant.path
+        key = (mutant.path, *changed_lines(path.read_text(encoding="utf-8"), changed))
+        if key not in known and time.monotonic() < end:
+            stages = [PARTS[part], tuple(t for t in ELSEWHERE if t not in PARTS[part])]
+            outcome = copy.run_changed(mutant, changed, stages, [limit_of(copy, t) for t in stages])
+            said = zip(
+                ("path", "before", "after", "part", "outcome"), (*key, part, outcome), strict=True
+            )
+            known[key] = dict(said)
             with journal.open("a", encoding="utf-8") as handle:
                 handle.write(json.dumps(known[key]) + "\n")
-        results.append(known[key])
+        if key in known:
+            results.append(known[key])
     return results
 
 
@@ -147,21 +159,22 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser.add_argument(
         "--journal", type=Path, help="file of outcomes: an ended run goes on from it"
     )
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin none later")
     arguments = parser.parse_args(argv)
     load = measuring.load_average()
     os.environ.update(OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
     share = -(-arguments.sample // len(PARTS))
     with tempfile.TemporaryDirectory() as folder:
-        journal = arguments.journal or Path(folder) / "journal.jsonl"
         copy = Copy(CHECKOUT, Path(folder) / "copy")
-        results = [
-            result
+        drawn = {
+            part: measuring.in_fresh_process(draw, part, share, arguments.seed)[0]
             for part in arguments.parts
-            for result in tried(part, share, arguments.seed, copy, journal)
-        ]
+        }
+        journal = arguments.journal or Path(folder) / "journal.jsonl"
+        results = tried(drawn, copy, journal, arguments.minutes)
     text = (
-        f"{share} mutants per part, drawn with seed {arguments.seed} among all that cosmic-ray's "
-        "operators make and that change what runs. The score is the share of the mutants that are "
+        f"{len(results)} mutants, at most {share} per part, drawn with seed {arguments.seed} among "
+        "all that cosmic-ray's operators make and that change what runs. The score is the share of the mutants that are "
         "not equivalent at which a fast test fails or hangs."
     )
     command = ["python", "benchmarks/mutation.py"]

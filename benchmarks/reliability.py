@@ -110,8 +110,7 @@ def sections(tallies: Sequence[Tally], soaks: Sequence[Sequence[str]], seed: int
         "silent: numbers that are not finite, labels that are none.",
         measuring.table(HEADER, [*map(row, tallies), row(total(tallies))]),
         "## Soak",
-        "Before and after the steps, once the caches are warm: resident memory in MB, open files, "
-        "threads.",
+        "Before and after the steps, once the caches are warm.",
         measuring.table(("environment", "steps", "memory, MB", "open files", "threads"), soaks),
         "## Faults",
         "\n".join(lines) or "None.",

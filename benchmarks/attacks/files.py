@@ -8,6 +8,8 @@ changed value is a value; `claims` keeps what the format itself makes checkable.
 from __future__ import annotations
 
 import gzip
+import importlib
+import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -20,12 +22,12 @@ import numpy as np
 from fedhpo_gym.agents.rl.policy import Policy, load_policy, save_policy
 from fedhpo_gym.analysis.files import read_record
 from fedhpo_gym.archive import write_archive
-from fedhpo_gym.building.workers import read_unit
 from fedhpo_gym.datasets import SOURCES, cache
 from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.leaf import LeafData, UserSamples, read_files, write_files
 from fedhpo_gym.datasets.records import Dataset
 from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.files import new_file
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 from fedhpo_gym.surrogates.surrogate import Surrogate
@@ -83,7 +85,9 @@ def _embedded(name: str, kind: str) -> Callable[[Path], None]:
         card = json.loads(path.read_text(encoding="utf-8"))
         with np.load(path.with_name(card.get("arrays", f"{name}.{kind}.npz"))) as archive:
             arrays = {key: archive[key] for key in archive.files}
-        said = {k: v for k, v in card.items() if k not in ("arrays", "sha256", "bytes", "digest")}
+        said = {
+            k: v for k, v in card.items() if k not in ("arrays", "sha256", "bytes", "card_sha256")
+        }
         write_archive(folder, f"{name}.{kind}", said, arrays)
 
     return make
@@ -140,24 +144,39 @@ def _read_record(folder: Path) -> Any:
 
 def make_part(folder: Path, number: int = 1) -> None:
     """Store a unit as builds do, without training it."""
-    from fedhpo_gym.building import workers
-
-    store = getattr(workers, "write_unit", None)
     arrays = {
         "metrics": np.full((4, 3, 2, 3, 3), number, np.float32),
         "rounds": np.arange(1, 4),
         "diverged_at": np.zeros(4, np.int64),
         "hardware": np.array("made up"),
     }
-    if store is not None:
-        store(folder, "unit", arrays)
+    write = getattr(_units(), "write_unit", None)
+    if write is not None:
+        write(folder, "unit", arrays)
         return
-    with workers.new_file(folder / "unit.npz") as handle:
+    with new_file(folder / "unit.npz") as handle:
         np.savez(handle, **arrays)
 
 
+def read_part(folder: Path) -> dict[str, Any]:
+    """Return the arrays of the unit that `make_part` stores."""
+    units = _units()
+    shape = getattr(units, "UnitShape", None)
+    more = () if shape is None else (shape(4, (1, 2, 3), (2, 3, 3)),)
+    found: dict[str, Any] = units.read_unit(folder, "unit", *more)
+    return found
+
+
+def _units() -> Any:
+    """Return the module that stores units, `building.units` where there is one."""
+    name = "fedhpo_gym.building.units"
+    return importlib.import_module(
+        name if importlib.util.find_spec(name) else "fedhpo_gym.building.workers"
+    )
+
+
 def _read_part(folder: Path) -> Any:
-    return {k: np.asarray(v).tobytes() for k, v in read_unit(folder, "unit").items()}
+    return {k: np.asarray(v).tobytes() for k, v in read_part(folder).items()}
 
 
 def _arrays(folder: Path) -> None:

@@ -49,11 +49,13 @@ class Tally:
 
 def judged(attempt: Callable[[], str]) -> tuple[str, str]:
     """Return the verdict of an attempt, which returns one or raises, and what was said."""
+    from gymnasium.error import Error  # what gymnasium itself refuses, such as a seed of "x"
+
     from fedhpo_gym.errors import FedHPOError
 
     try:
         return attempt(), ""
-    except FedHPOError as error:
+    except (FedHPOError, Error) as error:
         return "documented", repr(error)
     except MemoryError as error:
         return "memory", _where(error)

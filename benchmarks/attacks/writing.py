@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from attacks.files import leaf, make_part, make_record, policy
+from attacks.files import leaf, make_part, make_record, policy, read_part
 from fedhpo_gym.agents.rl.policy import load_policy, save_policy
 from fedhpo_gym.analysis.files import read_record, write_record
 from fedhpo_gym.analysis.records import RunRecord
-from fedhpo_gym.building.workers import read_unit
 from fedhpo_gym.cli import main
 from fedhpo_gym.datasets import cache as data_cache
 from fedhpo_gym.datasets import download
@@ -92,7 +91,7 @@ def _read_record(folder: Path) -> int:
 
 
 def _read_part(folder: Path) -> int:
-    unit = read_unit(folder, "unit")
+    unit = read_part(folder)
     number = int(unit["metrics"].flat[0])
     return _whole(number, bool((unit["metrics"] == number).all()))
 
