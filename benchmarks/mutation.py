@@ -174,8 +174,8 @@ def main(argv: Sequence[str] | None = None) -> str:
         results = tried(drawn, copy, journal, arguments.minutes)
     text = (
         f"{len(results)} mutants, at most {share} per part, drawn with seed {arguments.seed} among "
-        "all that cosmic-ray's operators make and that change what runs. The score is the share of the mutants that are "
-        "not equivalent at which a fast test fails or hangs."
+        "all that cosmic-ray's operators make and that change what runs. The score is the share of "
+        "the mutants that are not equivalent at which a fast test fails or hangs."
     )
     command = ["python", "benchmarks/mutation.py"]
     command += [f"--sample {arguments.sample} --seed {arguments.seed}"]

@@ -228,7 +228,7 @@ def _source(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
         os.environ[cache.ENV_VAR] = str(folder)
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-        source = SOURCES[name]
+        source = replace(SOURCES[name], num_rows=None)  # ours are smaller
         dataset = source.read()
         source.check(dataset)
         return claims(dataset, source)

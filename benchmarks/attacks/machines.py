@@ -62,7 +62,6 @@ def _attempt(tally: Tally, writer: Writer, state: str, index: int, rng: object) 
         else:
             options = ["mount", "-o", "remount,ro", str(small)]
             subprocess.run(options, capture_output=True, check=True)
-        fresh = [] if writer.overwrites else ["out"]
         kind, said = judged(lambda: _written(writer, folder))
         if said.startswith(("OSError", "PermissionError", "IsADirectoryError")):
             kind = "documented"  # what the system says, and the command line shows in one line
@@ -71,7 +70,7 @@ def _attempt(tally: Tally, writer: Writer, state: str, index: int, rng: object) 
         if left and state == "full":
             tally.add("lost", index, f"left over: {left[:3]}")
         kind, said = judged(lambda: "fine" if writer.read(folder) in (1, 2) else "lost")
-        tally.add("fine" if kind == "fine" or fresh else "lost", index, said)
+        tally.add("fine" if kind == "fine" or not writer.overwrites else "lost", index, said)
 
 
 def _written(writer: Writer, folder: Path) -> str:

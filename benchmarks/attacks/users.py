@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attacks.verdicts import Tally, judged
-from attacks.writing import _download, _read_download
+from attacks.writing import fetched, read_fetched
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.files import write_text
 
@@ -57,6 +57,6 @@ def _both(home: Path) -> str:
         return {"x": np.arange(20_000.0)}
 
     found = cache.derived("shared", [home / "source"], make, "x")
-    _download(home, 1)
-    whole = bool((found["x"] == np.arange(20_000.0)).all()) and _read_download(home) == 1
+    fetched(home)
+    whole = bool((found["x"] == np.arange(20_000.0)).all()) and read_fetched(home) == 1
     return "fine" if whole else "silent"

@@ -18,16 +18,16 @@ from fedhpo_gym.seeding import stream
 
 LONGEST_S = 0.05
 WATCHED_S = 0.3
-REPLACING = tuple(w for w in WRITERS if w.overwrites and w.name != "download")
-"""A download is replaced only after its user has deleted it."""
+REPLACING = tuple(writer for writer in WRITERS if writer.overwrites)
 
 
 def kills(count: int, seed: int, room: Path) -> list[Tally]:
     """Kill every writer at random moments: what was there stays, or what is new is whole."""
-    return [_killed(i, writer, count, seed, room) for i, writer in enumerate(WRITERS)]
+    return [killed(i, writer, count, seed, room) for i, writer in enumerate(WRITERS)]
 
 
-def _killed(number: int, writer: Writer, count: int, seed: int, room: Path) -> Tally:
+def killed(number: int, writer: Writer, count: int, seed: int, room: Path) -> Tally:
+    """Kill one writer at random moments, in new folders and where something is."""
     tally = Tally(f"killed: {writer.name}")
     for index in range(count):
         rng = stream(seed, "kills", number, index)
@@ -98,7 +98,7 @@ def _started(work: Callable[[], object]) -> int:
 
 def two_writers(count: int, room: Path) -> list[Tally]:
     """Let two processes write one thing over and over: none fails, and one whole write is left."""
-    return [_together(writer, count, room) for writer in WRITERS if writer.overwrites]
+    return [_together(writer, count, room) for writer in REPLACING]
 
 
 def _together(writer: Writer, count: int, room: Path) -> Tally:

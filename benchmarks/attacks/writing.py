@@ -147,17 +147,16 @@ class _Answer(io.BytesIO):
         self.headers = {"Content-Length": str(len(content))}
 
 
-def _download(folder: Path, number: int) -> None:
+def fetched(folder: Path, _number: int = 1) -> None:
+    """Download a file, from a server that always answers, unless it is there."""
     content = json.dumps(list(range(9000))).encode()
     download.open_url = lambda _url: _Answer(content)  # type: ignore[assignment]
-    target = folder / "data" / "file"
-    if number == 2 and target.exists():
-        target.unlink()
-    download.fetch("https://example.org/file", target, None, REPAIR)
+    download.fetch("https://example.org/file", folder / "data" / "file", None, REPAIR)
 
 
-def _read_download(folder: Path) -> int:
-    _download(folder, 1)
+def read_fetched(folder: Path) -> int:
+    """Return 1 if the file that `fetched` leaves is whole."""
+    fetched(folder)
     return _whole(1, json.loads((folder / "data" / "file").read_bytes()) == list(range(9000)))
 
 
@@ -173,5 +172,5 @@ WRITERS = (
     Writer("report", _report, _read_report, _named("report.html")),
     Writer("piece of a study", _piece, _read_piece, _named("a.json")),
     Writer("derived arrays", _derived, _read_derived, _named("cache")),
-    Writer("download", _download, _read_download, _named("data/file")),
+    Writer("download", fetched, read_fetched, _named("data/file"), overwrites=False),
 )
