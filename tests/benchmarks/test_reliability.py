@@ -90,6 +90,7 @@ def test_a_case_that_takes_too_much_memory_is_told() -> None:
 
 def test_only_errors_of_this_package_are_documented() -> None:
     from attacks.verdicts import judged
+
     from fedhpo_gym.errors import DamagedDataError
 
     def damaged() -> str:
