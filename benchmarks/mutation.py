@@ -32,9 +32,9 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "systems": ("tests/systems",),
         "space": ("tests/space",),
         "tables": ("tests/tables",),
-        "envs/trial": ("tests/envs/trial",),
+        "envs/trial": ("tests/envs/trial", "tests/envs/test_rendering.py"),
         "envs/batched": ("tests/envs/trial", "tests/envs/round/test_vector.py"),
-        "envs/round": ("tests/envs/round",),
+        "envs/round": ("tests/envs/round", "tests/envs/test_rendering.py"),
         "fl/algorithms": ("tests/fl/test_algorithms.py",),
     }
 )

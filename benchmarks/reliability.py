@@ -106,8 +106,8 @@ def sections(tallies: Sequence[Tally], soaks: Sequence[Sequence[str]], seed: int
     ]
     return [
         f"Seed {seed}. Files of this package must answer bit for bit as before, or not at all. "
-        "Files in other people's formats carry no checksum: there, only what the format itself shows "
-        "counts as silent, such as numbers that are not finite and labels that are none.",
+        "Files in other people's formats carry no checksum: there, only what the format itself "
+        "shows counts as silent, such as numbers that are not finite and labels that are none.",
         measuring.table(HEADER, [*map(row, tallies), row(total(tallies))]),
         "## Soak",
         "Before and after the steps, once the caches are warm.",
