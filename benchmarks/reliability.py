@@ -57,7 +57,7 @@ def jobs(scale: float, seed: int, room: Path) -> list[tuple[Job, tuple[object, .
     made.append((beside, (some(20, 1), room)))
     made.append((full_disks, (some(10, 1), seed)))
     made.append((interrupts, (some(30, 1), seed, room)))
-    made.append((users, (64 if scale == 1 else 8, room)))
+    made.append((users, (64 if scale else 8, room)))
     return made
 
 
