@@ -238,7 +238,11 @@ def _source(name: str) -> Callable[[Path], Any]:
 
 def _sentences(name: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        parts = SOURCES[name].split(folder)  # type: ignore[attr-defined]
+        lines = _COLA if name == "CoLA" else _SST
+        header = int(name != "CoLA")
+        sizes = {file: text.count("\n") - header for file, text in lines.items()}
+        source: Any = replace(SOURCES[name], sizes=sizes)  # type: ignore[call-arg]
+        parts = source.split(folder)
         return all(isinstance(label, int) for rows in parts.values() for _, label in rows)
 
     return read
@@ -267,7 +271,10 @@ _COLA = {
     "in_domain_dev.tsv": "gj04\t0\t*\tbad\n" * 9,
     "out_of_domain_dev.tsv": "m_02\t1\t\tfilm\n" * 9,
 }
-_SST = {f"{part}.tsv": "sentence\tlabel\n" + "a film\t1\nbad\t0\n" * 9 for part in ("train", "dev")}
+_SST = {
+    f"{part}.tsv": "sentence\tlabel\n" + "a film\t1\nbad\t0\n" * 9
+    for part in ("train", "dev", "test")
+}
 _STARS = (
     "1:\n"
     + "".join(f"{user},{user % 5 + 1},2005-09-06\n" for user in range(30))
@@ -308,7 +315,7 @@ KINDS = (
         False,
     ),
     Kind("CoLA text", _texts(_COLA), _sentences("CoLA"), False),
-    Kind("SST-2 text", _texts(_SST | {"test.tsv": _SST["dev.tsv"]}), _sentences("SST2"), False),
+    Kind("SST-2 text", _texts(_SST), _sentences("SST2"), False),
 )
 PAIRS = KINDS[:6]
 """Kinds that are a card and arrays."""

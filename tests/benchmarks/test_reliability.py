@@ -18,8 +18,6 @@ pytest.importorskip("sklearn")
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 OPEN = (
     *("damaged files: table", "damaged files: sample", "damaged files: surrogate"),
-    *("damaged files: run record", "damaged files: derived arrays", "damaged files: FEMNIST"),
-    *("damaged files: Shakespeare", "damaged files: CoLA", "damaged files: SST-2"),
     *("forged pairs", "bad calls"),
 )
 """Rows that still have faults; what is repaired leaves this list."""
