@@ -6,7 +6,7 @@ sampling actions uniformly is random search with the right prior.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
@@ -29,13 +29,18 @@ class SearchSpace:
         dimensions: The dimensions; action coordinates and grid axes follow their order.
 
     Raises:
-        InvalidArgumentError: Two dimensions share a name.
+        InvalidArgumentError: Something is no dimension, or two dimensions share a name.
     """
 
     dimensions: tuple[Dimension, ...]
 
     def __post_init__(self) -> None:
-        """Check that no name repeats."""
+        """Check that all are dimensions, and that no name repeats."""
+        given: object = self.dimensions
+        if not isinstance(given, Iterable) or not all(isinstance(d, Dimension) for d in given):
+            raise InvalidArgumentError(
+                f"`dimensions` must hold dimensions only, got {given!r:.80}."
+            )
         object.__setattr__(self, "dimensions", tuple(self.dimensions))
         if len(set(self.names)) != len(self.dimensions):
             raise InvalidArgumentError(
@@ -261,11 +266,16 @@ class SearchSpace:
         Raises:
             InvalidArgumentError: The data has no or wrong fields.
         """
-        if set(data) != {"dimensions"}:
+        if not isinstance(data, Mapping) or set(data) != {"dimensions"}:
             raise InvalidArgumentError(
-                f"`data` must have the one key 'dimensions', got {sorted(data)}."
+                f"`data` must have the one key 'dimensions', got {data!r:.80}."
             )
-        return cls(tuple(_dimension(record) for record in data["dimensions"]))
+        records = data["dimensions"]
+        if not isinstance(records, Sequence) or not all(isinstance(r, Mapping) for r in records):
+            raise InvalidArgumentError(
+                f"`dimensions` must be a list of objects, got {records!r:.80}."
+            )
+        return cls(tuple(_dimension(record) for record in records))
 
     def _actions(self, action: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
         array = as_reals("action", action).astype(np.float64, copy=False)

@@ -60,8 +60,13 @@ def get_task(name: str) -> Task:
     Without a version, it is the newest.
 
     Raises:
+        InvalidArgumentError: `name` is no string.
         UnknownNameError: no such task, or no such version.
     """
+    if not isinstance(name, str):
+        raise InvalidArgumentError(
+            f"`name` must be a string such as 'LR-CreditG', got {name!r:.80}"
+        )
     short = name.removeprefix("MO-").removeprefix("FedHPO-").removeprefix("DAC-")
     if short in TASKS:
         return TASKS[short]

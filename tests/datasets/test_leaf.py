@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,6 +210,13 @@ def test_a_split_by_user_loses_nothing(fraction: float, seed: int) -> None:
     assert {**train.users, **test.users} == data.users
     assert not train.users.keys() & test.users.keys()
     assert {**(train.hierarchies or {}), **(test.hierarchies or {})} == data.hierarchies
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Options)])
+@pytest.mark.parametrize("value", ["x", [1], np.zeros(2), {}, 2 + 3j])
+def test_an_option_of_another_type_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"`{name}` must be"):
+        Options(**{name: value})
 
 
 def test_seeds_decide_and_nothing_else() -> None:

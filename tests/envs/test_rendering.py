@@ -11,7 +11,10 @@ import pytest
 
 from fedhpo_gym.envs.round.drawing import Drawing
 from fedhpo_gym.envs.round.env import Point
+from fedhpo_gym.envs.trial.drawing import plot_trials
+from fedhpo_gym.envs.trial.history import Trial
 from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.testing import make_env
 
 pytest.importorskip("matplotlib")
@@ -19,6 +22,21 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 plt = pytest.importorskip("matplotlib.pyplot", reason="the extra `plot` is not installed")
+
+
+def trial(number: int, value: float, incumbent: int) -> Trial:
+    values = {"val_loss": value}
+    return Trial(number, {}, Fidelity(1, 1.0), np.zeros(1, np.float32), values, number, incumbent)
+
+
+@pytest.mark.parametrize(("worst", "scale"), [(2.0, "linear"), (21.0, "log")])
+def test_the_incumbent_is_drawn_over_time_on_a_fitting_scale(worst: float, scale: str) -> None:
+    trials = [trial(1, worst, 1), trial(2, 1.5, 2), trial(3, 1.0, 3)]
+    figure = Figure()
+    plot_trials(figure, trials, "x", "val_loss")
+    (axes,) = figure.axes
+    assert axes.lines[0].get_ydata().tolist() == [worst, 1.5, 1.0]
+    assert axes.get_yscale() == scale
 
 
 @pytest.fixture

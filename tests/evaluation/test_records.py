@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.evaluation.metrics import CLASSIFICATION
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluation, Fidelity
 
 
@@ -30,6 +31,10 @@ def make(**changes: Any) -> Evaluation:
 def test_axes() -> None:
     assert SPLITS == ("train", "val", "test")
     assert METRICS == ("loss", "accuracy", "f1")
+
+
+def test_the_worst_value_is_the_bound_on_the_bad_side() -> None:
+    assert [metric.worst for metric in CLASSIFICATION] == [10.0, 0.0, 0.0]
 
 
 def test_clients_takes_one_split_and_metric() -> None:

@@ -420,3 +420,15 @@ def test_json_and_pickle_round_trips() -> None:
 def test_from_dict_refuses_wrong_fields(data: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         SearchSpace.from_dict(data)
+
+
+@pytest.mark.parametrize("value", [0, "1", [[]], None, [1.9]])
+def test_what_is_no_dimension_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="`dimensions` must hold dimensions only"):
+        SearchSpace(value)
+
+
+@pytest.mark.parametrize("data", [1.9, None, [], {"dimensions": 1}, {"dimensions": ["x"]}])
+def test_data_that_is_no_space_is_refused(data: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="`d"):
+        SearchSpace.from_dict(data)

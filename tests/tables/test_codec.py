@@ -35,6 +35,11 @@ def test_every_accuracy_code_comes_back_exactly(num_samples: int) -> None:
     assert values[-1] == 1.0
 
 
+def test_a_client_without_samples_has_no_hits() -> None:
+    values = codec.decode("accuracy", np.zeros(2, np.uint8), np.array([0, 5]))
+    assert values.tolist() == [0.0, 0.0]
+
+
 def test_every_f1_code_comes_back() -> None:
     codes = np.arange(codec.F1_STEPS + 1, dtype=np.uint8)
     values = codec.decode("f1", codes, ONE)

@@ -379,3 +379,9 @@ def test_what_a_card_says_leads_to_the_task_whose_files_these_are(open_: Any, na
     task = task_of(open_(name).identity)
     assert task.table_name == name
     assert open_(task.identity).name == name
+
+
+@pytest.mark.parametrize("name", [None, 1.9, ["LR-CreditG"], True])
+def test_a_task_has_a_name(name: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="`name` must be a string"):
+        get_task(name)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.datasets.leaf.records import LeafData, UserSamples
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
@@ -48,6 +49,12 @@ class Options:
     def __post_init__(self) -> None:
         _one_of("sampling", self.sampling, (None, "iid", "niid"))
         _one_of("split", self.split, (None, "user", "sample"))
+        for name in ("fraction", "iid_users", "train_fraction"):
+            _require(name, "a number", as_number(getattr(self, name)), getattr(self, name))
+        for name in ("min_samples", "gap", "sampling_seed", "split_seed"):
+            value = getattr(self, name)
+            if value is not None or name.endswith("seed"):
+                _require(name, "an integer", as_integer(value), value)
         if not 0 < self.fraction <= 1:
             raise InvalidArgumentError(f"`fraction` must be in (0, 1], got {self.fraction}")
         if not 0 < self.train_fraction < 1:
@@ -63,8 +70,13 @@ class Options:
                 raise InvalidArgumentError(f"`{name}` must not be negative, got {value}")
 
 
+def _require(argument: str, kind: str, found: float | None, value: object) -> None:
+    if found is None:
+        raise InvalidArgumentError(f"`{argument}` must be {kind}, got {value!r:.80}")
+
+
 def _one_of(argument: str, value: str | None, known: tuple[str | None, ...]) -> None:
-    if value not in known:
+    if not (value is None or isinstance(value, str)) or value not in known:
         raise InvalidArgumentError(f"`{argument}` must be one of {known}, got {value!r}")
 
 

@@ -45,6 +45,11 @@ def ask(env: gym.Env[Any, Any], rounds: int, **changes: Any) -> Any:
 # ----------------------------------------------------------------------------- what it says
 
 
+def test_a_seed_is_given_by_name() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        make_env().unwrapped.reset(0)  # type: ignore[misc]
+
+
 def test_the_reward_and_the_observation_by_hand() -> None:
     env = named(vector_reward=True)
     observation, reward, terminated, truncated, info = ask(env, 9)

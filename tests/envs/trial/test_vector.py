@@ -60,6 +60,13 @@ def make(num_envs: int = N, name: str = ID, **arguments: Any) -> TrialVectorEnv:
     return env
 
 
+def test_many_environments_say_what_one_says_of_itself() -> None:
+    one = gym.make(ID).unwrapped
+    assert isinstance(one, TrialEnv)
+    assert make().search_space.names == one.search_space.names
+    assert make().objectives == one.objectives
+
+
 def singles(mode: str = "NextStep", **arguments: Any) -> SyncVectorEnv:
     """Gymnasium's own vector environment of N environments that `gym.make` built."""
     return SyncVectorEnv([lambda: gym.make(ID, **arguments)] * N, autoreset_mode=mode)

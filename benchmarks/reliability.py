@@ -1,0 +1,142 @@
+"""What a user, a disk or a stranger's file can do to the package, tried thousands of times.
+
+One table: how often an attack was tried, and what came of it. *Documented* is an error of this
+package that says what is wrong. The last five columns are faults: another exception; a damaged file
+that gives other answers; a result that is lost or torn; no end within the limit; more memory than
+the limit. `--sample` tries a little of everything in under a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import measuring
+from attacks.calls import bad_calls
+from attacks.files import KINDS as FILES
+from attacks.files import PAIRS
+from attacks.machines import full_disks
+from attacks.readers import forge, fuzz
+from attacks.signals import interrupts
+from attacks.soak import soak, soaked
+from attacks.users import users
+from attacks.verdicts import KINDS, Tally
+from attacks.writers import beside, kills, two_writers
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+sys.path.append(str(CHECKOUT / "tests" / "support"))  # its made-up table is attacked, too
+
+Job = Callable[..., list[Tally]]
+MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it have names that nobody can foresee
+"""Files are kept in memory where the system allows: the disk is not what is tested."""
+HEADER = (
+    "attack", "tried", "as before", "documented error", "undocumented", "silent", "lost", "hung",
+    "above memory",
+)  # fmt: skip
+
+
+def jobs(scale: float, seed: int, room: Path) -> list[tuple[Job, tuple[object, ...]]]:
+    """Return the attacks; a scale of 1 is the whole run."""
+
+    def some(whole: int, least: int) -> int:
+        return max(least, int(whole * scale))
+
+    made: list[tuple[Job, tuple[object, ...]]] = []
+    for i, kind in enumerate(FILES):
+        made.append((_fuzz, (i, some(1000, 12), seed, room)))
+        if kind in PAIRS:
+            made.append((_forge, (i, some(300, 6), seed, room)))
+    made.append((bad_calls, (some(6000, 102), seed)))
+    made.append((kills, (some(60, 2), seed, room)))
+    made.append((two_writers, (some(20, 1), room)))
+    made.append((beside, (some(20, 1), room)))
+    made.append((full_disks, (some(10, 1), seed)))
+    made.append((interrupts, (some(30, 1), seed, room)))
+    made.append((users, (64 if scale else 8, room)))
+    return made
+
+
+def _fuzz(kind: int, count: int, seed: int, room: Path) -> list[Tally]:
+    return [fuzz(FILES[kind], kind, count, seed, room)]
+
+
+def _forge(kind: int, count: int, seed: int, room: Path) -> list[Tally]:
+    return [forge(FILES[kind], kind, count, seed, room)]
+
+
+def attack(
+    scale: float, seed: int, workers: int, steps: int
+) -> tuple[list[Tally], list[list[str]]]:
+    """Do everything; return the tallies, and the rows of the table of the soak."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        todo = jobs(scale, seed, Path(folder))
+        with ProcessPoolExecutor(workers, get_context("fork")) as pool:
+            running = [pool.submit(job, *arguments) for job, arguments in todo]
+            tallies = [tally for done in running for tally in done.result()]
+        rows = [soak(name, steps) for name in soaked()]
+    return tallies + [tally for tally, _ in rows], [row for _, row in rows]
+
+
+def row(tally: Tally) -> list[str]:
+    """Return a tally as a row of the table."""
+    numbers = [sum(tally.counts.values()), *(tally.counts[kind] for kind in KINDS)]
+    return [tally.name, *(f"{n:,}" for n in numbers)]
+
+
+def total(tallies: Sequence[Tally]) -> Tally:
+    """Return the sum of all tallies."""
+    every = Tally("all")
+    for tally in tallies:
+        every.counts += tally.counts
+    return every
+
+
+def sections(tallies: Sequence[Tally], soaks: Sequence[Sequence[str]], seed: int) -> list[str]:
+    """Return the tables, and the first faults of each kind with the numbers of their cases."""
+    lines = [
+        f"- {tally.name}, {kind}: {said}".replace("\n", " ")
+        for tally in tallies
+        for kind, kept in tally.faults.items()
+        for said in kept
+    ]
+    return [
+        f"Seed {seed}. Files of this package must answer bit for bit as before, or not at all. "
+        "Files in other people's formats carry no checksum: there, only what the format itself "
+        "shows counts as silent, such as numbers that are not finite and labels that are none.",
+        measuring.table(HEADER, [*map(row, tallies), row(total(tallies))]),
+        "## Soak",
+        "Before and after the steps, once the caches are warm.",
+        measuring.table(("environment", "steps", "memory, MB", "open files", "threads"), soaks),
+        "## Faults",
+        "\n".join(lines) or "None.",
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> str:
+    """Attack, and write the report."""
+    parser = measuring.parser(__file__, __doc__)
+    parser.add_argument("--sample", action="store_true", help="a little of everything")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the whole run")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=1_000_000, help="of the soak, in all")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    arguments = parser.parse_args(argv)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    load = measuring.load_average()
+    scale = 0.0 if arguments.sample else arguments.scale
+    steps = 3_000 if arguments.sample else arguments.steps
+    tallies, soaks = attack(scale, arguments.seed, arguments.workers, steps)
+    command = ["python", "benchmarks/reliability.py"]
+    command += ["--sample"] if arguments.sample else [f"--scale {scale:g} --steps {steps}"]
+    command += [f"--seed {arguments.seed}"]
+    text = sections(tallies, soaks, arguments.seed)
+    return measuring.write_report(arguments.out, "What breaks it", command, load, text)
+
+
+if __name__ == "__main__":
+    main()
