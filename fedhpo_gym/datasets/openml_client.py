@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.parsing import Column, Nominal, encode_columns
-from fedhpo_gym.datasets.tables import TableSource
 from fedhpo_gym.errors import MissingDataError
 
 
-def download(source: TableSource) -> dict[str, NDArray[Any]]:
+def download(task_id: int, advice: str) -> dict[str, NDArray[Any]]:
     """Download the table of an OpenML task (the client verifies the server's checksum).
+
+    Args:
+        task_id: the number of the task.
+        advice: what to do when it fails, a sentence for the error.
 
     Returns:
         `features` (n, d) float64 and `labels` (n,) int64.
@@ -26,13 +29,11 @@ def download(source: TableSource) -> dict[str, NDArray[Any]]:
     openml: Any = cache.require("openml", "data")
     openml.config.set_root_cache_directory(str(cache.data_folder() / "openml-client"))
     try:
-        task = openml.tasks.get_task(source.openml_task, download_splits=False)
+        task = openml.tasks.get_task(task_id, download_splits=False)
         frame, target, _, _ = task.get_dataset().get_data(target=task.target_name)
     except Exception as error:
         raise MissingDataError(
-            f"data set {source.name} (OpenML task {source.openml_task}) could not be downloaded: "
-            f"{error}. Check the network and run `{source.repair}`, or put the "
-            f"file {source.file} into the folder named by {cache.ENV_VAR}"
+            f"OpenML task {task_id} could not be downloaded: {error}. {advice}"
         ) from error
     columns: list[Column] = [_column(frame[name]) for name in frame.columns]
     features, labels = encode_columns([*columns, _column(target)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.datasets import cache
+from fedhpo_gym.datasets import cache, openml_client
 from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.parsing import encode_columns, read_columns
 from fedhpo_gym.datasets.reading import again, reading
@@ -108,9 +107,12 @@ def _download_path(source: TableSource) -> Path:
 
 def _read_openml(source: TableSource) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     path = _download_path(source)
-    if not path.exists():
-        openml = importlib.import_module("fedhpo_gym.datasets.openml_client")
-        arrays = openml.download(source)
+    if not path.exists() and source.openml_task is not None:
+        advice = (
+            f"For data set {source.name}, check the network and run `{source.repair}`, or put the "
+            f"file {source.file} into the folder named by {cache.ENV_VAR}"
+        )
+        arrays = openml_client.download(source.openml_task, advice)
         made = make_dataset(source.name, arrays["features"], arrays["labels"], source.num_classes)
         source.check(made)  # before it is kept
         cache.write_arrays(path, arrays)

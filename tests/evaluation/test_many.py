@@ -98,3 +98,4 @@ def test_what_is_unknown_is_refused() -> None:
     empty[1, :, 1] = 0
     with pytest.raises(InvalidArgumentError, match="'val' is empty"):
         replace(together, num_samples=empty).mean("val", "loss")
+    assert len(replace(together, num_samples=empty).mean("train", "loss")) == 7

@@ -148,7 +148,7 @@ def test_tables_join_once_they_were_downloaded_and_never_by_themselves(
     asked = []
     monkeypatch.setattr(
         "fedhpo_gym.datasets.openml_client.download",
-        lambda source: asked.append(source.name) or server,
+        lambda task_id, _advice: asked.append(task_id) or server,
     )
     load_dataset.cache_clear()
     try:
@@ -156,7 +156,7 @@ def test_tables_join_once_they_were_downloaded_and_never_by_themselves(
         assert "fedhpo-gym download CreditG" in capsys.readouterr().out
         assert not asked
         load_dataset("CreditG")  # what `fedhpo-gym download CreditG` does
-        assert asked == ["CreditG"]
+        assert asked == [31]
         assert studies.tables_here(["BreastCancer", "CreditG"]) == ("BreastCancer", "CreditG")
         assert not capsys.readouterr().out
     finally:

@@ -25,7 +25,7 @@ from fedhpo_gym.envs.trial.vector import TrialVectorEnv
 from fedhpo_gym.errors import InvalidArgumentError, OffGridError, UnknownNameError
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
-from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.space import ACTION_SLACK, SearchSpace
 from fedhpo_gym.tasks import TASKS, Task, get_task
 from fedhpo_gym.testing import Analytic, make_env
 from fedhpo_gym.testing.rollout import plain
@@ -465,3 +465,13 @@ def test_a_backend_that_lacks_cells_of_the_grid_is_refused() -> None:
 def test_the_analytic_backend_has_a_vector_form_too() -> None:
     ours = TrialVectorEnv(N, make_env(budget_trials=4))
     run_both(ours, SyncVectorEnv([lambda: make_env(budget_trials=4)] * N), 10)
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_an_action_may_leave_the_box_by_the_slack_and_no_more(sign: float) -> None:
+    env = gym.make_vec(ID, num_envs=2)
+    env.reset(seed=0)
+    shape = env.action_space.shape
+    env.step(np.full(shape, sign * (1.0 + ACTION_SLACK)))
+    with pytest.raises(InvalidArgumentError, match=r"must be in \[-1, 1\]"):
+        env.step(np.full(shape, sign * (1.0 + 2 * ACTION_SLACK)))
