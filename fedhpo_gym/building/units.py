@@ -103,8 +103,7 @@ def _check(name: str, arrays: Mapping[str, NDArray[Any]], shape: UnitShape) -> N
     found = {key: array.shape for key, array in arrays.items() if key != DIGEST}
     if found != shape.arrays:
         raise ValueError(f"it holds arrays of the shapes {found}, expected {shape.arrays}")
-    # Units of version 0.1.0 have no digest; the checksums of the zip format cover their arrays.
-    if DIGEST in arrays and str(arrays[DIGEST]) != _digest(name, arrays):
+    if str(arrays.get(DIGEST, "")) != _digest(name, arrays):
         raise ValueError(f"its digest is not that of the results of unit {name!r}")
     kinds = "".join(arrays[key].dtype.kind for key in ARRAYS)
     if kinds != "fiiU" or not np.isfinite(arrays["metrics"]).all():

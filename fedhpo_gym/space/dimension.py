@@ -238,6 +238,8 @@ class Dimension:
             raise self._bad("bins", "small enough that no grid point repeats", self.bins)
 
     def _check_values(self, given: tuple[Value, ...]) -> None:
+        if not isinstance(given, list | tuple):
+            raise self._bad("values", "a list or tuple of numbers, or None", given)
         values = tuple(self._cast(value, "values") for value in given)
         if not values or any(a >= b for a, b in pairwise(values)):
             raise self._bad("values", "a non-empty, strictly increasing sequence", self.values)

@@ -6,7 +6,7 @@ sampling actions uniformly is random search with the right prior.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
@@ -37,7 +37,7 @@ class SearchSpace:
     def __post_init__(self) -> None:
         """Check that all are dimensions, and that no name repeats."""
         given: object = self.dimensions
-        if not isinstance(given, Iterable) or not all(isinstance(d, Dimension) for d in given):
+        if not isinstance(given, list | tuple) or not all(isinstance(d, Dimension) for d in given):
             raise InvalidArgumentError(
                 f"`dimensions` must hold dimensions only, got {given!r:.80}."
             )

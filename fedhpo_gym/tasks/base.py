@@ -17,6 +17,7 @@ from fedhpo_gym.identity import Identity
 from fedhpo_gym.objectives import Objective, objectives_of
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.systems import CROSS_SILO, SystemModel
+from fedhpo_gym.typed import as_typed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,7 @@ class Problem(ABC):
             InvalidArgumentError: the version is no non-negative integer, a seed is negative, or
                 metrics or splits do not fit together.
         """
+        as_typed("seeds", self.seeds, tuple[int, ...])
         version = as_integer(self.version)
         if version is None or version < 0:
             raise InvalidArgumentError(

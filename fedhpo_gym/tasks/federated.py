@@ -15,7 +15,7 @@ from fedhpo_gym.identity import OPTIONS
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks.algorithms import ALGORITHMS, Setting, check_settings
 from fedhpo_gym.tasks.base import Problem
-from fedhpo_gym.typed import shown
+from fedhpo_gym.typed import as_typed, shown
 
 PREPROCESSINGS = ("label_encoded", "standardized")
 OF_GRAPHS = ("community", "task")
@@ -110,6 +110,8 @@ class Task(Problem):
                 is unknown, searched, or out of its range, or features of graphs would be changed.
         """
         super().__post_init__()
+        for name in ("algorithm", "preprocessing"):
+            as_typed(name, getattr(self, name), str)
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
         if self.preprocessing not in PREPROCESSINGS:

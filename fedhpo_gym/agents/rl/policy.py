@@ -73,6 +73,10 @@ class Policy:
                 f"`activation` must be one of {sorted(ACTIVATIONS)} and `output` one of {OUTPUTS}, "
                 f"got {self.activation!r} and {self.output!r}."
             )
+        arrays: list[NDArray[Any]] = [self.low, self.high, self.mean, self.deviation]
+        arrays += [*self.weights, *self.biases]
+        if kinds := {array.dtype.str for array in arrays if array.dtype.kind != "f"}:
+            raise InvalidArgumentError(f"arrays of a policy must be floats, got {sorted(kinds)}.")
         inputs = sum(math.prod(shape) for shape in self.entries.values())
         widths = [inputs, *(weight.shape[-1] for weight in self.weights)]
         shapes = [(widths[i], widths[i + 1]) for i in range(len(self.weights))]
