@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,11 @@ DATA_VARIABLE = "FEDHPO_GYM_DATA"
 LOCAL_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 RunPython = Callable[..., str]
+
+# A shell that runs the suite in the background makes its processes ignore interrupts; those that
+# tests start and interrupt must not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples on every machine and no time limit per example: a loaded machine is no bug.
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, database=None)

@@ -15,6 +15,7 @@ from numpy.random import Generator
 from attacks.damage import ODD
 from attacks.verdicts import Tally, judged, run_cases
 from fedhpo_gym.agents import make_agent
+from fedhpo_gym.courses import running  # noqa: F401 - loading torch takes more than a case may
 from fedhpo_gym.datasets.leaf import Options
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.trial.arguments import TrialArguments

@@ -22,6 +22,8 @@ class BowlClients(gym.Env[Observation, NDArray[np.float32]]):
         steps: length of an episode.
     """
 
+    step_kind = "round"
+
     def __init__(self, optima: NDArray[np.float64], sampled: int, steps: int) -> None:
         self.optima = optima
         self.steps = steps

@@ -80,9 +80,8 @@ class TrialArguments:
         if self.constraints and self.vector_reward:
             raise InvalidArgumentError("`constraints` need a scalar reward; use the id without MO-")
         if self.device is not None and self.backend != "raw":
-            raise InvalidArgumentError(
-                f'`device` is for backend="raw" only, got backend={self.backend!r}'
-            )
+            name = self.backend or default_backend(self.variant)
+            raise InvalidArgumentError(f'`device` is for backend="raw" only, got backend={name!r}')
         if (rule := self.variant.system.compute) in NEEDS_SAMPLES:
             raise InvalidArgumentError(
                 "`system['compute']` must be 'constant' or 'epochs' for trials, whose cost is "
