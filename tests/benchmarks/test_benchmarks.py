@@ -20,6 +20,7 @@ pytest.importorskip("sklearn")
 import torch
 
 from fedhpo_gym.building.grid import GridDesign
+from fedhpo_gym.building.units import write_unit
 from fedhpo_gym.courses.training import make_batch, task_federation
 from fedhpo_gym.datasets.graphs.records import make_node_graph
 from fedhpo_gym.datasets.graphs.sparse import from_dense
@@ -300,13 +301,13 @@ def write_noise_table(task: Task, folder: Path) -> None:
     for unit in design.units():
         count = len(design.courses(unit))
         metrics = rng.uniform(0.1, 1.0, (count, task.max_round, task.num_clients, 3, 3))
-        np.savez(
-            parts / f"{unit.name}.npz",
-            metrics=metrics.astype(np.float32),
-            rounds=np.arange(1, task.max_round + 1),
-            hardware=np.array("made up"),
-            diverged_at=np.zeros(count, dtype=np.int64),
-        )
+        arrays = {
+            "metrics": metrics.astype(np.float32),
+            "rounds": np.arange(1, task.max_round + 1),
+            "hardware": np.array("made up"),
+            "diverged_at": np.zeros(count, dtype=np.int64),
+        }
+        write_unit(parts, unit.name, arrays)
     design.consolidate(parts, folder)
 
 
