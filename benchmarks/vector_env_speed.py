@@ -19,6 +19,7 @@ import numpy as np
 from measuring import number
 
 import fedhpo_gym  # noqa: F401 - registers the environments
+from fedhpo_gym.envs.trial.cells import PATIENCE
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tasks import get_task
@@ -70,7 +71,6 @@ def single_stepper(task: str) -> Callable[[int], object]:
     for index, env in enumerate(envs):
         env.reset(seed=index)
         env.action_space.seed(index)
-    envs[0].step(envs[0].action_space.sample())  # reads the table
 
     def step(call: int) -> None:
         env = envs[call % SINGLES]
@@ -78,6 +78,8 @@ def single_stepper(task: str) -> Callable[[int], object]:
         if terminated or truncated:
             env.reset()
 
+    for _ in range(PATIENCE + 1):
+        step(0)  # reads the table, and then scores all cells for all of them
     return step
 
 

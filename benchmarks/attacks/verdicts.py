@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import resource
@@ -104,7 +105,7 @@ def _serve(pipe: int, case: Callable[[int], tuple[str, str]], first: int, end: i
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         for number in range(first, end):
-            message = pickle.dumps(case(number))
+            message = json.dumps(case(number)).encode()
             os.write(pipe, len(message).to_bytes(4, "little") + message)
     finally:
         os._exit(0)
@@ -123,7 +124,7 @@ def _collect(tally: Tally, pipe: int, process: int, number: int, end: int) -> in
                 tally.add(kind, number, "the process ended" if ready else f"{LIMIT_S:g} s")
                 number += 1
                 break
-            kind, said = pickle.loads(stream.read(int.from_bytes(head, "little")))  # noqa: S301 - our own
+            kind, said = json.loads(stream.read(int.from_bytes(head, "little")))
             tally.add(kind, number, said)
             number += 1
     os.waitpid(process, 0)

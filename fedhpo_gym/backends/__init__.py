@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fedhpo_gym.backends.base import Backend, StoredBackend
+from fedhpo_gym.backends.base import Backend, CheckedQuery, StoredBackend
 from fedhpo_gym.errors import needing, unknown_name
 from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import Task
@@ -57,4 +57,11 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     return backend
 
 
-__all__ = ["BACKENDS", "Backend", "StoredBackend", "default_backend", "make_backend"]
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "CheckedQuery",
+    "StoredBackend",
+    "default_backend",
+    "make_backend",
+]

@@ -17,6 +17,8 @@ from fedhpo_gym.tasks import Task
 
 Query = tuple[Mapping[str, object], Fidelity]
 """A configuration and the fidelity it is asked at."""
+CheckedQuery = tuple[dict[str, Value], Fidelity]
+"""A query whose values are legal and built-in numbers."""
 
 
 class Backend(ABC):
@@ -106,7 +108,7 @@ class Backend(ABC):
 
     def _checked_query(
         self, configuration: Mapping[str, object], fidelity: Fidelity
-    ) -> tuple[dict[str, Value], Fidelity]:
+    ) -> CheckedQuery:
         checked = self.space.validate(configuration)
         request = {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}
         valid = self.check_fidelity(request)
@@ -117,7 +119,7 @@ class Backend(ABC):
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         """Compute the answer to a checked query."""
 
-    def _evaluate_many(self, queries: Sequence[tuple[dict[str, Value], Fidelity]]) -> Evaluations:
+    def _evaluate_many(self, queries: Sequence[CheckedQuery]) -> Evaluations:
         """Compute the answers to checked queries; override where together is faster."""
         return Evaluations.stack([self._evaluate(*query) for query in queries])
 

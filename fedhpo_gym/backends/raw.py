@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.backends.base import Backend, CheckedQuery
 from fedhpo_gym.courses import training
 from fedhpo_gym.courses.training import CourseState, Curves
 from fedhpo_gym.evaluation.best import best_rounds
@@ -67,16 +67,14 @@ class Raw(Backend):
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         return self._answers([(configuration, fidelity)])[0]
 
-    def _evaluate_many(self, queries: Sequence[tuple[dict[str, Value], Fidelity]]) -> Evaluations:
+    def _evaluate_many(self, queries: Sequence[CheckedQuery]) -> Evaluations:
         return Evaluations.stack(
             [answer for part in self._portions(queries) for answer in self._answers(part)]
         )
 
-    def _portions(
-        self, queries: Sequence[tuple[dict[str, Value], Fidelity]]
-    ) -> Iterator[list[tuple[dict[str, Value], Fidelity]]]:
+    def _portions(self, queries: Sequence[CheckedQuery]) -> Iterator[list[CheckedQuery]]:
         """Yield queries that may train together, in order."""
-        part: list[tuple[dict[str, Value], Fidelity]] = []
+        part: list[CheckedQuery] = []
         used = 0
         for query in queries:
             size = self._size(query[0])

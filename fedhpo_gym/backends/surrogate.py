@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.backends.base import Backend, CheckedQuery
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Value
@@ -50,5 +50,5 @@ class SurrogateModel(Backend):
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         return self._surrogate.evaluate(configuration, fidelity, self.seeds)
 
-    def _evaluate_many(self, queries: Sequence[tuple[dict[str, Value], Fidelity]]) -> Evaluations:
+    def _evaluate_many(self, queries: Sequence[CheckedQuery]) -> Evaluations:
         return self._surrogate.evaluate_together(queries, self.seeds)

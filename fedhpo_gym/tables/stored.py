@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from fedhpo_gym.tables import codec
 WHICH = ("best", "current")
 
 
-class StoredCurves:
+class StoredCurves(ABC):
     """Learning curves of many courses, as codes.
 
     Attributes:
@@ -57,9 +58,9 @@ class StoredCurves:
         self.digest: str = content[DIGEST]
         self._repair: str = content["build_command"]
 
+    @abstractmethod
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of all arrays, as the card calls for them."""
-        raise NotImplementedError
 
     def _curve_shapes(self, courses: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of all curves, and of the best rounds.

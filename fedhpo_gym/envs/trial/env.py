@@ -11,12 +11,12 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends import Backend, make_backend
+from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
 from fedhpo_gym.envs.batched.layout import Layout
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.history import Trial
 from fedhpo_gym.envs.trial.process import Numbers, TrialProcess
-from fedhpo_gym.envs.trial.setup import Query, TrialSetup, checked_names
+from fedhpo_gym.envs.trial.setup import TrialSetup, checked_names
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
@@ -231,7 +231,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             raise InvalidArgumentError(f"`action` must be in [-1, 1], got {array.tolist()}.")
         return array
 
-    def decode(self, action: NDArray[np.floating]) -> Query:
+    def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
         """Return the configuration and the fidelity that an (n,) action asks for.
 
         Raises:

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.envs.batched.layout import Indices
-from fedhpo_gym.envs.trial.setup import Query, TrialSetup
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task, decisive_names, work_of
@@ -85,7 +86,7 @@ class Ledger:
             for index in where:
                 self._paid[index].clear()
 
-    def pay(self, where: Indices, queries: Sequence[Query]) -> list[Cost]:
+    def pay(self, where: Indices, queries: Sequence[CheckedQuery]) -> list[Cost]:
         """Charge one query to each of some environments."""
         costs = []
         for index, (configuration, fidelity) in zip(where, queries, strict=True):

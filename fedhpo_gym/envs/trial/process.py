@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
 from fedhpo_gym.envs.trial.ledger import Prices
 from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, Scorer
-from fedhpo_gym.envs.trial.setup import Query, TrialSetup
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.sources import make_row_source
 
 Numbers = NDArray[np.float64]
@@ -141,7 +142,7 @@ class TrialProcess:
         frame[:, self._past] = np.minimum(past, self._high, out=past)
         return numbers
 
-    def query_of(self, handle: Any) -> Query:
+    def query_of(self, handle: Any) -> CheckedQuery:
         """Return the configuration and the fidelity that a handle of `episodes` stands for."""
         return self._source.query(handle)
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends import Backend
+from fedhpo_gym.backends import Backend, CheckedQuery
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.records import Fidelity
@@ -20,8 +20,6 @@ from fedhpo_gym.tasks import Task
 from fedhpo_gym.typed import as_typed, shown
 
 RATE = "client_sample_rate"
-Query = tuple[dict[str, Value], Fidelity]
-"""A configuration and the fidelity it is evaluated at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +103,7 @@ class TrialSetup:
         low, high = np.array([o.score_bounds for o in self.objectives], dtype=np.float32).T
         return gym.spaces.Box(low, high, dtype=np.float32)
 
-    def decode(self, action: NDArray[np.floating]) -> Query:
+    def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
         """Return the configuration and the fidelity that an (n,) action asks for.
 
         Raises:
@@ -113,7 +111,7 @@ class TrialSetup:
         """
         return self.query(self.search_space.decode(action))
 
-    def query(self, values: Mapping[str, Value]) -> Query:
+    def query(self, values: Mapping[str, Value]) -> CheckedQuery:
         """Return the configuration and the fidelity that values of `search_space` stand for."""
         configuration = {name: values[name] for name in self._space.names}
         rounds = self.fixed["round"] if "round" in self.fixed else values["round"]

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends import StoredBackend
+from fedhpo_gym.backends import CheckedQuery, StoredBackend
 from fedhpo_gym.envs.batched.layout import Indices, Mask
 from fedhpo_gym.envs.trial.cells import GridCells
 from fedhpo_gym.envs.trial.ledger import GridLedger, Ledger
 from fedhpo_gym.envs.trial.scores import ROUNDS, TIME_S, ScoredRows, Scorer
-from fedhpo_gym.envs.trial.setup import Query, TrialSetup
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks.privacy import privacy_spent, privacy_spent_each
@@ -40,7 +40,7 @@ class RowSource(Protocol):
     def restart(self, where: Indices) -> None:
         """Forget what some environments paid for."""
 
-    def query(self, handle: Any) -> Query:
+    def query(self, handle: Any) -> CheckedQuery:
         """Return the query of a handle."""
 
     def details(self) -> NDArray[np.float64]:
@@ -87,7 +87,7 @@ class BackendSource:
                 handles[index] = query
         return handles, numbers
 
-    def _rows(self, queries: Sequence[Query]) -> ScoredRows:
+    def _rows(self, queries: Sequence[CheckedQuery]) -> ScoredRows:
         setup = self._setup
         spent = privacy_spent_each(setup.task, queries)
         if self._scorer.can_batch:
@@ -104,7 +104,7 @@ class BackendSource:
         """See `RowSource.restart`."""
         self._ledger.restart(where)
 
-    def query(self, handle: Query) -> Query:
+    def query(self, handle: CheckedQuery) -> CheckedQuery:
         """See `RowSource.query`."""
         configuration, fidelity = handle
         return dict(configuration), fidelity  # the caller may write into it
@@ -147,7 +147,7 @@ class GridSource:
         """See `RowSource.restart`."""
         self._ledger.restart(where)
 
-    def query(self, handle: np.intp) -> Query:
+    def query(self, handle: np.intp) -> CheckedQuery:
         """See `RowSource.query`."""
         values: dict[str, Value] = {}
         rest = int(handle)
