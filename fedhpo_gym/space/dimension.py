@@ -11,7 +11,7 @@ import numpy as np
 
 from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError, OffGridError
-from fedhpo_gym.typed import shown
+from fedhpo_gym.typed import as_typed, shown
 
 Value = int | float
 Kind = Literal["float", "int"]
@@ -65,6 +65,9 @@ class Dimension:
 
     def __post_init__(self) -> None:
         """Check the fields and give every number the type named by ``kind``."""
+        for field in ("name", "kind", "unit", "scope"):
+            as_typed(field, getattr(self, field), str)
+        as_typed("log", self.log, bool)
         if self.kind not in KINDS:
             raise self._bad("kind", f"one of {KINDS}", self.kind)
         if self.scope not in SCOPES:

@@ -14,6 +14,7 @@ from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems.work import Work
+from fedhpo_gym.typed import as_typed
 
 Mode = Literal["cross_silo", "cross_device"]
 Compute = Literal["constant", "epochs", "steps", "samples"]
@@ -76,6 +77,8 @@ class SystemModel:
 
     def __post_init__(self) -> None:
         """Check every field."""
+        for name in ("mode", "compute"):
+            as_typed(name, getattr(self, name), str)
         if self.mode not in MODES:
             raise InvalidArgumentError(f"`mode` must be one of {MODES}, got {self.mode!r}.")
         if self.compute not in COMPUTE_RULES:

@@ -432,3 +432,10 @@ def test_what_is_no_dimension_is_refused(value: Any) -> None:
 def test_data_that_is_no_space_is_refused(data: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="`d"):
         SearchSpace.from_dict(data)
+
+
+@pytest.mark.parametrize("name", ["name", "kind", "unit", "scope", "log"])
+def test_fields_of_another_type_are_refused(name: str) -> None:
+    fields = {"name": "x", "low": 0.1, "high": 1.0, "kind": "float", name: np.array([1.0, 2.0])}
+    with pytest.raises(InvalidArgumentError, match=f"`{name}` must be"):
+        Dimension(**fields)

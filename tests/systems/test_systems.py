@@ -194,3 +194,10 @@ def test_model_refuses_bad_fields(field: str, value: Any, message: str) -> None:
 def test_cost_refuses_bad_arguments(parameters: Any, clients: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="must be an integer >= 1, got"):
         CROSS_SILO.cost(Work.of_course(parameters, clients, Fidelity(1, 1.0)))
+
+
+@pytest.mark.parametrize("name", ["mode", "compute"])
+@pytest.mark.parametrize("value", [np.array([1.0, 2.0]), ["constant"], None, 1])
+def test_words_are_strings(name: str, value: object) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"`{name}` must be a string"):
+        replace(CROSS_SILO, **{name: value})
