@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ KINDS = ("fine", "documented", "undocumented", "silent", "lost", "hung", "memory
 """As before; an error of this package; any other; another answer; lost or torn; no end; too big."""
 ROOM = 1 << 30
 """Bytes that a process may take beyond those it has when its first case begins."""
+MAX_SAID = 2000
+"""Characters of what a case says that are told."""
 LIMIT_S = 20.0
 KEPT = 3
 
@@ -105,7 +108,8 @@ def _serve(pipe: int, case: Callable[[int], tuple[str, str]], first: int, end: i
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         for number in range(first, end):
-            message = json.dumps(case(number)).encode()
+            kind, said = case(number)
+            message = json.dumps([kind, said[:MAX_SAID]]).encode()
             os.write(pipe, len(message).to_bytes(4, "little") + message)
     finally:
         os._exit(0)
@@ -116,19 +120,33 @@ def _collect(tally: Tally, pipe: int, process: int, number: int, end: int) -> in
     with os.fdopen(pipe, "rb", buffering=0) as stream:
         while number < end:
             ready, _, _ = select.select([stream], [], [], LIMIT_S)
-            head = stream.read(4) if ready else b""
-            if len(head) < 4:
+            message = _message(stream) if ready else None
+            if message is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process, signal.SIGKILL)
                 kind = "undocumented" if ready else "hung"
                 tally.add(kind, number, "the process ended" if ready else f"{LIMIT_S:g} s")
                 number += 1
                 break
-            kind, said = json.loads(stream.read(int.from_bytes(head, "little")))
+            kind, said = json.loads(message)
             tally.add(kind, number, said)
             number += 1
     os.waitpid(process, 0)
     return number
+
+
+def _message(stream: FileIO) -> bytes | None:
+    """Return what a process wrote about a case; None if it ended before that was whole."""
+    found = b""
+    wanted = 4
+    while len(found) < wanted:
+        part = stream.read(wanted - len(found))
+        if not part:
+            return None
+        found += part
+        if len(found) == 4 == wanted:
+            wanted += int.from_bytes(found, "little")
+    return found[4:]
 
 
 def same(answer: Any, other: Any) -> bool:
