@@ -43,6 +43,13 @@ def find_datasets(environ: Mapping[str, str], repository: Path) -> tuple[Path | 
     return None, f"none, tests marked 'data' are skipped; set {DATA_VARIABLE} to a folder with them"
 
 
+def pytest_configure() -> None:
+    """Let the processes that tests start read the same real data as the tests themselves."""
+    folder, _ = find_datasets(os.environ, REPOSITORY)
+    if folder is not None:
+        os.environ[DATA_VARIABLE] = str(folder)
+
+
 def pytest_report_header() -> str:
     return f"real data: {find_datasets(os.environ, REPOSITORY)[1]}"
 
