@@ -63,11 +63,12 @@ def _interrupt(tally: Tally, index: int, words: list[str], delay: float, out: Pa
         process.communicate()
         tally.add("hung", index, f"{words[0]} after {delay:.2f} s")
         return
-    # Before the command line is loaded, Python itself ends: nothing was begun.
-    early = "KeyboardInterrupt" in said or process.returncode in (-signal.SIGTERM, -signal.SIGINT)
-    if early and any(out.rglob("*.npz")):
+    # Before the command line is loaded, and after it ended, Python itself ends: nothing was begun,
+    # or all is done.
+    bare = "KeyboardInterrupt" in said or process.returncode in (-signal.SIGTERM, -signal.SIGINT)
+    if bare and any(out.rglob("*.npz")) and not any(out.glob("*.sample.json")):
         tally.add("undocumented", index, said[-300:])
-    elif process.returncode not in (0, 130) and not early:
+    elif process.returncode not in (0, 130) and not bare:
         tally.add("undocumented", index, f"status {process.returncode}: {said[-300:]}")
     else:
         tally.add("fine")

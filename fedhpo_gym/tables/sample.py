@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.archive import reading_card, write_archive
 from fedhpo_gym.checks import as_integer
+from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tables.stored import StoredCurves
 
@@ -80,12 +81,23 @@ class Sample(StoredCurves):
 
     def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
         """Return one metric of all courses: (courses, rounds, clients) float32."""
-        samples = self.split_samples(split)[self.codes("seed")]
+        samples = self._course_samples(split)
         return self.decoded(which, split, metric, samples[:, None])
+
+    def _course_samples(self, split: str) -> NDArray[np.int64]:
+        """Return (courses, clients) samples of a split, as the seed of each course deals them."""
+        positions = self.codes("seed")
+        if positions.dtype.kind not in "iu" or not np.isin(positions, range(len(self.seeds))).all():
+            raise DamagedDataError(
+                f"{self._arrays.path}: 'seed' must hold positions among {len(self.seeds)} seeds; "
+                f"delete it and run `{self._repair}`"
+            )
+        samples: NDArray[np.int64] = self.split_samples(split)[positions]
+        return samples
 
     def objective(self, split: str = "val", metric: str = "loss") -> NDArray[np.float64]:
         """Return f of every course: (courses, rounds), weighted over clients."""
-        samples = self.split_samples(split)[self.codes("seed")]
+        samples = self._course_samples(split)
         weights = samples / samples.sum(axis=1, keepdims=True)
         values = self.values("best", split, metric)
         return np.asarray(np.einsum("crk,ck->cr", values, weights), dtype=np.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from fedhpo_gym.evaluation.records import position
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import codec
+from fedhpo_gym.typed import as_typed
 
 WHICH = ("best", "current")
 
@@ -51,8 +52,10 @@ class StoredCurves(ABC):
         self.identity = Identity.from_card(content)
         self.name = self.identity.name
         self.space = SearchSpace.from_dict(content["space"])
-        self.splits: tuple[str, ...] = tuple(content["splits"])
-        self.metrics: tuple[str, ...] = tuple(content["metrics"])
+        self.splits: tuple[str, ...] = tuple(as_typed("splits", content["splits"], Sequence[str]))
+        self.metrics: tuple[str, ...] = tuple(
+            as_typed("metrics", content["metrics"], Sequence[str])
+        )
         self.seeds, self.num_samples = seeds_and_samples(content, len(self.splits))
         self.sha256: str = content["sha256"]
         self.digest: str = content[DIGEST]

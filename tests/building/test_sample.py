@@ -22,6 +22,7 @@ from pairs import arrays_of
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.archive import DIGEST
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.building import build_sample, build_table
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design
@@ -35,6 +36,7 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import Sample, open_sample, open_table
 from fedhpo_gym.tables.locate import ENV_VAR
+from fedhpo_gym.tables.sample import write_sample
 from fedhpo_gym.tasks import Task, get_task
 
 pytestmark = pytest.mark.raw
@@ -366,6 +368,20 @@ def test_a_damaged_sample_names_the_command(built: Path, tmp_path: Path) -> None
     card.write_text("{}", encoding="utf-8")
     with pytest.raises(DamagedDataError, match=r"sample card of format 1.*--sample N"):
         Sample(card)
+
+
+@pytest.mark.parametrize("position", [-1, 127])
+def test_a_course_of_no_seed_is_damage(built: Path, tmp_path: Path, position: int) -> None:
+    card = built / f"{NAME}.sample.json"
+    content = json.loads(card.read_text(encoding="utf-8"))
+    with np.load(arrays_of(card)) as stored:
+        arrays = dict(stored)
+    arrays["seed"] = np.full_like(arrays["seed"], position)
+    for key in ("arrays", "bytes", "sha256", DIGEST):
+        content.pop(key, None)
+    sample = Sample(write_sample(tmp_path, content, arrays))
+    with pytest.raises(DamagedDataError, match="'seed' must hold positions among"):
+        sample.objective()
 
 
 @pytest.mark.parametrize(
