@@ -83,8 +83,19 @@ def stored_variants(
             continue
         stored = (("tabular", tables), ("surrogate", surrogates))
         answers = [backend for backend, names in stored if name in names]
-        found.append((identity.id, words, ", ".join(answers)))
+        found.append((newest_id(identity), words, ", ".join(answers)))
     return found, faults
+
+
+def newest_id(identity: Identity) -> str:
+    """Return the newest id that answers from stored numbers; its variant takes their arguments.
+
+    Raises:
+        UnknownNameError: the catalogue has no such task.
+    """
+    shared = (identity.task, identity.version)
+    known = [t for t in TASKS.values() if (t.name, t.numbers_version) == shared]
+    return max(known or [get_task(identity.id)], key=lambda task: task.version).id
 
 
 def _arguments(identity: Identity) -> Iterator[str]:

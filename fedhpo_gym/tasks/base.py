@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.identity import Identity
@@ -18,6 +18,9 @@ from fedhpo_gym.objectives import Objective, objectives_of
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.systems import CROSS_SILO, SystemModel
 from fedhpo_gym.typed import as_typed
+
+REWARDS = ("improvement", "score", "incumbent", "regret")
+"""How a trial can be rewarded with one number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,9 @@ class Problem(ABC):
         budget_s: simulated seconds of one run of an optimizer.
         citation: source of the problem.
         version: raised when what the problem's ids return changes.
+        numbers: the version whose stored numbers it answers from; None stands for its own. A
+            version that changes no number shares files with the one it names.
+        reward: how its trial ids reward by default; see `fedhpo_gym.wrappers.incumbent_reward`.
         seeds: seeds of the repetitions that an answer holds.
         system: where simulated time comes from.
         metrics: what an evaluation holds, in the order of its last axis.
@@ -48,6 +54,8 @@ class Problem(ABC):
     budget_s: float
     citation: str
     version: int = 0
+    numbers: int | None = None
+    reward: str = "score"
     seeds: tuple[int, ...] = (1, 2, 3)
     system: SystemModel = CROSS_SILO
     metrics: tuple[MetricSpec, ...] = CLASSIFICATION
@@ -59,8 +67,9 @@ class Problem(ABC):
         """Refuse what no backend could honour; subclasses check their own fields, too.
 
         Raises:
-            InvalidArgumentError: the version is no non-negative integer, a seed is negative, or
-                metrics or splits do not fit together.
+            InvalidArgumentError: the version is no non-negative integer, the numbers are those of
+                a later one, a seed is negative, or metrics or splits do not fit together.
+            UnknownNameError: there is no such reward.
         """
         as_typed("seeds", self.seeds, tuple[int, ...])
         version = as_integer(self.version)
@@ -68,6 +77,14 @@ class Problem(ABC):
             raise InvalidArgumentError(
                 f"`version` must be a non-negative integer, got {self.version!r}."
             )
+        numbers = as_integer(self.numbers_version)
+        if numbers is None or not 0 <= numbers <= version:
+            raise InvalidArgumentError(
+                f"`numbers` must be a version up to {version}, whose numbers are shared, or None, "
+                f"got {self.numbers!r}."
+            )
+        if self.reward not in REWARDS:
+            raise unknown_name("reward", self.reward, REWARDS)
         if not self.seeds or min(self.seeds) < 0:
             raise InvalidArgumentError(f"`seeds` must be non-negative, got {self.seeds!r}.")
         if not self.metrics or len(set(self.metric_names)) < len(self.metrics):
@@ -102,7 +119,13 @@ class Problem(ABC):
     @property
     def table_name(self) -> str:
         """Stem of the files that hold this variant; version 0 is left out."""
-        return self.key if self.version else self.name
+        numbers = self.numbers_version
+        return f"{self.name}-v{numbers}" if numbers else self.name
+
+    @property
+    def numbers_version(self) -> int:
+        """The version whose stored numbers it answers from: it and its files have one identity."""
+        return self.version if self.numbers is None else self.numbers
 
     @property
     def all_settings(self) -> Mapping[str, float]:
@@ -115,7 +138,7 @@ class Problem(ABC):
         return Identity(
             name=self.table_name,
             task=self.name,
-            version=self.version,
+            version=self.numbers_version,
             options=tuple((name, getattr(self, name)) for name in self.options),
             settings=tuple(sorted(self.all_settings.items())),
         )

@@ -23,7 +23,7 @@ from gymnasium.utils.passive_env_checker import env_render_passive_checker
 import fedhpo_gym
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 from fedhpo_gym.tasks import Task, get_task
-from fedhpo_gym.testing.task import FIDELITIES, HARMLESS, WRAPPED
+from fedhpo_gym.testing.task import FIDELITIES, HARMLESS, OUT_OF_DATE, WRAPPED
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
@@ -152,7 +152,7 @@ def _concerns(check: str, env_id: str, task: Task) -> bool:
 def _strict(env_id: str) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for message in HARMLESS if env_id.startswith("MO-") else (WRAPPED,):
+        for message in (OUT_OF_DATE, *(HARMLESS if env_id.startswith("MO-") else (WRAPPED,))):
             warnings.filterwarnings("ignore", message)
         yield
 

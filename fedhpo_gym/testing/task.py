@@ -25,6 +25,8 @@ from fedhpo_gym.testing.rollout import go_on, plain, rollout
 
 # What check_env says about every wrapped environment, and about every vector of rewards.
 WRAPPED = r".*different from the unwrapped version"
+OUT_OF_DATE = r".*The environment \S+ is out of date"
+"""What Gymnasium says at every `make` of a version that is not the newest: it is kept on purpose."""
 HARMLESS = (WRAPPED, r".*must be a float, int, np.integer")
 
 FIDELITIES = ("round", "client_sample_rate")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import get_task
 
-ID = "FedHPO-LR-CreditG-v0"
+ID = "FedHPO-LR-CreditG-v1"
 BEST = {"learning_rate": 0.25, "weight_decay": -0.5}
 
 

@@ -20,7 +20,7 @@ from fedhpo_gym.identity import Identity
 from fedhpo_gym.studies.environments import remake_environment, resolve_id
 from fedhpo_gym.surrogates import list_surrogates, open_surrogate
 from fedhpo_gym.tables import list_samples, list_tables, open_sample, open_table
-from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task, make_catalogue, task_of
+from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task, make_catalogue, task_of, with_version_one
 from fedhpo_gym.tasks.algorithms import ALGORITHMS
 from fedhpo_gym.tasks.federated import STORED_ROUNDS
 
@@ -33,7 +33,7 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.key)
 def test_every_task_agrees_with_its_data_and_its_model(task: Task) -> None:
     source = SOURCES[task.dataset]
     assert task.num_classes == source.num_classes
@@ -91,7 +91,9 @@ TABLE_8: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 @pytest.mark.parametrize(
-    "task", [t for t in TASKS.values() if t.model in TABLE_8], ids=lambda task: task.name
+    "task",
+    [t for t in TASKS.values() if t.model in TABLE_8 and not t.version],
+    ids=lambda task: task.name,
 )
 def test_spaces_are_those_of_the_papers_table_8(task: Task) -> None:
     expected = TABLE_8.get(task.name, TABLE_8[task.model])
@@ -132,10 +134,11 @@ def test_representative_tasks_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["LR-Car", "LR-Car-v0", "FedHPO-LR-Car", "MO-FedHPO-LR-Car-v0", "FedHPO-DAC-LR-Car-v0"]
+    "name", ["LR-Car", "LR-Car-v1", "FedHPO-LR-Car", "MO-FedHPO-LR-Car-v1", "FedHPO-DAC-LR-Car-v1"]
 )
 def test_a_task_answers_to_all_its_names(name: str) -> None:
-    assert get_task(name) is TASKS["LR-Car-v0"]
+    assert get_task(name) is TASKS["LR-Car-v1"]
+    assert get_task(name.removesuffix("-v1") + "-v0") is TASKS["LR-Car-v0"]
 
 
 def test_the_catalogue_cannot_be_changed() -> None:
@@ -146,14 +149,14 @@ def test_the_catalogue_cannot_be_changed() -> None:
 
 
 def test_no_two_variants_share_a_table() -> None:
-    names = [get_task("LR-Car").variant(**changes).table_name for changes in VARIANTS]
+    names = [get_task("LR-Car-v0").variant(**changes).table_name for changes in VARIANTS]
     assert len(set(names)) == len(VARIANTS)
-    assert get_task("LR-Car").table_name == "LR-Car-fedavg"
+    assert get_task("LR-Car-v0").table_name == "LR-Car-fedavg"
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_the_command_that_builds_a_table_names_its_variant(changes: dict[str, Any]) -> None:
-    task = get_task("LR-Car").variant(**changes)
+    task = get_task("LR-Car-v0").variant(**changes)
     words = f"build {task.identity.arguments}".split()
     assert asked_task(make_parser().parse_args(words)) == task
 
@@ -167,7 +170,7 @@ def test_the_command_that_builds_a_table_names_its_variant(changes: dict[str, An
     ],
 )
 def test_what_is_held_still_is_part_of_the_name(algorithm: str, settings: dict[str, float]) -> None:
-    plain = get_task("LR-Car").variant(algorithm=algorithm)
+    plain = get_task("LR-Car-v0").variant(algorithm=algorithm)
     task = plain.fix(settings)
     assert task.table_name != plain.table_name
     words = f"build {task.identity.arguments}".split()
@@ -251,7 +254,7 @@ def test_an_unknown_task_suggests_a_known_one() -> None:
         get_task("LR-CreditX")
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.key)
 def test_tasks_and_models_agree_about_shapes_and_sizes(task: Task) -> None:
     torch = pytest.importorskip("torch")
     from fedhpo_gym.datasets import Dataset
@@ -282,7 +285,7 @@ def test_tasks_and_engine_offer_the_same_algorithms() -> None:
     assert set(IMPLEMENTED) == set(ALGORITHMS)
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.key)
 def test_instances_are_drawn_alike_from_the_same_data(task: Task) -> None:
     twins = [t for t in TASKS.values() if t.dataset == task.dataset]
     assert {twin.instance_alphas for twin in twins} == {task.instance_alphas}
@@ -315,11 +318,6 @@ def test_a_name_without_a_version_is_the_newest(two_versions: Mapping[str, Task]
         get_task("FedHPO-LR-BreastCancer-v2")
 
 
-OUT_OF_DATE = pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
-"""Gymnasium says so whenever a newer version is registered."""
-
-
-@OUT_OF_DATE
 def test_every_version_has_ids_and_numbers_of_its_own(two_versions: Mapping[str, Task]) -> None:
     old, new = two_versions["LR-BreastCancer-v0"], two_versions["LR-BreastCancer-v1"]
     assert (new.id, new.round_id) == ("FedHPO-LR-BreastCancer-v1", "FedHPO-DAC-LR-BreastCancer-v1")
@@ -344,7 +342,6 @@ def test_studies_and_commands_know_versions(two_versions: Mapping[str, Task]) ->
         assert task_of(task.identity) == task
 
 
-@OUT_OF_DATE
 @pytest.mark.usefixtures("two_versions")
 def test_a_record_of_an_old_version_is_not_replayed_on_the_newest() -> None:
     env = gym.make("FedHPO-LR-BreastCancer-v0")
@@ -356,8 +353,41 @@ def test_a_record_of_an_old_version_is_not_replayed_on_the_newest() -> None:
     assert again.unwrapped.task == env.unwrapped.task  # type: ignore[attr-defined]
 
 
+def test_every_problem_has_a_version_that_rewards_the_improvement() -> None:
+    names = {task.name for task in TASKS.values()}
+    assert {f"{name}-v{version}" for name in names for version in (0, 1)} <= set(TASKS)
+    for name in names:
+        old, new = TASKS[f"{name}-v0"], TASKS[f"{name}-v1"]
+        assert (old.reward, new.reward) == ("score", "improvement")
+        assert new is get_task(name)
+        if new.numbers == 0:
+            assert new == old.variant(version=1, numbers=0, reward="improvement")
+            assert new.identity == old.identity
+            assert new.table_name == old.table_name
+
+
+def test_a_family_that_brings_its_own_version_one_is_left_alone() -> None:
+    old, other = get_task("LR-Car-v0"), get_task("LR-KC1-v0")
+    own = old.variant(version=1, alpha=0.1)
+    assert list(with_version_one((old, own, other)))[:3] == [old, own, other]
+    assert [task.key for task in with_version_one((other, own, old))] == [
+        "LR-KC1-v0", "LR-KC1-v1", "LR-Car-v1", "LR-Car-v0",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("numbers", [-1, 2, True, 0.0, "0"])
+def test_numbers_are_those_of_a_version_up_to_its_own(numbers: object) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`numbers`.*a version up to 1"):
+        get_task("LR-Car-v0").variant(version=1, numbers=numbers)
+
+
+def test_a_reward_has_a_known_name() -> None:
+    with pytest.raises(UnknownNameError, match="reward 'scores'.*'score'"):
+        get_task("LR-Car-v0").variant(reward="scores")
+
+
 def test_a_version_is_in_the_catalogue_once() -> None:
-    with pytest.raises(InvalidArgumentError, match="two LR-Car-v0"):
+    with pytest.raises(InvalidArgumentError, match="two LR-Car-v1"):
         make_catalogue([get_task("LR-Car"), get_task("LR-Car").variant(alpha=0.1)])
 
 
