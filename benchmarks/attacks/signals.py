@@ -34,6 +34,9 @@ CODE = "import sys; from fedhpo_gym.cli import main; sys.exit(main(sys.argv[1:])
 
 def interrupts(count: int, seed: int, room: Path) -> list[Tally]:
     """Interrupt `run` and `build` from the keyboard and with SIGTERM."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell that runs this in the background makes its processes ignore interrupts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     tallies = []
     for row, words in enumerate((RUN, BUILD)):
         tally = Tally(f"interrupted: {words[0]}")
