@@ -4,7 +4,7 @@ import gymnasium as gym
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 
-env = gym.make("FedHPO-LR-CreditG-v0", fidelity={"round": 81, "client_sample_rate": 1.0})
+env = gym.make("FedHPO-LR-CreditG-v1", fidelity={"round": 81, "client_sample_rate": 1.0})
 env.action_space.seed(0)
 observation, info = env.reset(seed=0)
 print({name: value.shape for name, value in observation.items()})

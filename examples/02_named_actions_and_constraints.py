@@ -7,7 +7,7 @@ from fedhpo_gym.wrappers import NamedAction
 
 env = NamedAction(
     gym.make(
-        "FedHPO-LR-BreastCancer-v0",
+        "FedHPO-LR-BreastCancer-v1",
         constraints={"fairness_std": {"limit": 0.05, "weight": 2.0}},
         system={"client_upload_bytes_per_s": 20_000.0},
         freeze_thaw=True,
