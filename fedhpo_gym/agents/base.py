@@ -147,12 +147,17 @@ class Agent(ABC):
         )
 
 
-def scalar(reward: float) -> float:
-    """Return a reward as the number that a single-objective optimizer is told.
+def score_of(reward: float, info: Mapping[str, Any]) -> float:
+    """Return the number that a single-objective optimizer is told; higher is better.
+
+    A trial says its score in `info`, whatever its reward is, which may depend on the trials before
+    it. Where a step has no score, as one of a round environment, it is the reward.
 
     Raises:
-        InvalidArgumentError: it is a vector.
+        InvalidArgumentError: there is no score, and the reward is a vector.
     """
+    if "score" in info:
+        return float(info["score"])
     if np.ndim(reward):
         raise InvalidArgumentError(
             f"`reward` must be one number, got shape {np.shape(reward)}; use the environment id "

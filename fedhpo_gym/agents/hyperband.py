@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation, scalar
+from fedhpo_gym.agents.base import Agent, Observation, score_of
 from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
@@ -101,7 +101,7 @@ class Hyperband(Agent):
         terminated: bool,
         info: Mapping[str, Any],
     ) -> None:
-        score = scalar(reward)
+        score = score_of(reward, info)
         if self._asked is None:
             raise InvalidArgumentError("`tell` must follow `ask`, but nothing was asked.")
         self._told.append((score, self._asked))

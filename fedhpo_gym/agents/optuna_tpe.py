@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation, scalar
+from fedhpo_gym.agents.base import Agent, Observation, score_of
 from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.seeding import stream
@@ -26,7 +26,7 @@ class OptunaTPE(Agent):
     already carries logarithmic scales and grids. Dimensions are modelled independently
     (`multivariate=False`), as in the paper.
 
-    Rewards must be plain numbers; they are maximised.
+    Scores of trials, or else rewards, must be plain numbers; they are maximised.
     """
 
     rewards = "scalar"
@@ -62,7 +62,7 @@ class OptunaTPE(Agent):
         terminated: bool,
         info: Mapping[str, Any],
     ) -> None:
-        score = scalar(reward)
+        score = score_of(reward, info)
         if self._trial is None:
             raise InvalidArgumentError("`tell` must follow `ask`, but nothing was asked.")
         with _quiet():

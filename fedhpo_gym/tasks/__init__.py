@@ -8,7 +8,7 @@ from typing import Any
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.identity import Identity
-from fedhpo_gym.tasks.base import Problem
+from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.bert import BERT_TASKS
 from fedhpo_gym.tasks.cnn import CNN_TASKS
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
@@ -105,6 +105,7 @@ def task_of(identity: Identity) -> Task:
 
 
 __all__ = [
+    "REWARDS",
     "TASKS",
     "TESTING",
     "Instance",

@@ -21,6 +21,7 @@ from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.testing.analytic import make_env
 from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
 from fedhpo_gym.testing.rollout import plain
+from fedhpo_gym.wrappers import IncumbentReward
 
 STEPS = 8
 LOWEST_REWARD = -10.0
@@ -40,13 +41,14 @@ class Diverging(gym.Wrapper[Any, Any, Any, Any]):
     _count = 0
 
     def step(self, action: Any) -> Any:
-        """Step; what diverged brings the lowest reward, and no number of its `info` is finite."""
+        """Step; what diverged has the lowest reward and score, and else no finite number."""
         observation, given, terminated, truncated, info = self.env.step(action)
         reward: Any = given
         self._count += 1
         if self._count % 2:
             reward = np.full(np.shape(reward), LOWEST_REWARD) if np.ndim(reward) else LOWEST_REWARD
-            info = {**_without_numbers(info), "diverged": True}
+            score = {"score": LOWEST_REWARD} if "score" in info else {}
+            info = {**_without_numbers(info), **score, "diverged": True}
         return observation, reward, terminated, truncated, info
 
 
@@ -194,6 +196,14 @@ class TrialAgentConformance(AgentConformance):
         arguments = {"fidelity": self.fidelity, **arguments}
         vectors = self._registered().rewards == "vector"
         return make_env(budget_trials=number, vector_reward=vectors, **arguments)
+
+    def test_it_decides_by_scores_and_not_by_the_shape_of_the_reward(self) -> None:
+        if self._registered().rewards == "vector":
+            pytest.skip("its rewards are the scores of all objectives")
+        expected = self.actions(seed=3)
+        for kind in ("improvement", "incumbent"):
+            env = IncumbentReward(self.env(), kind=kind)
+            assert [plain(step.action) for step in self.episode(3, env)] == expected
 
     def test_it_never_repeats_one_action_only(self) -> None:
         assert len({str(action) for action in self.actions(seed=0)}) > 1

@@ -26,7 +26,7 @@ from fedhpo_gym.testing.rollout import go_on, plain, rollout
 # What check_env says about every wrapped environment, and about every vector of rewards.
 WRAPPED = r".*different from the unwrapped version"
 OUT_OF_DATE = r".*The environment \S+ is out of date"
-"""What Gymnasium says at every `make` of a version that is not the newest: it is kept on purpose."""
+"""What Gymnasium says at every `make` of an older version, which is kept on purpose."""
 HARMLESS = (WRAPPED, r".*must be a float, int, np.integer")
 
 FIDELITIES = ("round", "client_sample_rate")
@@ -150,7 +150,7 @@ class TaskConformance:
         return elsewhere({self.env_id: self.arguments()})[self.env_id]
 
     def test_both_rewards_are_the_scores_of_the_objectives(self) -> None:
-        vector, scalar = self.make("MO-"), self.make()
+        vector, scalar = self.make("MO-"), self.make(reward="score")
         space: gym.spaces.Box = vector.get_wrapper_attr("reward_space")
         pairs = zip(self._steps(vector), self._steps(scalar), strict=True)
         for (_, scores, _, _, info), (_, reward, _, _, same) in pairs:
@@ -159,7 +159,19 @@ class TaskConformance:
             expected = [_score(name, value) for name, value in info["objectives"].items()]
             np.testing.assert_array_equal(scores, np.array(expected, dtype=np.float32))
             assert type(reward) is float
-            assert reward == scores[0]
+            assert reward == scores[0] == same["score"]
+
+    def test_the_return_is_how_good_the_incumbent_is(self) -> None:
+        made = [self.make(reward=kind) for kind in ("improvement", "incumbent", "score")]
+        total = 0.0
+        for gained, best, score in zip(*map(self._steps, made), strict=True):
+            total += gained[1]
+            assert total == pytest.approx(best[1], rel=1e-12)
+            assert 0.0 <= best[1] <= 1.0
+            assert gained[1] >= 0.0
+            assert gained[-1] == best[-1] == score[-1]
+            for name, value in score[0].items():
+                np.testing.assert_array_equal(gained[0][name], value)
 
     def test_it_draws_its_episodes(self) -> None:
         env = self.make(render_mode="rgb_array")

@@ -1,6 +1,7 @@
 """What a user composes: one behaviour per file."""
 
 from fedhpo_gym.wrappers.budget_termination import BudgetTermination
+from fedhpo_gym.wrappers.incumbent_reward import IncumbentReward
 from fedhpo_gym.wrappers.named_action import NamedAction
 from fedhpo_gym.wrappers.raw_backend import RawBackend
 from fedhpo_gym.wrappers.scalarize_penalty import ScalarizePenalty
@@ -9,6 +10,7 @@ from fedhpo_gym.wrappers.tabular_backend import TabularBackend
 
 __all__ = [
     "BudgetTermination",
+    "IncumbentReward",
     "NamedAction",
     "RawBackend",
     "ScalarizePenalty",

@@ -76,12 +76,16 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         gym.Wrapper.__init__(self, env)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step with a scalar reward; `info["penalty"]` says how much was subtracted."""
+        """Step with a scalar reward.
+
+        It is `info["score"]`, too; `info["penalty"]` says how much was subtracted.
+        """
         observation, reward, terminated, truncated, info = self.env.step(action)
         scores = np.asarray(reward, dtype=np.float64)
         penalty = float(self.penalty(scores))
-        info = {**info, "penalty": penalty}
-        return observation, float(scores[0]) - penalty, terminated, truncated, info
+        score = float(scores[0]) - penalty
+        info = {**info, "score": score, "penalty": penalty}
+        return observation, score, terminated, truncated, info
 
     def penalty(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the (...) penalties of (..., m) scores."""

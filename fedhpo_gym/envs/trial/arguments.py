@@ -9,11 +9,12 @@ from functools import cached_property
 from fedhpo_gym.backends import Backend, default_backend, make_backend
 from fedhpo_gym.envs.arguments import changed_system, chosen_options
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES
-from fedhpo_gym.tasks import Task, get_task
-from fedhpo_gym.typed import check_fields
+from fedhpo_gym.tasks import REWARDS, Task, get_task
+from fedhpo_gym.typed import check_fields, shown
+from fedhpo_gym.wrappers.incumbent_reward import check_reward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,10 @@ class TrialArguments:
             when freeze-thaw makes a repetition free. By default `budget_trials`, and 100,000 if
             that is not given; see `BudgetTermination`.
         vector_reward: leave the reward a vector.
+        reward: "improvement" of the incumbent, "score" of the trial, "incumbent" or "regret", which
+            needs a known optimum; the task's by default. See `IncumbentReward`.
+        reward_discount: discount of the improvement, in (0, 1].
+        reward_per_cost: divide an improvement by the simulated time of its trial.
 
     Raises:
         InvalidArgumentError: an argument is out of its range.
@@ -73,12 +78,16 @@ class TrialArguments:
     budget_trials: int | None = None
     max_trials: int | None = None
     vector_reward: bool = False
+    reward: str | None = None
+    reward_discount: float = 1.0
+    reward_per_cost: bool = False
 
     def __post_init__(self) -> None:
         """Check the type of every field, and what concerns several."""
         check_fields(self)
         if self.constraints and self.vector_reward:
             raise InvalidArgumentError("`constraints` need a scalar reward; use the id without MO-")
+        self._check_reward()
         if self.device is not None and self.backend != "raw":
             name = self.backend or default_backend(self.variant)
             raise InvalidArgumentError(f'`device` is for backend="raw" only, got backend={name!r}')
@@ -88,6 +97,30 @@ class TrialArguments:
                 f"known before anybody counts a client's samples, got {rule!r}; FedHPO-DAC-* ids "
                 "take all rules"
             )
+
+    def _check_reward(self) -> None:
+        given = self.reward, self.reward_discount, self.reward_per_cost
+        if self.vector_reward:
+            if given != (None, 1.0, False):
+                raise InvalidArgumentError(
+                    "`reward` must not be given where the reward is a vector, got "
+                    f"{shown(self.reward)}; use the id without MO-"
+                )
+            return
+        if self.reward is not None and self.reward not in REWARDS:
+            raise unknown_name("reward", self.reward, REWARDS)
+        if self.reward_kind != "score":
+            check_reward(self.reward_kind, *given[1:])
+        elif given[1:] != (1.0, False):
+            raise InvalidArgumentError(
+                "`reward_discount` and `reward_per_cost` change reward='improvement' only, got "
+                "reward='score'; leave them out"
+            )
+
+    @property
+    def reward_kind(self) -> str:
+        """How a trial is rewarded with one number: as asked, else as the task says."""
+        return get_task(self.task).reward if self.reward is None else self.reward
 
     @cached_property
     def variant(self) -> Task:

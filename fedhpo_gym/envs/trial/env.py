@@ -145,6 +145,22 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return self.setup.objectives
 
     @property
+    def error_scale(self) -> float:
+        """What a guess makes wrong, in the unit of the first objective's error."""
+        return self.setup.error_scale
+
+    def all_trials(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return what all trials that an action can ask for would bring.
+
+        Returns:
+            (B,) unclipped errors of the first objective, and (B, objectives) scores.
+
+        Raises:
+            InvalidArgumentError: they are not stored.
+        """
+        return self._process.all_trials()
+
+    @property
     def search_space(self) -> SearchSpace:
         """What an action is decoded to: configuration, then free fidelity dimensions."""
         return self.setup.search_space

@@ -9,7 +9,7 @@ import gymnasium as gym
 from fedhpo_gym.envs.arguments import check_own, from_names, taking
 from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.env import TrialEnv
-from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
+from fedhpo_gym.wrappers import BudgetTermination, IncumbentReward, ScalarizePenalty
 
 
 @taking(TrialArguments)
@@ -38,4 +38,15 @@ def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.E
         render_mode=render_mode,
     )
     env = BudgetTermination(env, **asked.budgets)  # type: ignore[arg-type]
-    return env if asked.vector_reward else ScalarizePenalty(env, constraints=asked.constraints)
+    if asked.vector_reward:
+        return env
+    env = ScalarizePenalty(env, constraints=asked.constraints)
+    if asked.reward_kind == "score":
+        return env
+    return IncumbentReward(
+        env,
+        kind=asked.reward_kind,
+        discount=asked.reward_discount,
+        per_cost=asked.reward_per_cost,
+        budget_s=asked.budget_s,
+    )

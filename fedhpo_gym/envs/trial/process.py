@@ -13,7 +13,8 @@ from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
 from fedhpo_gym.envs.trial.ledger import Prices
 from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.trial.sources import make_row_source
+from fedhpo_gym.envs.trial.sources import GridSource, make_row_source
+from fedhpo_gym.errors import InvalidArgumentError
 
 Numbers = NDArray[np.float64]
 INFO_KEYS = ("configuration", "fidelity", "test", "diverged", "best_round")
@@ -141,6 +142,21 @@ class TrialProcess:
         np.maximum(past, self._low, out=past)
         frame[:, self._past] = np.minimum(past, self._high, out=past)
         return numbers
+
+    def all_trials(self) -> tuple[Numbers, Numbers]:
+        """Return (B,) unclipped errors and (B, objectives) scores of all that can be asked.
+
+        Raises:
+            InvalidArgumentError: nothing stores them.
+        """
+        if not isinstance(self._source, GridSource):
+            raise InvalidArgumentError(
+                "`reward` 'regret' needs a known optimum: a table of all that an action can ask "
+                f"for, got backend {self.setup.backend.name!r}; use backend='tabular' where it has "
+                "numbers, or reward='improvement', whose return ranks episodes alike"
+            )
+        numbers = self._source.all_numbers()
+        return numbers[:, ERROR], numbers[:, self.scores]
 
     def query_of(self, handle: Any) -> CheckedQuery:
         """Return the configuration and the fidelity that a handle of `episodes` stands for."""

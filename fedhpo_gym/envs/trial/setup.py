@@ -103,6 +103,12 @@ class TrialSetup:
         low, high = np.array([o.score_bounds for o in self.objectives], dtype=np.float32).T
         return gym.spaces.Box(low, high, dtype=np.float32)
 
+    @property
+    def error_scale(self) -> float:
+        """What a guess makes wrong: its loss, else half of the width of the first objective."""
+        low, high = self.objectives[0].bounds
+        return self.task.chance_loss if self.objectives[0].open_ended else (high - low) / 2
+
     def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
         """Return the configuration and the fidelity that an (n,) action asks for.
 

@@ -147,6 +147,10 @@ class GridSource:
         """See `RowSource.restart`."""
         self._ledger.restart(where)
 
+    def all_numbers(self) -> NDArray[np.float64]:
+        """Return the (cells, columns) numbers of all cells; what they cost is left 0."""
+        return self._cells.all_numbers()
+
     def query(self, handle: np.intp) -> CheckedQuery:
         """See `RowSource.query`."""
         values: dict[str, Value] = {}

@@ -23,12 +23,13 @@ from fedhpo_gym.envs.batched.layout import Indices, Mask
 from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.envs.trial.make import make_trial_env
-from fedhpo_gym.envs.trial.process import INFO_KEYS, TrialProcess
+from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, TrialProcess
+from fedhpo_gym.envs.trial.scores import ERROR, TIME_S
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.typed import as_typed, shown
-from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
+from fedhpo_gym.wrappers import BudgetTermination, IncumbentReward, ScalarizePenalty
 
 
 @taking(TrialArguments)
@@ -74,9 +75,9 @@ class TrialVectorEnv(BatchedVectorEnv):
 
     **Info** of a step, in Gymnasium's vector form (arrays, and a mask `_key` beside every `key`):
     `trial`, `elapsed_s`, `objectives`, `cost` (`time_s`, `rounds`), `incumbent` (`trial`) and,
-    where the reward is scalar, `penalty`; and what `info_keys` name. `trial_info(i)` gives all
-    that a single environment says. What a single environment says at `reset` comes with `reset`
-    only, not with an autoreset.
+    where the reward is scalar, `score` and `penalty`; and what `info_keys` name. `trial_info(i)`
+    gives all that a single environment says. What a single environment says at `reset` comes with
+    `reset` only, not with an autoreset.
 
     Attributes:
         reward_space: bounds of the reward vector of one environment. Rewards are (N,) float64, or
@@ -105,6 +106,8 @@ class TrialVectorEnv(BatchedVectorEnv):
             InvalidArgumentError: an argument is out of its range.
             UnknownNameError: there is no such info key.
         """
+        self._incumbent = env if isinstance(env, IncumbentReward) else None
+        env = self._incumbent.env if self._incumbent else env
         self._scalarize = env if isinstance(env, ScalarizePenalty) else None
         budget = self._scalarize.env if self._scalarize else env
         assert isinstance(budget, BudgetTermination)  # noqa: S101 - what make_trial_env builds
@@ -118,6 +121,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         self._info_keys = _checked_keys(info_keys)
         self.reward_space = trial.reward_space
         self._process = TrialProcess(trial.setup, self.layout, self._frame)
+        self._potentials = np.zeros(self.num_envs)
         self._remaining = self.layout.columns["remaining_budget"].start
         self._first = np.zeros(self.layout.size, dtype=np.float32)
         first, _ = env.reset()
@@ -153,7 +157,8 @@ class TrialVectorEnv(BatchedVectorEnv):
         info = self._process.info(index)
         if self._scalarize is not None:
             scores = state.numbers[index, self._process.scores]
-            info["penalty"] = float(self._scalarize.penalty(scores))
+            penalty = float(self._scalarize.penalty(scores))
+            info.update(score=float(scores[0]) - penalty, penalty=penalty)
         return info
 
     def _describe(self, index: int) -> dict[str, Any]:
@@ -161,6 +166,7 @@ class TrialVectorEnv(BatchedVectorEnv):
 
     def _restart(self, where: Indices, seeds: Seeds) -> None:
         self._process.restart(where)
+        self._potentials[where] = 0.0
         self._frame[where] = self._first
 
     def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
@@ -174,9 +180,18 @@ class TrialVectorEnv(BatchedVectorEnv):
             rewards: NDArray[np.floating] = scores.astype(np.float32)
         else:
             info["penalty"] = self._scalarize.penalty(scores)
-            rewards = scores[:, 0] - info["penalty"]
+            info["score"] = rewards = scores[:, 0] - info["penalty"]
+        if self._incumbent is not None:
+            rewards = self._reward(self._incumbent, numbers, info["penalty"])
         never = np.zeros(self.num_envs, dtype=np.bool_)
         return StepOutcome(rewards, left <= 0.0, never, info)
+
+    def _reward(
+        self, kind: IncumbentReward, numbers: Numbers, penalties: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        before = self._potentials
+        self._potentials = kind.after(before, numbers[:, ERROR], penalties)
+        return kind.rewards(before, self._potentials, numbers[:, TIME_S])
 
 
 def _checked_keys(names: Sequence[str]) -> tuple[str, ...]:

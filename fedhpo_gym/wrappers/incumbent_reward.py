@@ -1,0 +1,185 @@
+"""A reward whose return is how good the best trial of an episode is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.checks import as_number
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.typed import as_typed, shown
+from fedhpo_gym.wrappers.checks import check_env
+
+KINDS: Final = ("improvement", "incumbent", "regret")
+SHORTEST: Final = 1e-6
+"""The shortest trial, in units of the budget, that a reward per cost is divided by."""
+
+Floats = NDArray[np.float64]
+
+
+class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Rewards the incumbent: the best trial of an episode so far.
+
+    What a trial lacks to the best value is d = max(0, e - e_best) + p. Its error e is that of the
+    first objective, unclipped, and p its penalty for violated constraints. A trial is worth
+
+        phi(d) = c / (c + d),
+
+    where c, `error_scale`, is the error of a guess: the loss of a prediction that knows nothing,
+    or half of the width of the objective's bounds. So phi lies in [0, 1], falls strictly, and is
+    comparable across problems: 1 is the best value, 1/2 a guess, and 0 a diverged trial. The lower
+    the error, the larger is the reward of lowering it further. The form is that of
+    Michaelis and Menten (1913); a clip would make all trials beyond it equal, and a logarithm has
+    no bound. Let phi_t be the largest phi of the first t trials, and phi_0 = 0. Then the reward is
+
+    ==============  ======================================  ======================================
+    kind            reward                                  return of an episode of T trials
+    ==============  ======================================  ======================================
+    "improvement"   gamma phi_t - phi_(t-1)                 phi_T, where gamma = 1
+    "incumbent"     phi_t                                   the longer the episode, the higher
+    "regret"        -(phi* - phi_t), phi* at the optimum    the longer the episode, the lower
+    ==============  ======================================  ======================================
+
+    The improvement is a difference of potentials (Ng, Harada and Russell, 1999, Equation 2). With
+    discount gamma, the discounted return is gamma^T phi_T: it is worth less to be late. `per_cost`
+    divides an improvement by the simulated seconds of its trial, in units of the budget, so that a
+    return is a rate of progress and no longer how good the outcome is.
+
+    Where constraints are set, the incumbent that is rewarded is the trial of the highest score;
+    `info["incumbent"]` is that of the lowest error. `reward_transform` concerns scores only.
+
+    Attributes:
+        kind: one of `KINDS`.
+        optimum: phi of the best trial that an action can ask for; 1 unless `kind` is "regret".
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        kind: str = "improvement",
+        discount: float = 1.0,
+        per_cost: bool = False,
+        budget_s: float | None = None,
+    ) -> None:
+        """Reward the incumbent instead of the trial.
+
+        Args:
+            env: a trial environment in `ScalarizePenalty`.
+            kind: "improvement", "incumbent" or "regret".
+            discount: gamma of "improvement", in (0, 1].
+            per_cost: divide an improvement by the cost of its trial.
+            budget_s: simulated seconds that a cost is measured in; by default the task's budget.
+
+        Raises:
+            UnknownNameError: there is no such kind.
+            InvalidArgumentError: an argument is out of its range, `env` is of another kind, or
+                "regret" is asked for where the optimum is not known.
+        """
+        check_reward(kind, discount, per_cost)
+        needed = ("objectives", "error_scale", "task", "penalty", "all_trials")
+        self._objective = check_env(env, *needed).get_wrapper_attr("objectives")[0]
+        gym.utils.RecordConstructorArgs.__init__(
+            self, kind=kind, discount=discount, per_cost=per_cost, budget_s=budget_s
+        )
+        gym.Wrapper.__init__(self, env)
+        self.kind = kind
+        self._discount, self._per_cost = float(discount), per_cost
+        self._scale = float(self.get_wrapper_attr("error_scale"))
+        task_budget_s = self.get_wrapper_attr("task").budget_s
+        self._budget_s = _checked_budget(task_budget_s if budget_s is None else budget_s)
+        self._best = np.zeros(1)
+        self.optimum = self._find_optimum()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset; a backend exchanged outside this wrapper may have brought another optimum."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._best = np.zeros(1)
+        self.optimum = self._find_optimum()
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step; `info["score"]` says what the trial itself is worth."""
+        observation, _, terminated, truncated, info = self.env.step(action)
+        error = self._objective.unclipped_error(info["objectives"][self._objective.name])
+        before, self._best = (
+            self._best,
+            self.after(self._best, np.array([error]), np.array([info["penalty"]])),
+        )
+        times_s = np.array([info["cost"]["time_s"]])
+        reward = self.rewards(before, self._best, times_s)
+        return observation, float(reward[0]), terminated, truncated, info
+
+    def potential(self, errors: Floats, penalties: Floats) -> Floats:
+        """Return the (...) phi of trials.
+
+        Args:
+            errors: (...) unclipped errors of the first objective.
+            penalties: (...) penalties.
+        """
+        best = self._objective.bounds[0] if self._objective.minimize else -self._objective.bounds[1]
+        found: Floats = self._scale / (self._scale + np.maximum(errors - best, 0.0) + penalties)
+        return found
+
+    def after(self, before: Floats, errors: Floats, penalties: Floats) -> Floats:
+        """Return the (N,) phi of the incumbents after one more trial each; see `potential`."""
+        found: Floats = np.maximum(before, self.potential(errors, penalties))
+        return found
+
+    def rewards(self, before: Floats, after: Floats, times_s: Floats) -> Floats:
+        """Return the (N,) rewards of one trial each.
+
+        Args:
+            before: (N,) phi of the incumbents before it.
+            after: (N,) phi of the incumbents after it.
+            times_s: (N,) simulated seconds.
+        """
+        if self.kind == "incumbent":
+            return after.copy()
+        if self.kind == "regret":
+            return after - self.optimum
+        gained = self._discount * after - before
+        if not self._per_cost:
+            return gained
+        found: Floats = gained / np.maximum(times_s / self._budget_s, SHORTEST)
+        return found
+
+    def _find_optimum(self) -> float:
+        if self.kind != "regret":
+            return 1.0
+        errors, scores = self.get_wrapper_attr("all_trials")()
+        return float(self.potential(errors, self.get_wrapper_attr("penalty")(scores)).max())
+
+
+def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> None:
+    """Refuse what no `IncumbentReward` can be.
+
+    Raises:
+        UnknownNameError: there is no such kind.
+        InvalidArgumentError: the discount is out of its range, or an option is given with a kind
+            that has none.
+    """
+    if as_typed("reward", kind, str) not in KINDS:
+        raise unknown_name("reward", kind, KINDS)
+    as_typed("reward_per_cost", per_cost, bool)
+    number = as_number(discount)
+    if number is None or not 0 < number <= 1:
+        raise InvalidArgumentError(f"`reward_discount` must be in (0, 1], got {shown(discount)}")
+    if kind != "improvement" and (per_cost or number != 1):
+        raise InvalidArgumentError(
+            "`reward_discount` and `reward_per_cost` change reward='improvement' only, "
+            f"got reward={kind!r}; leave them out"
+        )
+
+
+def _checked_budget(budget_s: float) -> float:
+    number = as_number(budget_s)
+    if number is None or not 0 < number < math.inf:
+        raise InvalidArgumentError(f"`budget_s` must be positive and finite, got {shown(budget_s)}")
+    return float(number)
