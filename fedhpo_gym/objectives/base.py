@@ -155,6 +155,15 @@ class Objective:
         """Return the ``unclipped_error`` of each of (B,) values."""
         return np.where(np.isnan(values), np.inf, values if self.minimize else -values)
 
+    def lacks(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what each of (B,) values lacks to the best one: its error without the clip.
+
+        It is 0 at the best value and never negative. NaN lacks as much as the worst.
+        """
+        if TRANSFORMS[self.transform]:
+            return self.errors(values)
+        return np.maximum(self.unclipped_errors(values) - self.error_bounds[0], 0.0)
+
     def score(self, value: float) -> float:
         """Return the negative of ``error``: higher is better."""
         return -self.error(value)

@@ -24,16 +24,16 @@ Floats = NDArray[np.float64]
 class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Rewards the incumbent: the best trial of an episode so far.
 
-    What a trial lacks to the best value is d = max(0, e - e_best) + p. Its error e is that of the
-    first objective, unclipped, and p its penalty for violated constraints. A trial is worth
+    What a trial lacks to the best value there can be is d, the negative of its score without the
+    clip: the error of the first objective, plus the penalty for constraints. A trial is worth
 
         phi(d) = c / (c + d),
 
-    where c, `error_scale`, is the error of a guess: the loss of a prediction that knows nothing,
-    or half of the width of the objective's bounds. So phi lies in [0, 1], falls strictly, and is
-    comparable across problems: 1 is the best value, 1/2 a guess, and 0 a diverged trial. The lower
-    the error, the larger is the reward of lowering it further. The form is that of
-    Michaelis and Menten (1913); a clip would make all trials beyond it equal, and a logarithm has
+    where c, `error_scale`, is the error of a guess: the loss of a prediction that knows nothing, or
+    half of the worst error. So phi lies in [0, 1], falls strictly, and is comparable across
+    problems: 1 is the best value, 1/2 a guess, and 0 a diverged trial. The lower the error, the
+    more it is worth to lower it further. This is a saturation of half-value c, as that of
+    Michaelis and Menten (1913). A clip would make all trials beyond it equal, and a logarithm has
     no bound. Let phi_t be the largest phi of the first t trials, and phi_0 = 0. Then the reward is
 
     ==============  ======================================  ======================================
@@ -49,8 +49,8 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     divides an improvement by the simulated seconds of its trial, in units of the budget, so that a
     return is a rate of progress and no longer how good the outcome is.
 
-    Where constraints are set, the incumbent that is rewarded is the trial of the highest score;
-    `info["incumbent"]` is that of the lowest error. `reward_transform` concerns scores only.
+    Where constraints are set, the incumbent that is rewarded is the trial that lacks least;
+    `info["incumbent"]` is that of the lowest error.
 
     Attributes:
         kind: one of `KINDS`.
@@ -82,7 +82,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         """
         check_reward(kind, discount, per_cost)
         needed = ("objectives", "error_scale", "task", "penalty", "all_trials")
-        self._objective = check_env(env, *needed).get_wrapper_attr("objectives")[0]
+        check_env(env, *needed)
         gym.utils.RecordConstructorArgs.__init__(
             self, kind=kind, discount=discount, per_cost=per_cost, budget_s=budget_s
         )
@@ -107,29 +107,29 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step; `info["score"]` says what the trial itself is worth."""
         observation, _, terminated, truncated, info = self.env.step(action)
-        error = self._objective.unclipped_error(info["objectives"][self._objective.name])
-        before, self._best = (
-            self._best,
-            self.after(self._best, np.array([error]), np.array([info["penalty"]])),
-        )
-        times_s = np.array([info["cost"]["time_s"]])
-        reward = self.rewards(before, self._best, times_s)
+        value, penalty = info["objectives"][self._objective.name], info["penalty"]
+        before = self._best
+        self._best = self.after(before, np.array([value]), np.array([penalty]))
+        reward = self.rewards(before, self._best, np.array([info["cost"]["time_s"]]))
         return observation, float(reward[0]), terminated, truncated, info
 
-    def potential(self, errors: Floats, penalties: Floats) -> Floats:
-        """Return the (...) phi of trials.
+    @property
+    def _objective(self) -> Any:
+        return self.get_wrapper_attr("objectives")[0]
+
+    def potential(self, values: Floats, penalties: Floats) -> Floats:
+        """Return the (N,) phi of trials.
 
         Args:
-            errors: (...) unclipped errors of the first objective.
-            penalties: (...) penalties.
+            values: (N,) values of the first objective.
+            penalties: (N,) penalties.
         """
-        best = self._objective.bounds[0] if self._objective.minimize else -self._objective.bounds[1]
-        found: Floats = self._scale / (self._scale + np.maximum(errors - best, 0.0) + penalties)
+        found: Floats = self._scale / (self._scale + self._objective.lacks(values) + penalties)
         return found
 
-    def after(self, before: Floats, errors: Floats, penalties: Floats) -> Floats:
+    def after(self, before: Floats, values: Floats, penalties: Floats) -> Floats:
         """Return the (N,) phi of the incumbents after one more trial each; see `potential`."""
-        found: Floats = np.maximum(before, self.potential(errors, penalties))
+        found: Floats = np.maximum(before, self.potential(values, penalties))
         return found
 
     def rewards(self, before: Floats, after: Floats, times_s: Floats) -> Floats:
@@ -153,8 +153,8 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     def _find_optimum(self) -> float:
         if self.kind != "regret":
             return 1.0
-        errors, scores = self.get_wrapper_attr("all_trials")()
-        return float(self.potential(errors, self.get_wrapper_attr("penalty")(scores)).max())
+        values, scores = self.get_wrapper_attr("all_trials")()
+        return float(self.potential(values, self.get_wrapper_attr("penalty")(scores)).max())
 
 
 def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> None:

@@ -26,8 +26,9 @@ from fedhpo_gym.errors import (
 )
 from fedhpo_gym.tasks import TASKS, Task
 from fedhpo_gym.testing import TaskConformance, rollout
-from fedhpo_gym.testing.rollout import go_on
+from fedhpo_gym.testing.rollout import go_on, plain
 from fedhpo_gym.testing.task import elsewhere
+from fedhpo_gym.wrappers import IncumbentReward
 
 MODULE_ID = "fedhpo_gym:FedHPO-LR-CreditG-v0"
 
@@ -122,6 +123,28 @@ for _task in WITH_NUMBERS:
         _class = conformance(_task, _backend)
         globals()[_class.__name__] = _class
 del _class, _task, _backend
+
+
+@pytest.mark.parametrize(
+    "task", [t for t in TASKS.values() if t.numbers is not None], ids=lambda task: task.key
+)
+def test_a_version_that_shares_numbers_differs_by_its_reward_alone(task: Task) -> None:
+    assert task.reward == "improvement"
+    names = [f"FedHPO-{task.name}-v{version}" for version in (task.numbers, task.version)]
+    try:
+        old, new = (gym.make(name, disable_env_checker=True) for name in names)
+    except MissingDataError as error:
+        pytest.skip(str(error))
+    other = IncumbentReward(gym.make(names[0], disable_env_checker=True))
+    for env in (old, new, other):
+        env.reset(seed=0)
+    old.action_space.seed(0)
+    for _ in range(4):
+        action = old.action_space.sample()
+        (seen, score, *over, info), mine, wanted = (one.step(action) for one in (old, new, other))
+        assert plain([seen, *over, info]) == plain([mine[0], *mine[2:]])
+        assert info["score"] == score
+        assert mine[1] == wanted[1]
 
 
 TABLES_OF_OPENML = ("CreditG", "Vehicle", "KC1", "BloodTransfusion", "Australian", "Car", "Segment")

@@ -390,7 +390,7 @@ def test_numbers_are_those_of_a_version_up_to_its_own(numbers: object) -> None:
 
 
 def test_a_reward_has_a_known_name() -> None:
-    with pytest.raises(UnknownNameError, match="reward 'scores'.*'score'"):
+    with pytest.raises(UnknownNameError, match=r"reward 'scores'.*'score'"):
         get_task("LR-Car-v0").variant(reward="scores")
 
 

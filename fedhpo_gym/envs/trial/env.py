@@ -146,14 +146,14 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     @property
     def error_scale(self) -> float:
-        """What a guess makes wrong, in the unit of the first objective's error."""
+        """Error of a guess in the first objective; see `TrialSetup.error_scale`."""
         return self.setup.error_scale
 
     def all_trials(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return what all trials that an action can ask for would bring.
 
         Returns:
-            (B,) unclipped errors of the first objective, and (B, objectives) scores.
+            (B,) values of the first objective, and (B, objectives) scores.
 
         Raises:
             InvalidArgumentError: they are not stored.

@@ -144,7 +144,7 @@ class TrialProcess:
         return numbers
 
     def all_trials(self) -> tuple[Numbers, Numbers]:
-        """Return (B,) unclipped errors and (B, objectives) scores of all that can be asked.
+        """Return (B,) values of the first objective and (B, objectives) scores of all queries.
 
         Raises:
             InvalidArgumentError: nothing stores them.
@@ -156,7 +156,7 @@ class TrialProcess:
                 "numbers, or reward='improvement', whose return ranks episodes alike"
             )
         numbers = self._source.all_numbers()
-        return numbers[:, ERROR], numbers[:, self.scores]
+        return self.values(numbers)[:, 0], numbers[:, self.scores]
 
     def query_of(self, handle: Any) -> CheckedQuery:
         """Return the configuration and the fidelity that a handle of `episodes` stands for."""

@@ -105,9 +105,11 @@ class TrialSetup:
 
     @property
     def error_scale(self) -> float:
-        """What a guess makes wrong: its loss, else half of the width of the first objective."""
-        low, high = self.objectives[0].bounds
-        return self.task.chance_loss if self.objectives[0].open_ended else (high - low) / 2
+        """Error of a guess in the first objective: of its loss, else half of the worst error."""
+        objective = self.objectives[0]
+        best, worst = objective.error_bounds
+        guess = objective.error(self.task.chance_loss)
+        return guess - best if objective.open_ended else (worst - best) / 2
 
     def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
         """Return the configuration and the fidelity that an (n,) action asks for.

@@ -24,7 +24,7 @@ from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.envs.trial.make import make_trial_env
 from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, TrialProcess
-from fedhpo_gym.envs.trial.scores import ERROR, TIME_S
+from fedhpo_gym.envs.trial.scores import TIME_S
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
@@ -190,7 +190,8 @@ class TrialVectorEnv(BatchedVectorEnv):
         self, kind: IncumbentReward, numbers: Numbers, penalties: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         before = self._potentials
-        self._potentials = kind.after(before, numbers[:, ERROR], penalties)
+        values = self._process.values(numbers)[:, 0]
+        self._potentials = kind.after(before, values, penalties)
         return kind.rewards(before, self._potentials, numbers[:, TIME_S])
 
 

@@ -48,6 +48,10 @@ KINDS: list[dict[str, Any]] = [
     {"freeze_thaw": True, "budget_s": 2500.0},
     {"freeze_thaw": True, "fidelity": {"round": 81, "client_sample_rate": 1.0}, "budget_s": 1500.0},
     {"grid": True, "budget_s": 500.0},
+    {"reward": "improvement", "constraints": {"fairness_std": 0.02}, "budget_s": 900.0},
+    {"reward": "improvement", "reward_discount": 0.9, "reward_per_cost": True, "budget_s": 900.0},
+    {"reward": "incumbent", "reward_transform": "squash", "freeze_thaw": True, "budget_trials": 9},
+    {"reward": "regret", "fidelity": {"round": 81}, "budget_trials": 7},
     {"seed": 1, "system": {"server_compute_s": 3.0}, "budget_s": 1200.0},
 ]
 
@@ -130,9 +134,10 @@ def test_it_equals_single_environments(arguments: dict[str, Any]) -> None:
     assert episodes >= N or arguments == {}
 
 
+@pytest.mark.parametrize("reward", ["score", "improvement"])
 @pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
-def test_every_autoreset_mode_equals_gymnasiums(mode: str) -> None:
-    arguments = {"budget_s": 900.0, "freeze_thaw": True}
+def test_every_autoreset_mode_equals_gymnasiums(mode: str, reward: str) -> None:
+    arguments = {"budget_s": 900.0, "freeze_thaw": True, "reward": reward}
     ours = make(autoreset_mode=mode, **arguments)
     assert ours.metadata["autoreset_mode"] is AutoresetMode(mode)
     assert run_both(ours, singles(mode, **arguments), 60) >= 2 * N
@@ -150,6 +155,8 @@ def test_vector_rewards_follow_mo_gymnasium() -> None:
 @pytest.mark.parametrize("arguments", [{"budget_trials": 5}, {"grid": True, "freeze_thaw": True}])
 def test_a_backend_that_stores_nothing_gives_the_same(arguments: dict[str, Any]) -> None:
     arguments = {**arguments, "backend": "surrogate"}
+    run_both(make(**arguments), singles(**arguments), 20)
+    arguments["reward"] = "improvement"
     run_both(make(**arguments), singles(**arguments), 20)
 
 
@@ -274,7 +281,9 @@ def test_its_spec_survives_json() -> None:
     run_both(twin, env, 20)
 
 
-@pytest.mark.parametrize("arguments", [{"freeze_thaw": True}, {"backend": "surrogate"}], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [{"freeze_thaw": True}, {"backend": "surrogate"}, {"reward": "regret"}], ids=str
+)
 def test_a_copy_made_in_mid_episode_goes_on_alike(arguments: dict[str, Any]) -> None:
     env = make(budget_trials=5, **arguments)
     env.reset(seed=0)

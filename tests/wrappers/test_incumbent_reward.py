@@ -1,0 +1,209 @@
+"""The reward of the incumbent: what a return means, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.objectives.base import LARGEST
+from fedhpo_gym.tasks import get_task
+from fedhpo_gym.testing import WrapperConformance, make_env
+from fedhpo_gym.wrappers import IncumbentReward, SurrogateBackend
+
+OLD, NEW = "FedHPO-LR-CreditG-v0", "FedHPO-LR-CreditG-v1"
+CONSTRAINED = {"constraints": {"fairness_std": {"limit": 0.05, "weight": 2.0}}}
+ERRORS = st.floats(0.0, 1e6)
+
+
+class TestIncumbentReward(WrapperConformance):
+    def wrap(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        return IncumbentReward(env, discount=0.9, per_cost=True)
+
+
+def play(number: int, seed: int = 0, name: str = OLD, **arguments: Any) -> list[Any]:
+    """Return the steps of random trials; equal seeds do the same."""
+    env = gym.make(name, **arguments)
+    env.reset(seed=0)
+    env.action_space.seed(seed)
+    return [env.step(env.action_space.sample()) for _ in range(number)]
+
+
+def returned(steps: list[Any]) -> float:
+    return float(sum(step[1] for step in steps))
+
+
+def best_score(steps: list[Any]) -> float:
+    return max(step[-1]["score"] for step in steps)
+
+
+# -------------------------------------------------------------------------------- the return
+
+
+@pytest.mark.parametrize("arguments", [{}, CONSTRAINED, {"objectives": ["val_f1", "val_loss"]}])
+def test_of_two_episodes_the_one_with_the_better_incumbent_has_the_larger_return(
+    arguments: dict[str, Any],
+) -> None:
+    arguments = {"reward": "improvement", "reward_transform": "squash", **arguments}
+    episodes = [play(2 + 3 * seed, seed, **arguments) for seed in range(8)]
+    episodes.append(play(8, 5, reward_discount=1.0, fidelity={"round": 27}, **arguments))
+    by_score = sorted(episodes, key=best_score)
+    returns = [returned(steps) for steps in by_score]
+    scores = [best_score(steps) for steps in by_score]
+    assert len(set(scores)) > 5
+    for i in range(1, len(scores)):
+        if scores[i] > scores[i - 1]:
+            assert returns[i] > returns[i - 1]
+        else:
+            assert returns[i] == pytest.approx(returns[i - 1], rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    first=st.lists(st.tuples(ERRORS, ERRORS), min_size=1, max_size=30),
+    second=st.lists(st.tuples(ERRORS, ERRORS), min_size=1, max_size=30),
+    kind=st.sampled_from(["improvement"]),
+)
+def test_returns_order_episodes_of_any_errors_and_lengths(
+    first: list[tuple[float, float]], second: list[tuple[float, float]], kind: str
+) -> None:
+    rule = IncumbentReward(make_env(), kind=kind)
+
+    def total(trials: list[tuple[float, float]]) -> float:
+        best, found = np.zeros(1), 0.0
+        for error, penalty in trials:
+            after = rule.after(best, np.array([error]), np.array([penalty]))
+            [reward] = rule.rewards(best, after, np.ones(1))
+            assert reward >= 0.0
+            found, best = found + reward, after
+        return found
+
+    mine, other = (min(error + penalty for error, penalty in trials) for trials in (first, second))
+    if abs(mine - other) > 1e-9 * (1.0 + mine + other) ** 2:  # else phi rounds to the same
+        assert (total(first) > total(second)) == (mine < other)
+    assert total([*first, *second]) == pytest.approx(max(total(first), total(second)), rel=1e-9)
+    assert total(first * 2) == pytest.approx(total(first), rel=1e-9), "more trials, same incumbent"
+    assert 0.0 <= total(first) <= 1.0 + 1e-12
+
+
+def test_the_potential_falls_strictly_from_the_best_value_to_a_diverged_trial() -> None:
+    rule = IncumbentReward(make_env())
+    chance = make_env().get_wrapper_attr("task").chance_loss
+    errors = np.array([0.0, 1e-6, 0.01, chance, 2.0, 9.0, 10.0, 11.0, 1e6, LARGEST, np.inf])
+    found = rule.potential(errors, np.zeros(len(errors)))
+    assert (np.diff(found) < 0).all()
+    assert found[[0, 3, -1]].tolist() == [1.0, 0.5, 0.0]
+    assert (np.diff(rule.potential(np.full(3, 0.4), np.array([0.0, 0.1, 5.0]))) < 0).all()
+
+
+@pytest.mark.parametrize("name", ["val_f1", "val_error", "fairness_std", "fairness_jain"])
+def test_every_objective_has_a_potential(name: str) -> None:
+    env = make_env(objectives=[name])
+    rule, [objective] = IncumbentReward(env), env.get_wrapper_attr("objectives")
+    ends = objective.bounds if objective.minimize else objective.bounds[::-1]
+    found = rule.potential(np.linspace(*ends, 5), np.zeros(5))
+    assert found[0] == 1.0
+    assert (np.diff(found) < 0).all()
+    assert found[2] == pytest.approx(0.5)
+
+
+# --------------------------------------------------------------------------------- the kinds
+
+
+def test_the_score_and_all_else_are_those_of_version_0() -> None:
+    old, new = play(30), play(30, name=NEW, reward="score")
+    if get_task(NEW).numbers is None:
+        pytest.skip("version 1 has numbers of its own")
+    assert [step[1] for step in old] == [step[1] for step in new]
+    assert [step[1] for step in old] == [step[-1]["score"] for step in old]
+
+
+@pytest.mark.parametrize("arguments", [{}, CONSTRAINED])
+def test_every_kind_is_made_of_the_potentials(arguments: dict[str, Any]) -> None:
+    def rewards(**more: Any) -> Any:
+        return np.array([step[1] for step in play(25, **arguments, **more)])
+
+    best = rewards(reward="incumbent")
+    before = np.concatenate([[0.0], best[:-1]])
+    np.testing.assert_allclose(rewards(reward="improvement"), best - before, rtol=1e-12)
+    discounted = rewards(reward="improvement", reward_discount=0.9)
+    np.testing.assert_allclose(discounted, 0.9 * best - before, rtol=1e-12)
+    weights = 0.9 ** np.arange(25)
+    assert (weights * discounted).sum() == pytest.approx(0.9**25 * best[-1])
+    times_s = [step[-1]["cost"]["time_s"] for step in play(25, **arguments)]
+    per_cost = rewards(reward="improvement", reward_per_cost=True, budget_s=7200.0)
+    np.testing.assert_allclose(per_cost, (best - before) / np.array(times_s) * 7200.0, rtol=1e-12)
+    regret = rewards(reward="regret")
+    np.testing.assert_allclose(np.diff(regret), np.diff(best), atol=1e-12)
+    assert (regret <= 0).all()
+
+
+def test_a_trial_that_costs_nothing_has_a_finite_reward() -> None:
+    env = gym.make(NEW, reward_per_cost=True, freeze_thaw=True)
+    env.reset(seed=0)
+    action = np.zeros(env.action_space.shape or (), dtype=np.float32)
+    first, second = env.step(action), env.step(action)
+    assert (second[-1]["cost"]["time_s"], second[1]) == (0.0, 0.0)
+    assert first[1] > 0.0
+
+
+def test_regret_is_none_at_the_optimum_of_what_may_be_asked() -> None:
+    fixed = {"fidelity": {"round": 81, "client_sample_rate": 0.4}, **CONSTRAINED}
+    env = gym.make(OLD, reward="regret", budget_trials=700, **fixed)
+    space = env.get_wrapper_attr("search_space")
+    env.reset(seed=0)
+    regrets = [
+        env.step(space.encode(dict(zip(space.names, cell, strict=True))))[1]
+        for cell in np.array(np.meshgrid(*(d.grid for d in space.dimensions), indexing="ij"))
+        .reshape(len(space), -1)
+        .T.tolist()
+    ]
+    assert regrets[-1] == 0.0
+    assert regrets[0] < 0.0
+    assert (np.diff(regrets) >= 0).all()
+
+
+def test_regret_follows_a_backend_that_is_exchanged() -> None:
+    env = SurrogateBackend(gym.make(OLD, reward="regret"))
+    with pytest.raises(InvalidArgumentError, match=r"'regret'.*'surrogate'.*reward='improvement'"):
+        env.reset(seed=0)
+
+
+# ------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        (f"MO-{NEW}", {"reward": "score"}, "`reward` must not be given.*'score'.*without MO-"),
+        (f"MO-{NEW}", {"reward_per_cost": True}, "`reward` must not be given"),
+        (NEW, {"reward": "score", "reward_discount": 0.5}, "change reward='improvement' only"),
+        (NEW, {"reward": "regret", "reward_per_cost": True}, "change reward='improvement' only"),
+        (OLD, {"reward_discount": 0.9}, "change reward='improvement' only"),
+        (NEW, {"reward_discount": 0.0}, r"`reward_discount` must be in \(0, 1\], got 0.0"),
+        (NEW, {"reward_discount": float("nan")}, "`reward_discount`"),
+        (NEW, {"reward": "regret", "backend": "surrogate"}, "'regret' needs a known optimum"),
+    ],
+)
+def test_what_no_reward_can_be_is_refused(name: str, arguments: Any, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        gym.make(name, **arguments)
+
+
+def test_an_unknown_reward_is_refused_with_a_known_one() -> None:
+    with pytest.raises(UnknownNameError, match=r"reward 'scored'.*'score'"):
+        gym.make(NEW, reward="scored")
+    with pytest.raises(UnknownNameError, match="reward 'score'"):
+        IncumbentReward(make_env(), kind="score")
+
+
+def test_it_needs_a_trial_environment_with_one_reward() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`env` must have.*'penalty'"):
+        IncumbentReward(make_env(vector_reward=True))
+    with pytest.raises(InvalidArgumentError, match="`budget_s` must be positive"):
+        IncumbentReward(make_env(), budget_s=0.0)
