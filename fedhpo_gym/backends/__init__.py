@@ -23,15 +23,24 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
 """Backends by name; a module is imported when its backend is first asked for."""
 
 
+SUFFIXES: Mapping[str, str] = MappingProxyType(
+    {"tabular": ".table.json", "surrogate": ".surrogate.json"}
+)
+"""Backends that answer from stored numbers -> how the names of their cards end."""
+
+
+def has_numbers(name: str, task: Task) -> bool:
+    """Return whether a backend has stored numbers of a task."""
+    return name in SUFFIXES and find(task.table_name, SUFFIXES[name]) is not None
+
+
 def default_backend(task: Task) -> str:
     """Return the backend that answers a task when none is named.
 
     Stored numbers: the table where there is one, else the surrogate where there is one. Where there
     is neither, it is "tabular", whose refusal says how to get them; nothing trains unasked.
     """
-    if find(task.table_name, ".table.json") is None:
-        return "surrogate" if find(task.table_name, ".surrogate.json") else "tabular"
-    return "tabular"
+    return next((name for name in SUFFIXES if has_numbers(name, task)), "tabular")
 
 
 def make_backend(name: str, task: Task, **options: Any) -> Backend:
@@ -59,9 +68,11 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
 
 __all__ = [
     "BACKENDS",
+    "SUFFIXES",
     "Backend",
     "CheckedQuery",
     "StoredBackend",
     "default_backend",
+    "has_numbers",
     "make_backend",
 ]

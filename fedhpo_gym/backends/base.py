@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
@@ -66,6 +67,18 @@ class Backend(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Digest of everything its numbers depend on, for run records."""
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        """(seeds, clients, splits) samples of the clients, where they are known before a trial.
+
+        Raises:
+            InvalidArgumentError: they are not.
+        """
+        raise InvalidArgumentError(
+            f"`backend` must have stored numbers, which say how many samples clients have, got "
+            f"{self.name!r}"
+        )
 
     @property
     def former_fingerprints(self) -> tuple[str, ...]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedhpo_gym.backends.base import Backend, CheckedQuery
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
@@ -37,6 +40,12 @@ class SurrogateModel(Backend):
     def fingerprint(self) -> str:
         """See `Backend.fingerprint`."""
         return f"surrogate-sha256:{self._surrogate.digest}"
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        """See `Backend.num_samples`."""
+        known = self._surrogate.seeds
+        return self._surrogate.num_samples[[known.index(seed) for seed in self.seeds]]
 
     @property
     def former_fingerprints(self) -> tuple[str, ...]:

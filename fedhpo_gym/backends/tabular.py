@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import StoredBackend
@@ -37,6 +38,12 @@ class Tabular(StoredBackend):
     def fingerprint(self) -> str:
         """See `Backend.fingerprint`."""
         return f"table-sha256:{self._table.digest}"
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        """See `Backend.num_samples`."""
+        known = self._table.seeds
+        return self._table.num_samples[[known.index(seed) for seed in self.seeds]]
 
     @property
     def former_fingerprints(self) -> tuple[str, ...]:

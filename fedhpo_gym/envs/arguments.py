@@ -1,4 +1,4 @@
-"""Records of arguments that users write by name."""
+"""Arguments that users write by name: records of them, and options of `reset`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, suggest
 from fedhpo_gym.systems import SystemModel
-from fedhpo_gym.typed import as_typed, parameter_types
+from fedhpo_gym.typed import as_typed, parameter_types, shown
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -87,3 +90,21 @@ def chosen_options(record: object, names: Sequence[str]) -> dict[str, Any]:
     """Return those fields of a record that choose a variant of a task; None leaves the task's."""
     given = {name: getattr(record, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def choose_instance(rng: np.random.Generator, number: int, options: dict[str, Any] | None) -> int:
+    """Return the instance of the next episode.
+
+    Raises:
+        InvalidArgumentError: `options` names none of the `number` there are.
+    """
+    chosen = as_typed("options", {} if options is None else options, Mapping[str, Any])
+    if "instance" not in chosen:
+        return int(rng.integers(number))
+    index = as_integer(chosen["instance"])
+    if index is None or not 0 <= index < number:
+        raise InvalidArgumentError(
+            f"`options['instance']` must be an integer in [0, {number}), "
+            f"got {shown(chosen['instance'])}"
+        )
+    return index

@@ -15,6 +15,7 @@ from fedhpo_gym.identity import OPTIONS
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks.algorithms import ALGORITHMS, Setting, check_settings
 from fedhpo_gym.tasks.base import Problem
+from fedhpo_gym.tasks.labels import LABEL_ENTROPY
 from fedhpo_gym.typed import as_typed, shown
 
 PREPROCESSINGS = ("label_encoded", "standardized")
@@ -150,6 +151,11 @@ class Task(Problem):
         ln(classes) nats for a cross-entropy; other losses have another, and another unit.
         """
         return math.log(self.num_classes) if self.guess_loss is None else self.guess_loss
+
+    @property
+    def label_entropy(self) -> float:
+        """Entropy of the labels in nats; of equally frequent ones, where it is not known."""
+        return LABEL_ENTROPY.get(self.dataset, math.log(self.num_classes))
 
     @property
     def space(self) -> SearchSpace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import gymnasium as gym
@@ -93,7 +94,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         task_budget_s = self.get_wrapper_attr("task").budget_s
         self._budget_s = _checked_budget(task_budget_s if budget_s is None else budget_s)
         self._best = np.zeros(1)
-        self.optimum = self._find_optimum()
+        self.optimum = self.find_optimum(self.get_wrapper_attr("all_trials"))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -101,7 +102,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         """Reset; a backend exchanged outside this wrapper may have brought another optimum."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._best = np.zeros(1)
-        self.optimum = self._find_optimum()
+        self.optimum = self.find_optimum(self.get_wrapper_attr("all_trials"))
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -110,7 +111,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         value, penalty = info["objectives"][self._objective.name], info["penalty"]
         before = self._best
         self._best = self.after(before, np.array([value]), np.array([penalty]))
-        reward = self.rewards(before, self._best, np.array([info["cost"]["time_s"]]))
+        reward = self.rewards(before, self._best, np.array([info["cost"]["time_s"]]), self.optimum)
         return observation, float(reward[0]), terminated, truncated, info
 
     @property
@@ -132,28 +133,39 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         found: Floats = np.maximum(before, self.potential(values, penalties))
         return found
 
-    def rewards(self, before: Floats, after: Floats, times_s: Floats) -> Floats:
+    def rewards(
+        self, before: Floats, after: Floats, times_s: Floats, optimum: float | Floats
+    ) -> Floats:
         """Return the (N,) rewards of one trial each.
 
         Args:
             before: (N,) phi of the incumbents before it.
             after: (N,) phi of the incumbents after it.
             times_s: (N,) simulated seconds.
+            optimum: phi of the best trial that can be asked for; only "regret" looks at it.
         """
         if self.kind == "incumbent":
             return after.copy()
         if self.kind == "regret":
-            return after - self.optimum
+            return after - optimum
         gained = self._discount * after - before
         if not self._per_cost:
             return gained
         found: Floats = gained / np.maximum(times_s / self._budget_s, SHORTEST)
         return found
 
-    def _find_optimum(self) -> float:
+    def find_optimum(self, all_trials: Callable[[], tuple[Floats, Floats]]) -> float:
+        """Return the phi of the best trial there is; 1 unless `kind` is "regret".
+
+        Args:
+            all_trials: returns (B,) values of the first objective and (B, objectives) scores.
+
+        Raises:
+            InvalidArgumentError: nothing stores them.
+        """
         if self.kind != "regret":
             return 1.0
-        values, scores = self.get_wrapper_attr("all_trials")()
+        values, scores = all_trials()
         return float(self.potential(values, self.get_wrapper_attr("penalty")(scores)).max())
 
 

@@ -109,6 +109,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         self._frame = np.zeros((num_envs, self.layout.size), dtype=np.float32)
         self._done = np.zeros(num_envs, dtype=np.bool_)
         self._was_reset = np.zeros(num_envs, dtype=np.bool_)
+        self._instances: NDArray[Any] | None = None
 
     @abstractmethod
     def _restart(self, where: Indices, seeds: Seeds) -> None:
@@ -142,18 +143,22 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
 
         Args:
             seed: environment i gets `seed + i`, or `seed[i]`.
-            options: `{"reset_mask": mask}` resets the environments of an (N,) mask only.
+            options: `{"reset_mask": mask}` resets the environments of an (N,) mask only;
+                `instance` is one index, or one per environment, where there are instances.
 
         Raises:
-            InvalidArgumentError: a seed or the mask is not valid.
+            InvalidArgumentError: a seed, the mask or an instance is not valid.
         """
         seeds = _spread(seed, self.num_envs)
-        mask = self._reset_mask(
-            as_typed("options", {} if options is None else options, Mapping[str, Any])
-        )
+        given = as_typed("options", {} if options is None else options, Mapping[str, Any])
+        mask = self._reset_mask(given)
         super().reset(seed=seeds[0])
         where = np.flatnonzero(mask)
-        self._restart(where, [seeds[index] for index in where])
+        self._instances = _spread_instances(given.get("instance"), self.num_envs)
+        try:
+            self._restart(where, [seeds[index] for index in where])
+        finally:
+            self._instances = None
         self._done[mask] = False
         self._was_reset |= mask
         return self._observations(), listed(self._describe, mask)
@@ -188,6 +193,10 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
             outcome.truncated,
             infos,
         )
+
+    def _chosen(self, index: int) -> dict[str, Any] | None:
+        """Return what the options of `reset` say of an environment alone."""
+        return None if self._instances is None else {"instance": self._instances[index]}
 
     def _active(self) -> Mask:
         if not self._was_reset.all():
@@ -292,3 +301,15 @@ def _spread(seed: int | Seeds | None, num_envs: int) -> list[int | None]:
 
 def _listed(seed: object) -> object:
     return seed.tolist() if isinstance(seed, np.ndarray) else seed
+
+
+def _spread_instances(chosen: object, number: int) -> NDArray[Any] | None:
+    if chosen is None:
+        return None
+    try:
+        return np.broadcast_to(np.asarray(chosen, dtype=object), number)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"`options['instance']` must be one index, or one for each of {number} environments, "
+            f"got {shown(chosen)}"
+        ) from error

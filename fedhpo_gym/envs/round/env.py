@@ -5,7 +5,6 @@ A step sets the hyperparameters of the next communication rounds of one course, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,13 +12,13 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_integer
+from fedhpo_gym.envs.arguments import choose_instance
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Instance
-from fedhpo_gym.typed import as_reals, as_typed, shown
+from fedhpo_gym.typed import as_reals, shown
 
 Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
@@ -280,24 +279,6 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         loss = min(float(state.loss[0, -1, 1]), MAX_NATS)
         rows = state.action[0].reshape(-1, len(self.search_space))
         return Point(int(state.rounds[0]), loss, tuple(rows.mean(axis=0).tolist()))
-
-
-def choose_instance(rng: np.random.Generator, number: int, options: dict[str, Any] | None) -> int:
-    """Return the instance of the next episode.
-
-    Raises:
-        InvalidArgumentError: `options` names none of the `number` there are.
-    """
-    chosen = as_typed("options", {} if options is None else options, Mapping[str, Any])
-    if "instance" not in chosen:
-        return int(rng.integers(number))
-    index = as_integer(chosen["instance"])
-    if index is None or not 0 <= index < number:
-        raise InvalidArgumentError(
-            f"`options['instance']` must be an integer in [0, {number}), "
-            f"got {shown(chosen['instance'])}"
-        )
-    return index
 
 
 def describe_instance(process: RoundProcess, index: int) -> Info:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.envs.arguments import check_own, from_names, taking
+from fedhpo_gym.envs.arguments import check_own, choose_instance, from_names, taking
 from fedhpo_gym.envs.batched.base import (
     Actions,
     BatchedVectorEnv,
@@ -19,10 +19,10 @@ from fedhpo_gym.envs.batched.base import (
     StepOutcome,
     checked_number,
 )
-from fedhpo_gym.envs.batched.layout import Indices, Mask, Observations
+from fedhpo_gym.envs.batched.layout import Indices, Mask
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.round.controls import RATE
-from fedhpo_gym.envs.round.env import choose_instance, describe_episode, describe_step
+from fedhpo_gym.envs.round.env import describe_episode, describe_step
 from fedhpo_gym.envs.round.make import OF_FORM
 from fedhpo_gym.envs.round.process import MAX_NATS, RoundProcess
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
@@ -156,35 +156,6 @@ class RoundVectorEnv(BatchedVectorEnv):
         if vector_reward:
             self._no_rewards = np.zeros((self.num_envs, *self.reward_space.shape), np.float32)
         self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
-        self._chosen: NDArray[Any] | None = None
-
-    def reset(
-        self, *, seed: int | Seeds | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[Observations, dict[str, Any]]:
-        """Start courses; see `BatchedVectorEnv.reset`.
-
-        Args:
-            seed: environment i gets `seed + i`, or `seed[i]`.
-            options: `reset_mask`, and `instance`: one index, or one per environment.
-
-        Raises:
-            InvalidArgumentError: a seed, the mask or an instance is not valid.
-        """
-        chosen = as_typed("options", {} if options is None else options, Mapping[str, Any]).get(
-            "instance"
-        )
-        if chosen is not None:
-            try:
-                self._chosen = np.broadcast_to(np.asarray(chosen, dtype=object), self.num_envs)
-            except ValueError as error:
-                raise InvalidArgumentError(
-                    "`options['instance']` must be one index, or one for each of "
-                    f"{self.num_envs} environments, got {shown(chosen)}"
-                ) from error
-        try:
-            return super().reset(seed=seed, options=options)
-        finally:
-            self._chosen = None
 
     def step_info(self, index: int) -> dict[str, Any]:
         """Return the `info` that a single environment returns with its last step.
@@ -208,8 +179,7 @@ class RoundVectorEnv(BatchedVectorEnv):
             if rng is None or seed is not None:
                 rng, _ = seeding.np_random(seed)
                 self._rngs[index] = rng
-            options = None if self._chosen is None else {"instance": self._chosen[index]}
-            drawn.append(choose_instance(rng, len(self.process.instances), options))
+            drawn.append(choose_instance(rng, len(self.process.instances), self._chosen(index)))
         self.process.start(where, drawn)
         self._show()
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedhpo_gym.backends import Backend, default_backend, make_backend
+from fedhpo_gym.backends import SUFFIXES, Backend, default_backend, make_backend
 from fedhpo_gym.envs.arguments import changed_system, chosen_options
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
+from fedhpo_gym.envs.trial.instances import open_instances
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES
@@ -48,6 +49,9 @@ class TrialArguments:
             when freeze-thaw makes a repetition free. By default `budget_trials`, and 100,000 if
             that is not given; see `BudgetTermination`.
         vector_reward: leave the reward a vector.
+        instances: "train" or "test": at each reset one of the variants (alpha, preprocessing) and
+            seeds with stored numbers is drawn; or a list of mappings such as
+            {"alpha": 0.1, "seed": 2}. See `fedhpo_gym.envs.trial.instances.open_instances`.
         reward: "improvement" of the incumbent, "score" of the trial, "incumbent" or "regret", which
             needs a known optimum; the task's by default. See `IncumbentReward`.
         reward_discount: discount of the improvement, in (0, 1].
@@ -78,6 +82,7 @@ class TrialArguments:
     budget_trials: int | None = None
     max_trials: int | None = None
     vector_reward: bool = False
+    instances: str | Sequence[Mapping[str, float | str]] | None = None
     reward: str | None = None
     reward_discount: float = 1.0
     reward_per_cost: bool = False
@@ -88,6 +93,7 @@ class TrialArguments:
         if self.constraints and self.vector_reward:
             raise InvalidArgumentError("`constraints` need a scalar reward; use the id without MO-")
         self._check_reward()
+        self._check_instances()
         if self.device is not None and self.backend != "raw":
             name = self.backend or default_backend(self.variant)
             raise InvalidArgumentError(f'`device` is for backend="raw" only, got backend={name!r}')
@@ -116,6 +122,44 @@ class TrialArguments:
                 "`reward_discount` and `reward_per_cost` change reward='improvement' only, got "
                 "reward='score'; leave them out"
             )
+
+    def _check_instances(self) -> None:
+        if self.instances is None:
+            return
+        if self.seed is not None:
+            raise InvalidArgumentError(
+                f"`seed` must be None where `instances` draws it, got {shown(self.seed)}; name it "
+                "in a list of instances"
+            )
+        if self.backend_name not in SUFFIXES:
+            raise InvalidArgumentError(
+                "`instances` of trials are variants with stored numbers: `backend` must be one of "
+                f"{sorted(SUFFIXES)}, got {self.backend_name!r}; FedHPO-DAC-* ids train instances"
+            )
+        if not isinstance(self.instances, str) and (self.alpha, self.preprocessing) != (None, None):
+            raise InvalidArgumentError(
+                "`alpha` and `preprocessing` must be None where `instances` lists them, got "
+                f"{shown((self.alpha, self.preprocessing))}"
+            )
+
+    @property
+    def backend_name(self) -> str:
+        """Name of the backend."""
+        return default_backend(self.variant) if self.backend is None else self.backend
+
+    def open_instances(self) -> tuple[Backend, ...]:
+        """Open what answers in the episodes of each instance; nothing where none are asked for.
+
+        Raises:
+            InvalidArgumentError: there are not enough.
+            MissingDataError: one that is asked for has no numbers.
+            UnknownNameError: there is no such set.
+        """
+        if self.instances is None:
+            return ()
+        fixed = {"alpha": self.alpha, "preprocessing": self.preprocessing}
+        given = {name: value for name, value in fixed.items() if value is not None}
+        return open_instances(self.variant, self.backend_name, self.instances, given)
 
     @property
     def reward_kind(self) -> str:
@@ -149,6 +193,5 @@ class TrialArguments:
         Raises:
             MissingDataError: it has nothing to answer from; says what to do.
         """
-        name = default_backend(self.variant) if self.backend is None else self.backend
         options = {} if self.device is None else {"device": self.device}
-        return make_backend(name, self.variant, seed=self.seed, **options)
+        return make_backend(self.backend_name, self.variant, seed=self.seed, **options)

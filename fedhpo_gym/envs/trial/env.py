@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
+from fedhpo_gym.envs.arguments import choose_instance
 from fedhpo_gym.envs.batched.layout import Layout
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.history import Trial
+from fedhpo_gym.envs.trial.instances import new_draws
 from fedhpo_gym.envs.trial.process import Numbers, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup, checked_names
 from fedhpo_gym.errors import InvalidArgumentError
@@ -55,8 +57,10 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     `incumbent_value`   (1,)   error of its first objective, lower is better
     ==================  =====  =================================================================
 
-    `BudgetTermination` adds `remaining_budget` (1,). Test data never enter an observation; they
-    are in `info["test"]`.
+    `BudgetTermination` adds `remaining_budget` (1,). Where episodes are of several instances,
+    `instance` (7,) says what may be known of one before its first trial; see `statistics` of
+    `fedhpo_gym.envs.trial.instances`. Test data never enter an observation; they are in
+    `info["test"]`.
 
     **Reward**: the vector of scores (higher is better, clipped to `reward_space`) of the
     objectives. `ScalarizePenalty` makes it one number.
@@ -87,6 +91,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         grid: bool = False,
         freeze_thaw: bool = False,
         reward_transform: str = "clip",
+        instances: Sequence[Backend] = (),
         render_mode: str | None = None,
     ) -> None:
         """Create the environment.
@@ -99,6 +104,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             grid: offer only the grid of the task's tables, whatever the backend could answer.
             freeze_thaw: more rounds of a configuration already tried cost only the difference.
             reward_transform: how objectives without a worst bound become scores.
+            instances: what answers in the episodes of one instance each, `backend` first; one is
+                drawn at each reset.
             render_mode: "human", "rgb_array" or None.
 
         Raises:
@@ -114,7 +121,9 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.render_mode = render_mode
         self._window: int | None = None
         names, fixed = checked_names(objectives), dict(fidelity or {})
-        self._use(TrialSetup(task, backend, names, fixed, reward_transform, grid, freeze_thaw))
+        rules = (reward_transform, grid, freeze_thaw)
+        self._use(TrialSetup(task, backend, names, fixed, *rules, tuple(instances)))
+        self._draws: np.random.Generator | None = None
 
     def _use(self, setup: TrialSetup) -> None:
         """Follow a setup from the next `reset` on."""
@@ -132,12 +141,12 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     @property
     def task(self) -> Task:
         """The task."""
-        return self.setup.task
+        return self._process.part(0).task
 
     @property
     def backend(self) -> Backend:
         """Where numbers come from."""
-        return self.setup.backend
+        return self._process.part(0).backend
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -158,7 +167,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             InvalidArgumentError: they are not stored.
         """
-        return self._process.all_trials()
+        return self._process.all_trials(0)
 
     @property
     def search_space(self) -> SearchSpace:
@@ -196,24 +205,45 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             InvalidArgumentError: it takes no such option, or not this value.
         """
         as_typed("name", name, str)
-        options.setdefault("seed", self.backend.seed)
-        self._use(replace(self.setup, backend=make_backend(name, self.task, **options)))
+        former = self.setup.instances or (self.backend,)
+        backends = tuple(
+            make_backend(name, one.task, **{"seed": one.seed, **options}) for one in former
+        )
+        kept = backends if self.setup.instances else ()
+        self._use(replace(self.setup, backend=backends[0], instances=kept))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Forget all trials and set the simulated clock to zero."""
+        """Forget all trials and set the simulated clock to zero.
+
+        Args:
+            seed: seed of the draws of instances.
+            options: `{"instance": i}` starts on the i-th instance, where there are some.
+
+        Raises:
+            InvalidArgumentError: there is no such instance.
+        """
         super().reset(seed=seed, options=options)
-        self._process.restart(np.array([0]))
+        self._process.restart(np.array([0]), self._draw(seed, options))
         self._steps, self._trials = [], []
         self._ready = True
         if self.render_mode == "human":
             self.render()
-        return observation.empty(self.task, self.setup.observation_space), self.describe()
+        first = observation.empty(self.task, self.setup.observation_space)
+        return {**first, **self._process.seen_of_instance(0)}, self.describe()
+
+    def _draw(self, seed: int | None, options: dict[str, Any] | None) -> list[int] | None:
+        number = len(self.setup.instances)
+        if not number:
+            return None
+        if self._draws is None or seed is not None:
+            self._draws = new_draws(seed)
+        return [choose_instance(self._draws, number, options)]
 
     def describe(self) -> Info:
         """Return what `reset` says: where the numbers of the coming episode come from."""
-        return self.setup.describe()
+        return self._process.describe(0)
 
     def step(
         self, action: NDArray[np.float32]

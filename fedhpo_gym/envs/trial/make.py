@@ -27,14 +27,17 @@ def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.E
     """
     check_own(make_trial_env, {"render_mode": render_mode})
     asked = from_names(TrialArguments, arguments, ("render_mode",))
+    instances = asked.open_instances()
+    backend = instances[0] if instances else asked.open_backend()
     env: gym.Env[Any, Any] = TrialEnv(
-        asked.variant,
-        asked.open_backend(),
+        backend.task,
+        backend,
         objectives=asked.objectives,
         fidelity=asked.fidelity,
         grid=asked.grid,
         freeze_thaw=asked.freeze_thaw,
         reward_transform=asked.reward_transform,
+        instances=instances,
         render_mode=render_mode,
     )
     env = BudgetTermination(env, **asked.budgets)  # type: ignore[arg-type]

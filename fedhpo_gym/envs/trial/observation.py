@@ -23,8 +23,17 @@ MAX_TIME_S = 1e30
 MAX_TRIALS = 1e9
 
 
-def space(problem: Problem, action_size: int, objective: Objective) -> gym.spaces.Dict:
-    """Return the observation space of a problem, for actions of a size and a first objective."""
+def space(
+    problem: Problem, action_size: int, objective: Objective, statistics: int = 0
+) -> gym.spaces.Dict:
+    """Return the observation space of a problem.
+
+    Args:
+        problem: the problem.
+        action_size: coordinates of an action.
+        objective: the first objective.
+        statistics: numbers that say what instance it is; 0 where there are none.
+    """
 
     def box(low: float, high: float, size: int) -> gym.spaces.Box:
         return gym.spaces.Box(low, high, (size,), np.float32)
@@ -39,6 +48,7 @@ def space(problem: Problem, action_size: int, objective: Objective) -> gym.space
             "trials": box(0.0, MAX_TRIALS, 1),
             "incumbent": box(-1.0, 1.0, action_size),
             "incumbent_value": box(*objective.error_bounds, 1),
+            **({"instance": box(0.0, 1.0, statistics)} if statistics else {}),
         }
     )
 

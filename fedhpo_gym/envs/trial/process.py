@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
+from fedhpo_gym.envs.trial.instances import TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices
 from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.envs.trial.several import SeveralSources
 from fedhpo_gym.envs.trial.sources import GridSource, make_row_source
 from fedhpo_gym.errors import InvalidArgumentError
 
@@ -108,9 +111,12 @@ class TrialProcess:
         number = len(frame)
         self._prices = Prices(setup.task)
         self._scorer = Scorer(setup, layout)
-        self._source = make_row_source(setup, self._scorer, number)
+        sources = [make_row_source(part, layout, number) for part in setup.parts]
+        self._sources = SeveralSources(sources, number)
         self.scores = self._scorer.scores
-        self.episodes = Episodes.start(number, self._scorer.values.stop, self._source.handle_type)
+        self.episodes = Episodes.start(number, self._scorer.values.stop, self._sources.handle_type)
+        self._statistics = np.array([statistics(one) for one in setup.instances], np.float32)
+        self._shown = layout.columns.get("instance", slice(0, 0))
         self._incumbent = layout.columns["incumbent"]
         self._actions = np.zeros((number, len(setup.search_space)), dtype=np.float32)
         self._past = [layout.columns[name].start for name in PAST]
@@ -118,10 +124,43 @@ class TrialProcess:
         self._low = np.concatenate([box.low for box in boxes]).astype(np.float64)  # type: ignore[attr-defined]
         self._high = np.concatenate([box.high for box in boxes]).astype(np.float64)  # type: ignore[attr-defined]
 
-    def restart(self, where: Indices) -> None:
-        """Forget all trials of some episodes and set their clocks to zero."""
+    def restart(self, where: Indices, instances: Sequence[int] | None = None) -> None:
+        """Forget all trials of some episodes and set their clocks to zero.
+
+        Args:
+            where: which episodes.
+            instances: the instances that they are of from now on; None where there are none.
+        """
         self.episodes.restart(where)
-        self._source.restart(where)
+        self._sources.restart(where)
+        if instances is not None:
+            self._sources.instance[where] = instances
+
+    def show_instances(self, frame: NDArray[np.float32]) -> None:
+        """Write into (N, layout.size) observations what is known of the instances."""
+        if len(self._statistics):
+            frame[:, self._shown] = self._statistics[self._sources.instance]
+
+    def seen_of_instance(self, index: int) -> dict[str, NDArray[np.float32]]:
+        """Return the entry of an episode's observations that says what its instance is, if any."""
+        if not len(self._statistics):
+            return {}
+        return {"instance": self._statistics[self._sources.instance[index]].copy()}
+
+    def part(self, index: int) -> TrialSetup:
+        """Return the setup of the instance that an episode is of."""
+        return self.setup.parts[int(self._sources.instance[index])]
+
+    def describe(self, index: int) -> dict[str, Any]:
+        """Return what `reset` says of an episode: where its numbers come from."""
+        return {**self.part(index).describe(), **self._named_instance(index)}
+
+    def _named_instance(self, index: int) -> dict[str, Any]:
+        if not self.setup.instances:
+            return {}
+        number = int(self._sources.instance[index])
+        found = asdict(TrialInstance.of(self.setup.instances[number]))
+        return {"instance": {"index": number, **found}}
 
     def step(self, actions: NDArray[np.floating], active: Mask) -> Numbers:
         """Evaluate one query per episode; return (N, columns) what they brought.
@@ -131,11 +170,12 @@ class TrialProcess:
             active: (N,) episodes that step; what happens to the others does not matter.
         """
         state, frame = self.episodes, self.frame
-        handles, numbers = self._source.answer(actions, active, frame)
+        handles, numbers = self._sources.answer(actions, active, frame)
         better = state.add(handles, numbers)
         if better.any():
             self._actions[better] = np.clip(actions[better].astype(np.float32), -1.0, 1.0)
         frame[:, self._incumbent] = self._actions
+        self.show_instances(frame)
         past = np.empty((len(numbers), len(PAST)))
         past[:, 0], past[:, 1] = state.elapsed_s, state.trials
         past[:, 2] = state.best_numbers[:, SHOWN]
@@ -143,24 +183,28 @@ class TrialProcess:
         frame[:, self._past] = np.minimum(past, self._high, out=past)
         return numbers
 
-    def all_trials(self) -> tuple[Numbers, Numbers]:
-        """Return (B,) values of the first objective and (B, objectives) scores of all queries.
+    def all_trials(self, index: int) -> tuple[Numbers, Numbers]:
+        """Return what all trials that an episode can ask for would bring.
+
+        Returns:
+            (B,) values of the first objective, and (B, objectives) scores.
 
         Raises:
             InvalidArgumentError: nothing stores them.
         """
-        if not isinstance(self._source, GridSource):
+        source = self._sources.parts[self._sources.instance[index]]
+        if not isinstance(source, GridSource):
             raise InvalidArgumentError(
                 "`reward` 'regret' needs a known optimum: a table of all that an action can ask "
                 f"for, got backend {self.setup.backend.name!r}; use backend='tabular' where it has "
                 "numbers, or reward='improvement', whose return ranks episodes alike"
             )
-        numbers = self._source.all_numbers()
+        numbers = source.all_numbers()
         return self.values(numbers)[:, 0], numbers[:, self.scores]
 
     def query_of(self, handle: Any) -> CheckedQuery:
         """Return the configuration and the fidelity that a handle of `episodes` stands for."""
-        return self._source.query(handle)
+        return self._sources.query(handle)
 
     def values(self, numbers: Numbers) -> Numbers:
         """Return the (..., objectives) values in (..., columns) numbers."""
@@ -179,9 +223,9 @@ class TrialProcess:
         cost = self._prices.charge(configuration, rounds, fidelity.client_sample_rate)
         best_configuration, best_fidelity = configuration, fidelity
         if state.best_trial[index] != state.trials[index]:
-            best_configuration, best_fidelity = self._source.query(state.best[index])
+            best_configuration, best_fidelity = self._sources.query(state.best[index])
         names = self.setup.task.metric_names
-        found = self._source.details()[index].tolist()
+        found = self._sources.details()[index].tolist()
         return {
             "trial": int(state.trials[index]),
             "configuration": configuration,
@@ -198,6 +242,7 @@ class TrialProcess:
             "test": dict(zip(names, found[: len(names)], strict=True)),
             "best_round": [int(number) for number in found[len(names) + 1 :]],
             "diverged": bool(found[len(names)]),
+            **self._named_instance(index),
         }
 
     def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -220,6 +265,13 @@ class TrialProcess:
             },
             "incumbent": {"trial": state.best_trial},
         }
+        if self.setup.instances:
+            known = [TrialInstance.of(one) for one in self.setup.instances]
+            info["instance"] = {
+                "index": self._sources.instance,
+                "alpha": np.array([one.alpha for one in known])[self._sources.instance],
+                "seed": np.array([one.seed for one in known])[self._sources.instance],
+            }
         if names:
             said = {**self._asked(), **self._detailed()}
             info.update({name: said[name] for name in names})
@@ -228,7 +280,7 @@ class TrialProcess:
     def _asked(self) -> dict[str, Any]:
         silent = self.setup.decode(np.zeros(len(self.setup.search_space)))
         pairs = [
-            silent if handle is None else self._source.query(handle)
+            silent if handle is None else self._sources.query(handle)
             for handle in self.episodes.handles
         ]
         columns = {
@@ -241,7 +293,7 @@ class TrialProcess:
         }
 
     def _detailed(self) -> dict[str, Any]:
-        names, details = self.setup.task.metric_names, self._source.details()
+        names, details = self.setup.task.metric_names, self._sources.details()
         return {
             "test": {name: details[:, column] for column, name in enumerate(names)},
             "diverged": details[:, len(names)] > 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import gymnasium as gym
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery
-from fedhpo_gym.envs.trial import observation
+from fedhpo_gym.envs.trial import instances, observation
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import Objective
@@ -34,6 +34,8 @@ class TrialSetup:
         transform: how objectives without a worst bound become scores.
         grid: offer only the grid of the task's tables, whatever the backend could answer.
         freeze_thaw: more rounds of a configuration already tried cost only the difference.
+        instances: what answers in the episodes of one instance each, `backend` first; none where
+            all episodes are of the one problem.
 
     Raises:
         UnknownNameError: an objective or a fidelity dimension does not exist.
@@ -48,6 +50,7 @@ class TrialSetup:
     transform: str = "clip"
     grid: bool = False
     freeze_thaw: bool = False
+    instances: tuple[Backend, ...] = ()
 
     def __post_init__(self) -> None:
         """Check what is named."""
@@ -61,6 +64,15 @@ class TrialSetup:
     def __getstate__(self) -> dict[str, object]:
         """Leave out what is derived: objectives hold functions, which cannot be pickled."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def parts(self) -> tuple[TrialSetup, ...]:
+        """The setups of the instances; itself where there are none."""
+        if not self.instances:
+            return (self,)
+        return tuple(
+            replace(self, task=one.task, backend=one, instances=()) for one in self.instances
+        )
 
     @cached_property
     def objectives(self) -> tuple[Objective, ...]:
@@ -95,7 +107,9 @@ class TrialSetup:
     @cached_property
     def observation_space(self) -> gym.spaces.Dict:
         """What one environment shows; see `TrialEnv`."""
-        return observation.space(self.task, len(self.search_space), self.objectives[0])
+        names = instances.NAMES if self.instances else ()
+        size = len(self.search_space)
+        return observation.space(self.task, size, self.objectives[0], len(names))
 
     @cached_property
     def reward_space(self) -> gym.spaces.Box:

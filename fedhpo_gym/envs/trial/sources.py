@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
-from fedhpo_gym.envs.batched.layout import Indices, Mask
+from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
 from fedhpo_gym.envs.trial.cells import GridCells
 from fedhpo_gym.envs.trial.ledger import GridLedger, Ledger
 from fedhpo_gym.envs.trial.scores import ROUNDS, TIME_S, ScoredRows, Scorer
@@ -47,8 +47,9 @@ class RowSource(Protocol):
         """Return the (N, columns) details of the last queries; see `ScoredRows`."""
 
 
-def make_row_source(setup: TrialSetup, scorer: Scorer, number: int) -> RowSource:
-    """Return the fastest source that can answer all queries of a setup."""
+def make_row_source(setup: TrialSetup, layout: Layout, number: int) -> RowSource:
+    """Return the fastest source that can answer all queries of a setup without instances."""
+    scorer = Scorer(setup, layout)
     is_grid = all(dimension.values is not None for dimension in setup.search_space.dimensions)
     if isinstance(setup.backend, StoredBackend) and is_grid and scorer.can_batch:
         return GridSource(setup, setup.backend, scorer, number)

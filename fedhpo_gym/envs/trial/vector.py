@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.envs.arguments import taking
+from fedhpo_gym.envs.arguments import choose_instance, taking
 from fedhpo_gym.envs.batched.base import (
     Actions,
     BatchedVectorEnv,
@@ -22,6 +23,7 @@ from fedhpo_gym.envs.batched.base import (
 from fedhpo_gym.envs.batched.layout import Indices, Mask
 from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.env import TrialEnv
+from fedhpo_gym.envs.trial.instances import new_draws
 from fedhpo_gym.envs.trial.make import make_trial_env
 from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, TrialProcess
 from fedhpo_gym.envs.trial.scores import TIME_S
@@ -122,6 +124,9 @@ class TrialVectorEnv(BatchedVectorEnv):
         self.reward_space = trial.reward_space
         self._process = TrialProcess(trial.setup, self.layout, self._frame)
         self._potentials = np.zeros(self.num_envs)
+        self._draws: list[np.random.Generator | None] = [None] * self.num_envs
+        self._optima = np.full(self.num_envs, self._incumbent.optimum if self._incumbent else 1.0)
+        self._known_optima: dict[int, float] = {}
         self._remaining = self.layout.columns["remaining_budget"].start
         self._first = np.zeros(self.layout.size, dtype=np.float32)
         first, _ = env.reset()
@@ -162,12 +167,34 @@ class TrialVectorEnv(BatchedVectorEnv):
         return info
 
     def _describe(self, index: int) -> dict[str, Any]:
-        return self.setup.describe()
+        return self._process.describe(index)
 
     def _restart(self, where: Indices, seeds: Seeds) -> None:
-        self._process.restart(where)
+        self._process.restart(where, self._draw(where, seeds))
         self._potentials[where] = 0.0
+        if self._incumbent is not None and self.setup.instances:
+            self._optima[where] = [self._optimum(self._incumbent, i) for i in where.tolist()]
         self._frame[where] = self._first
+        self._process.show_instances(self._frame)
+
+    def _draw(self, where: Indices, seeds: Seeds) -> list[int] | None:
+        number = len(self.setup.instances)
+        if not number:
+            return None
+        drawn = []
+        for index, seed in zip(where.tolist(), seeds, strict=True):
+            rng = self._draws[index]
+            if rng is None or seed is not None:
+                rng = self._draws[index] = new_draws(seed)
+            drawn.append(choose_instance(rng, number, self._chosen(index)))
+        return drawn
+
+    def _optimum(self, kind: IncumbentReward, index: int) -> float:
+        number = int(self._process.episodes.instance[index])
+        if number not in self._known_optima:
+            trials = functools.partial(self._process.all_trials, index)
+            self._known_optima[number] = kind.find_optimum(trials)
+        return self._known_optima[number]
 
     def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
         numbers = self._process.step(actions, active)
@@ -192,7 +219,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         before = self._potentials
         values = self._process.values(numbers)[:, 0]
         self._potentials = kind.after(before, values, penalties)
-        return kind.rewards(before, self._potentials, numbers[:, TIME_S])
+        return kind.rewards(before, self._potentials, numbers[:, TIME_S], self._optima)
 
 
 def _checked_keys(names: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,173 @@
+"""Instances of trial environments: variants and seeds of one problem that have stored numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+from gymnasium.utils import seeding
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends import Backend, has_numbers, make_backend
+from fedhpo_gym.checks import as_integer
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks.federated import OF_GRAPHS, PREPROCESSINGS
+from fedhpo_gym.typed import shown
+
+SETS = ("train", "test")
+NAMES = (
+    "clients",
+    "classes",
+    "features",
+    "samples",
+    "label_entropy",
+    "balance",
+    "smallest_client",
+)
+"""Entries of what an observation says of an instance; see `statistics`."""
+DECADES = 6.0
+"""Counts are shown as logarithms, in units of so many decades."""
+
+
+@dataclass(frozen=True)
+class TrialInstance:
+    """A variant of a problem under one seed.
+
+    Attributes:
+        alpha: concentration of the label distribution over clients.
+        preprocessing: of the features.
+        seed: draws split, partition, initialisation, client sampling and minibatches.
+    """
+
+    alpha: float
+    preprocessing: str
+    seed: int
+
+    @classmethod
+    def of(cls, backend: Backend) -> TrialInstance:
+        """Return the instance that a backend of one seed answers."""
+        task = backend.task
+        return cls(float(task.alpha), task.preprocessing, backend.seeds[0])
+
+
+def open_instances(
+    task: Task,
+    name: str,
+    wanted: str | Sequence[Mapping[str, float | str]],
+    fixed: Mapping[str, Any],
+) -> tuple[Backend, ...]:
+    """Open the stored numbers of instances, in a fixed order.
+
+    The last of the task's seeds is that of all test instances, the others are those of the train
+    instances. So no two of them share a split, a partition or an initialisation, whatever their
+    concentration and preprocessing. All search the space of the first.
+
+    Args:
+        task: the problem, with the algorithm and the settings that are asked for.
+        name: of the backend; it has stored numbers.
+        wanted: "train", "test", or a list of mappings with a `seed` and, where it is not the
+            task's, `alpha` or `preprocessing`.
+        fixed: `alpha` or `preprocessing` that all instances of a named set have.
+
+    Raises:
+        UnknownNameError: there is no such set or field.
+        InvalidArgumentError: there are too few stored variants and seeds to tell the sets apart,
+            or an entry of the list is malformed.
+        MissingDataError: an entry of the list has no stored numbers.
+    """
+    if not isinstance(wanted, str):
+        opened = [_open(task, name, entry) for entry in wanted]
+        if not opened:
+            raise InvalidArgumentError("`instances` must name at least one instance, got none")
+        return _alike(opened, strict=True)
+    if wanted not in SETS:
+        raise unknown_name("instance set", wanted, SETS)
+    variants = [one for one in _variants(task, fixed) if has_numbers(name, one)]
+    if not variants or len(task.seeds) < 2:
+        raise InvalidArgumentError(
+            f"`instances` must be a list, or the problem must have stored numbers of several "
+            f"seeds, got {shown(wanted)} for {task.id} with backend={name!r}, which has "
+            f"{len(variants)} stored variants of {len(task.seeds)} seeds; build more with "
+            f"`fedhpo-gym build {task.identity.arguments}`, or leave `instances` out"
+        )
+    seeds = task.seeds[:-1] if wanted == "train" else task.seeds[-1:]
+    opened = [make_backend(name, one, seed=seed) for one in variants for seed in seeds]
+    return _alike(opened, strict=False)
+
+
+def _variants(task: Task, fixed: Mapping[str, Any]) -> list[Task]:
+    """Return the variants that may have numbers, the task itself first."""
+    alphas = (task.alpha, *(task.instance_alphas if task.partition == "lda" else ()))
+    kinds = (task.preprocessing, *(() if task.partition in OF_GRAPHS else PREPROCESSINGS))
+    pairs = dict.fromkeys(
+        (fixed.get("alpha", alpha), fixed.get("preprocessing", kind))
+        for kind in kinds
+        for alpha in alphas
+    )
+    return [task.variant(alpha=alpha, preprocessing=kind) for alpha, kind in pairs]
+
+
+def _open(task: Task, name: str, entry: Mapping[str, float | str]) -> Backend:
+    known = [field.name for field in fields(TrialInstance)]
+    for key in entry:
+        if key not in known:
+            raise unknown_name("field of an instance", key, known)
+    seed = as_integer(entry.get("seed"))
+    if seed is None:
+        raise InvalidArgumentError(
+            f"`instances` must hold mappings with a whole `seed`, got {shown(entry)}"
+        )
+    changes = {key: value for key, value in entry.items() if key != "seed"}
+    return make_backend(name, task.variant(**changes), seed=seed)
+
+
+def _alike(opened: Sequence[Backend], *, strict: bool) -> tuple[Backend, ...]:
+    """Return the backends that answer what the first one answers; of a list, it must be all."""
+    first = opened[0]
+    spaces = first.space, first.fidelity_space
+    kept = tuple(one for one in opened if (one.space, one.fidelity_space) == spaces)
+    if strict and len(kept) < len(opened):
+        other = next(one for one in opened if one not in kept)
+        raise InvalidArgumentError(
+            "`instances` must answer the same configurations and fidelities, got "
+            f"{asdict(TrialInstance.of(first))} and {asdict(TrialInstance.of(other))}, which "
+            "differ; ask for one of them"
+        )
+    return kept
+
+
+def statistics(backend: Backend) -> NDArray[np.float32]:
+    """Return what may be known of an instance before its first trial: (7,), in [0, 1].
+
+    In the order of `NAMES`: the numbers of clients, classes, inputs per sample, and samples, as
+    log10 / `DECADES`; the entropy of the labels of the whole data set and that of the sizes of the
+    clients, each as a share of the largest there can be; and the size of the smallest client as a
+    share of the mean size. Sizes are numbers of training samples, which clients tell the server
+    when it averages their models. The concentration is not told, nor whose labels they are.
+    """
+    task, samples = backend.task, backend.num_samples[0]
+    sizes = samples[:, 0].astype(np.float64)
+    shares = sizes[sizes > 0] / sizes.sum()
+    counts = np.array([task.num_clients, task.num_classes, task.num_features, samples.sum()])
+    found = [
+        *(np.log10(np.maximum(counts, 1)) / DECADES),
+        task.label_entropy / np.log(max(task.num_classes, 2)),
+        -(shares * np.log(shares)).sum() / np.log(max(len(sizes), 2)),
+        sizes.min() / sizes.mean(),
+    ]
+    inside: NDArray[np.float32] = np.clip(found, 0.0, 1.0).astype(np.float32)
+    return inside
+
+
+def new_draws(seed: int | None) -> np.random.Generator:
+    """Return the stream that draws the instances of the coming episodes.
+
+    Args:
+        seed: of `reset`; None for one that nobody chose.
+    """
+    chosen = seeding.np_random(None)[1] if seed is None else seed
+    return stream(int(chosen), "trial_instances")
