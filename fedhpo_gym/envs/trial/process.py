@@ -141,15 +141,19 @@ class TrialProcess:
         if len(self._statistics):
             frame[:, self._shown] = self._statistics[self._sources.instance]
 
+    def instance(self, index: int) -> int:
+        """Return the number of the instance that an episode is of."""
+        return int(self._sources.instance[index])
+
     def seen_of_instance(self, index: int) -> dict[str, NDArray[np.float32]]:
         """Return the entry of an episode's observations that says what its instance is, if any."""
         if not len(self._statistics):
             return {}
-        return {"instance": self._statistics[self._sources.instance[index]].copy()}
+        return {"instance": self._statistics[self.instance(index)].copy()}
 
     def part(self, index: int) -> TrialSetup:
         """Return the setup of the instance that an episode is of."""
-        return self.setup.parts[int(self._sources.instance[index])]
+        return self.setup.parts[self.instance(index)]
 
     def describe(self, index: int) -> dict[str, Any]:
         """Return what `reset` says of an episode: where its numbers come from."""
@@ -158,7 +162,7 @@ class TrialProcess:
     def _named_instance(self, index: int) -> dict[str, Any]:
         if not self.setup.instances:
             return {}
-        number = int(self._sources.instance[index])
+        number = self.instance(index)
         found = asdict(TrialInstance.of(self.setup.instances[number]))
         return {"instance": {"index": number, **found}}
 
@@ -192,7 +196,7 @@ class TrialProcess:
         Raises:
             InvalidArgumentError: nothing stores them.
         """
-        source = self._sources.parts[self._sources.instance[index]]
+        source = self._sources.parts[self.instance(index)]
         if not isinstance(source, GridSource):
             raise InvalidArgumentError(
                 "`reward` 'regret' needs a known optimum: a table of all that an action can ask "

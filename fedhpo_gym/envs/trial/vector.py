@@ -190,7 +190,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         return drawn
 
     def _optimum(self, kind: IncumbentReward, index: int) -> float:
-        number = int(self._process.episodes.instance[index])
+        number = self._process.instance(index)
         if number not in self._known_optima:
             trials = functools.partial(self._process.all_trials, index)
             self._known_optima[number] = kind.find_optimum(trials)

@@ -1,0 +1,187 @@
+"""Instances of trial environments: what is drawn, what is shown, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+from fedhpo_gym.datasets import SOURCES, load_dataset
+from fedhpo_gym.envs.trial.instances import NAMES, TrialInstance
+from fedhpo_gym.envs.trial.vector import TrialVectorEnv
+from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, UnknownNameError
+from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks.labels import LABEL_ENTROPY
+from fedhpo_gym.testing.rollout import plain
+
+ID = "FedHPO-LR-CreditG-v0"
+N = 5
+SHORT = {"backend": "surrogate", "fidelity": {"client_sample_rate": 0.6}, "budget_trials": 3}
+KINDS: list[dict[str, Any]] = [
+    {"instances": "train", "budget_trials": 4, "reward": "regret"},
+    {"instances": "train", "budget_s": 900.0, "freeze_thaw": True},
+    {"instances": "train", "reward": "improvement", **SHORT},
+    {"instances": [{"seed": 3, "alpha": 0.1}, {"seed": 1}, {"seed": 2, "alpha": 0.7}], **SHORT},
+]
+
+
+def named(arguments: dict[str, Any], number: int = 60) -> list[TrialInstance]:
+    """Return the instances of some episodes."""
+    env = gym.make(ID, disable_env_checker=True, **arguments)
+    found = [env.reset(seed=seed)[1]["instance"] for seed in range(number)]
+    return [TrialInstance(*(one[key] for key in list(one)[1:])) for one in found]
+
+
+def ordered(shown: Mapping[str, Any]) -> Any:
+    """Return an observation as plain data, whatever the order of its entries."""
+    return plain(dict(sorted(shown.items())))
+
+
+def test_train_and_test_share_no_seed() -> None:
+    for backend, alphas in (("tabular", {0.5}), ("surrogate", {0.1, 0.5, 0.7})):
+        train, test = (
+            set(named({"instances": one, "backend": backend})) for one in ("train", "test")
+        )
+        assert {one.seed for one in train} == {1, 2}
+        assert {one.seed for one in test} == {3}
+        assert {one.alpha for one in train} == {one.alpha for one in test} == alphas
+        assert len(train) == 2 * len(test) == 2 * len(alphas)
+        fixed = named({"instances": "train", "backend": backend, "alpha": 0.5}, 20)
+        assert {one.alpha for one in fixed} == {0.5}
+
+
+def test_draws_are_those_of_the_seed_and_go_on_without_one() -> None:
+    def drawn(env: gym.Env[Any, Any]) -> list[int]:
+        first = env.reset(seed=4)[1]["instance"]["index"]
+        return [first, *(env.reset()[1]["instance"]["index"] for _ in range(12))]
+
+    arguments = {"instances": "train", **SHORT}
+    env = gym.make(ID, disable_env_checker=True, **arguments)
+    assert drawn(env) == drawn(env) == drawn(gym.make(ID, **arguments))
+    assert len(set(drawn(env))) > 3
+    assert env.reset(options={"instance": 2})[1]["instance"]["index"] == 2
+    with pytest.raises(InvalidArgumentError, match=r"`options\['instance'\]`.*\[0, 6\).*got 6"):
+        env.reset(options={"instance": 6})
+
+
+@pytest.mark.parametrize("backend", ["tabular", "surrogate"])
+def test_an_instance_answers_as_the_variant_under_its_seed(backend: str) -> None:
+    env = gym.make(ID, instances="train", backend=backend, disable_env_checker=True)
+    for seed in range(4):
+        shown, info = env.reset(seed=seed)
+        drawn = {name: info["instance"][name] for name in ("alpha", "preprocessing", "seed")}
+        alone = gym.make(ID, backend=backend, disable_env_checker=True, **drawn)
+        expected, same = alone.reset(seed=0)
+        assert ordered({**expected, "instance": shown["instance"]}) == ordered(shown)
+        assert {**same, "instance": info["instance"]} == info
+        env.action_space.seed(seed)
+        for _ in range(3):
+            action = env.action_space.sample()
+            (shown, *mine), (expected, *other) = env.step(action), alone.step(action)
+            assert ordered({**expected, "instance": shown["instance"]}) == ordered(shown)
+            assert mine[-1].pop("instance") == info["instance"]
+            assert plain(mine) == plain(other)
+
+
+def test_the_observation_says_what_is_known_of_an_instance_and_not_its_name() -> None:
+    env = gym.make(ID, instances="train", **SHORT)
+    assert "instance" not in gym.make(ID, **SHORT).observation_space.spaces  # type: ignore[attr-defined]
+    seen = {}
+    for number in range(6):
+        shown, info = env.reset(options={"instance": number})
+        said = dict(zip(NAMES, shown["instance"].tolist(), strict=True))
+        assert shown in env.observation_space
+        assert said["clients"] == pytest.approx(np.log10(5) / 6)
+        assert said["samples"] == pytest.approx(0.5)  # 1,000
+        assert said["label_entropy"] == pytest.approx(0.610864 / np.log(2), rel=1e-5)
+        seen[tuple(shown["instance"].tolist())] = info["instance"]
+        later = env.step(env.action_space.sample())[0]["instance"]
+        assert later.tolist() == shown["instance"].tolist()
+    assert len(seen) == 6, "clients of other sizes are other statistics"
+
+
+@pytest.mark.parametrize("arguments", KINDS, ids=str)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_many_of_them_equal_single_environments(arguments: dict[str, Any], mode: str) -> None:
+    ours = gym.make_vec(ID, num_envs=N, autoreset_mode=mode, **arguments)
+    assert isinstance(ours, TrialVectorEnv)
+    one = [lambda: gym.make(ID, disable_env_checker=True, **arguments)]
+    theirs = SyncVectorEnv(one * N, autoreset_mode=mode)
+    first, other = ours.reset(seed=5), theirs.reset(seed=5)
+    drawn = [entry["index"] for entry in first[1]["instance"]]
+    assert drawn == other[1]["instance"]["index"].tolist()
+    assert len(set(drawn)) > 1
+    assert ordered(first[0]) == ordered(other[0])
+    ours.action_space.seed(0)
+    for step in range(12):
+        if step == 5:
+            ours = pickle.loads(pickle.dumps(ours))
+            ours.action_space.seed(1)
+        actions = ours.action_space.sample()
+        (mine, *outcome, info), (wanted, *expected, known) = (
+            ours.step(actions),
+            theirs.step(actions),
+        )
+        assert ordered(mine) == ordered(wanted)
+        assert plain(outcome) == plain(expected)
+        told = info["_instance"]
+        for key in ("index", "alpha", "seed") if told.any() else ():
+            assert info["instance"][key][told].tolist() == known["instance"][key][told].tolist()
+
+
+def test_a_vector_starts_on_the_instances_that_it_is_told() -> None:
+    envs = gym.make_vec(ID, num_envs=3, instances="train", **SHORT)
+    info = envs.reset(options={"instance": [5, 0, 3]})[1]
+    assert [one["index"] for one in info["instance"]] == [5, 0, 3]
+    with pytest.raises(InvalidArgumentError, match=r"one for each of 3 environments"):
+        envs.reset(options={"instance": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"instances": "trian"}, UnknownNameError, "instance set 'trian'.*'train'"),
+        ({"instances": "train", "seed": 1}, InvalidArgumentError, "`seed` must be None"),
+        ({"instances": "train", "backend": "raw"}, InvalidArgumentError, "stored numbers.*'raw'"),
+        ({"instances": "train", "alpha": 0.123}, InvalidArgumentError, "0 stored variants"),
+        ({"instances": []}, InvalidArgumentError, "at least one instance, got none"),
+        ({"instances": [{"alpha": 0.5}]}, InvalidArgumentError, "a whole `seed`"),
+        ({"instances": [{"sed": 1}]}, UnknownNameError, "field of an instance 'sed'.*'seed'"),
+        ({"instances": [{"seed": 9}]}, InvalidArgumentError, "9"),
+        ({"instances": [{"seed": 1, "alpha": 0.123}]}, MissingDataError, "fedhpo-gym build"),
+        ({"instances": [{"seed": 1}], "alpha": 0.5}, InvalidArgumentError, "`alpha`.*must be None"),
+        ({"instances": 3}, InvalidArgumentError, "`instances`"),
+    ],
+)
+def test_instances_that_cannot_be_are_refused(
+    arguments: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        gym.make(ID, **arguments)
+
+
+def test_a_problem_with_numbers_of_one_seed_has_no_instances(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lonely = get_task(ID).variant(seeds=(1,))
+    monkeypatch.setattr("fedhpo_gym.envs.trial.arguments.get_task", lambda _: lonely)
+    with pytest.raises(InvalidArgumentError, match=r"several seeds.*fedhpo-gym build.*leave"):
+        gym.make(ID, instances="test")
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", [n for n in LABEL_ENTROPY if n not in ("CIFAR10", "SST2")])
+def test_the_entropy_of_labels_is_that_of_the_data(
+    name: str, shared_datasets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
+    assert name in SOURCES
+    counts = np.bincount(load_dataset(name).labels)
+    shares = counts[counts > 0] / counts.sum()
+    assert LABEL_ENTROPY[name] == pytest.approx(-(shares * np.log(shares)).sum(), abs=1e-6)
