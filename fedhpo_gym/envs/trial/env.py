@@ -16,7 +16,7 @@ from fedhpo_gym.envs.arguments import choose_instance
 from fedhpo_gym.envs.batched.layout import Layout
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.history import Trial
-from fedhpo_gym.envs.trial.instances import new_draws
+from fedhpo_gym.envs.trial.instances import TrialInstance, new_draws
 from fedhpo_gym.envs.trial.process import Numbers, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup, checked_names
 from fedhpo_gym.errors import InvalidArgumentError
@@ -152,6 +152,11 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     def objectives(self) -> tuple[Objective, ...]:
         """The objectives, in the order of the reward vector."""
         return self.setup.objectives
+
+    @property
+    def instances(self) -> tuple[TrialInstance, ...]:
+        """What an episode can be of; empty where all are of the one problem."""
+        return tuple(TrialInstance.of(one) for one in self.setup.instances)
 
     @property
     def error_scale(self) -> float:
