@@ -42,22 +42,28 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Study:
-    """How much is done, and on which problems; a policy sees `steps` trials."""
+    """How much is done, and on which problems; a policy sees `steps` trials.
+
+    Searchers choose the number of rounds, unless `rounds` fixes it.
+    """
 
     trained: Sequence[str]
     unseen: Sequence[str]
-    steps: int = 600_000
+    steps: int = 200_000
     policies: int = 3
     seeds: int = 5
     budget_s: float = 7200.0
     slots: int = 24
     rollout: int = 32
     longest: int = 200
+    rounds: int | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Return what every environment is made with."""
         fixed = {"client_sample_rate": 1.0}
+        if self.rounds is not None:
+            fixed["round"] = self.rounds
         return {"backend": "tabular", "fidelity": fixed, "budget_s": self.budget_s}
 
     @property
@@ -229,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     trained, unseen = ([resolve_id(n) for n in ids] for ids in (options.trained, options.unseen))
     study = Study(trained, unseen)
     if options.quick:
-        study = Study(trained[:1], unseen[:1], 64, 1, 1, 600.0, 2, 16, 5)
+        study = Study(trained[:1], unseen[:1], 64, 1, 1, 600.0, 2, 16, 5, rounds=27)
     if options.policies:
         study = replace(study, policies=options.policies)
     claim(options.out, study)

@@ -49,6 +49,18 @@ def searches_take_equal_rounds(out: Path) -> None:
     assert {search["courses"][-1]["spent"] for search in found} == {6}
 
 
+def instances_are_new_and_the_optimum_is_not_beaten(out: Path) -> None:
+    trained, unseen = (read(out, f"test-LR-{name}-v*") for name in ("BreastCancer", "Blood*"))
+    assert {one["instance"]["seed"] for one in trained[0]["played"]} == {3}
+    assert {one["instance"]["seed"] for one in unseen[0]["played"]} == {1, 2, 3}
+    for one in (*trained[0]["played"], *unseen[0]["played"]):
+        for runs in one["regrets"].values():
+            for regrets in runs:
+                assert min(regrets) >= 0.0
+                assert (np.diff(regrets) <= 0.0).all()
+                assert regrets[0] <= one["optimum"]
+
+
 def read(out: Path, pattern: str) -> list[Any]:
     return [json.loads(path.read_text()) for path in sorted(out.glob(f"{pattern}.json"))]
 
@@ -56,8 +68,13 @@ def read(out: Path, pattern: str) -> list[Any]:
 FAIR = {
     "train_dac_policy": policies_and_searches_take_equal_rounds,
     "fedex_study": searches_take_equal_rounds,
+    "train_trial_policy": instances_are_new_and_the_optimum_is_not_beaten,
 }
-NUMBERS_OF = {"train_dac_policy": "policies", "fedex_study": "seeds"}
+NUMBERS_OF = {
+    "train_dac_policy": "policies",
+    "fedex_study": "seeds",
+    "train_trial_policy": "policies",
+}
 
 
 def test_there_are_examples() -> None:

@@ -78,7 +78,7 @@ def test_returns_order_episodes_of_any_errors_and_lengths(
         best, found = np.zeros(1), 0.0
         for error, penalty in trials:
             after = rule.after(best, np.array([error]), np.array([penalty]))
-            [reward] = rule.rewards(best, after, np.ones(1))
+            [reward] = rule.rewards(best, after, np.ones(1), optimum=1.0)
             assert reward >= 0.0
             found, best = found + reward, after
         return found
