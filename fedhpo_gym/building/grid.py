@@ -22,6 +22,7 @@ from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.store import write_table
 from fedhpo_gym.tables.stored import WHICH
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.truth import write_health
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class GridDesign(Design[GridUnit]):
             stored = self.read(parts, unit.name, math.prod(self.shape(unit)))
             self._fill(arrays, unit, stored, samples[self.task.seeds.index(unit.seed)])
             hardware.add(str(stored["hardware"]))
-        return write_table(folder, self._card(samples, arrays, hardware), arrays)
+        return write_health(write_table(folder, self._card(samples, arrays, hardware), arrays))
 
     def _empty_arrays(self, samples: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         stored = self.task.stored_fidelity_space()

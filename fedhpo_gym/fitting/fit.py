@@ -28,6 +28,7 @@ from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.model import OutcomeModel
 from fedhpo_gym.surrogates.surrogate import write_surrogate
 from fedhpo_gym.tables import writable_table_folder
+from fedhpo_gym.truth import write_health
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def fit_surrogate(
         "settings": dict(chosen.candidate.settings),
     }
     card["errors_of_the_stored_model"] = _stored_errors(source, rows, model, held_out)
-    return write_surrogate(target, card, model)
+    return write_health(write_surrogate(target, card, model))
 
 
 def _compare(source: FittingSource, rows: FittingRows, bar: Any) -> dict[str, _Fitted]:
