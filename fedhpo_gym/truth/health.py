@@ -60,6 +60,17 @@ def health_of(stored: Stored) -> dict[str, Any]:
     return rounded
 
 
+def agree(one: Any, other: Any) -> bool:
+    """Return whether two healths are the same, up to what processors round differently."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(agree(one[k], other[k]) for k in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(agree, one, other))
+    if isinstance(one, float) and isinstance(other, float | int):
+        return math.isclose(one, other, rel_tol=1e-3, abs_tol=1e-6)
+    return bool(one == other)
+
+
 def _lattice(land: Landscape) -> dict[str, Any]:
     return {
         "exact": land.exact,
