@@ -7,11 +7,11 @@ from pathlib import Path
 
 from fedhpo_gym.cli.console import complain, say
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, needing
+from fedhpo_gym.landscape import HEALTH, LABELS, health_of, write_health
+from fedhpo_gym.landscape.cards import health_cards, open_card
+from fedhpo_gym.landscape.health import agree
+from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.tasks import get_task, task_of
-from fedhpo_gym.truth import HEALTH, LABELS, health_of, write_health
-from fedhpo_gym.truth.cards import health_cards, open_card
-from fedhpo_gym.truth.health import agree
-from fedhpo_gym.truth.landscape import Stored
 
 
 def main(options: argparse.Namespace) -> int:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedhpo_gym.cli.listing import arguments_of, newest_id
-from fedhpo_gym.cli.words import INERT, faults, inert, number, percent
+from fedhpo_gym.cli.words import number, percent
+from fedhpo_gym.landscape import LABELS, health_on
+from fedhpo_gym.landscape.cards import health_cards, open_card
+from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.landscape.verdict import INERT, faults, inert
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.truth import LABELS, health_on
-from fedhpo_gym.truth.cards import health_cards, open_card
-from fedhpo_gym.truth.landscape import Stored
 
 TITLE = f"""# Problems, side by side
 

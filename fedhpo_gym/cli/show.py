@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,15 +15,20 @@ from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.cli.problems import page
 from fedhpo_gym.cli.words import health_words, number
 from fedhpo_gym.datasets import SOURCES
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import FedHPOError, unknown_name
+from fedhpo_gym.identity import Identity
+from fedhpo_gym.landscape import LABELS, health_on
+from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates import open_surrogate
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.truth import LABELS, health_on
-from fedhpo_gym.truth.landscape import Stored
 
-OPENERS = {"tabular": open_table, "surrogate": open_surrogate}
+OPENERS: Mapping[str, Callable[[Identity], Stored]] = {
+    "tabular": open_table,
+    "surrogate": open_surrogate,
+}
+WIDTH = 100
 HEADS = ("name", "from", "to", "scale", "grid points", "unit", "set by")
 COPIED = ("fitted_on", "num_configurations", "courses", "diverged_courses", "engine_version")
 ORIGIN = ("licence", "data_licence", "created", "hardware")
@@ -76,7 +82,7 @@ def _about(task: Task) -> str:
         f"{task.num_features:,} features, {task.num_classes} classes, {task.num_clients:,} clients "
         f"(partition {task.partition}; {', '.join(variant)}). A trial trains one configuration, "
         f"for up to {task.max_round} rounds; one run of an optimizer has {number(task.budget_s)} "
-        f"simulated seconds. Rewards say how low the validation loss gets. {task.citation}."
+        f"simulated seconds. The reward is the {task.reward}. {task.citation}."
     )
 
 
@@ -109,7 +115,7 @@ def _stored(backend: str, task: Task) -> dict[str, Any] | None:
     """
     if backend not in OPENERS or not _answers(backend, task)["answers"]:
         return None
-    stored: Stored = OPENERS[backend](task.identity)
+    stored = OPENERS[backend](task.identity)
     card = stored.card
     command = f"fedhpo-gym health {task.id} --write"
     return {
@@ -142,7 +148,7 @@ def _values(space: SearchSpace, name: str) -> list[int | float]:
 
 def _print(found: Mapping[str, Any]) -> None:
     settings = [f"{name}={number(value)}" for name, value in found["settings"].items()]
-    say(f"{found['id']}\n\n{found['about']}")
+    say(f"{found['id']}\n\n{textwrap.fill(found['about'], WIDTH)}")
     if settings:
         say(f"Fixed by `settings`: {', '.join(settings)}.")
     say("\nHyperparameters and fidelities:\n")
@@ -160,7 +166,7 @@ def _print(found: Mapping[str, Any]) -> None:
             say(f"{name.replace('_', ' ')}: {_listed(value)}")
     say("\nTheir health:\n")
     for line in health_words(stored["health"], stored[LABELS]):
-        say(f"- {line}")
+        say(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  "))
 
 
 def _row(dimension: Mapping[str, Any]) -> tuple[str, ...]:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedhpo_gym.truth.health import NEAR
-
-INERT = 0.02
-"""A hyperparameter with a smaller share of the variance, interactions included, is not worth it."""
+from fedhpo_gym.landscape.health import NEAR
 
 
 def number(value: float) -> str:
@@ -25,7 +22,7 @@ def health_words(health: Mapping[str, Any], labels: Mapping[str, float] | None) 
     """Yield sentences.
 
     Args:
-        health: what `truth.health_of` returned.
+        health: what `landscape.health_of` returned.
         labels: what the label frequencies reach, if it is known.
     """
     yield from _optimum(health)
@@ -49,22 +46,6 @@ def health_words(health: Mapping[str, Any], labels: Mapping[str, float] | None) 
         yield from _importance(health["importance"])
     for figure, reason in health["missing"].items():
         yield f"No figure for {figure.replace('_', ' ')}: {reason}."
-
-
-def faults(health: Mapping[str, Any], labels: Mapping[str, float] | None) -> list[str]:
-    """Return in a few words what makes a problem degenerate; empty where nothing does."""
-    found = []
-    if labels is not None and not health["optimum"]["val_loss"] < labels["val_loss"]:
-        found.append("loses to the label frequencies")
-    if len(health["edges"]) > 1:
-        found.append(f"optimum at {len(health['edges'])} edges")
-    return found
-
-
-def inert(health: Mapping[str, Any]) -> list[str]:
-    """Return the hyperparameters that hardly matter, even in interactions."""
-    importance = health["importance"] or {}
-    return [name for name, share in importance.items() if share["total"] < INERT]
 
 
 def _optimum(health: Mapping[str, Any]) -> Iterator[str]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from fedhpo_gym import archive
 from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.landscape.health import HEALTH, LABELS, health_of
+from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.surrogates import surrogate
 from fedhpo_gym.tables import store
 from fedhpo_gym.tables.locate import find, list_names
-from fedhpo_gym.truth.health import HEALTH, LABELS, health_of
-from fedhpo_gym.truth.landscape import Stored
 
 KINDS = {".table.json": store.FORMAT, f"{surrogate.SUFFIX}.json": surrogate.FORMAT}
 """How the names of cards end that have a health, and their formats."""

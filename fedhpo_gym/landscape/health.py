@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.ranks import kendall
+from fedhpo_gym.landscape.anova import variance_shares
+from fedhpo_gym.landscape.lattice import EARLY, Landscape, Stored, landscape_of
 from fedhpo_gym.space import Dimension, Value
-from fedhpo_gym.truth.anova import variance_shares
-from fedhpo_gym.truth.landscape import EARLY, Landscape, Stored, landscape_of
 
 LABELS = "label_frequencies"
 """Entry of a card: what the frequencies of the labels, as a prediction, reach."""
