@@ -41,8 +41,10 @@ UNDIGESTED = frozenset(
     {DIGEST, "arrays", "created", "hardware", "software", "missing"}
     | {"licence", "data_licence", "data_citation", "problem_citation"}
     | {"build_command", "fit_command", "source_command", "made_by"}
+    | {"label_frequencies", "health"}
 )
-"""Entries of cards that decide no answer: dates, machines, prose, and commands in messages."""
+"""Entries of cards that decide no answer: dates, machines, prose, commands in messages, and figures
+that are computed of the answers."""
 
 _LOOKS = 20
 """How often a reader looks for arrays: every time in vain, a writer must have come in between."""
@@ -213,6 +215,29 @@ def write_archive(
         if alone:  # else another writer may be about to name what no card names yet
             _remove_unnamed(folder, stem, name)
     return path
+
+
+def add_to_card(card: Path, number: int, entries: Mapping[str, Any]) -> None:
+    """Write entries that decide no answer onto a card; its digest and its arrays stay as they are.
+
+    Args:
+        card: the JSON file.
+        number: the format that can be read.
+        entries: new or changed entries, all among `UNDIGESTED`.
+
+    Raises:
+        InvalidArgumentError: an entry would change the digest, or what the card is checked by.
+        DamagedDataError: the card is not one of this format, or is damaged.
+        OSError: the card cannot be written; it is as it was.
+    """
+    if refused := sorted(entries.keys() - (UNDIGESTED - {DIGEST, "arrays"})):
+        raise InvalidArgumentError(
+            f"`entries` must decide no answer, got {refused}; write the card and its arrays anew"
+        )
+    with sole_writer(card.parent):
+        with reading_card(card, "stored", number, "make it again") as (content, _):
+            said = {**content, **_as_read(entries)}
+        write_text(card, json.dumps(said, indent=1) + "\n")
 
 
 def _as_read(card: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.courses.training import make_course
 from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.landscape import write_health
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.store import write_table
@@ -129,7 +130,7 @@ class GridDesign(Design[GridUnit]):
             stored = self.read(parts, unit.name, math.prod(self.shape(unit)))
             self._fill(arrays, unit, stored, samples[self.task.seeds.index(unit.seed)])
             hardware.add(str(stored["hardware"]))
-        return write_table(folder, self._card(samples, arrays, hardware), arrays)
+        return write_health(write_table(folder, self._card(samples, arrays, hardware), arrays))
 
     def _empty_arrays(self, samples: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         stored = self.task.stored_fidelity_space()

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.courses.training import task_federation
+from fedhpo_gym.courses.training import task_federation, task_label_frequencies
 from fedhpo_gym.datasets import SOURCES, load_dataset
+from fedhpo_gym.landscape import LABELS
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tasks import Task
 
@@ -33,6 +34,7 @@ def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> di
     source, data = SOURCES[task.dataset], load_dataset(task.dataset)
     return {
         "num_samples": samples.tolist(),
+        LABELS: task_label_frequencies(task),
         "class_shares": (np.bincount(data.labels) / len(data.labels)).tolist(),
         "codes": codec.DESCRIPTION,
         "data_licence": source.licence,

@@ -6,9 +6,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+import numpy as np
+
 from fedhpo_gym.datasets import load_dataset
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.federations.labels import label_frequencies
 from fedhpo_gym.federations.partitions import get_partition
 from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.algorithms import get_algorithm
@@ -18,6 +21,7 @@ from fedhpo_gym.fl.lockstep import CourseState as CourseState
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks.federated import OWN_TASKS
 
 
 # Holds all train and test instances of a round environment.
@@ -45,6 +49,19 @@ def task_federation(task: Task, seed: int) -> Federation:
             f"{task.num_clients}: `fedhpo-gym download {task.dataset}` says which data it needs"
         )
     return found
+
+
+def task_label_frequencies(task: Task) -> dict[str, float]:
+    """Return what the label frequencies of a task's training data reach, on average over seeds.
+
+    Clients with problems of their own predict their own; see `federations.labels`.
+
+    Raises:
+        MissingDataError: the data cannot be had.
+    """
+    own, squared = task.partition in OWN_TASKS, task.guess_loss is not None
+    seeds = [label_frequencies(task_federation(task, seed), own, squared) for seed in task.seeds]
+    return {name: float(f"{np.mean([s[name] for s in seeds]):.6g}") for name in seeds[0]}
 
 
 def fingerprint(task: Task) -> str:

@@ -10,13 +10,21 @@ from typing import Any
 from fedhpo_gym.fitting.data import FittingRows
 from fedhpo_gym.fitting.sources import FittingSource
 from fedhpo_gym.fitting.validate import FOLDS, compression_summary, outcome_spread
+from fedhpo_gym.landscape import LABELS
 
 MAX_BYTES = 600_000
 """Largest model that is stored: surrogates travel inside the package."""
 SELECTION_ROWS = 8_000
 FINAL_ROWS = 250_000
 
-COPIED = ("data_fingerprint", "data_licence", "data_citation", "problem_citation", "licence")
+COPIED = (
+    "data_fingerprint",
+    "data_licence",
+    "data_citation",
+    "problem_citation",
+    "licence",
+    LABELS,
+)
 
 
 def surrogate_card(

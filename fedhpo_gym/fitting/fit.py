@@ -24,6 +24,7 @@ from fedhpo_gym.fitting.validate import (
     summary,
 )
 from fedhpo_gym.identity import Identity
+from fedhpo_gym.landscape import write_health
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.model import OutcomeModel
 from fedhpo_gym.surrogates.surrogate import write_surrogate
@@ -106,7 +107,7 @@ def fit_surrogate(
         "settings": dict(chosen.candidate.settings),
     }
     card["errors_of_the_stored_model"] = _stored_errors(source, rows, model, held_out)
-    return write_surrogate(target, card, model)
+    return write_health(write_surrogate(target, card, model))
 
 
 def _compare(source: FittingSource, rows: FittingRows, bar: Any) -> dict[str, _Fitted]:

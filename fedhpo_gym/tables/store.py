@@ -7,7 +7,7 @@ rounds. `numpy.load` opens them; the card states the axes and how codes are deco
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,22 @@ class Table(StoredCurves):
             seeds=seeds,
             fidelity=fidelity,
         )
+
+    def evaluate_together(
+        self,
+        queries: Sequence[tuple[Mapping[str, object], Fidelity]],
+        seeds: tuple[int, ...],
+    ) -> Evaluations:
+        """Look many evaluations up, bit for bit those of `evaluate`.
+
+        Raises:
+            OffGridError: see `look_up`.
+            InvalidArgumentError: see `look_up`.
+        """
+        columns = {n: np.array([c[n] for c, _ in queries]) for n in self.space.names}
+        for name in self.fidelity_space.names:
+            columns[name] = np.array([getattr(fidelity, name) for _, fidelity in queries])
+        return self.look_up(columns, seeds)
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
         """Look many evaluations up.

@@ -21,6 +21,8 @@ from fedhpo_gym.typed import as_typed, shown
 PREPROCESSINGS = ("label_encoded", "standardized")
 OF_GRAPHS = ("community", "task")
 """Partitions of graphs, whose features nothing may change."""
+OWN_TASKS = ("task",)
+"""Partitions in which every client has a problem of its own, with labels of its own."""
 
 # fmt: off
 STORED_ROUNDS = (

@@ -40,6 +40,8 @@ LAYERS: dict[str, frozenset[str]] = {
     "systems": frozenset(),
     "tables": frozenset(),
     "surrogates": frozenset({"tables"}),
+    # Figures of stored numbers, which every builder of such numbers writes onto their cards.
+    "landscape": frozenset({"tables", "surrogates"}),
     "datasets": frozenset(),
     "federations": frozenset({"datasets"}),
     "fl": frozenset({"datasets", "federations"}),
@@ -48,8 +50,8 @@ LAYERS: dict[str, frozenset[str]] = {
     "courses": frozenset({"tasks", "datasets", "federations", "fl"}),
     "backends": frozenset({"tasks", "tables", "surrogates", "objectives", "systems", "courses"}),
     # Filling a table runs the engine over a design.
-    "building": frozenset({"courses", "tasks", "tables", "datasets", "fl"}),
-    "fitting": frozenset({"surrogates", "tables"}),
+    "building": frozenset({"courses", "tasks", "tables", "landscape", "datasets", "fl"}),
+    "fitting": frozenset({"surrogates", "tables", "landscape"}),
     "wrappers": frozenset(),
     # The entry points compose the default wrappers.
     "envs": frozenset({"backends", "courses", "tasks", "objectives", "systems", "wrappers"}),

@@ -19,6 +19,7 @@ from fedhpo_gym.envs.trial.history import Trial
 from fedhpo_gym.envs.trial.instances import TrialInstance, new_draws
 from fedhpo_gym.envs.trial.process import Numbers, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup, checked_names
+from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
@@ -173,6 +174,15 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             InvalidArgumentError: they are not stored.
         """
         return self._process.all_trials(0)
+
+    @property
+    def truth(self) -> Truth:
+        """What can be reached, known of stored numbers; no observation and no `info` shows it.
+
+        Raises:
+            InvalidArgumentError: see `truth_of`.
+        """
+        return truth_of(self.setup)
 
     @property
     def search_space(self) -> SearchSpace:

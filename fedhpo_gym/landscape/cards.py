@@ -1,0 +1,73 @@
+"""Health on the cards of stored numbers: written there, and read again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedhpo_gym import archive
+from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.landscape.health import HEALTH, LABELS, health_of
+from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.surrogates import surrogate
+from fedhpo_gym.tables import store
+from fedhpo_gym.tables.locate import find, list_names
+
+KINDS = {".table.json": store.FORMAT, f"{surrogate.SUFFIX}.json": surrogate.FORMAT}
+"""How the names of cards end that have a health, and their formats."""
+
+
+def health_cards() -> list[Path]:
+    """Return the cards of all tables and surrogates that can be opened, by kind and name."""
+    found = ((find(name, ending)) for ending in KINDS for name in list_names(ending))
+    return [card for card in found if card is not None]
+
+
+def open_card(card: Path) -> Stored:
+    """Open the table or the surrogate of a card.
+
+    Raises:
+        DamagedDataError: the card is damaged.
+    """
+    return store.Table(card) if card.name.endswith(".table.json") else surrogate.Surrogate(card)
+
+
+def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
+    """Compute the health of a table or a surrogate, and write it onto its card.
+
+    Digest, fingerprint and arrays stay as they are.
+
+    Args:
+        card: path of the card.
+        labels: what the label frequencies reach, where the card does not say it.
+
+    Returns:
+        The path of the card.
+
+    Raises:
+        DamagedDataError: the card or its arrays are damaged.
+        OSError: the card cannot be written.
+    """
+    number = next(number for ending, number in KINDS.items() if card.name.endswith(ending))
+    if labels is not None:
+        archive.add_to_card(card, number, {LABELS: dict(labels)})
+    archive.add_to_card(card, number, {HEALTH: health_of(open_card(card))})
+    return card
+
+
+def health_on(stored: Stored, command: str) -> Mapping[str, Any]:
+    """Return the health that a card states, of these very numbers.
+
+    Args:
+        stored: a table or a surrogate.
+        command: what writes the health, for messages.
+
+    Raises:
+        DamagedDataError: the card states none, or that of other numbers.
+    """
+    found: Mapping[str, Any] | None = stored.card.get(HEALTH)
+    if found is None or found.get("of") != stored.digest:
+        what = "states no health" if found is None else "states the health of other numbers"
+        raise DamagedDataError(f"the card of {stored.card['name']} {what}; run `{command}`")
+    return found

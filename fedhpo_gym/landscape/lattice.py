@@ -1,0 +1,185 @@
+"""Every answer on a stated lattice: of a table all it holds, of a surrogate a grid and draws.
+
+The lattice of a surrogate is the grid of its space. A dimension without one gets `BINS` points. A
+grid of more than `MAX_GRID` configurations is not asked. In search of the optimum, `DRAWS` more
+configurations are, drawn uniformly in action coordinates: the space between the grid's points is
+legal there, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
+from fedhpo_gym.identity import Identity
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.space import Dimension, SearchSpace, Value
+
+BINS = 5
+MAX_GRID = 20_000
+DRAWS = 2_048
+EARLY = 9
+"""The round whose ranking of configurations is compared with that of the last."""
+_NUMBERS_AT_ONCE = 1 << 23
+
+Query = tuple[Mapping[str, object], Fidelity]
+
+
+class Stored(Protocol):
+    """Stored numbers that answer: a table or a surrogate."""
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What is known of them."""
+
+    @property
+    def identity(self) -> Identity:
+        """The variant of a problem that they belong to."""
+
+    @property
+    def space(self) -> SearchSpace:
+        """Configurations that they answer: a grid, or intervals."""
+
+    @property
+    def fidelity_space(self) -> SearchSpace:
+        """Fidelities that they answer: a grid, or intervals."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of the repetitions."""
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        """(seeds, clients, splits) samples."""
+
+    @property
+    def digest(self) -> str:
+        """Checksum of everything that decides a number."""
+
+    def evaluate(
+        self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
+    ) -> Evaluation:
+        """Return one answer."""
+
+    def evaluate_together(self, queries: Sequence[Query], seeds: tuple[int, ...]) -> Evaluations:
+        """Return many answers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Landscape:
+    """Validation losses on a lattice.
+
+    Attributes:
+        space: the grid of configurations.
+        rounds: ascending.
+        rates: client sample rates, ascending.
+        configurations: the C configurations of the grid, in its order, then those drawn.
+        on_grid: how many of them are the grid; 0 where it is too large to be asked.
+        losses: (rounds, configurations, rates, seeds) loss of the federation; infinite where
+            training diverged.
+        exact: whether nothing else is legal.
+    """
+
+    space: SearchSpace
+    rounds: tuple[int, ...]
+    rates: tuple[float, ...]
+    configurations: tuple[dict[str, Value], ...]
+    on_grid: int
+    losses: NDArray[np.float64]
+    exact: bool
+
+    @cached_property
+    def means(self) -> NDArray[np.float64]:
+        """(rounds, configurations, rates) means over seeds; infinite where one diverged."""
+        return np.asarray(self.losses.mean(axis=-1))
+
+    @cached_property
+    def even(self) -> slice:
+        """The configurations that fill the space evenly: the grid, else those drawn."""
+        return slice(0, self.on_grid or None)
+
+    def optimum(self) -> tuple[dict[str, Value], Fidelity]:
+        """Return the query with the lowest mean; of equal ones that of the fewest rounds.
+
+        Raises:
+            InvalidArgumentError: training diverged everywhere.
+        """
+        if not np.isfinite(self.means).any():
+            raise InvalidArgumentError("`losses` must be finite somewhere: all courses diverged")
+        at, configuration, rate = np.unravel_index(np.argmin(self.means), self.means.shape)
+        fidelity = Fidelity(self.rounds[at], self.rates[rate])
+        return self.configurations[configuration], fidelity
+
+
+def landscape_of(stored: Stored) -> Landscape:
+    """Ask stored numbers for everything on their lattice."""
+    exact = all(d.values is not None for d in stored.space.dimensions)
+    space = SearchSpace(tuple(map(_with_grid, stored.space.dimensions)))
+    rounds = _rounds(stored.fidelity_space["round"])
+    rates = tuple(map(float, _with_grid(stored.fidelity_space["client_sample_rate"]).grid))
+    grid = list(_grid(space)) if exact or space.grid_size <= MAX_GRID else []
+    rng = stream(0, "truth_draws")
+    draws = [] if exact else [stored.space.sample(rng) for _ in range(DRAWS)]
+    configurations = (*grid, *draws)
+    fidelities = [Fidelity(r, rate) for r, rate in itertools.product(rounds, rates)]
+    losses = [_losses(stored, [(c, f) for c in configurations]) for f in fidelities]
+    shape = (len(rounds), len(rates), len(configurations), len(stored.seeds))
+    return Landscape(
+        space=space,
+        rounds=rounds,
+        rates=rates,
+        configurations=configurations,
+        on_grid=len(grid),
+        losses=np.stack(losses).reshape(shape).swapaxes(1, 2),
+        exact=exact,
+    )
+
+
+def _losses(stored: Stored, queries: Sequence[Query]) -> NDArray[np.float64]:
+    """Return the (queries, seeds) validation losses of the federation."""
+    samples = stored.num_samples[:, :, SPLITS.index("val")]
+    weights = samples / samples.sum(axis=1, keepdims=True)
+    each = samples.size * len(SPLITS) * len(METRICS)
+    size = max(_NUMBERS_AT_ONCE // each, 1)
+    found = []
+    for start in range(0, len(queries), size):
+        answers = stored.evaluate_together(queries[start : start + size], stored.seeds)
+        values = np.where(samples > 0, answers.clients("val", "loss"), 0.0)
+        means = (values * weights).sum(axis=-1)
+        found.append(np.where(answers.diverged, np.inf, means))
+    return np.concatenate(found)
+
+
+def _grid(space: SearchSpace) -> Iterator[dict[str, Value]]:
+    for point in itertools.product(*(d.grid for d in space.dimensions)):
+        yield dict(zip(space.names, point, strict=True))
+
+
+def _with_grid(dimension: Dimension) -> Dimension:
+    if dimension.values is not None or dimension.bins is not None:
+        return dimension.discretized()
+    most = BINS if dimension.kind == "float" else min(BINS, int(dimension.high - dimension.low) + 1)
+    for bins in range(most, 2, -1):
+        try:
+            return replace(dimension, bins=bins).discretized()
+        except InvalidArgumentError:  # whole numbers repeat on a logarithmic scale
+            continue
+    return replace(dimension, values=(dimension.low, dimension.high))
+
+
+def _rounds(dimension: Dimension) -> tuple[int, ...]:
+    """Return all rounds of a grid; of an interval an early one, and the last."""
+    if dimension.values is not None:
+        return tuple(int(r) for r in dimension.grid)
+    last = int(dimension.high)
+    early = EARLY if last > EARLY else max(last // 2, 1)
+    return tuple(sorted({max(early, int(dimension.low)), last}))
