@@ -129,13 +129,15 @@ class Model:
         surprise: NDArray[np.int16],
         following: tuple[NDArray[np.bool_], ...] | None,
     ) -> None:
-        known = Known.nothing(group.values, len(self._cells.paths) + (group.guess is not None))
-        before = self._cells.stride(self._layout.axis)
+        paths = len(self._cells.paths) + (group.guess is not None)
+        known = Known(*group.values.shape, paths)
+        before = self._cells.strides[self._layout.axis]
         for at in self._cells.pieces(group.values.shape[1]):
             if following is not None and group.guess is not None:
                 same, own = (one[at] for one in following)
                 group.values[at[same]] = group.values[at[same] - before]
                 group.values[at[own]] = group.guess[at[own]]
+                known.values[at] = group.values[at]
                 at = at[~(same | own)]
             if at.size:
                 guess = None if group.guess is None else group.guess[at]
@@ -154,7 +156,9 @@ class Model:
         missed = self._coder.code(prediction.contexts.ravel(), missed.ravel())
         missed = missed.reshape(expected.shape)
         surprise[at] = missed
-        prediction.learn((expected + missed) & (limits - 1), missed)
+        values = (expected + missed) & (limits - 1)
+        group.values[at] = values
+        prediction.learn(values, missed)
 
     def _listing(
         self, group: _Group, prediction: Prediction, at: Integers, surprise: NDArray[np.int16]
@@ -171,7 +175,9 @@ class Model:
         open_ = listed.sizes[lists] > 1
         missed[~open_] = 0
         missed[open_] = self._coder.code(prediction.contexts[open_], missed[open_])
-        prediction.learn(listed.value(lists, place + missed), missed)
+        values = listed.value(lists, place + missed)
+        group.values[at] = values
+        prediction.learn(values, missed)
 
 
 _SLOPE = 0.8

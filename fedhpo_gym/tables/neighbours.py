@@ -10,8 +10,8 @@ integers, and every other operation is one that IEEE 754 rounds exactly: all mac
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,16 @@ from fedhpo_gym.tables.rans import CONTEXTS, Coder, Integers
 Path = tuple[int, ...]
 """One axis: the neighbour along it; two: both neighbours' sum minus the one across."""
 
-MOST_PATHS = 10
+MOST_PATHS = 6
 _PIECE = 1 << 15
 """Numbers that are worked on together, so that they stay in the processor's cache."""
 _FAIR = 0.25
 """Added to mean errors, so that a path without error does not outweigh all others."""
 _SIXTEENTHS = 16
+_LEAST = 1e-300
+"""Nothing is divided by zero where no path exists."""
+_FEW = 1 << 6
+"""So many errors, below 2^18 each, add up to an integer that float32 holds exactly."""
 
 
 class Cells:
@@ -38,6 +42,7 @@ class Cells:
         shape: axes of cells.
         paths: how neighbours predict.
         number: how many cells there are.
+        axes: those that paths go along.
     """
 
     def __init__(self, shape: tuple[int, ...], paths: Sequence[Path]) -> None:
@@ -45,15 +50,11 @@ class Cells:
         self.paths = tuple(paths)
         self.number = int(np.prod(shape))
         self.axes = tuple(sorted({axis for path in paths for axis in path}))
-        self._strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+        self.strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
         grid = np.indices(shape, dtype=np.int32, sparse=True)
         total = sum((grid[axis] for axis in self.axes), np.zeros(shape, np.int32)).ravel()
         self._order = np.argsort(total, kind="stable")
         self._ends = np.cumsum(np.bincount(total))
-
-    def stride(self, axis: int) -> int:
-        """Return how far a cell is from its neighbour along an axis."""
-        return self._strides[axis]
 
     def pieces(self, columns: int) -> Iterator[Integers]:
         """Yield numbers of cells, all of them once, neighbours first."""
@@ -62,46 +63,29 @@ class Cells:
             for first in range(start, end, most):
                 yield self._order[first : min(first + most, end)]
 
-    def back(self, cells: Integers, path: Path) -> tuple[Integers, NDArray[np.bool_]]:
-        """Return the cells one step back along every axis of a path, and whether they exist."""
-        there = np.ones(cells.size, np.bool_)
-        steps = 0
-        for axis in set(path):
-            index = cells // self._strides[axis] % self.shape[axis]
-            there &= index >= path.count(axis)
-            steps += path.count(axis) * self._strides[axis]
-        return np.maximum(cells - steps, 0), there
+    def beside(self, at: Integers, axis: int) -> tuple[Integers, NDArray[np.bool_]]:
+        """Return the neighbours of cells, `number` where there is none, and the indices."""
+        index = at // self.strides[axis] % self.shape[axis]
+        return np.where(index > 0, at - self.strides[axis], self.number), index
 
 
-@dataclass
 class Known:
-    """What neighbours tell about: the values so far, and how well they were predicted.
+    """What neighbours tell: their values, and how well they were predicted.
+
+    A last row, of zeros, stands for neighbours that there are not. Everything is an integer.
 
     Attributes:
-        values: (cells, columns).
-        residuals: (cells, columns) sizes of residuals.
-        totals: (cells,) their sums.
-        errors: (cells, paths) summed errors of every path.
-        coded: (cells,) whether residuals and errors of a cell mean anything.
+        values: (cells + 1, columns).
+        residuals: (cells + 1, columns) sizes of residuals.
+        errors: (cells + 1, paths + 2): summed errors of every path, summed residuals, and 1 where a
+            cell was coded.
     """
 
-    values: NDArray[np.int32]
-    residuals: NDArray[np.uint16]
-    totals: Integers
-    errors: Integers
-    coded: NDArray[np.bool_]
-
-    @classmethod
-    def nothing(cls, values: NDArray[np.int32], paths: int) -> Known:
-        """Return what is known before the first cell."""
-        cells = len(values)
-        return cls(
-            values,
-            np.zeros(values.shape, np.uint16),
-            np.zeros(cells, np.int64),
-            np.zeros((cells, paths), np.int64),
-            np.zeros(cells, np.bool_),
-        )
+    def __init__(self, cells: int, columns: int, paths: int) -> None:
+        self.values = np.zeros((cells + 1, columns), np.float32)
+        self.residuals = np.zeros((cells + 1, columns), np.int32)
+        self.errors = np.zeros((cells + 1, paths + 2))
+        self.total = np.float32 if columns <= _FEW else np.float64  # either adds them exactly
 
 
 class Prediction:
@@ -110,6 +94,7 @@ class Prediction:
     Attributes:
         values: (n, columns) predictions, not rounded.
         contexts: (n, columns) which residuals are alike in size.
+        candidates: what every path predicts, (n, columns), and for which cells it exists.
     """
 
     def __init__(
@@ -124,95 +109,116 @@ class Prediction:
             guess: (n, columns) one more prediction, from elsewhere; its errors are counted last.
         """
         self._known, self._at = known, at
-        columns = known.values.shape[1]
-        near = [cells.back(at, (axis,)) for axis in cells.axes]
-        seen = [there & known.coded[place] for place, there in near]
-        count = sum((one.astype(np.int64) for one in seen), np.zeros(at.size, np.int64))
-        scale = np.maximum(count, 1)
-        self._candidates: list[NDArray[np.int32]] = []
-        errors = self._add(known.errors, near, seen)
-        weights = 1.0 / (errors / (scale * columns)[:, None] + _FAIR) ** 2
-        weights *= weights
-        total = np.full((at.size, 1), 1e-300)
-        values = np.zeros((at.size, columns))
-        for number, (candidate, there) in enumerate(self._paths(cells, at, guess)):
-            weight = np.where(there, weights[:, number], 0.0)[:, None]
-            values += weight * candidate
-            total += weight
-            self._candidates.append(candidate)
-        self.values = values / total
-        own = self._add(known.residuals, near, seen) * _SIXTEENTHS // scale[:, None]
-        pooled = self._add(known.totals, near, seen) * _SIXTEENTHS // (scale * columns)
-        sizes = _octave(own) + _octave(pooled)[:, None]
-        self.contexts: Integers = np.where(
-            count[:, None] > 0, np.minimum(sizes, CONTEXTS - 2), CONTEXTS - 1
-        )
+        beside = {axis: cells.beside(at, axis) for axis in cells.axes}
+        self.candidates = list(self._paths(cells, at, beside))
+        if guess is not None:
+            self.candidates.append((guess.astype(np.float32), np.ones(at.size, np.bool_)))
+        near = [place for place, _ in beside.values()]
+        errors = _gathered(known.errors, near)
+        scale = np.maximum(errors[:, -1:], 1.0)
+        mean = errors[:, :-1] / (scale * known.values.shape[1])
+        self.values = self._blend(mean[:, :-1])
+        own = _gathered(known.residuals, near) * (_SIXTEENTHS / scale).astype(np.int32)
+        sizes = _octave(own) + _octave((mean[:, -1:] * _SIXTEENTHS).astype(np.int32))
+        np.minimum(sizes, CONTEXTS - 2, out=sizes)
+        sizes[errors[:, -1] == 0] = CONTEXTS - 1
+        self.contexts = sizes
 
     def _paths(
-        self, cells: Cells, at: Integers, guess: NDArray[np.int32] | None
-    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.bool_]]]:
+        self, cells: Cells, at: Integers, beside: Mapping[int, tuple[Integers, Integers]]
+    ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.bool_]]]:
+        """Yield what every path predicts, and for which cells it exists."""
         values = self._known.values
-        for path in cells.paths:
-            place, there = cells.back(at, path)
-            candidate = values[place]
-            if len(path) > 1:
-                ends = [values[cells.back(at, (axis,))[0]] for axis in path]
-                candidate = ends[0] + ends[1] - candidate
-            yield candidate, there
-        if guess is not None:
-            yield guess, np.ones(at.size, np.bool_)
+        one = {axis: values.take(place, axis=0) for axis, (place, _) in beside.items()}
+        for first, *more in cells.paths:
+            there = beside[first][1] > 0
+            if not more:
+                yield one[first], there
+                continue
+            second = more[0]
+            there = there & (beside[second][1] > (first == second))
+            steps = cells.strides[first] + cells.strides[second]
+            across = values.take(np.where(there, at - steps, cells.number), axis=0)
+            yield np.subtract(one[first] + one[second], across, out=across), there
 
-    @staticmethod
-    def _add(
-        array: NDArray[np.integer],
-        near: list[tuple[Integers, NDArray[np.bool_]]],
-        seen: list[NDArray[np.bool_]],
-    ) -> Integers:
-        """Return sums over the neighbours that were seen."""
-        total = np.zeros((near[0][0].size, *array.shape[1:]), np.int64)
-        for (place, _), there in zip(near, seen, strict=True):
-            total += array[place] * there.reshape(-1, *[1] * (array.ndim - 1))
-        return total
+    def _blend(self, mean: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return the mean of all paths, those with small errors weighing most."""
+        weights = 1.0 / (mean + _FAIR) ** 2
+        weights *= weights
+        weights *= np.stack([there for _, there in self.candidates], axis=1)
+        total = np.full(weights.shape[0], _LEAST)
+        for column in weights.T:
+            total += column
+        weights /= total[:, None]
+        shares = weights.astype(np.float32)
+        values = np.zeros(self.candidates[0][0].shape, np.float32)
+        for number, (candidate, _) in enumerate(self.candidates):
+            values += shares[:, number, None] * candidate
+        return values
 
     def learn(self, values: Integers, residuals: Integers) -> None:
         """Take what the cells were, for those whose neighbours they are."""
         known, at = self._known, self._at
-        known.values[at] = values
+        real = values.astype(np.float32)
+        known.values[at] = real
         size = np.abs(residuals)
         known.residuals[at] = size
-        known.totals[at] = size.sum(axis=1)
-        for number, candidate in enumerate(self._candidates):
-            known.errors[at, number] = np.abs(values - candidate).sum(axis=1, dtype=np.int64)
-        known.coded[at] = True
+        errors = np.empty((at.size, known.errors.shape[1]))
+        for number, (candidate, there) in enumerate(self.candidates):
+            missed = candidate - real
+            if not there.all():  # such a path is neither better nor worse than all together
+                missed[~there] = np.rint(self.values[~there]) - real[~there]
+            errors[:, number] = np.abs(missed, out=missed).sum(axis=1, dtype=known.total)
+        errors[:, -2] = size.sum(axis=1)
+        errors[:, -1] = 1
+        known.errors[at] = errors
 
 
-def _octave(sixteenths: Integers) -> Integers:
+def _gathered(array: NDArray[Any], near: Sequence[Integers]) -> NDArray[Any]:
+    """Return the sum of some rows for every cell."""
+    total = array.take(near[0], axis=0)
+    for place in near[1:]:
+        total += array.take(place, axis=0)
+    return total
+
+
+def _octave(sixteenths: NDArray[np.int32]) -> NDArray[np.uint8]:
     """Return how many binary digits integers have, at most 15."""
-    return _DIGITS[np.minimum(sixteenths, _DIGITS.size - 1)]
+    return _DIGITS.take(sixteenths, mode="clip")
 
 
-_DIGITS = np.frexp(np.arange(1 << 15).astype(np.float64))[1].astype(np.int64)
+_DIGITS = np.frexp(np.arange(1 << 15).astype(np.float64))[1].astype(np.uint8)
 
 
-def choose_paths(values: NDArray[np.int32], shape: tuple[int, ...], axes: Sequence[int]) -> list[Path]:
+def choose_paths(
+    values: NDArray[np.int32], shape: tuple[int, ...], axes: Sequence[int]
+) -> list[Path]:
     """Return the paths that predict best, most useful first.
 
     Args:
         values: (cells, columns).
-        shape: axes of the cells; the first that may be used is that of rounds.
-        axes: those along which neighbours are alike.
+        shape: axes of the cells.
+        axes: those along which neighbours may be alike.
     """
-    axes = [axis for axis in axes if shape[axis] > 1] or [axes[0]]
     pairs = itertools.combinations_with_replacement(axes, 2)
     paths: list[Path] = [*((axis,) for axis in axes), *pairs]
     cells = Cells(shape, paths)
-    some = np.arange(0, cells.number, max(cells.number // 4096, 1))
-    known = Known.nothing(values, len(paths))
+    some = np.arange(0, cells.number, max(cells.number // _SOME, 1))
+    known = Known(cells.number, values.shape[1], len(paths))
+    known.values[:-1] = values
     prediction = Prediction(cells, known, some, None)
-    prediction.learn(values[some], np.zeros((some.size, values.shape[1]), np.int64))
-    error = known.errors[some] / values.shape[1]
-    there = np.stack([cells.back(some, path)[1] for path in paths], axis=1)
-    share = np.where(there, 1.0 / (error + 1.0), 0.0)
-    share /= np.maximum(share.sum(axis=1, keepdims=True), 1e-9)
-    best = np.argsort(-share.sum(axis=0), kind="stable")[:MOST_PATHS]
-    return [paths[number] for number in best]
+    error = np.stack([np.abs(one - values[some]).mean(1) for one, _ in prediction.candidates], 1)
+    there = np.stack([one for _, one in prediction.candidates], axis=1)
+    error = np.where(there, error, _UNKNOWN)
+    least = np.full(some.size, _UNKNOWN)
+    chosen: list[int] = []
+    for _ in range(min(MOST_PATHS, len(paths))):
+        left = np.log2(np.minimum(least[:, None], error) + 1.0).mean(axis=0)
+        left[chosen] = np.inf
+        chosen.append(int(np.argmin(left)))
+        least = np.minimum(least, error[:, chosen[-1]])
+    return [paths[number] for number in chosen]
+
+
+_UNKNOWN = 1e5
+_SOME = 4096

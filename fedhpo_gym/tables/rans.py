@@ -99,7 +99,7 @@ class Encoder:
         assert numbers is not None
         folded = (numbers << 1) ^ (numbers >> 63)
         tokens = _TOKEN[folded]
-        entries = contexts * _TOKENS + tokens
+        entries = contexts.astype(np.int64) * _TOKENS + tokens
         model = self._frequencies
         rest = (folded - _FIRST[tokens]).astype(np.uint32)
         self._steps.append((model.widths[entries], model.starts[entries], _EXTRA[tokens], rest))
@@ -178,7 +178,7 @@ class Decoder:
     ) -> tuple[NDArray[np.uint16], NDArray[np.uint32]]:
         x = self._state[: contexts.size]
         slot = x & np.uint32((1 << _BITS) - 1)
-        entries = table[(contexts << _BITS) + slot]
+        entries = table[(contexts.astype(np.uint32) << np.uint32(_BITS)) + slot]
         model = self._frequencies
         x = model.widths[entries] * (x >> np.uint32(_BITS)) + slot - model.starts[entries]
         x = self._fill(x)
