@@ -20,6 +20,8 @@ from fedhpo_gym.tables.rans import Coder, Integers
 Values = NDArray[np.int32]
 
 WHICH = ("current", "best")
+_SLOPE = 0.8
+"""What a hit more adds to macro-F1, as a share of what it adds to the accuracy."""
 ORDER = ("loss", "accuracy", "f1")
 """Hits come before the macro-F1 that depends on them."""
 _MOST_CODES = 1 << 16
@@ -61,20 +63,19 @@ class Layout:
         """Return the type of a metric's codes, by split."""
         return {s: codec.dtype(metric, self.samples[:, :, i]) for i, s in enumerate(self.splits)}
 
-    def limits(self, metric: str) -> Integers:
+    def limits(self, metric: str) -> NDArray[np.int32]:
         """Return (columns,) how many codes there are."""
         sizes = [1 << 8 * dtype.itemsize for dtype in self.dtypes(metric).values()]
-        return np.repeat(np.array(sizes, np.int64), self.samples.shape[1])
+        return np.repeat(np.array(sizes, np.int32), self.samples.shape[1])
 
-    def following(self, best_round: NDArray[np.integer]) -> tuple[NDArray[np.bool_], ...]:
+    def following(self, best_round: NDArray[np.integer]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return for every cell whether its best model is that of the round before, or its own."""
         best = np.moveaxis(best_round, self.axis, 0)
         same = np.zeros(best.shape, np.bool_)
         same[1:] = best[1:] == best[:-1]
         own = best == np.array(self.rounds).reshape(-1, *[1] * (best.ndim - 1))
-        return tuple(
-            np.moveaxis(one, 0, self.axis).ravel() for one in (same, own & ~same)
-        )
+        own &= ~same
+        return np.moveaxis(same, 0, self.axis).ravel(), np.moveaxis(own, 0, self.axis).ravel()
 
 
 class Model:
@@ -100,87 +101,87 @@ class Model:
         self._layout, self._coder = layout, coder
         self._cells = Cells(layout.shape, paths)
         self._seeds, self._listed = seeds, listed
+        per_hit = _SLOPE * codec.F1_STEPS / np.maximum(layout.by_column, 1)
+        self._slopes = per_hit.astype(np.float32)
 
     def run(
         self,
         values: Mapping[tuple[str, str], Values],
-        following: tuple[NDArray[np.bool_], ...] | None,
-    ) -> None:
-        """Code everything; a decoder fills the arrays.
+        following: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None,
+    ) -> dict[tuple[str, str], Values]:
+        """Code everything.
 
         Args:
-            values: (cells, columns) codes by which and metric.
+            values: (cells, columns) codes by which and metric; a decoder has zeros.
             following: which best models are not coded; see `Layout.following`.
-        """
-        for which in WHICH:
-            surprise = np.zeros(next(iter(values.values())).shape, np.int16)
-            for metric in self._layout.packed:
-                hits = values.get((which, "accuracy")) if metric == "f1" else None
-                guess = values["current", metric] if which == "best" else None
-                self._group(
-                    _Group(self._layout.limits(metric), values[which, metric], hits, guess),
-                    surprise,
-                    following if which == "best" else None,
-                )
 
-    def _group(
-        self,
-        group: _Group,
-        surprise: NDArray[np.int16],
-        following: tuple[NDArray[np.bool_], ...] | None,
-    ) -> None:
-        paths = len(self._cells.paths) + (group.guess is not None)
-        known = Known(*group.values.shape, paths)
-        before = self._cells.strides[self._layout.axis]
+        Returns:
+            The same as `values`.
+        """
+        done: dict[tuple[str, str], Values] = {}
+        for which in WHICH:
+            surprise = np.zeros((self._cells.number, self._layout.by_column.shape[1]), np.int32)
+            for metric in self._layout.packed:
+                best = which == "best"
+                group = _Group(
+                    self._layout.limits(metric),
+                    values[which, metric],
+                    done.get((which, "accuracy")) if metric == "f1" and self._listed else None,
+                    done["current", metric].astype(np.float32) if best else None,
+                    following if best else None,
+                )
+                done[which, metric] = self._group(group, surprise)
+        return done
+
+    def _group(self, group: _Group, surprise: NDArray[np.int32]) -> Values:
+        known = Known(*group.values.shape, len(self._cells.paths) + (group.guess is not None))
         for at in self._cells.pieces(group.values.shape[1]):
-            if following is not None and group.guess is not None:
-                same, own = (one[at] for one in following)
-                group.values[at[same]] = group.values[at[same] - before]
-                group.values[at[own]] = group.guess[at[own]]
-                known.values[at] = group.values[at]
-                at = at[~(same | own)]
-            if at.size:
-                guess = None if group.guess is None else group.guess[at]
-                prediction = Prediction(self._cells, known, at, guess)
-                code = self._number if group.hits is None or self._listed is None else self._listing
-                code(group, prediction, at, surprise)
+            left = self._follow(group, known, at)
+            if left.size:
+                guess = None if group.guess is None else group.guess.take(left, axis=0)
+                prediction = Prediction(self._cells, known, left, guess)
+                code = self._number if group.hits is None else self._listing
+                code(group, prediction, left, surprise)
+        return known.values[:-1].astype(np.int32)
+
+    def _follow(self, group: _Group, known: Known, at: Integers) -> Integers:
+        """Fill in what is not coded, and return the other cells."""
+        if group.following is None or group.guess is None:
+            return at
+        same, own = (one[at] for one in group.following)
+        known.values[at[same]] = known.values[at[same] - self._cells.strides[self._layout.axis]]
+        known.values[at[own]] = group.guess[at[own]]
+        return at[~(same | own)]
 
     def _number(
-        self, group: _Group, prediction: Prediction, at: Integers, surprise: NDArray[np.int16]
+        self, group: _Group, prediction: Prediction, at: Integers, surprise: NDArray[np.int32]
     ) -> None:
         """Code numbers as differences from what was expected."""
-        limits = group.limits
-        expected = np.clip(np.rint(prediction.values), 0, limits - 1).astype(np.int64)
-        half = limits // 2
-        missed = ((group.values[at] - expected + half) & (limits - 1)) - half
+        top = group.limits - 1
+        expected = np.clip(np.rint(prediction.values).astype(np.int32), 0, top)
+        half = group.limits // 2
+        missed = ((group.values.take(at, axis=0) - expected + half) & top) - half
         missed = self._coder.code(prediction.contexts.ravel(), missed.ravel())
         missed = missed.reshape(expected.shape)
         surprise[at] = missed
-        values = (expected + missed) & (limits - 1)
-        group.values[at] = values
-        prediction.learn(values, missed)
+        prediction.learn((expected + missed) & top, missed)
 
     def _listing(
-        self, group: _Group, prediction: Prediction, at: Integers, surprise: NDArray[np.int16]
+        self, group: _Group, prediction: Prediction, at: Integers, surprise: NDArray[np.int32]
     ) -> None:
         """Code macro-F1 as places in a list; unforeseen hits say that it moved, too."""
         listed = self._listed
         assert listed is not None and group.hits is not None
         seeds = self._seeds[at]
-        lists = listed.find(seeds, group.hits[at])
-        moved = surprise[at] * (_SLOPE * codec.F1_STEPS / np.maximum(self._layout.by_column, 1))[seeds]
-        expected = np.clip(np.rint(prediction.values + moved), 0, group.limits - 1).astype(np.int64)
-        place = listed.place(lists, expected)
-        missed = listed.place(lists, group.values[at]) - place
-        open_ = listed.sizes[lists] > 1
-        missed[~open_] = 0
-        missed[open_] = self._coder.code(prediction.contexts[open_], missed[open_])
-        values = listed.value(lists, place + missed)
-        group.values[at] = values
-        prediction.learn(values, missed)
-
-
-_SLOPE = 0.8
+        lists = listed.find(seeds, group.hits.take(at, axis=0))
+        moved = surprise.take(at, axis=0) * self._slopes.take(seeds, axis=0)
+        moved += prediction.values
+        expected = listed.place(lists, np.rint(moved, out=moved).astype(np.int32))
+        missed = listed.place(lists, group.values.take(at, axis=0)) - expected
+        choice = listed.sizes.take(lists) > 1
+        missed[~choice] = 0
+        missed[choice] = self._coder.code(prediction.contexts[choice], missed[choice])
+        prediction.learn(listed.value(lists, expected + missed), missed)
 
 
 @dataclass(frozen=True)
@@ -190,11 +191,13 @@ class _Group:
     Attributes:
         limits: (columns,) how many codes there are.
         values: (cells, columns) codes.
-        hits: the same of the accuracy, for a macro-F1.
+        hits: the same of the accuracy, where macro-F1 is in lists.
         guess: those of the current model, for the best one.
+        following: which best models are not coded.
     """
 
-    limits: Integers
+    limits: NDArray[np.int32]
     values: Values
     hits: Values | None
-    guess: Values | None
+    guess: NDArray[np.float32] | None
+    following: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None

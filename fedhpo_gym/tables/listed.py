@@ -41,34 +41,39 @@ class Listed:
             raise ValueError("lists of macro-F1 must be bytes")
         if counts.size != lists_for(samples) or int(counts.sum(dtype=np.int64)) != values.size:
             raise ValueError("the lists of macro-F1 do not fit the numbers of samples")
-        self._samples = samples
-        self._first = (np.cumsum(samples + 1) - samples.ravel() - 1).reshape(samples.shape)
-        self.sizes = counts.astype(np.int64)
-        self._starts = np.cumsum(self.sizes) - self.sizes
-        self._values = np.append(values, np.uint8(0)).astype(np.int64)
+        self._samples = samples.astype(np.int32)
+        self._first = _first(samples)
+        self.sizes = counts.astype(np.int32)
+        self._starts = (np.cumsum(self.sizes) - self.sizes).astype(np.int32)
+        self._values = np.append(values, np.uint8(0)).astype(np.int32)
         occurs = np.zeros((counts.size, _CODES), np.bool_)
         occurs[np.repeat(np.arange(counts.size), counts), values] = True
         if np.count_nonzero(occurs) != values.size:
             raise ValueError("a list of macro-F1 holds a value twice")
         self._nearest = _nearest(occurs)
 
-    def find(self, seeds: Integers, hits: Integers) -> Integers:
+    def find(self, seeds: Integers, hits: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the numbers of the lists: (n, columns).
 
         Args:
             seeds: (n,) positions of seeds.
             hits: (n, columns) hits; more than there are samples count as all.
         """
-        return self._first[seeds] + np.minimum(hits, self._samples[seeds])
+        return self._first.take(seeds, axis=0) + np.minimum(hits, self._samples.take(seeds, axis=0))
 
-    def place(self, lists: Integers, codes: Integers) -> Integers:
+    def place(self, lists: NDArray[np.int32], codes: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return which entries are nearest to codes; 0 where a list is empty."""
-        return self._nearest[lists, codes].astype(np.int64)
+        return self._nearest.take(lists * _CODES + np.clip(codes, 0, _CODES - 1)).astype(np.int32)
 
-    def value(self, lists: Integers, places: Integers) -> Integers:
+    def value(self, lists: NDArray[np.int32], places: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return entries; what is no place in a list is the nearest one."""
-        places = np.clip(places, 0, np.maximum(self.sizes[lists] - 1, 0))
-        return self._values[self._starts[lists] + places]
+        last = np.maximum(self.sizes.take(lists) - 1, 0)
+        return self._values.take(self._starts.take(lists) + np.clip(places, 0, last))
+
+
+def _first(samples: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return the number of the list of no hits: (seeds, columns)."""
+    return (np.cumsum(samples + 1).reshape(samples.shape) - samples - 1).astype(np.int32)
 
 
 def lists_for(samples: NDArray[np.int64]) -> int:
@@ -89,9 +94,8 @@ def list_values(
         pairs: hits and macro-F1 codes, each (cells, columns).
     """
     occurs = np.zeros((lists_for(samples), _CODES), np.bool_)
-    first = (np.cumsum(samples + 1) - samples.ravel() - 1).reshape(samples.shape)
     for hits, codes in pairs:
-        occurs[first[seeds] + hits, codes] = True
+        occurs[_first(samples)[seeds] + hits, codes] = True
     counts = occurs.sum(axis=1).astype(np.uint8)
     return {COUNTS: counts, VALUES: np.nonzero(occurs)[1].astype(np.uint8)}
 

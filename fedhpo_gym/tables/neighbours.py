@@ -98,7 +98,7 @@ class Prediction:
     """
 
     def __init__(
-        self, cells: Cells, known: Known, at: Integers, guess: NDArray[np.int32] | None
+        self, cells: Cells, known: Known, at: Integers, guess: NDArray[np.float32] | None
     ) -> None:
         """Predict.
 
@@ -112,7 +112,7 @@ class Prediction:
         beside = {axis: cells.beside(at, axis) for axis in cells.axes}
         self.candidates = list(self._paths(cells, at, beside))
         if guess is not None:
-            self.candidates.append((guess.astype(np.float32), np.ones(at.size, np.bool_)))
+            self.candidates.append((guess.copy(), np.ones(at.size, np.bool_)))
         near = [place for place, _ in beside.values()]
         errors = _gathered(known.errors, near)
         scale = np.maximum(errors[:, -1:], 1.0)
@@ -133,7 +133,7 @@ class Prediction:
         for first, *more in cells.paths:
             there = beside[first][1] > 0
             if not more:
-                yield one[first], there
+                yield one[first].copy(), there
                 continue
             second = more[0]
             there = there & (beside[second][1] > (first == second))
@@ -156,22 +156,29 @@ class Prediction:
             values += shares[:, number, None] * candidate
         return values
 
-    def learn(self, values: Integers, residuals: Integers) -> None:
+    def learn(self, values: NDArray[np.int32], residuals: NDArray[np.int32]) -> None:
         """Take what the cells were, for those whose neighbours they are."""
         known, at = self._known, self._at
         real = values.astype(np.float32)
         known.values[at] = real
         size = np.abs(residuals)
         known.residuals[at] = size
+        blend = _sums(np.rint(self.values), real, known.total)
         errors = np.empty((at.size, known.errors.shape[1]))
         for number, (candidate, there) in enumerate(self.candidates):
-            missed = candidate - real
-            if not there.all():  # such a path is neither better nor worse than all together
-                missed[~there] = np.rint(self.values[~there]) - real[~there]
-            errors[:, number] = np.abs(missed, out=missed).sum(axis=1, dtype=known.total)
+            # A path that does not exist is neither better nor worse than all together.
+            errors[:, number] = np.where(there, _sums(candidate, real, known.total), blend)
         errors[:, -2] = size.sum(axis=1)
         errors[:, -1] = 1
         known.errors[at] = errors
+
+
+def _sums(
+    candidate: NDArray[np.float32], real: NDArray[np.float32], dtype: type[np.floating]
+) -> NDArray[np.floating]:
+    """Return the summed errors of every cell; the candidate is lost."""
+    missed = np.subtract(candidate, real, out=candidate)
+    return np.abs(missed, out=missed).sum(axis=1, dtype=dtype)
 
 
 def _gathered(array: NDArray[Any], near: Sequence[Integers]) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+Integers = NDArray[np.integer]
 
 MOST = (1 << 15) - 1
 """Numbers lie between -MOST - 1 and MOST."""
@@ -29,13 +29,13 @@ _MOST_LANES = 1 << 13
 _FEWEST_PER_LANE = 1 << 10
 
 
-def _split() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int64]]:
+def _split() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int32]]:
     """Return the token of every folded number, and bits and first folded number of every token."""
     folded = np.arange(2 * (MOST + 1))
     octave = np.frexp(np.maximum(folded, _PLAIN).astype(np.float64))[1] - 1
     token = _PLAIN + 4 * (octave - 4) + ((folded >> (octave - 2)) & 3)
     token = np.where(folded < _PLAIN, folded, token)
-    first = np.searchsorted(token, np.arange(_TOKENS))
+    first = np.searchsorted(token, np.arange(_TOKENS)).astype(np.int32)
     bits = np.where(np.arange(_TOKENS) < _PLAIN, 0, np.arange(_TOKENS) // 4 - 2)
     return token.astype(np.uint8), bits.astype(np.uint8), first
 
@@ -97,7 +97,7 @@ class Encoder:
     def code(self, contexts: Integers, numbers: Integers | None) -> Integers:
         """See `Coder`."""
         assert numbers is not None
-        folded = (numbers << 1) ^ (numbers >> 63)
+        folded = (numbers << 1) ^ (numbers >> 31)
         tokens = _TOKEN[folded]
         entries = contexts.astype(np.int64) * _TOKENS + tokens
         model = self._frequencies
@@ -164,13 +164,13 @@ class Decoder:
             ValueError: the words end too early.
         """
         table = self._frequencies.look_up()
-        entries = np.empty(contexts.size, np.int64)
-        rests = np.empty(contexts.size, np.int64)
+        entries = np.empty(contexts.size, np.uint16)
+        rests = np.empty(contexts.size, np.int32)
         for start in range(0, contexts.size, self._state.size):
             part = slice(start, start + self._state.size)
             entries[part], rests[part] = self._take(contexts[part], table)
         self._frequencies.learn(entries)
-        folded = _FIRST[entries % _TOKENS] + rests
+        folded = _FIRST.take(entries % _TOKENS) + rests
         return (folded >> 1) ^ -(folded & 1)
 
     def _take(
