@@ -49,10 +49,25 @@ class Layout:
     splits: tuple[str, ...]
     metrics: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """Check names.
+
+        Raises:
+            ValueError: one comes twice.
+        """
+        for names in (self.splits, self.metrics):
+            if len({*names}) < len(names):
+                raise ValueError(f"splits and metrics must differ, got {names}")
+
     @property
     def packed(self) -> list[str]:
         """Metrics that are packed; hits of huge clients are not."""
         return [m for m in ORDER if m in self.metrics and self.limits(m).max() <= _MOST_CODES]
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the arrays that are packed."""
+        return {f"{w}_{s}_{m}" for w in WHICH for s in self.splits for m in self.packed}
 
     @property
     def by_column(self) -> NDArray[np.int64]:
@@ -68,7 +83,9 @@ class Layout:
         sizes = [1 << 8 * dtype.itemsize for dtype in self.dtypes(metric).values()]
         return np.repeat(np.array(sizes, np.int32), self.samples.shape[1])
 
-    def following(self, best_round: NDArray[np.integer]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def following(
+        self, best_round: NDArray[np.integer]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return for every cell whether its best model is that of the round before, or its own."""
         best = np.moveaxis(best_round, self.axis, 0)
         same = np.zeros(best.shape, np.bool_)

@@ -94,6 +94,11 @@ class Encoder:
         self._frequencies = Frequencies()
         self._steps: list[tuple[NDArray[np.uint32], ...]] = []
 
+    @property
+    def count(self) -> int:
+        """How many numbers were coded."""
+        return sum(step[0].size for step in self._steps)
+
     def code(self, contexts: Integers, numbers: Integers | None) -> Integers:
         """See `Coder`."""
         assert numbers is not None
@@ -108,7 +113,7 @@ class Encoder:
 
     def close(self) -> NDArray[np.uint16]:
         """Return the words: the states of the lanes, then what they read."""
-        lanes = lanes_for(sum(step[0].size for step in self._steps))
+        lanes = lanes_for(self.count)
         state = np.full(lanes, _LOW, np.uint64)
         written: list[NDArray[np.uint16]] = []
         for step in reversed(self._steps):
