@@ -188,14 +188,19 @@ def _columns(arrays: Arrays, layout: Layout, which: str, metric: str) -> Values:
     for split, dtype in layout.dtypes(metric).items():
         name = f"{which}_{split}_{metric}"
         array = arrays.get(name)
-        if array is None or array.shape != (*layout.shape, clients) or array.dtype != dtype:
+        shape = (*layout.shape, clients)
+        if array is None or array.shape != shape or not _fits(array, dtype):
             found = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
             raise InvalidArgumentError(
-                f"array {name!r} must be {dtype} of shape {(*layout.shape, clients)}, got {found}; "
+                f"array {name!r} must hold codes that fit {dtype}, of shape {shape}, got {found}; "
                 "encode it with `fedhpo_gym.tables.codec`"
             )
         parts.append(array.reshape(-1, clients))
     return np.concatenate(parts, axis=1).astype(np.int32)
+
+
+def _fits(array: NDArray[Any], dtype: np.dtype[np.unsignedinteger]) -> bool:
+    return array.dtype.kind == "u" and int(array.max(initial=0)) <= np.iinfo(dtype).max
 
 
 def _follows(
