@@ -151,14 +151,18 @@ class Model:
         return done
 
     def _group(self, group: _Group, surprise: NDArray[np.int32]) -> Values:
-        known = Known(*group.values.shape, len(self._cells.paths) + (group.guess is not None))
+        cells, columns = group.values.shape
+        known = Known(cells, columns, len(self._cells.paths) + (group.guess is not None))
         for at in self._cells.pieces(group.values.shape[1]):
             left = self._follow(group, known, at)
             if left.size:
                 guess = None if group.guess is None else group.guess.take(left, axis=0)
                 prediction = Prediction(self._cells, known, left, guess)
-                code = self._number if group.hits is None else self._listing
-                code(group, prediction, left, surprise)
+                if self._listed is None or group.hits is None:
+                    self._number(group, prediction, left, surprise)
+                else:
+                    lists = self._listed.find(self._seeds[left], group.hits.take(left, axis=0))
+                    self._place(self._listed, lists, group, prediction, left, surprise)
         return known.values[:-1].astype(np.int32)
 
     def _follow(self, group: _Group, known: Known, at: Integers) -> Integers:
@@ -183,15 +187,17 @@ class Model:
         surprise[at] = missed
         prediction.learn((expected + missed) & top, missed)
 
-    def _listing(
-        self, group: _Group, prediction: Prediction, at: Integers, surprise: NDArray[np.int32]
+    def _place(
+        self,
+        listed: Listed,
+        lists: NDArray[np.int32],
+        group: _Group,
+        prediction: Prediction,
+        at: Integers,
+        surprise: NDArray[np.int32],
     ) -> None:
         """Code macro-F1 as places in a list; unforeseen hits say that it moved, too."""
-        listed = self._listed
-        assert listed is not None and group.hits is not None
-        seeds = self._seeds[at]
-        lists = listed.find(seeds, group.hits.take(at, axis=0))
-        moved = surprise.take(at, axis=0) * self._slopes.take(seeds, axis=0)
+        moved = surprise.take(at, axis=0) * self._slopes.take(self._seeds[at], axis=0)
         moved += prediction.values
         expected = listed.place(lists, np.rint(moved, out=moved).astype(np.int32))
         missed = listed.place(lists, group.values.take(at, axis=0)) - expected

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.tables.rans import CONTEXTS, Coder, Integers
+from fedhpo_gym.tables.rans import CONTEXTS, Integers
 
 Path = tuple[int, ...]
 """One axis: the neighbour along it; two: both neighbours' sum minus the one across."""
@@ -63,7 +63,7 @@ class Cells:
             for first in range(start, end, most):
                 yield self._order[first : min(first + most, end)]
 
-    def beside(self, at: Integers, axis: int) -> tuple[Integers, NDArray[np.bool_]]:
+    def beside(self, at: Integers, axis: int) -> tuple[Integers, Integers]:
         """Return the neighbours of cells, `number` where there is none, and the indices."""
         index = at // self.strides[axis] % self.shape[axis]
         return np.where(index > 0, at - self.strides[axis], self.number), index
@@ -178,7 +178,8 @@ def _sums(
 ) -> NDArray[np.floating]:
     """Return the summed errors of every cell; the candidate is lost."""
     missed = np.subtract(candidate, real, out=candidate)
-    return np.abs(missed, out=missed).sum(axis=1, dtype=dtype)
+    total: NDArray[np.floating] = np.abs(missed, out=missed).sum(axis=1, dtype=dtype)
+    return total
 
 
 def _gathered(array: NDArray[Any], near: Sequence[Integers]) -> NDArray[Any]:

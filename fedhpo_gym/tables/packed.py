@@ -8,7 +8,9 @@ hits there are leaves few values of macro-F1: which ones occur is listed once (`
 
 from __future__ import annotations
 
+import itertools
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +51,7 @@ class Packing:
         words: 16-bit words of the entropy coder.
         follows: whether best models that follow from `best_round` are left out.
         listed: entries of all lists of macro-F1; None without lists.
+        crc32: of all codes, unpacked: a machine that computes otherwise is found out.
     """
 
     paths: tuple[Path, ...]
@@ -56,6 +59,7 @@ class Packing:
     words: int
     follows: bool
     listed: int | None
+    crc32: int
 
     @classmethod
     def from_card(cls, said: Any, layout: Layout) -> Packing:
@@ -81,7 +85,9 @@ class Packing:
             raise ValueError(f"{counts[1]} words are too few for {counts[0]} lanes")
         if counts[2] is not None and not may_list(layout):
             raise ValueError("there are too many clients and samples for lists of macro-F1")
-        return cls(paths, counts[0], counts[1], bool(said["follows"]), counts[2])
+        if type(said["follows"]) is not bool or type(said["crc32"]) is not int:
+            raise ValueError("`follows` must be a truth value and `crc32` an integer")
+        return cls(paths, counts[0], counts[1], said["follows"], counts[2], said["crc32"])
 
     def to_card(self) -> dict[str, Any]:
         """Return the entry of the card."""
@@ -105,7 +111,7 @@ def may_list(layout: Layout) -> bool:
 
 
 def pack(
-    arrays: Arrays, layout: Layout, seeds: NDArray[np.integer]
+    arrays: Arrays, layout: Layout, seeds: NDArray[np.int64]
 ) -> tuple[dict[str, NDArray[Any]], Packing]:
     """Return what is stored instead of arrays, and how.
 
@@ -121,11 +127,12 @@ def pack(
     first = values[WHICH[0], layout.packed[0]]
     paths = choose_paths(first, layout.shape, layout.axes)
     paths += [(layout.axis,)] * ((layout.axis,) not in paths)
-    following = layout.following(arrays["best_round"])
-    if not _follows(layout, values, following):
-        following = None
-    lists = [{}] + [list_values(*one) for one in _pairs(layout, values, seeds)]
+    first_guess = layout.following(arrays["best_round"])
+    following = first_guess if _follows(layout, values, first_guess) else None
+    lists: list[dict[str, NDArray[Any]]] = [{}]
+    lists += [dict(list_values(*one)) for one in _pairs(layout, values, seeds)]
     packed = {name: array for name, array in arrays.items() if name not in layout.names}
+    crc32 = checksum(arrays, layout)
     found = []
     for members in lists:
         coder = Encoder()
@@ -133,14 +140,15 @@ def pack(
         Model(layout, paths, coder, seeds, listed).run(values, following)
         count, words = coder.count, coder.close()
         entries = members[VALUES].size if members else None
-        said = Packing(tuple(paths), lanes_for(count), words.size, following is not None, entries)
+        follows = following is not None
+        said = Packing(tuple(paths), lanes_for(count), words.size, follows, entries, crc32)
         found.append(({WORDS: words, **members}, said))
     members, said = min(found, key=lambda one: sum(array.nbytes for array in one[0].values()))
     return {**packed, **members}, said
 
 
 def unpack(
-    arrays: Arrays, layout: Layout, seeds: NDArray[np.integer], said: Packing, what: object
+    arrays: Arrays, layout: Layout, seeds: NDArray[np.int64], said: Packing, what: object
 ) -> dict[str, NDArray[Any]]:
     """Return all arrays of a table or a sample.
 
@@ -171,7 +179,21 @@ def unpack(
         for number, (split, dtype) in enumerate(layout.dtypes(metric).items()):
             codes = values[:, number * clients : (number + 1) * clients].astype(dtype)
             whole[f"{which}_{split}_{metric}"] = codes.reshape(*layout.shape, clients)
+    if checksum(whole, layout) != said.crc32:
+        raise ValueError("its curves have another checksum than its card says")
     return whole
+
+
+def checksum(arrays: Arrays, layout: Layout) -> int:
+    """Return the CRC-32 of all packed arrays, each in the type of its codes."""
+    found = 0
+    for which, metric in itertools.product(WHICH, layout.packed):
+        for split, dtype in layout.dtypes(metric).items():
+            codes = np.ascontiguousarray(
+                arrays[f"{which}_{split}_{metric}"], dtype.newbyteorder("<")
+            )
+            found = zlib.crc32(codes.data.cast("B"), found)
+    return found
 
 
 def _require_room(layout: Layout, what: object) -> None:
@@ -219,7 +241,7 @@ def _follows(
 
 
 def _pairs(
-    layout: Layout, values: Mapping[tuple[str, str], Values], seeds: NDArray[np.integer]
+    layout: Layout, values: Mapping[tuple[str, str], Values], seeds: NDArray[np.int64]
 ) -> list[Any]:
     """Return what `list_values` needs, where macro-F1 can be listed."""
     if not may_list(layout):

@@ -13,7 +13,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[np.integer]
+Integers = NDArray[np.int64]
+Numbers = NDArray[np.int32]
+Contexts = NDArray[np.uint8]
 
 MOST = (1 << 15) - 1
 """Numbers lie between -MOST - 1 and MOST."""
@@ -46,7 +48,7 @@ _TOKEN, _EXTRA, _FIRST = _split()
 class Coder(Protocol):
     """What both directions share: a model calls it and cannot tell them apart."""
 
-    def code(self, contexts: Integers, numbers: Integers | None) -> Integers:
+    def code(self, contexts: Contexts, numbers: Numbers | None) -> Numbers:
         """Code some numbers.
 
         Args:
@@ -77,7 +79,7 @@ class Frequencies:
         """Return which token, of which context, every slot belongs to."""
         return np.repeat(np.arange(self.widths.size, dtype=np.uint16), self.widths)
 
-    def learn(self, entries: Integers) -> None:
+    def learn(self, entries: NDArray[np.integer]) -> None:
         """Count tokens: each a context times 64, plus the token."""
         self._counts += 16 * np.bincount(entries, minlength=CONTEXTS * _TOKENS).reshape(
             CONTEXTS, _TOKENS
@@ -99,9 +101,10 @@ class Encoder:
         """How many numbers were coded."""
         return sum(step[0].size for step in self._steps)
 
-    def code(self, contexts: Integers, numbers: Integers | None) -> Integers:
+    def code(self, contexts: Contexts, numbers: Numbers | None) -> Numbers:
         """See `Coder`."""
-        assert numbers is not None
+        if numbers is None:
+            raise TypeError("an encoder needs the numbers")
         folded = (numbers << 1) ^ (numbers >> 31)
         tokens = _TOKEN[folded]
         entries = contexts.astype(np.int64) * _TOKENS + tokens
@@ -162,7 +165,7 @@ class Decoder:
         self._position = 0
         self._frequencies = Frequencies()
 
-    def code(self, contexts: Integers, numbers: Integers | None) -> Integers:
+    def code(self, contexts: Contexts, numbers: Numbers | None) -> Numbers:
         """See `Coder`.
 
         Raises:
@@ -179,7 +182,7 @@ class Decoder:
         return (folded >> 1) ^ -(folded & 1)
 
     def _take(
-        self, contexts: Integers, table: NDArray[np.uint16]
+        self, contexts: Contexts, table: NDArray[np.uint16]
     ) -> tuple[NDArray[np.uint16], NDArray[np.uint32]]:
         x = self._state[: contexts.size]
         slot = x & np.uint32((1 << _BITS) - 1)

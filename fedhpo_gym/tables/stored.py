@@ -104,9 +104,7 @@ class StoredCurves(ABC):
             shapes = own | packing.shapes(layout)
         arrays = self._arrays.read(self.sha256, self._repair, shapes)
         try:
-            for name in arrays.keys() & {"diverged_at", *self._curve_shapes(())}:
-                if arrays[name].dtype.kind != "u":
-                    raise ValueError(f"{name!r} must hold codes, got {arrays[name].dtype}")
+            _require_codes(arrays, {"diverged_at", *self._curve_shapes(())})
             if packing is None:
                 return arrays
             seeds = self._cell_seeds(arrays)
@@ -144,6 +142,12 @@ class StoredCurves(ABC):
         return codec.decode(metric, self.codes(f"{which}_{split}_{metric}"), samples)
 
 
+def _require_codes(arrays: Mapping[str, NDArray[Any]], names: set[str]) -> None:
+    for name in sorted(arrays.keys() & names):
+        if arrays[name].dtype.kind != "u":
+            raise ValueError(f"{name!r} must hold codes, got {arrays[name].dtype}")
+
+
 def layout_of(content: Mapping[str, Any], shape: tuple[int, ...], axis: int) -> Layout:
     """Return what a card says of its curves.
 
@@ -171,7 +175,7 @@ def write_curves(
     card: Mapping[str, Any],
     arrays: Mapping[str, NDArray[Any]],
     layout: Layout,
-    seeds: NDArray[np.integer],
+    seeds: NDArray[np.int64],
 ) -> Path:
     """Write packed arrays, then their card.
 
