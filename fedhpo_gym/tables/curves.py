@@ -78,10 +78,10 @@ class Layout:
         """Return the type of a metric's codes, by split."""
         return {s: codec.dtype(metric, self.samples[:, :, i]) for i, s in enumerate(self.splits)}
 
-    def limits(self, metric: str) -> NDArray[np.int32]:
+    def limits(self, metric: str) -> Integers:
         """Return (columns,) how many codes there are."""
         sizes = [1 << 8 * dtype.itemsize for dtype in self.dtypes(metric).values()]
-        return np.repeat(np.array(sizes, np.int32), self.samples.shape[1])
+        return np.repeat(np.array(sizes, np.int64), self.samples.shape[1])
 
     def following(
         self, best_round: NDArray[np.integer]
@@ -141,7 +141,7 @@ class Model:
             for metric in self._layout.packed:
                 best = which == "best"
                 group = _Group(
-                    self._layout.limits(metric),
+                    self._layout.limits(metric).astype(np.int32),
                     values[which, metric],
                     done.get((which, "accuracy")) if metric == "f1" and self._listed else None,
                     done["current", metric].astype(np.float32) if best else None,

@@ -27,6 +27,8 @@ _BITS = 12
 _LOW = 1 << 16
 _LIMIT = 1 << 13
 """When a context has seen so many tokens, all its counts are halved: the newest count most."""
+_PRIOR = 1 << 10
+"""How much weight the first guess has; a token that was seen counts 16."""
 _MOST_LANES = 1 << 13
 _FEWEST_PER_LANE = 1 << 10
 
@@ -64,7 +66,7 @@ class Frequencies:
     """How often tokens are expected in every context, learned from those that were coded."""
 
     def __init__(self) -> None:
-        self._counts = np.ones((CONTEXTS, _TOKENS), np.int64)
+        self._counts = _prior()
         self._update()
 
     def _update(self) -> None:
@@ -87,6 +89,16 @@ class Frequencies:
         while (full := self._counts.sum(axis=1) > 16 * _LIMIT).any():
             self._counts[full] = (self._counts[full] + 1) // 2
         self._update()
+
+
+def _prior() -> Integers:
+    """Return what is expected before anything was seen: context c for numbers of 2^(c / 2 - 5)."""
+    size = _FIRST / 2.0
+    scale = 4.0 ** (np.arange(CONTEXTS) // 2 - 5)[:, None] + 0.1
+    expected = (1 << _EXTRA.astype(np.int64)) * scale / (scale + size * size)
+    share = expected / expected.cumsum(axis=1)[:, -1:]
+    counts: Integers = 1 + np.floor(share * _PRIOR).astype(np.int64)
+    return counts
 
 
 class Encoder:

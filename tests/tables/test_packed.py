@@ -80,7 +80,7 @@ def test_rare_numbers_cost_more_than_frequent_ones() -> None:
     rng = np.random.default_rng(2)
     frequent = (rng.random(100_000) < 0.01).astype(np.int32)
     encoder = Encoder()
-    for part in np.split(frequent, 20):
+    for part in np.array_split(frequent, 100):
         encoder.code(np.zeros(part.size, np.uint8), part)
     entropy = -(0.01 * np.log2(0.01) + 0.99 * np.log2(0.99)) * frequent.size / 8
     overhead = 4 * lanes_for(frequent.size)
@@ -275,7 +275,7 @@ def test_any_members_are_damage_or_the_same_numbers() -> None:
     members, said = pack({**arrays}, kind, seeds)
     assert said.listed is not None
     refused = 0
-    for _ in range(150):
+    for _ in range(40):
         changed = dict(members)
         name = str(rng.choice([WORDS, COUNTS, VALUES, "best_round"]))
         array = changed[name] = members[name].copy()
@@ -287,7 +287,7 @@ def test_any_members_are_damage_or_the_same_numbers() -> None:
             refused += 1
         else:
             assert_equal({**found, name: members[name]}, {**arrays, name: members[name]})
-    assert refused > 120
+    assert refused > 25
 
 
 def test_a_card_of_a_huge_table_is_measured_first(
