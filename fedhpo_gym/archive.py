@@ -22,7 +22,7 @@ import re
 import tempfile
 import weakref
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -180,7 +180,11 @@ def require_writable(folder: Path, what: str) -> None:
 
 
 def write_archive(
-    folder: Path, stem: str, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    folder: Path,
+    stem: str,
+    card: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+    uncompressed: Container[str] = (),
 ) -> Path:
     """Write the arrays, then `<stem>.json`, which names them; until the card is there, nothing is.
 
@@ -194,6 +198,7 @@ def write_archive(
         card: what the card says, besides the name, the checksum and the size of the arrays, and
             its own digest.
         arrays: the arrays by name.
+        uncompressed: names of arrays that nothing makes smaller.
 
     Returns:
         Path of the card.
@@ -201,7 +206,7 @@ def write_archive(
     Raises:
         OSError: the files cannot be written; an old pair is as it was.
     """
-    content = _archived(arrays)
+    content = _archived(arrays, uncompressed)
     digest = hashlib.sha256(content).hexdigest()
     name = f"{stem}.{digest[:16]}.npz"
     said = _as_read({**card, "arrays": name, "sha256": digest, "bytes": len(content)})
@@ -246,12 +251,13 @@ def _as_read(card: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _archived(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def _archived(arrays: Mapping[str, NDArray[Any]], uncompressed: Container[str]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
         for name in sorted(arrays):
             member = zipfile.ZipInfo(f"{name}.npy")
-            member.compress_type = zipfile.ZIP_LZMA
+            stored = name in uncompressed
+            member.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_LZMA
             with archive.open(member, "w") as handle:
                 np.lib.format.write_array(handle, arrays[name], allow_pickle=False)
     return buffer.getvalue()
@@ -268,15 +274,16 @@ def _remove_unnamed(folder: Path, stem: str, name: str) -> None:
 
 @contextmanager
 def reading_card(
-    card: Path, kind: str, number: int, repair: str
+    card: Path, kind: str, number: int, repair: str, oldest: int | None = None
 ) -> Iterator[tuple[dict[str, Any], StoredArrays]]:
     """Give what a card says, and its arrays; what goes wrong in the body is damage of the card.
 
     Args:
         card: the JSON file.
         kind: what the card describes, for messages.
-        number: the format that can be read.
+        number: the format that is written.
         repair: what to do after deleting the card, for messages.
+        oldest: the oldest format that can be read; `number` if None.
 
     Raises:
         DamagedDataError: the card is no JSON, of another format, is not what was written, or the
@@ -286,7 +293,7 @@ def reading_card(
     """
     max_bytes()  # a wrong variable is no damage
     try:
-        yield _read_pair(card, number)
+        yield _read_pair(card, range(number if oldest is None else oldest, number + 1))
     except TooLargeError:
         raise
     except _MEANINGLESS as error:
@@ -295,19 +302,19 @@ def reading_card(
         ) from error
 
 
-def _read_pair(card: Path, number: int) -> tuple[dict[str, Any], StoredArrays]:
+def _read_pair(card: Path, formats: range) -> tuple[dict[str, Any], StoredArrays]:
     for _ in range(_LOOKS):
-        content = _read_card(card, number)
+        content = _read_card(card, formats)
         path, size = _arrays_of(card, content), content["bytes"]
         with suppress(OSError):
             return content, StoredArrays(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), size)
     return content, StoredArrays(path, None, size)  # reading them says what is wrong
 
 
-def _read_card(card: Path, number: int) -> dict[str, Any]:
+def _read_card(card: Path, formats: range) -> dict[str, Any]:
     require_bytes(card.stat().st_size, card)
     content: dict[str, Any] = load_json(_up_to(card, max_bytes()), card)
-    if content["format"] != number:
+    if type(content["format"]) is not int or content["format"] not in formats:
         raise ValueError(f"format {content['format']!r}")
     if DIGEST not in content:
         raise ValueError(f"it lacks {DIGEST!r}: nothing vouches for what it says")

@@ -32,7 +32,7 @@ from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 from fedhpo_gym.surrogates.surrogate import Surrogate
 from fedhpo_gym.tables.locate import EMBEDDED
-from fedhpo_gym.tables.sample import Sample
+from fedhpo_gym.tables.sample import Sample, write_sample
 from fedhpo_gym.tables.store import Table
 
 
@@ -88,7 +88,10 @@ def _embedded(name: str, kind: str) -> Callable[[Path], None]:
         said = {
             k: v for k, v in card.items() if k not in ("arrays", "sha256", "bytes", "card_sha256")
         }
-        write_archive(folder, f"{name}.{kind}", said, arrays)
+        if kind == "sample":
+            write_sample(folder, said, arrays)
+        else:
+            write_archive(folder, f"{name}.{kind}", said, arrays)
 
     return make
 

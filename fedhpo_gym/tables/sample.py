@@ -3,7 +3,7 @@
 `configuration` (courses, hyperparameters), `client_sample_rate`, `seed` (position among the seeds)
 and `point` (number in the design's sequence) say what the courses are. Arrays named
 `<which>_<split>_<metric>` have the axes (courses, rounds, clients); `best_round` and `diverged_at`
-lack the clients, the latter also the rounds. `numpy.load` opens them; codes are those of a table.
+lack the clients, the latter also the rounds. Codes and formats are those of a table.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.archive import reading_card, write_archive
+from fedhpo_gym.archive import reading_card
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.tables.stored import StoredCurves
+from fedhpo_gym.tables.curves import Layout
+from fedhpo_gym.tables.stored import FORMAT, PLAIN, StoredCurves, layout_of, write_curves
 
-FORMAT = 1
+AXIS = 1
+"""Rounds come second."""
 SUFFIX = ".sample"
 
 
@@ -48,7 +50,7 @@ class Sample(StoredCurves):
             DamagedDataError: the card is not a sample card of this format.
         """
         repair = f"run `fedhpo-gym build {arguments} --sample N`"
-        with reading_card(card, "sample", FORMAT, repair) as (content, arrays):
+        with reading_card(card, "sample", FORMAT, repair, PLAIN) as (content, arrays):
             super().__init__(content, arrays)
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
             self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
@@ -57,6 +59,7 @@ class Sample(StoredCurves):
             self._count: int = content["courses"]
             if as_integer(self._count) is None or self._count < 1:
                 raise ValueError(f"`courses` must be a positive integer, got {self._count!r}")
+            self._packing()
 
     def __len__(self) -> int:
         """Return the number of courses."""
@@ -69,6 +72,12 @@ class Sample(StoredCurves):
             "configuration": (*one, len(self.space)),
             **dict.fromkeys(("client_sample_rate", "seed", "point", "diverged_at"), one),
         }
+
+    def _layout(self) -> Layout:
+        return layout_of(self.card, self._shapes()["best_round"], AXIS)
+
+    def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+        return np.repeat(self._positions(arrays["seed"]), len(self.rounds))
 
     def configurations(self) -> list[dict[str, Value]]:
         """Return the configuration of every course.
@@ -86,14 +95,16 @@ class Sample(StoredCurves):
 
     def _course_samples(self, split: str) -> NDArray[np.int64]:
         """Return (courses, clients) samples of a split, as the seed of each course deals them."""
-        positions = self.codes("seed")
+        samples: NDArray[np.int64] = self.split_samples(split)[self._positions(self.codes("seed"))]
+        return samples
+
+    def _positions(self, positions: NDArray[Any]) -> NDArray[Any]:
         if positions.dtype.kind not in "iu" or not np.isin(positions, range(len(self.seeds))).all():
             raise DamagedDataError(
                 f"{self._arrays.path}: 'seed' must hold positions among {len(self.seeds)} seeds; "
                 f"delete it and run `{self._repair}`"
             )
-        samples: NDArray[np.int64] = self.split_samples(split)[positions]
-        return samples
+        return positions
 
     def objective(self, split: str = "val", metric: str = "loss") -> NDArray[np.float64]:
         """Return f of every course: (courses, rounds), weighted over clients."""
@@ -108,5 +119,11 @@ def write_sample(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDA
 
     Returns:
         Path of the card.
+
+    Raises:
+        InvalidArgumentError: an array is missing, or has not the type or shape of its codes.
     """
-    return write_archive(folder, f"{card['name']}{SUFFIX}", {"format": FORMAT, **card}, arrays)
+    shape = arrays["best_round"].shape
+    layout = layout_of(card, shape, AXIS)
+    seeds = np.repeat(arrays["seed"], shape[AXIS])
+    return write_curves(folder, f"{card['name']}{SUFFIX}", card, arrays, layout, seeds)

@@ -2,11 +2,13 @@
 
 Arrays are named `<which>_<split>_<metric>` and have the axes (rounds, *configuration grid, client
 sample rates, seeds, clients); `best_round` and `diverged_at` lack the clients, the latter also the
-rounds. `numpy.load` opens them; the card states the axes and how codes are decoded.
+rounds. The card states the axes and how codes are decoded. `numpy.load` opens cards of format 1; in
+format 2, the curves are packed (`packed.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,15 +17,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.archive import reading_card, write_archive
+from fedhpo_gym.archive import reading_card
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.stored import WHICH, StoredCurves
+from fedhpo_gym.tables.curves import Layout
+from fedhpo_gym.tables.stored import (
+    FORMAT,
+    PLAIN,
+    WHICH,
+    StoredCurves,
+    layout_of,
+    write_curves,
+)
 
-FORMAT = 1
+AXIS = 0
+"""Rounds come first."""
 
 
 class Table(StoredCurves):
@@ -46,16 +57,23 @@ class Table(StoredCurves):
             DamagedDataError: the card is not a table card of this format.
         """
         repair = f"run `fedhpo-gym build {arguments}`"
-        with reading_card(card, "table", FORMAT, repair) as (content, arrays):
+        with reading_card(card, "table", FORMAT, repair, PLAIN) as (content, arrays):
             super().__init__(content, arrays)
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
             self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
             rates = self.fidelity_space["client_sample_rate"].grid
             self.rates = tuple(float(r) for r in rates)
+            self._packing()
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         grid = (*self.space.grid_shape, len(self.rates), len(self.seeds))
         return {**self._curve_shapes((len(self.rounds), *grid)), "diverged_at": grid}
+
+    def _layout(self) -> Layout:
+        return layout_of(self.card, self._shapes()["best_round"], AXIS)
+
+    def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+        return _cell_seeds(arrays["best_round"].shape)
 
     def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
         """Return one metric of all courses: (rounds, *grid, rates, seeds, clients) float32."""
@@ -203,5 +221,15 @@ def write_table(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDAr
 
     Returns:
         Path of the card.
+
+    Raises:
+        InvalidArgumentError: an array is missing, or has not the type or shape of its codes.
     """
-    return write_archive(folder, f"{card['name']}.table", {"format": FORMAT, **card}, arrays)
+    shape = arrays["best_round"].shape
+    layout = layout_of(card, shape, AXIS)
+    return write_curves(folder, f"{card['name']}.table", card, arrays, layout, _cell_seeds(shape))
+
+
+def _cell_seeds(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return the position of every cell's seed, whose axis is the last."""
+    return np.tile(np.arange(shape[-1]), math.prod(shape[:-1]))

@@ -6,22 +6,27 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.archive import DIGEST, StoredArrays
+from fedhpo_gym.archive import DIGEST, StoredArrays, write_archive
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.evaluation.records import position
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import codec
+from fedhpo_gym.tables.curves import Layout
+from fedhpo_gym.tables.packed import ENTRY, WORDS, Packing, pack, unpack
 from fedhpo_gym.typed import as_typed
 
 WHICH = ("best", "current")
+PLAIN, FORMAT = 1, 2
+"""Formats of cards: arrays as they are, and packed curves, which are written."""
 
 
 class StoredCurves(ABC):
@@ -65,6 +70,20 @@ class StoredCurves(ABC):
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of all arrays, as the card calls for them."""
 
+    @abstractmethod
+    def _layout(self) -> Layout:
+        """Return what the card says of the curves."""
+
+    @abstractmethod
+    def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+        """Return the position of every cell's seed among the seeds."""
+
+    def _packing(self) -> Packing | None:
+        """Return how the curves are packed; None in cards of format 1."""
+        if self.card["format"] == PLAIN:
+            return None
+        return Packing.from_card(self.card[ENTRY], self._layout())
+
     def _curve_shapes(self, courses: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of all curves, and of the best rounds.
 
@@ -79,14 +98,23 @@ class StoredCurves(ABC):
     @cached_property
     def _codes(self) -> Mapping[str, NDArray[Any]]:
         """All arrays, unpacked after the file and what it declares were verified."""
-        arrays = self._arrays.read(self.sha256, self._repair, self._shapes())
-        for name in ("diverged_at", *self._curve_shapes(())):
-            if arrays[name].dtype.kind != "u":
-                raise DamagedDataError(
-                    f"{self._arrays.path}: {name!r} must hold codes, got {arrays[name].dtype}; "
-                    f"delete it and run `{self._repair}`"
-                )
-        return arrays
+        shapes, packing, layout = self._shapes(), self._packing(), self._layout()
+        if packing is not None:
+            own = {name: shape for name, shape in shapes.items() if name not in layout.names}
+            shapes = own | packing.shapes(layout)
+        arrays = self._arrays.read(self.sha256, self._repair, shapes)
+        try:
+            _require_codes(arrays, {"diverged_at", *self._curve_shapes(())})
+            if packing is None:
+                return arrays
+            seeds = self._cell_seeds(arrays)
+            return unpack(arrays, layout, seeds, packing, self._arrays.path)
+        except TooLargeError:
+            raise
+        except ValueError as error:
+            raise DamagedDataError(
+                f"{self._arrays.path}: {error}; delete it and run `{self._repair}`"
+            ) from error
 
     def codes(self, name: str) -> NDArray[Any]:
         """Return a stored array as it is.
@@ -112,6 +140,62 @@ class StoredCurves(ABC):
     ) -> NDArray[np.float32]:
         """Return one metric of all courses; `samples` must be broadcastable to its codes."""
         return codec.decode(metric, self.codes(f"{which}_{split}_{metric}"), samples)
+
+
+def _require_codes(arrays: Mapping[str, NDArray[Any]], names: set[str]) -> None:
+    for name in sorted(arrays.keys() & names):
+        if arrays[name].dtype.kind != "u":
+            raise ValueError(f"{name!r} must hold codes, got {arrays[name].dtype}")
+
+
+def layout_of(content: Mapping[str, Any], shape: tuple[int, ...], axis: int) -> Layout:
+    """Return what a card says of its curves.
+
+    Args:
+        content: content of the card.
+        shape: axes of the cells: those of `best_round`.
+        axis: which of them is that of the rounds. If it is the first, neighbours along all others
+            are alike, except seeds, which are the last.
+    """
+    rounds = SearchSpace.from_dict(content["fidelity_space"])["round"].grid
+    return Layout(
+        shape,
+        axis,
+        (axis,) if axis else tuple(range(len(shape) - 1)),
+        tuple(int(r) for r in rounds),
+        np.array(content["num_samples"], np.int64),
+        tuple(content["splits"]),
+        tuple(content["metrics"]),
+    )
+
+
+def write_curves(
+    folder: Path,
+    stem: str,
+    card: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+    layout: Layout,
+    seeds: NDArray[np.int64],
+) -> Path:
+    """Write packed arrays, then their card.
+
+    Args:
+        folder: where both files go.
+        stem: name of the card without its ending.
+        card: what it says, besides its format and how the curves are packed.
+        arrays: all arrays.
+        layout: the curves.
+        seeds: (cells,) position of every cell's seed.
+
+    Returns:
+        Path of the card.
+
+    Raises:
+        InvalidArgumentError: an array is missing, or has not the type or shape of its codes.
+    """
+    members, packing = pack(arrays, layout, seeds)
+    said = {**card, "format": FORMAT, ENTRY: packing.to_card()}
+    return write_archive(folder, stem, said, members, {WORDS})
 
 
 def seeds_and_samples(

@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedhpo_gym.archive import DIGEST, card_digest
+from fedhpo_gym.archive import DIGEST, card_digest, write_archive
+from fedhpo_gym.tables import Table
+from fedhpo_gym.tables.packed import ENTRY
+from fedhpo_gym.tables.stored import PLAIN
 
 
 def arrays_of(card: Path) -> Path:
     """Return the file of arrays that a card names."""
     return card.with_name(json.loads(card.read_text(encoding="utf-8"))["arrays"])
+
+
+def written_plainly(card: Path, folder: Path) -> Path:
+    """Write a table in format 1, as tables of version 0 are stored, and return its card."""
+    table = Table(card)
+    arrays = {name: table.codes(name) for name in table._shapes()}
+    said = {key: value for key, value in table.card.items() if key != ENTRY}
+    return write_archive(folder, card.name.removesuffix(".json"), {**said, "format": PLAIN}, arrays)
 
 
 def stamped(content: bytes) -> bytes:

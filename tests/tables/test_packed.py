@@ -1,0 +1,311 @@
+"""Format 2: what was packed is unpacked bit for bit, and damage is always found out."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedhpo_gym.archive import write_archive
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, TooLargeError
+from fedhpo_gym.limits import ENV_VAR
+from fedhpo_gym.tables import Table, packed
+from fedhpo_gym.tables.curves import Layout
+from fedhpo_gym.tables.listed import COUNTS, VALUES
+from fedhpo_gym.tables.locate import EMBEDDED
+from fedhpo_gym.tables.packed import ENTRY, WORDS, pack, unpack
+from fedhpo_gym.tables.rans import CONTEXTS, MOST, Decoder, Encoder, lanes_for
+from fedhpo_gym.tables.sample import Sample, write_sample
+from fedhpo_gym.tables.store import write_table
+from fedhpo_gym.tables.stored import FORMAT, StoredCurves
+from made_up_table import SAMPLES, write_made_up_table
+from pairs import arrays_of, stamped, written_plainly
+
+OWN = {"format", ENTRY, "arrays", "sha256", "bytes", "card_sha256"}
+
+
+def all_of(stored: StoredCurves) -> dict[str, NDArray[Any]]:
+    return {name: stored.codes(name) for name in stored._shapes()}
+
+
+def written_anew(stored: StoredCurves, folder: Path) -> StoredCurves:
+    said = {name: value for name, value in stored.card.items() if name not in OWN}
+    if isinstance(stored, Table):
+        return Table(write_table(folder, said, all_of(stored)))
+    return Sample(write_sample(folder, said, all_of(stored)))
+
+
+def assert_equal(found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]]) -> None:
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        assert found[name].dtype.kind == array.dtype.kind
+
+
+# -------------------------------------------------------------------------- entropy coding
+
+
+def coded(rng: np.random.Generator, sizes: tuple[int, ...]) -> list[tuple[Any, Any]]:
+    """Return contexts, and numbers that spread as the contexts say; the extremes are among them."""
+    steps = []
+    for size in sizes:
+        contexts = rng.integers(0, CONTEXTS, size).astype(np.uint8)
+        spread = rng.laplace(0, 1, size) * 2.0 ** (contexts / 2)
+        numbers = np.clip(np.rint(spread), -MOST - 1, MOST).astype(np.int32)
+        numbers[: min(size, 3)] = [-MOST - 1, MOST, 0][:size]
+        steps.append((contexts, numbers))
+    return steps
+
+
+@pytest.mark.parametrize("sizes", [(0,), (1,), (5, 0, 3), (70_000, 1, 9_000), (9, 90_000)])
+def test_numbers_come_back(sizes: tuple[int, ...]) -> None:
+    steps = coded(np.random.default_rng(1), sizes)
+    encoder = Encoder()
+    for contexts, numbers in steps:
+        encoder.code(contexts, numbers)
+    words = encoder.close()
+    assert words.size == 2 * lanes_for(sum(sizes)) or sum(sizes)
+    decoder = Decoder(words, lanes_for(sum(sizes)))
+    for contexts, numbers in steps:
+        np.testing.assert_array_equal(decoder.code(contexts, None), numbers)
+    decoder.close()
+
+
+def test_rare_numbers_cost_more_than_frequent_ones() -> None:
+    rng = np.random.default_rng(2)
+    frequent = (rng.random(100_000) < 0.01).astype(np.int32)
+    encoder = Encoder()
+    for part in np.array_split(frequent, 100):
+        encoder.code(np.zeros(part.size, np.uint8), part)
+    entropy = -(0.01 * np.log2(0.01) + 0.99 * np.log2(0.99)) * frequent.size / 8
+    overhead = 4 * lanes_for(frequent.size)
+    assert entropy < 2 * encoder.close().size < 1.35 * entropy + overhead
+
+
+@pytest.mark.parametrize("change", ["cut", "more"])
+def test_changed_words_are_found_out(change: str) -> None:
+    ((contexts, numbers),) = coded(np.random.default_rng(3), (5_000,))
+    encoder = Encoder()
+    encoder.code(contexts, numbers)
+    words = encoder.close()
+    changed = {"cut": words[:-1], "more": np.append(words, words[:1])}[change]
+    with pytest.raises(ValueError, match="coded numbers"):
+        read_numbers(changed, contexts)
+
+
+def read_numbers(words: NDArray[np.uint16], contexts: NDArray[np.uint8]) -> None:
+    decoder = Decoder(words, lanes_for(contexts.size))
+    decoder.code(contexts, None)
+    decoder.close()
+
+
+# ----------------------------------------------------------------------------- what is packed
+
+
+def layout(shape: tuple[int, ...], axis: int, metrics: tuple[str, ...]) -> Layout:
+    axes = (axis,) if axis else tuple(range(len(shape) - 1))
+    rounds = tuple(range(1, shape[axis] + 1))
+    return Layout(shape, axis, axes, rounds, SAMPLES, ("train", "val", "test"), metrics)
+
+
+def drawn(kind: Layout, rng: np.random.Generator, lawful: bool) -> dict[str, NDArray[Any]]:
+    """Return random codes; lawful ones have the best models that `best_round` says."""
+    arrays: dict[str, NDArray[Any]] = {"extra": rng.random(3)}
+    best = rng.integers(1, len(kind.rounds) + 1, kind.shape)
+    arrays["best_round"] = np.maximum.accumulate(best, axis=kind.axis).astype(np.uint16)
+    same, own = kind.following(arrays["best_round"])
+    step = int(np.prod(kind.shape[kind.axis + 1 :]))
+    for metric in kind.metrics:
+        for s, (split, dtype) in enumerate(kind.dtypes(metric).items()):
+            top = SAMPLES[:, :, s].min() + 1 if metric == "accuracy" else np.iinfo(dtype).max + 1
+            shape = (*kind.shape, SAMPLES.shape[1])
+            both = [rng.integers(0, top, shape).astype(dtype) for _ in packed.WHICH]
+            current, best_ones = (one.reshape(-1, shape[-1]) for one in both)
+            for cell in range(len(best_ones) if lawful else 0):
+                if same[cell]:
+                    best_ones[cell] = best_ones[cell - step]
+                elif own[cell]:
+                    best_ones[cell] = current[cell]
+            arrays[f"current_{split}_{metric}"], arrays[f"best_{split}_{metric}"] = both
+    return arrays
+
+
+@pytest.mark.parametrize("lawful", [True, False])
+@pytest.mark.parametrize("metrics", [("loss", "accuracy", "f1"), ("f1",), ("loss", "f1")])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((4, 3, 1, 5, 2), 0), ((1, 2), 0), ((7, 5), 1), ((1, 1), 1)]
+)
+def test_arrays_come_back_whatever_they_are(
+    shape: tuple[int, ...], axis: int, metrics: tuple[str, ...], lawful: bool
+) -> None:
+    kind = layout(shape, axis, metrics)
+    rng = np.random.default_rng(4)
+    arrays = drawn(kind, rng, lawful)
+    seeds = rng.integers(0, len(SAMPLES), int(np.prod(shape)))
+    members, said = pack(arrays, kind, seeds)
+    again = packed.Packing.from_card(json.loads(json.dumps(said.to_card())), kind)
+    assert again == said
+    assert not lawful or said.follows
+    assert_equal(unpack(members, kind, seeds, again, "this"), arrays)
+
+
+def test_metrics_of_huge_clients_stay_as_they_are() -> None:
+    kind = layout((3, 2, 2), 0, ("loss", "accuracy"))
+    kind = Layout(**{**vars(kind), "samples": SAMPLES * 100_000})
+    arrays = drawn(kind, np.random.default_rng(5), True)
+    assert arrays["best_val_accuracy"].dtype.itemsize == 4
+    seeds = np.zeros(12, np.int64)
+    members, said = pack(arrays, kind, seeds)
+    assert "best_val_accuracy" in members
+    assert "best_val_loss" not in members
+    assert_equal(unpack(members, kind, seeds, said, "this"), arrays)
+
+
+def test_codes_that_do_not_fit_are_refused() -> None:
+    kind = layout((3, 2, 2), 0, ("f1",))
+    arrays = drawn(kind, np.random.default_rng(6), True)
+    seeds = np.zeros(12, np.int64)
+    name = "best_val_f1"
+    for wrong in (arrays[name].astype(float), arrays[name] + np.uint16(256), arrays[name][1:]):
+        with pytest.raises(InvalidArgumentError, match=f"'{name}' must hold codes that fit uint8"):
+            pack({**arrays, name: wrong}, kind, seeds)
+
+
+def some_stored() -> list[Any]:
+    """Return the cards in the package, those of whole grids marked as slow."""
+    paths = sorted([*EMBEDDED.glob("*.table.json"), *EMBEDDED.glob("*.sample.json")])
+    slow = {path: [pytest.mark.slow] * path.name.endswith(".table.json") for path in paths}
+    return [pytest.param(path, marks=marks, id=path.name) for path, marks in slow.items()]
+
+
+@pytest.mark.parametrize("card", some_stored())
+def test_everything_stored_is_packed_without_loss(card: Path, tmp_path: Path) -> None:
+    stored = Table(card) if ".table." in card.name else Sample(card)
+    again = written_anew(stored, tmp_path)
+    assert (again.card["format"], again.card[ENTRY]["name"]) == (FORMAT, packed.NAME)
+    assert_equal(all_of(again), all_of(stored))
+
+
+def test_format_1_is_read(tmp_path: Path) -> None:
+    card = write_made_up_table(tmp_path / "packed")
+    plain = written_plainly(card, tmp_path / "plain")
+    assert json.loads(plain.read_text())["format"] == 1
+    assert_equal(all_of(Table(plain)), all_of(Table(card)))
+    np.testing.assert_array_equal(Table(plain).objective(), Table(card).objective())
+
+
+def test_what_follows_takes_no_room(tmp_path: Path) -> None:
+    made = Table(write_made_up_table(tmp_path / "first"))
+    arrays = all_of(made)
+    rng = np.random.default_rng(7)
+    for name in arrays:
+        if name.startswith(("best_val", "best_test", "best_train")):
+            current = arrays[name.replace("best", "current")]
+            current[:] = rng.integers(0, min(int(current.max()), 200) + 1, current.shape)
+            arrays[name] = current.copy()
+    said = {name: value for name, value in made.card.items() if name not in OWN}
+    whole = Table(write_table(tmp_path / "second", said, arrays))
+    assert whole.card[ENTRY]["follows"]
+    arrays["best_val_loss"][1] ^= 1
+    broken = Table(write_table(tmp_path / "third", said, arrays))
+    assert not broken.card[ENTRY]["follows"]
+    assert 1.1 * whole.card[ENTRY]["words"] < broken.card[ENTRY]["words"]
+    assert_equal(all_of(broken), arrays)
+
+
+# ---------------------------------------------------------------------------------- damage
+
+
+def changed_codec(card: Path, **entries: Any) -> Path:
+    """Change what a card says about packing, and stamp it anew."""
+    content = json.loads(card.read_text())
+    content[ENTRY] = {**content[ENTRY], **entries}
+    card.write_bytes(stamped(json.dumps(content).encode()))
+    return card
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"name": "another"},
+        {"paths": []},
+        {"paths": [[0], [5]]},
+        {"paths": [[0], [True]]},
+        {"paths": [[0], ["1"]]},
+        {"paths": [[0], [0, 1, 2]]},
+        {"paths": [[0], []]},
+        {"paths": [[1]]},
+        {"paths": [[0]] * 99},
+        {"paths": 3},
+        {"lanes": 0},
+        {"lanes": 1.0},
+        {"lanes": 10**9},
+        {"words": -1},
+        {"words": None},
+        {"listed": 0},
+    ],
+)
+def test_a_card_that_packs_otherwise_is_refused(entries: dict[str, Any], tmp_path: Path) -> None:
+    card = changed_codec(write_made_up_table(tmp_path), **entries)
+    with pytest.raises(DamagedDataError, match="is not a table card of format"):
+        Table(card)
+
+
+@pytest.mark.parametrize("entries", [{"words": 10**6}, {"listed": 10**6}])
+def test_a_card_of_other_members_is_refused(entries: dict[str, Any], tmp_path: Path) -> None:
+    table = Table(changed_codec(write_made_up_table(tmp_path), **entries))
+    with pytest.raises(DamagedDataError, match="delete it and run"):
+        table.codes("best_val_loss")
+
+
+def test_any_members_are_damage_or_the_same_numbers() -> None:
+    kind = layout((6, 4, 3, 2, 2), 0, ("loss", "accuracy", "f1"))
+    rng = np.random.default_rng(8)
+    arrays = drawn(kind, rng, True)
+    for name in [name for name in arrays if name.endswith("f1")]:  # few values for as many hits
+        arrays[name] = (arrays[name.replace("f1", "accuracy")] * 2 + arrays[name] % 2).astype(
+            np.uint8
+        )
+    seeds = np.tile(np.arange(2), 144)
+    members, said = pack({**arrays}, kind, seeds)
+    assert said.listed is not None
+    refused = 0
+    for _ in range(40):
+        changed = dict(members)
+        name = str(rng.choice([WORDS, COUNTS, VALUES, "best_round"]))
+        array = changed[name] = members[name].copy()
+        for _ in range(int(rng.integers(1, 4))):
+            array[tuple(rng.integers(array.shape))] = rng.integers(np.iinfo(array.dtype).max + 1)
+        try:
+            found = unpack(changed, kind, seeds, said, "this")
+        except ValueError:
+            refused += 1
+        else:
+            assert_equal({**found, name: members[name]}, {**arrays, name: members[name]})
+    assert refused > 25
+
+
+def test_a_card_of_a_huge_table_is_measured_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = write_made_up_table(tmp_path)
+    content = json.loads(card.read_text())
+    rounds = content["fidelity_space"]["dimensions"][0]
+    many = list(range(1, 20_001))
+    rounds.update(low=1, high=many[-1], values=many)
+    members = {"best_round": np.zeros((20_000, 5, 3, 3, 2), np.uint16)}
+    with np.load(arrays_of(card)) as stored:
+        members = {**dict(stored), **members}
+    write_archive(tmp_path, card.name.removesuffix(".json"), content, members)
+    monkeypatch.setenv(ENV_VAR, "50000000")
+    table = Table(card)
+    tracemalloc.start()
+    with pytest.raises(TooLargeError, match=r"unpacking .* would take .* 50,000,000 may be read"):
+        table.codes("best_val_loss")
+    assert tracemalloc.get_traced_memory()[1] < 30_000_000
+    tracemalloc.stop()
