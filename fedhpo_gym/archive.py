@@ -222,12 +222,12 @@ def write_archive(
     return path
 
 
-def add_to_card(card: Path, number: int, entries: Mapping[str, Any]) -> None:
+def add_to_card(card: Path, number: int | tuple[int, ...], entries: Mapping[str, Any]) -> None:
     """Write entries that decide no answer onto a card; its digest and its arrays stay as they are.
 
     Args:
         card: the JSON file.
-        number: the format that can be read.
+        number: the format that can be read, or several.
         entries: new or changed entries, all among `UNDIGESTED`.
 
     Raises:
@@ -274,16 +274,15 @@ def _remove_unnamed(folder: Path, stem: str, name: str) -> None:
 
 @contextmanager
 def reading_card(
-    card: Path, kind: str, number: int, repair: str, oldest: int | None = None
+    card: Path, kind: str, number: int | tuple[int, ...], repair: str
 ) -> Iterator[tuple[dict[str, Any], StoredArrays]]:
     """Give what a card says, and its arrays; what goes wrong in the body is damage of the card.
 
     Args:
         card: the JSON file.
         kind: what the card describes, for messages.
-        number: the format that is written.
+        number: the format that can be read, or several.
         repair: what to do after deleting the card, for messages.
-        oldest: the oldest format that can be read; `number` if None.
 
     Raises:
         DamagedDataError: the card is no JSON, of another format, is not what was written, or the
@@ -292,17 +291,19 @@ def reading_card(
         InvalidArgumentError: the environment variable that says how much may be read is wrong.
     """
     max_bytes()  # a wrong variable is no damage
+    formats = number if isinstance(number, tuple) else (number,)
     try:
-        yield _read_pair(card, range(number if oldest is None else oldest, number + 1))
+        yield _read_pair(card, formats)
     except TooLargeError:
         raise
     except _MEANINGLESS as error:
         raise DamagedDataError(
-            f"{card} is not a {kind} card of format {number} ({error}); delete it and {repair}"
+            f"{card} is not a {kind} card of format {' or '.join(map(str, formats))} ({error}); "
+            f"delete it and {repair}"
         ) from error
 
 
-def _read_pair(card: Path, formats: range) -> tuple[dict[str, Any], StoredArrays]:
+def _read_pair(card: Path, formats: tuple[int, ...]) -> tuple[dict[str, Any], StoredArrays]:
     for _ in range(_LOOKS):
         content = _read_card(card, formats)
         path, size = _arrays_of(card, content), content["bytes"]
@@ -311,7 +312,7 @@ def _read_pair(card: Path, formats: range) -> tuple[dict[str, Any], StoredArrays
     return content, StoredArrays(path, None, size)  # reading them says what is wrong
 
 
-def _read_card(card: Path, formats: range) -> dict[str, Any]:
+def _read_card(card: Path, formats: tuple[int, ...]) -> dict[str, Any]:
     require_bytes(card.stat().st_size, card)
     content: dict[str, Any] = load_json(_up_to(card, max_bytes()), card)
     if type(content["format"]) is not int or content["format"] not in formats:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fedhpo_gym.backends.base import Backend, CheckedQuery, StoredBackend
+from fedhpo_gym.backends.base import Backend, CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.errors import needing, unknown_name
+from fedhpo_gym.surrogates import has_surrogate
 from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.typed import as_arguments, as_typed
@@ -23,15 +24,18 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
 """Backends by name; a module is imported when its backend is first asked for."""
 
 
-SUFFIXES: Mapping[str, str] = MappingProxyType(
-    {"tabular": ".table.json", "surrogate": ".surrogate.json"}
+def _has_table(task: Task) -> bool:
+    return find(task.table_name, ".table.json") is not None
+
+
+def _has_surrogate(task: Task) -> bool:
+    return any(has_surrogate(identity.name) for identity in task.surrogate_identities)
+
+
+STORED: Mapping[str, Callable[[Task], bool]] = MappingProxyType(
+    {"tabular": _has_table, "surrogate": _has_surrogate}
 )
-"""Backends that answer from stored numbers -> how the names of their cards end."""
-
-
-def has_numbers(name: str, task: Task) -> bool:
-    """Return whether a backend has stored numbers of a task."""
-    return name in SUFFIXES and find(task.table_name, SUFFIXES[name]) is not None
+"""Backends that answer from stored numbers -> whether they have those of a task."""
 
 
 def default_backend(task: Task) -> str:
@@ -40,7 +44,7 @@ def default_backend(task: Task) -> str:
     Stored numbers: the table where there is one, else the surrogate where there is one. Where there
     is neither, it is "tabular", whose refusal says how to get them; nothing trains unasked.
     """
-    return next((name for name in SUFFIXES if has_numbers(name, task)), "tabular")
+    return next((name for name in STORED if STORED[name](task)), "tabular")
 
 
 def make_backend(name: str, task: Task, **options: Any) -> Backend:
@@ -68,11 +72,11 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
 
 __all__ = [
     "BACKENDS",
-    "SUFFIXES",
+    "STORED",
     "Backend",
     "CheckedQuery",
+    "ColumnBackend",
     "StoredBackend",
     "default_backend",
-    "has_numbers",
     "make_backend",
 ]

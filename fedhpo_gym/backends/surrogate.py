@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.base import Backend, CheckedQuery
+from fedhpo_gym.backends.base import CheckedQuery, ColumnBackend
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Value
-from fedhpo_gym.surrogates import open_surrogate
+from fedhpo_gym.surrogates import open_preferred
 from fedhpo_gym.tasks import Task
 
 
-class SurrogateModel(Backend):
+class SurrogateModel(ColumnBackend):
     """Answers any point of the search space, with the held-out error its card states.
 
     Its fidelity space is what the surrogate was fitted on, which may be less than the task's.
@@ -31,7 +32,7 @@ class SurrogateModel(Backend):
             DamagedDataError: it is damaged; names the repair command.
             InvalidArgumentError: it was not fitted on this seed.
         """
-        surrogate = open_surrogate(task.identity)
+        surrogate = open_preferred(task.surrogate_identities)
         super().__init__(task, seed, task.space, surrogate.fidelity_space)
         surrogate.require_seeds(self.seeds)
         self._surrogate = surrogate
@@ -60,4 +61,9 @@ class SurrogateModel(Backend):
         return self._surrogate.evaluate(configuration, fidelity, self.seeds)
 
     def _evaluate_many(self, queries: Sequence[CheckedQuery]) -> Evaluations:
-        return self._surrogate.evaluate_together(queries, self.seeds)
+        rows = [{**configuration, **vars(fidelity)} for configuration, fidelity in queries]
+        return self.look_up({name: np.array([row[name] for row in rows]) for name in rows[0]})
+
+    def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
+        """See `ColumnBackend.look_up`."""
+        return self._surrogate.look_up(columns, self.seeds)

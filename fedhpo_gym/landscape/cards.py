@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym import archive
@@ -11,10 +12,14 @@ from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.landscape.health import HEALTH, LABELS, health_of
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.surrogates import surrogate
+from fedhpo_gym.surrogates.formats import ANSWERS
 from fedhpo_gym.tables import store
 from fedhpo_gym.tables.locate import find, list_names
+from fedhpo_gym.tables.stored import FORMATS
 
-KINDS = {".table.json": store.FORMAT, f"{surrogate.SUFFIX}.json": surrogate.FORMAT}
+KINDS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {".table.json": FORMATS, f"{surrogate.SUFFIX}.json": tuple(ANSWERS)}
+)
 """How the names of cards end that have a health, and their formats."""
 
 
@@ -49,10 +54,10 @@ def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
         DamagedDataError: the card or its arrays are damaged.
         OSError: the card cannot be written.
     """
-    number = next(number for ending, number in KINDS.items() if card.name.endswith(ending))
+    formats = next(known for ending, known in KINDS.items() if card.name.endswith(ending))
     if labels is not None:
-        archive.add_to_card(card, number, {LABELS: dict(labels)})
-    archive.add_to_card(card, number, {HEALTH: health_of(open_card(card))})
+        archive.add_to_card(card, formats, {LABELS: dict(labels)})
+    archive.add_to_card(card, formats, {HEALTH: health_of(open_card(card))})
     return card
 
 

@@ -9,8 +9,8 @@ legal there, too.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -30,8 +30,6 @@ DRAWS = 2_048
 EARLY = 9
 """The round whose ranking of configurations is compared with that of the last."""
 _NUMBERS_AT_ONCE = 1 << 23
-
-Query = tuple[Mapping[str, object], Fidelity]
 
 
 class Stored(Protocol):
@@ -70,8 +68,8 @@ class Stored(Protocol):
     ) -> Evaluation:
         """Return one answer."""
 
-    def evaluate_together(self, queries: Sequence[Query], seeds: tuple[int, ...]) -> Evaluations:
-        """Return many answers."""
+    def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
+        """Return many answers; `columns` holds (B,) values of every dimension, by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +129,8 @@ def landscape_of(stored: Stored) -> Landscape:
     draws = [] if exact else [stored.space.sample(rng) for _ in range(DRAWS)]
     configurations = (*grid, *draws)
     fidelities = [Fidelity(r, rate) for r, rate in itertools.product(rounds, rates)]
-    losses = [_losses(stored, [(c, f) for c in configurations]) for f in fidelities]
+    columns = {name: np.array([c[name] for c in configurations]) for name in space.names}
+    losses = [_losses(stored, columns, fidelity) for fidelity in fidelities]
     shape = (len(rounds), len(rates), len(configurations), len(stored.seeds))
     return Landscape(
         space=space,
@@ -144,15 +143,20 @@ def landscape_of(stored: Stored) -> Landscape:
     )
 
 
-def _losses(stored: Stored, queries: Sequence[Query]) -> NDArray[np.float64]:
-    """Return the (queries, seeds) validation losses of the federation."""
+def _losses(
+    stored: Stored, columns: Mapping[str, NDArray[Any]], fidelity: Fidelity
+) -> NDArray[np.float64]:
+    """Return the (configurations, seeds) validation losses of the federation."""
     samples = stored.num_samples[:, :, SPLITS.index("val")]
     weights = samples / samples.sum(axis=1, keepdims=True)
     each = samples.size * len(SPLITS) * len(METRICS)
     size = max(_NUMBERS_AT_ONCE // each, 1)
     found = []
-    for start in range(0, len(queries), size):
-        answers = stored.evaluate_together(queries[start : start + size], stored.seeds)
+    for start in range(0, len(next(iter(columns.values()))), size):
+        some = {name: column[start : start + size] for name, column in columns.items()}
+        number = len(next(iter(some.values())))
+        some |= {name: np.full(number, value) for name, value in asdict(fidelity).items()}
+        answers = stored.look_up(some, stored.seeds)
         values = np.where(samples > 0, answers.clients("val", "loss"), 0.0)
         means = (values * weights).sum(axis=-1)
         found.append(np.where(answers.diverged, np.inf, means))

@@ -20,7 +20,7 @@ from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tables.curves import Layout
-from fedhpo_gym.tables.stored import FORMAT, PLAIN, StoredCurves, layout_of, write_curves
+from fedhpo_gym.tables.stored import FORMATS, StoredCurves, layout_of, write_curves
 
 AXIS = 1
 """Rounds come second."""
@@ -50,7 +50,7 @@ class Sample(StoredCurves):
             DamagedDataError: the card is not a sample card of this format.
         """
         repair = f"run `fedhpo-gym build {arguments} --sample N`"
-        with reading_card(card, "sample", FORMAT, repair, PLAIN) as (content, arrays):
+        with reading_card(card, "sample", FORMATS, repair) as (content, arrays):
             super().__init__(content, arrays)
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
             self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)

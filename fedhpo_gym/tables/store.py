@@ -9,7 +9,7 @@ format 2, the curves are packed (`packed.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,7 @@ from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.curves import Layout
 from fedhpo_gym.tables.stored import (
-    FORMAT,
-    PLAIN,
+    FORMATS,
     WHICH,
     StoredCurves,
     layout_of,
@@ -57,7 +56,7 @@ class Table(StoredCurves):
             DamagedDataError: the card is not a table card of this format.
         """
         repair = f"run `fedhpo-gym build {arguments}`"
-        with reading_card(card, "table", FORMAT, repair, PLAIN) as (content, arrays):
+        with reading_card(card, "table", FORMATS, repair) as (content, arrays):
             super().__init__(content, arrays)
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
             self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
@@ -106,22 +105,6 @@ class Table(StoredCurves):
             seeds=seeds,
             fidelity=fidelity,
         )
-
-    def evaluate_together(
-        self,
-        queries: Sequence[tuple[Mapping[str, object], Fidelity]],
-        seeds: tuple[int, ...],
-    ) -> Evaluations:
-        """Look many evaluations up, bit for bit those of `evaluate`.
-
-        Raises:
-            OffGridError: see `look_up`.
-            InvalidArgumentError: see `look_up`.
-        """
-        columns = {n: np.array([c[n] for c, _ in queries]) for n in self.space.names}
-        for name in self.fidelity_space.names:
-            columns[name] = np.array([getattr(fidelity, name) for _, fidelity in queries])
-        return self.look_up(columns, seeds)
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
         """Look many evaluations up.

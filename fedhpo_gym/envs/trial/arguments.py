@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedhpo_gym.backends import SUFFIXES, Backend, default_backend, make_backend
+from fedhpo_gym.backends import STORED, Backend, default_backend, make_backend
 from fedhpo_gym.envs.arguments import changed_system, chosen_options
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
 from fedhpo_gym.envs.trial.instances import open_instances
@@ -131,10 +131,10 @@ class TrialArguments:
                 f"`seed` must be None where `instances` draws it, got {shown(self.seed)}; name it "
                 "in a list of instances"
             )
-        if self.backend_name not in SUFFIXES:
+        if self.backend_name not in STORED:
             raise InvalidArgumentError(
                 "`instances` of trials are variants with stored numbers: `backend` must be one of "
-                f"{sorted(SUFFIXES)}, got {self.backend_name!r}; FedHPO-DAC-* ids train instances"
+                f"{sorted(STORED)}, got {self.backend_name!r}; FedHPO-DAC-* ids train instances"
             )
         if not isinstance(self.instances, str) and (self.alpha, self.preprocessing) != (None, None):
             raise InvalidArgumentError(

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends import Backend, has_numbers, make_backend
+from fedhpo_gym.backends import STORED, Backend, make_backend
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.seeding import stream
@@ -86,7 +86,7 @@ def open_instances(
         return _alike(opened, strict=True)
     if wanted not in SETS:
         raise unknown_name("instance set", wanted, SETS)
-    variants = [one for one in _variants(task, fixed) if has_numbers(name, one)]
+    variants = [one for one in _variants(task, fixed) if STORED[name](one)]
     if not variants or len(task.seeds) < 2:
         raise InvalidArgumentError(
             f"`instances` must be a list, or the problem must have stored numbers of several "

@@ -30,7 +30,7 @@ class SeveralSources:
         self.instance = np.zeros(number, dtype=np.intp)
 
     @property
-    def handle_type(self) -> type:
+    def handle_type(self) -> type | np.dtype[np.void]:
         """See `RowSource.handle_type`."""
         return self.parts[0].handle_type
 

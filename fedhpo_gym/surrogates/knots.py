@@ -1,0 +1,46 @@
+"""From curves that are known at some rounds to what is best so far at any round."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+NOTICED = 2e-4
+"""A log loss falls by more than this, or not at all: rounding of float32 must not look like it."""
+
+
+def running_best(losses: Floats) -> Indices:
+    """Return, for every knot, the knot up to it that holds the best-so-far.
+
+    Args:
+        losses: (n, K) log losses at the knots.
+
+    Returns:
+        (n, K) positions; `losses` taken there never rise along a row.
+    """
+    chosen = np.zeros(losses.shape, dtype=np.int64)
+    best = losses[:, 0].copy()
+    for knot in range(1, losses.shape[1]):
+        better = losses[:, knot] < best - NOTICED
+        chosen[:, knot] = np.where(better, knot, chosen[:, knot - 1])
+        np.copyto(best, losses[:, knot], where=better)
+    return chosen
+
+
+def way_between(
+    rounds: NDArray[np.integer], start: NDArray[np.integer], end: NDArray[np.integer]
+) -> Floats:
+    """Return (n,) shares of the way from start to end in log rounds; 1 from the end on."""
+    logs = [_logarithms(each) for each in (rounds, start, end)]
+    return np.minimum((logs[0] - logs[1]) / (logs[2] - logs[1]), 1.0)
+
+
+def _logarithms(rounds: NDArray[np.integer]) -> Floats:
+    # One by one: a logarithm of an array may round by the position in it.
+    distinct, where = np.unique(rounds, return_inverse=True)
+    return np.array([math.log(each) for each in distinct.tolist()])[where]
