@@ -13,7 +13,7 @@ from fedhpo_gym.cli import BAD, ERROR, main
 from fedhpo_gym.landscape import HEALTH, LABELS
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tables.locate import EMBEDDED, ENV_VAR
-from fedhpo_gym.tables.store import FORMAT
+from fedhpo_gym.tables.stored import FORMATS
 from made_up_table import write_made_up_table
 from pairs import arrays_of
 
@@ -115,7 +115,7 @@ def test_health_is_compared_and_written(mine: Path, capsys: pytest.CaptureFixtur
     assert "1 cards, 0 differ" in capsys.readouterr().out
     assert arrays_of(mine).read_bytes() == arrays
     wrong = {**json.loads(mine.read_text(encoding="utf-8"))[HEALTH], "spread": 7.0}
-    add_to_card(mine, FORMAT, {HEALTH: wrong})
+    add_to_card(mine, FORMATS, {HEALTH: wrong})
     assert main(["health"]) == BAD
 
 
