@@ -243,14 +243,14 @@ def _remove_unnamed(folder: Path, stem: str, name: str) -> None:
 
 @contextmanager
 def reading_card(
-    card: Path, kind: str, number: int, repair: str
+    card: Path, kind: str, number: int | tuple[int, ...], repair: str
 ) -> Iterator[tuple[dict[str, Any], StoredArrays]]:
     """Give what a card says, and its arrays; what goes wrong in the body is damage of the card.
 
     Args:
         card: the JSON file.
         kind: what the card describes, for messages.
-        number: the format that can be read.
+        number: the format that can be read, or several.
         repair: what to do after deleting the card, for messages.
 
     Raises:
@@ -260,29 +260,31 @@ def reading_card(
         InvalidArgumentError: the environment variable that says how much may be read is wrong.
     """
     max_bytes()  # a wrong variable is no damage
+    formats = number if isinstance(number, tuple) else (number,)
     try:
-        yield _read_pair(card, number)
+        yield _read_pair(card, formats)
     except TooLargeError:
         raise
     except _MEANINGLESS as error:
         raise DamagedDataError(
-            f"{card} is not a {kind} card of format {number} ({error}); delete it and {repair}"
+            f"{card} is not a {kind} card of format {' or '.join(map(str, formats))} ({error}); "
+            f"delete it and {repair}"
         ) from error
 
 
-def _read_pair(card: Path, number: int) -> tuple[dict[str, Any], StoredArrays]:
+def _read_pair(card: Path, formats: tuple[int, ...]) -> tuple[dict[str, Any], StoredArrays]:
     for _ in range(_LOOKS):
-        content = _read_card(card, number)
+        content = _read_card(card, formats)
         path, size = _arrays_of(card, content), content["bytes"]
         with suppress(OSError):
             return content, StoredArrays(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), size)
     return content, StoredArrays(path, None, size)  # reading them says what is wrong
 
 
-def _read_card(card: Path, number: int) -> dict[str, Any]:
+def _read_card(card: Path, formats: tuple[int, ...]) -> dict[str, Any]:
     require_bytes(card.stat().st_size, card)
     content: dict[str, Any] = load_json(_up_to(card, max_bytes()), card)
-    if content["format"] != number:
+    if content["format"] not in formats:
         raise ValueError(f"format {content['format']!r}")
     if DIGEST not in content:
         raise ValueError(f"it lacks {DIGEST!r}: nothing vouches for what it says")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fedhpo_gym.backends.base import Backend, CheckedQuery, StoredBackend
+from fedhpo_gym.backends.base import Backend, CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.errors import needing, unknown_name
 from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import Task
@@ -61,6 +61,7 @@ __all__ = [
     "BACKENDS",
     "Backend",
     "CheckedQuery",
+    "ColumnBackend",
     "StoredBackend",
     "default_backend",
     "make_backend",

@@ -124,19 +124,24 @@ class Backend(ABC):
         return Evaluations.stack([self._evaluate(*query) for query in queries])
 
 
-class StoredBackend(Backend):
-    """A backend whose answers exist already: asking for all of them at once is cheap."""
+class ColumnBackend(Backend):
+    """A backend that takes many queries as columns, without a loop over them."""
 
     @abstractmethod
     def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
         """Return many answers at once, bit for bit those of `evaluate`.
 
         Args:
-            columns: (B,) values of every dimension of `space` and `fidelity_space`, by name.
+            columns: (B,) values of every dimension of `space` and `fidelity_space`, by name. They
+                come from a codec: no more is checked than what costs nothing.
 
         Raises:
-            OffGridError: a value is not on the grid.
+            OffGridError: a value is not on the grid of a table.
         """
+
+
+class StoredBackend(ColumnBackend):
+    """A backend whose answers exist already: asking for all of them at once is cheap."""
 
 
 def _checked(seed: object) -> int:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from fedhpo_gym.backends.base import Backend, CheckedQuery
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends.base import CheckedQuery, ColumnBackend
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Value
@@ -12,7 +16,7 @@ from fedhpo_gym.surrogates import open_surrogate
 from fedhpo_gym.tasks import Task
 
 
-class SurrogateModel(Backend):
+class SurrogateModel(ColumnBackend):
     """Answers any point of the search space, with the held-out error its card states.
 
     Its fidelity space is what the surrogate was fitted on, which may be less than the task's.
@@ -51,4 +55,9 @@ class SurrogateModel(Backend):
         return self._surrogate.evaluate(configuration, fidelity, self.seeds)
 
     def _evaluate_many(self, queries: Sequence[CheckedQuery]) -> Evaluations:
-        return self._surrogate.evaluate_together(queries, self.seeds)
+        rows = [{**configuration, **vars(fidelity)} for configuration, fidelity in queries]
+        return self.look_up({name: np.array([row[name] for row in rows]) for name in rows[0]})
+
+    def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
+        """See `ColumnBackend.look_up`."""
+        return self._surrogate.look_up(columns, self.seeds)

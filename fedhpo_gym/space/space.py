@@ -209,6 +209,19 @@ class SearchSpace:
         steps = np.cumprod([1, *reversed(self.grid_shape[1:])])[::-1]
         return steps.astype(np.float64)
 
+    def decode_columns(self, actions: NDArray[np.floating]) -> dict[str, NDArray[Any]]:
+        """Return the values of (N, n) actions by dimension, bit for bit those of `decode`.
+
+        For those who have checked already that the actions lie in [-1, 1].
+        """
+        columns = np.asarray(actions, dtype=np.float64).T
+        return {d.name: d.decode_many(u) for d, u in zip(self.dimensions, columns, strict=True)}
+
+    def encode_columns(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Return the (N, n) actions of legal values by dimension, bit for bit those of `encode`."""
+        coordinates = [d.encode_many(columns[d.name]) for d in self.dimensions]
+        return np.stack(coordinates, axis=1).astype(np.float32)
+
     def validate(
         self, mapping: Mapping[str, object], what: str = "configuration"
     ) -> dict[str, Value]:

@@ -3,4 +3,4 @@
 from fedhpo_gym.surrogates.locate import list_surrogates, open_surrogate
 from fedhpo_gym.surrogates.surrogate import Surrogate
 
-__all__ = ["Surrogate", "fit_command", "list_surrogates", "open_surrogate"]
+__all__ = ["Surrogate", "list_surrogates", "open_surrogate"]

@@ -1,7 +1,8 @@
 """What a surrogate's model sees of an evaluation.
 
-One row per seed: the action coordinates of the configuration, the logarithm of the round, the
-share of clients that really take part, and which seed it is.
+One row per seed: the action coordinates of the configuration, how many clients really take part,
+and which seed it is. A model of format 1 sees the logarithm of the round, too; one of format 2
+predicts all rounds at once.
 """
 
 from __future__ import annotations
@@ -9,27 +10,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import SearchSpace
+
+RATE = "client_sample_rate"
+Columns = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class InputEncoding:
-    """The encoding of one surrogate.
+class PointInputs:
+    """The encoding of a surrogate of format 1.
 
     Attributes:
         space: configurations, as intervals.
-        max_round: the last round the model has seen.
+        fidelity_space: rounds and client sample rates that it answers.
         num_clients: clients of the federation.
         seeds: the seeds the model has seen.
     """
 
     space: SearchSpace
-    max_round: int
+    fidelity_space: SearchSpace
     num_clients: int
     seeds: tuple[int, ...]
 
@@ -39,45 +43,85 @@ class InputEncoding:
         seeds = (f"seed={seed}" for seed in self.seeds)
         return (*self.space.names, "log_round", "client_share", *seeds)
 
-    def one(
-        self, configuration: Mapping[str, object], fidelity: Fidelity, seed_rows: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Return the (S, columns) rows of one evaluation, one per seed.
-
-        Raises:
-            InvalidArgumentError: the configuration is not legal.
-        """
-        row = np.zeros((len(seed_rows), len(self.names)), dtype=np.float32)
-        n = len(self.space)
-        row[:, :n] = self.space.encode(configuration)
-        row[:, n] = self._round(math.log(fidelity.round))
-        row[:, n + 1] = 2.0 * fidelity.sampled_clients(self.num_clients) / self.num_clients - 1.0
-        row[np.arange(len(seed_rows)), n + 2 + seed_rows] = 1.0
-        return row
-
-    def many(
-        self, coordinates: ArrayLike, rounds: ArrayLike, rates: ArrayLike, seed_rows: ArrayLike
-    ) -> NDArray[np.float32]:
-        """Return the (n, columns) rows of many evaluations, one seed each.
+    def rows(self, columns: Columns, seed_rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the (B, S, columns) rows of B evaluations, one per seed.
 
         Args:
-            coordinates: (n, d) coordinates of the configurations in [-1, 1]; those of integers
-                are where `space.encode` puts an integer.
-            rounds: (n,) rounds.
-            rates: (n,) client sample rates.
-            seed_rows: (n,) positions in `seeds`.
+            columns: (B,) legal values of every dimension, by name.
+            seed_rows: (S,) positions in `seeds`.
         """
-        where = np.asarray(seed_rows, dtype=np.int64)
-        # The same rule as Fidelity.sampled_clients: a rate acts through whole clients only.
-        sampled = np.floor(np.asarray(rates, dtype=np.float64) * self.num_clients + 1e-9)
-        return np.column_stack(
-            [
-                np.asarray(coordinates, dtype=np.float32),
-                self._round(np.log(np.asarray(rounds, dtype=np.float64))),
-                2.0 * np.maximum(sampled, 1.0) / self.num_clients - 1.0,
-                np.eye(len(self.seeds), dtype=np.float32)[where],
-            ]
-        ).astype(np.float32)
+        longest = max(math.log(self.fidelity_space["round"].high), 1.0)
+        logs = np.array([math.log(asked) for asked in columns["round"].tolist()])
+        share = 2.0 * _sampled(columns[RATE], self.num_clients) / self.num_clients - 1.0
+        known = (self.space.encode_columns(columns), 2.0 * logs / longest - 1.0, share)
+        return _for_each_seed(np.column_stack(known), seed_rows, len(self.seeds))
 
-    def _round(self, log_round: float | NDArray[np.float64]) -> float | NDArray[np.float64]:
-        return 2.0 * log_round / max(math.log(self.max_round), 1.0) - 1.0
+
+@dataclass(frozen=True)
+class CurveInputs:
+    """The encoding of a surrogate of format 2.
+
+    The number of clients that take part is on a logarithmic scale of its own: few of many clients
+    differ as much as many of few do.
+
+    Attributes:
+        space: configurations, as intervals.
+        fidelity_space: rounds and client sample rates that it answers.
+        num_clients: clients of the federation.
+        seeds: the seeds the model has seen.
+    """
+
+    space: SearchSpace
+    fidelity_space: SearchSpace
+    num_clients: int
+    seeds: tuple[int, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return (*self.space.names, "log_clients", *(f"seed={seed}" for seed in self.seeds))
+
+    def rows(self, columns: Columns, seed_rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the (B, S, columns) rows of B evaluations; see `PointInputs.rows`."""
+        known = (self.space.encode_columns(columns), self._log_clients(columns[RATE]))
+        return _for_each_seed(np.column_stack(known), seed_rows, len(self.seeds))
+
+    def rows_of_one_seed(
+        self, coordinates: NDArray[np.floating], rates: NDArray[np.floating], seed: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return the (n, 1, columns) rows of n courses.
+
+        Args:
+            coordinates: (n, d) coordinates of the configurations; those of integers are where
+                `space.encode` puts an integer.
+            rates: (n,) client sample rates.
+            seed: (n,) positions in `seeds`.
+        """
+        eye = np.eye(len(self.seeds), dtype=np.float32)[seed]
+        known = np.column_stack([coordinates, self._log_clients(rates), eye])
+        return known.astype(np.float32)[:, None]
+
+    def _log_clients(self, rates: NDArray[np.floating]) -> NDArray[np.float64]:
+        ends = self.fidelity_space[RATE]
+        few, many = _sampled(np.array([ends.low, ends.high]), self.num_clients).tolist()
+        if few == many:
+            return np.zeros(len(rates))
+        sampled = _sampled(rates, self.num_clients).tolist()
+        logs = np.array([math.log(number / few) for number in sampled])
+        return np.asarray(2.0 * logs / math.log(many / few) - 1.0)
+
+
+def _sampled(rates: NDArray[np.floating], clients: int) -> NDArray[np.float64]:
+    """Return how many clients take part, by the rule of `Fidelity.sampled_clients`."""
+    return np.maximum(np.floor(np.asarray(rates, dtype=np.float64) * clients + 1e-9), 1.0)
+
+
+def _for_each_seed(
+    known: NDArray[np.floating], seed_rows: NDArray[np.int64], seeds: int
+) -> NDArray[np.float32]:
+    """Return (B, S, columns + seeds) rows: those of (B, columns) with every seed."""
+    width = known.shape[1]
+    rows = np.zeros((len(known), len(seed_rows), width + seeds), dtype=np.float32)
+    rows[..., :width] = known[:, None]
+    rows[:, np.arange(len(seed_rows)), width + seed_rows] = 1.0
+    return rows

@@ -23,7 +23,8 @@ SMALLEST_LOSS = 1e-6
 """Losses below are taken for this one; its logarithm is finite."""
 
 _LOSS, _ACCURACY, _F1 = (METRICS.index(name) for name in ("loss", "accuracy", "f1"))
-_VALIDATION = SPLITS.index("val")
+VALIDATION = SPLITS.index("val")
+"""Where a row holds the log loss of the federation on the validation split."""
 
 
 def num_outputs(num_clients: int) -> int:
@@ -105,7 +106,7 @@ def objectives(outputs: NDArray[np.floating], weights: NDArray[np.floating]) -> 
         weights: (n, clients, splits), see `weights_of`.
     """
     _, clients, splits = weights.shape
-    start = splits + _VALIDATION * clients
+    start = splits + VALIDATION * clients
     accuracy = np.clip(outputs[:, start : start + clients], 0.0, 1.0)
-    mean = (accuracy * weights[:, :, _VALIDATION]).sum(axis=1)
-    return np.column_stack([mean, outputs[:, _VALIDATION]]).astype(np.float64)
+    mean = (accuracy * weights[:, :, VALIDATION]).sum(axis=1)
+    return np.column_stack([mean, outputs[:, VALIDATION]]).astype(np.float64)

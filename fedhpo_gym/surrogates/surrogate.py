@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedhpo_gym.archive import DIGEST, MODEL_GROWTH, reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
@@ -18,12 +18,11 @@ from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Fidelity
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.surrogates.inputs import InputEncoding
-from fedhpo_gym.surrogates.model import OutcomeModel
-from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics, weights_of
+from fedhpo_gym.surrogates.curves import CurveModel
+from fedhpo_gym.surrogates.formats import ANSWERS, FORMAT, INPUTS, Answers
+from fedhpo_gym.surrogates.outputs import weights_of
 from fedhpo_gym.tables.stored import seeds_and_samples
 
-FORMAT = 1
 SUFFIX = ".surrogate"
 
 
@@ -39,6 +38,8 @@ class Surrogate:
         seeds: seeds of the repetitions.
         num_samples: (seeds, clients, splits) samples.
         inputs: encoding of the model's rows.
+        format: which rules it answers by, see `formats`.
+        kind: kind of its regressor.
         sha256: checksum of the arrays.
         digest: checksum of everything that decides a number, in the card and in the arrays.
     """
@@ -54,7 +55,7 @@ class Surrogate:
             DamagedDataError: the card is not a surrogate card of this format.
         """
         repair = f"fit the surrogate again with `fedhpo-gym surrogate {arguments}`"
-        with reading_card(card, "surrogate", FORMAT, repair) as (content, self._arrays):
+        with reading_card(card, "surrogate", tuple(ANSWERS), repair) as (content, self._arrays):
             self.identity = Identity.from_card(content)
             self.name = self.identity.name
             self.space = SearchSpace.from_dict(content["space"])
@@ -63,18 +64,27 @@ class Surrogate:
             self.sha256: str = content["sha256"]
             self.digest: str = content[DIGEST]
             self._repair: str = content["fit_command"]
-            self._kind: str = content["model"]["kind"]
-            max_round = int(self.fidelity_space["round"].high)
+            self.kind: str = content["model"]["kind"]
+            self.format: int = content["format"]
+            int(self.fidelity_space["round"].high)
         self.card: Mapping[str, Any] = MappingProxyType(content)
         self._weights = weights_of(self.num_samples)
-        self.inputs = InputEncoding(self.space, max_round, self.num_samples.shape[1], self.seeds)
+        self.inputs = INPUTS[self.format](
+            self.space, self.fidelity_space, self.num_samples.shape[1], self.seeds
+        )
+
+    @property
+    def output_model(self) -> str:
+        """What it predicts, in a few words: old and new surrogates differ in it."""
+        return f"format {self.format}, {ANSWERS[self.format].description}"
 
     @cached_property
-    def _model(self) -> OutcomeModel:
+    def _answers(self) -> Answers:
         arrays = self._arrays.read(self.sha256, self._repair, growth=MODEL_GROWTH)
+        columns = len(self.inputs.names)
         try:
-            model = OutcomeModel.from_arrays(self._kind, arrays)
-            _check_shape(model, len(self.inputs.names), num_outputs(self.num_samples.shape[1]))
+            model = ANSWERS[self.format](self.card, arrays, columns)
+            _check(model, columns)
         except (LookupError, ValueError, TypeError) as error:
             raise DamagedDataError(
                 f"{self._arrays.path} does not hold the model its card describes ({error}); delete "
@@ -85,76 +95,49 @@ class Surrogate:
     def evaluate(
         self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
     ) -> Evaluation:
-        """Predict one evaluation.
-
-        `current` is None and `diverged` False: the model knows the best round so far only, and
-        losses of diverged courses like any other.
+        """Predict one evaluation; `current` is None: the model knows the best round so far only.
 
         Raises:
             InvalidArgumentError: the configuration, the round or the rate is out of its range, or
                 the surrogate does not know a seed.
             DamagedDataError: the file of the model is damaged; names the repair command.
         """
-        self.check_fidelity(asdict(fidelity))
-        where = self._seed_rows(seeds)
-        outputs = self.predict(self.inputs.one(configuration, fidelity, where))
-        rounds = np.full(len(where), fidelity.round)
-        metrics, best_round = to_metrics(outputs, self._weights[where], rounds)
+        checked = self.space.validate(configuration)
+        checked |= self.check_fidelity(asdict(fidelity))
+        found = self.look_up({name: np.array([value]) for name, value in checked.items()}, seeds)
         return Evaluation(
-            best=metrics,
+            best=found.best[0],
             current=None,
-            num_samples=self.num_samples[where],
-            best_round=best_round,
-            diverged=np.zeros(len(where), dtype=np.bool_),
+            num_samples=found.num_samples,
+            best_round=found.best_round[0],
+            diverged=found.diverged[0],
             seeds=seeds,
             fidelity=fidelity,
         )
 
-    def evaluate_together(
-        self,
-        queries: Sequence[tuple[Mapping[str, object], Fidelity]],
-        seeds: tuple[int, ...],
-    ) -> Evaluations:
+    def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
         """Predict many evaluations, bit for bit those of `evaluate`.
 
+        Args:
+            columns: (B,) legal values of every dimension of the configurations and fidelities;
+                they are not checked.
+            seeds: seeds of the answers.
+
         Raises:
-            InvalidArgumentError: see `evaluate`.
+            InvalidArgumentError: the surrogate does not know a seed.
             DamagedDataError: see `evaluate`.
         """
-        where = self._seed_rows(seeds)
-        inputs = np.stack([self.inputs.one(*query, where) for query in queries])
-        outputs = self.predict(inputs)
-        rounds = np.repeat([fidelity.round for _, fidelity in queries], len(where))
-        weights = np.tile(self._weights[where], (len(queries), 1, 1))
-        metrics, best_round = to_metrics(outputs.reshape(len(rounds), -1), weights, rounds)
-        shape = (len(queries), len(where))
+        self.require_seeds(seeds)
+        where = np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+        rows = self.inputs.rows(columns, where)
+        metrics, best, diverged = self._answers(rows, columns["round"], self._weights[where])
+        shape = rows.shape[:2]
         return Evaluations(
             metrics.reshape(*shape, *metrics.shape[1:]),
             self.num_samples[where],
-            best_round.reshape(shape),
-            np.zeros(shape, dtype=np.bool_),
+            best.reshape(shape),
+            diverged.reshape(shape),
         )
-
-    def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (..., n, outputs) of (..., n, columns) rows of `inputs`.
-
-        See `outputs` for their meaning. Groups of n rows get the same bits together and alone.
-        """
-        return self._model.predict(rows)
-
-    def evaluate_many(
-        self, coordinates: ArrayLike, rounds: ArrayLike, rates: ArrayLike, seed_rows: ArrayLike
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Predict many evaluations of one seed each; equals `evaluate` up to float32 rounding.
-
-        Arguments are not checked: they come from a codec. See `InputEncoding.many`.
-
-        Returns:
-            (n, clients, splits, metrics) metrics and (n,) best rounds.
-        """
-        where = np.asarray(seed_rows, dtype=np.int64)
-        outputs = self.predict(self.inputs.many(coordinates, rounds, rates, where))
-        return to_metrics(outputs, self._weights[where], np.asarray(rounds, dtype=np.int64))
 
     def require_seeds(self, seeds: tuple[int, ...]) -> None:
         """Check that the surrogate knows these seeds.
@@ -188,24 +171,15 @@ class Surrogate:
                 'backend="raw"'
             ) from error
 
-    def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
-        self.require_seeds(seeds)
-        return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
 
-
-def _check_shape(model: OutcomeModel, inputs: int, outputs: int) -> None:
-    if model.regressor.num_features > inputs:
-        raise ValueError(f"it looks at {model.regressor.num_features} inputs, there are {inputs}")
-    if any(scale.shape != (outputs,) for scale in model.scales.values()):
-        raise ValueError(f"its scales must be those of {outputs} outputs")
-    found = model.predict(np.zeros((1, inputs), np.float32)).shape
-    if found != (1, outputs):
-        raise ValueError(f"{found[1:]} outputs, expected {outputs}")
+def _check(model: Answers, columns: int) -> None:
+    if model.regressor.num_features > columns:
+        raise ValueError(f"it looks at {model.regressor.num_features} inputs, there are {columns}")
     if not all(np.isfinite(array).all() for array in model.arrays.values()):
         raise ValueError("not all of its numbers are finite")
 
 
-def write_surrogate(folder: Path, card: Mapping[str, Any], model: OutcomeModel) -> Path:
+def write_surrogate(folder: Path, card: Mapping[str, Any], model: CurveModel) -> Path:
     """Write a surrogate's arrays, then its card.
 
     Returns:

@@ -1,0 +1,201 @@
+"""The output model of format 2: whole learning curves, of which the best so far is read off.
+
+For a configuration, a client sample rate and a seed, a model predicts what `outputs` describes at
+all stored rounds, the *knots*, and with it the chance of having diverged. The best-so-far at a knot
+is the prediction at the knot with the lowest validation loss up to it; every metric and the best
+round come from there. Between two knots, all that is a blend of both, linear in the log round. So
+the loss never rises with the round, and an unchanged best round means unchanged metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.surrogates.exact import Exact, on_grid
+from fedhpo_gym.surrogates.forest import Forest
+from fedhpo_gym.surrogates.heads import Heads
+from fedhpo_gym.surrogates.kernel import ExactKernel
+from fedhpo_gym.surrogates.knots import Between, running_best
+from fedhpo_gym.surrogates.outputs import VALIDATION, to_metrics
+
+SCALES = ("mean", "scale", "low", "high")
+COEFFICIENT_BITS, BASIS_BITS, CLIENT_BITS = 12, 16, 12
+MAX_COEFFICIENT, MAX_CLIENT = 2.0**10, 2.0**10
+MAX_BASIS = 128
+"""A coefficient has 22 bits, an entry of a basis 17, and 128 products add 7: 46 of 53."""
+_CLIENTS = slice(len(SPLITS), -2)
+DIVERGED, BEST_ROUND = -1, -2
+"""Where a row of outputs holds whether a course has diverged, and the log of the best round."""
+
+
+class CurveRegressor(Protocol):
+    """Anything that predicts coefficients of curves."""
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is stored."""
+
+    @property
+    def num_features(self) -> int:
+        """How many features a row must have, at least."""
+
+    def predict(self, rows: NDArray[np.float32]) -> NDArray[np.floating]:
+        """Return (groups, rows, coefficients) for (groups, rows, features).
+
+        Rows of a group differ in nothing but their seed. A row gets the same bits in any company.
+        """
+
+
+KINDS: Mapping[str, type[Forest] | type[ExactKernel] | type[Heads]] = {
+    kind.kind: kind for kind in (Forest, ExactKernel, Heads)
+}
+
+
+class CurveModel:
+    """A regressor, and how outputs at every knot follow from what it predicts.
+
+    Attributes:
+        regressor: predicts coefficients.
+        scales: `mean` and `scale` that undo the standardisation of outputs; `low` and `high` of
+            the outputs in the data, beyond which nothing is predicted.
+        centre: (K, targets) the mean curve.
+        basis: (coefficients, K, targets) directions in which curves differ.
+        clients: (components, client outputs) for the outputs of many clients; None where each
+            target is an output.
+    """
+
+    def __init__(
+        self,
+        regressor: CurveRegressor,
+        scales: Mapping[str, NDArray[np.floating]],
+        centre: NDArray[np.floating],
+        basis: NDArray[np.floating],
+        clients: NDArray[np.floating] | None = None,
+    ) -> None:
+        self.regressor = regressor
+        self.scales = {name: scales[name].astype(np.float64) for name in SCALES}
+        self.centre, self.basis, self.clients = centre, basis, clients
+        self._centre = on_grid(centre, BASIS_BITS, MAX_COEFFICIENT)
+        self._basis = on_grid(basis, BASIS_BITS, 1.0)
+        if basis.ndim != 3 or basis.shape[1:] != centre.shape or len(basis) > MAX_BASIS:
+            raise ValueError(f"a basis of {basis.shape} does not fit a centre of {centre.shape}")
+        self._by_knot = np.ascontiguousarray(self._basis.swapaxes(0, 1))
+        self._clients = None if clients is None else on_grid(clients, BASIS_BITS, 1.0)
+
+    @classmethod
+    def from_arrays(cls, kind: str, arrays: Mapping[str, NDArray[Any]]) -> CurveModel:
+        """Rebuild a model from what `arrays` returned.
+
+        Raises:
+            UnknownNameError: there is no such kind of regressor.
+            InvalidArgumentError: the arrays are not those of this kind.
+            KeyError: a scale, the centre or the basis is missing.
+            ValueError: arrays do not fit together.
+        """
+        if kind not in KINDS:
+            raise unknown_name("kind of surrogate model", kind, KINDS)
+        centre, basis = arrays["centre"], arrays["basis"]
+        return cls(KINDS[kind](arrays), arrays, centre, basis, arrays.get("components"))
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything that is stored."""
+        kept = {"centre": self.centre.astype(np.float32), "basis": self.basis.astype(np.float16)}
+        if self.clients is None:
+            scales = {name: value.astype(np.float32) for name, value in self.scales.items()}
+        else:  # with many clients the scales would be larger than everything else
+            scales = {name: value.astype(np.float16) for name, value in self.scales.items()}
+            kept["components"] = self.clients.astype(np.float16)
+        return {**self.regressor.arrays, **scales, **kept}
+
+    def coefficients(self, rows: NDArray[np.float32]) -> Exact:
+        """Return (groups * rows, coefficients) of (groups, rows, features)."""
+        predicted = self.regressor.predict(rows)
+        flat = predicted.reshape(-1, predicted.shape[-1])
+        return on_grid(flat, COEFFICIENT_BITS, MAX_COEFFICIENT)
+
+    def at_all_knots(self, coefficients: Exact, output: int) -> Exact:
+        """Return (n, K) values of one output of the federation, within the range of the data."""
+        column = output if output >= 0 else self.centre.shape[1] + output
+        targets = coefficients @ self._basis[:, :, column]
+        targets += self._centre[:, column]
+        return self._in_range(targets, output)
+
+    def at_knots(self, coefficients: Exact, knots: NDArray[np.int64]) -> Exact:
+        """Return the (n, outputs) at one knot per row, within the range of the data."""
+        targets = np.empty((len(knots), self.centre.shape[1]))
+        for knot in np.unique(knots).tolist():
+            where = np.flatnonzero(knots == knot)
+            each = coefficients if len(where) == len(knots) else coefficients[where]
+            targets[where] = each @ self._by_knot[knot] + self._centre[knot]
+        return self._in_range(self._expand(targets), slice(None))
+
+    def best_so_far(
+        self,
+        rows: NDArray[np.float32],
+        rounds: NDArray[np.int64],
+        knots: NDArray[np.int64],
+        weights: NDArray[np.float64],
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
+        """Return what is best so far at the asked rounds.
+
+        Args:
+            rows: (groups, S, features).
+            rounds: (groups,) rounds that are asked for.
+            knots: (K,) the rounds of the curves.
+            weights: (S, clients, splits), see `outputs.weights_of`.
+
+        Returns:
+            (groups * S, clients, splits, metrics) metrics, (groups * S,) best rounds, and whether
+            courses have diverged.
+        """
+        groups, count = rows.shape[:2]
+        asked = np.repeat(rounds, count)
+        place = Between.of(asked, knots)
+        coefficients = self.coefficients(rows)
+        losses = self.at_all_knots(coefficients, VALIDATION)
+        chosen = running_best(losses)
+        each = np.arange(len(asked))
+        first, second = chosen[each, place.before], chosen[each, place.after]
+        outputs = self.at_knots(coefficients, first)
+        best = _best_rounds(outputs, first, knots)
+        moving = np.flatnonzero((place.weight > 0) & (second != first))
+        if len(moving):
+            later = self.at_knots(coefficients[moving], second[moving])
+            rounds_then = _best_rounds(later, second[moving], knots)
+            best[moving] = np.minimum(rounds_then, asked[moving])
+            later -= outputs[moving]
+            later *= place.weight[moving, None]
+            outputs[moving] += later
+        chance = np.maximum.accumulate(self.at_all_knots(coefficients, DIVERGED), axis=1)
+        metrics, _ = to_metrics(outputs[:, :-1], np.tile(weights, (groups, 1, 1)), asked)
+        return metrics, best, chance[each, place.before] >= 0.5
+
+    def _expand(self, targets: Exact) -> Exact:
+        if self._clients is None:
+            return targets
+        middle = on_grid(targets[:, _CLIENTS], CLIENT_BITS, MAX_CLIENT) @ self._clients
+        parts = (targets[:, : _CLIENTS.start], middle, targets[:, _CLIENTS.stop :])
+        return np.concatenate(parts, axis=1)
+
+    def _in_range(self, standardised: Exact, which: int | slice) -> Exact:
+        scales = self.scales
+        standardised *= scales["scale"][which]
+        standardised += scales["mean"][which]
+        low, high = scales["low"][which], scales["high"][which]
+        return np.minimum(np.maximum(standardised, low, out=standardised), high, out=standardised)
+
+
+def _best_rounds(
+    outputs: Exact, chosen: NDArray[np.int64], knots: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return best rounds; at the knot where a loss fell, the best is after the knot before."""
+    found = np.rint(np.exp(outputs[:, BEST_ROUND])).astype(np.int64)
+    earliest = np.concatenate([[0], knots[:-1]])[chosen] + 1
+    return np.asarray(np.clip(found, earliest, knots[chosen]))

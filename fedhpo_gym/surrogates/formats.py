@@ -1,0 +1,128 @@
+"""How a surrogate answers, by the format that its card states; a format never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.surrogates.curves import CurveModel
+from fedhpo_gym.surrogates.inputs import CurveInputs, PointInputs
+from fedhpo_gym.surrogates.model import OutcomeModel
+from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics
+
+FORMAT = 2
+"""The format of surrogates that are fitted now."""
+Answer: TypeAlias = "tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]"
+
+
+class Answers(Protocol):
+    """The model of a surrogate, and how it is asked.
+
+    Attributes:
+        description: what it predicts, in a few words.
+        regressor: what maps rows to numbers.
+        arrays: everything that is stored.
+    """
+
+    description: ClassVar[str]
+    regressor: Any
+
+    @property
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Everything that is stored."""
+
+    def __call__(
+        self,
+        rows: NDArray[np.float32],
+        rounds: NDArray[np.int64],
+        weights: NDArray[np.float64],
+    ) -> Answer:
+        """Return what is best so far at rounds that are asked for.
+
+        Args:
+            rows: (B, S, columns) rows.
+            rounds: (B,) rounds.
+            weights: (S, clients, splits), see `outputs.weights_of`.
+
+        Returns:
+            (B * S, clients, splits, metrics) metrics, (B * S,) best rounds, and whether courses
+            have diverged.
+        """
+
+
+class PointAnswers:
+    """Format 1: every round is predicted by itself, and nothing is said of divergence."""
+
+    description: ClassVar[str] = "every round by itself"
+
+    def __init__(
+        self, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], columns: int
+    ) -> None:
+        """Take a card, its arrays and the columns of a row; raises what reading them can raise."""
+        self._model = OutcomeModel.from_arrays(card["model"]["kind"], arrays)
+        self.regressor, self.arrays = self._model.regressor, self._model.arrays
+        outputs = num_outputs(len(card["num_samples"][0]))
+        if any(scale.shape != (outputs,) for scale in self._model.scales.values()):
+            raise ValueError(f"its scales must be those of {outputs} outputs")
+        found = self._model.predict(np.zeros((1, columns), np.float32)).shape
+        if found != (1, outputs):
+            raise ValueError(f"{found[1:]} outputs, expected {outputs}")
+
+    def __call__(
+        self,
+        rows: NDArray[np.float32],
+        rounds: NDArray[np.int64],
+        weights: NDArray[np.float64],
+    ) -> Answer:
+        """See `Answers`."""
+        outputs = self._model.predict(rows)
+        asked = np.repeat(rounds, rows.shape[1])
+        tiled = np.tile(weights, (len(rows), 1, 1))
+        metrics, best = to_metrics(outputs.reshape(len(asked), -1), tiled, asked)
+        return metrics, best, np.zeros(len(asked), dtype=np.bool_)
+
+
+class CurveAnswers:
+    """Format 2: the best so far of whole curves, see `curves`."""
+
+    description: ClassVar[str] = "whole learning curves: the best so far never rises"
+
+    def __init__(
+        self, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], columns: int
+    ) -> None:
+        """Take a card, its arrays and the columns of a row; raises what reading them can raise."""
+        self._model = CurveModel.from_arrays(card["model"]["kind"], arrays)
+        self.regressor, self.arrays = self._model.regressor, self._model.arrays
+        self._knots = np.array(card["model"]["rounds"], dtype=np.int64)
+        if not len(self._knots) or self._knots[0] < 1 or (np.diff(self._knots) <= 0).any():
+            raise ValueError(f"`rounds` must grow from 1 or more, got {self._knots.tolist()}")
+        clients = len(card["num_samples"][0])
+        outputs = num_outputs(clients) + 1
+        if any(scale.shape != (outputs,) for scale in self._model.scales.values()):
+            raise ValueError(f"its scales must be those of {outputs} outputs")
+        if len(self._model.centre) != len(self._knots):
+            raise ValueError(f"it has {len(self._model.centre)} knots, not {len(self._knots)}")
+        row = np.zeros((1, 1, columns), np.float32)
+        self(row, self._knots[:1], np.ones((1, clients, len(SPLITS))))
+
+    def __call__(
+        self,
+        rows: NDArray[np.float32],
+        rounds: NDArray[np.int64],
+        weights: NDArray[np.float64],
+    ) -> Answer:
+        """See `Answers`."""
+        return self._model.best_so_far(rows, rounds, self._knots, weights)
+
+
+INPUTS: Mapping[int, type[PointInputs] | type[CurveInputs]] = MappingProxyType(
+    {1: PointInputs, 2: CurveInputs}
+)
+ANSWERS: Mapping[int, type[PointAnswers] | type[CurveAnswers]] = MappingProxyType(
+    {1: PointAnswers, 2: CurveAnswers}
+)
