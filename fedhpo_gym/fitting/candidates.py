@@ -13,18 +13,17 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import missing_dependency
 from fedhpo_gym.fitting.data import PreparedRows
+from fedhpo_gym.fitting.gaussian import LIKELY_ROWS, POINTS, fit_process
 from fedhpo_gym.fitting.network import WIDTHS, train_network
 from fedhpo_gym.seeding import stream
+from fedhpo_gym.surrogates.curves import CurveModel, CurveRegressor
 from fedhpo_gym.surrogates.forest import Forest
-from fedhpo_gym.surrogates.kernel import Kernel, matern
-from fedhpo_gym.surrogates.model import OutcomeModel, Regressor
 
 FOREST_TREES = (10, 20)
 FOREST_DEPTHS = (10, 15, 20)
 """What FedHPO-Bench chooses its random forests from (paper, appendix H.2)."""
 FEWEST_STEPS = 700
 """Of a network on few rows, whatever its epochs."""
-KERNEL_POINTS, KERNEL_WIDTHS, KERNEL_RIDGES = 1_000, (1.0, 2.0, 4.0), (0.01, 0.1)
 BOOSTED_TREES, BOOSTED_DEPTH, BOOSTED_RATE, BOOSTED_SHARE = 80, 5, 0.1, 0.7
 
 
@@ -34,29 +33,26 @@ class Candidate:
 
     Attributes:
         name: how the card calls it.
-        kind: kind of its regressors, see `surrogates.model.KINDS`.
+        kind: kind of its regressors, see `surrogates.curves.KINDS`.
         settings: what decides the fit, for the card.
-        fit: returns one regressor per variant, from (n, features) rows, standardised (n, outputs)
-            targets, and whether this is the final fit on many rows.
+        fit: returns one regressor per variant, from rows, and whether this is the final fit on
+            many of them.
     """
 
     name: str
     kind: str
     settings: Mapping[str, Any]
-    fit: Callable[[NDArray[np.float32], NDArray[np.float32], bool], dict[str, Regressor]]
+    fit: Callable[[PreparedRows, bool], dict[str, CurveRegressor]]
 
-    def models(self, rows: PreparedRows, *, final: bool = False) -> dict[str, OutcomeModel]:
+    def models(self, rows: PreparedRows, *, final: bool = False) -> dict[str, CurveModel]:
         """Return the fitted model of every variant."""
-        fitted = self.fit(rows.inputs, rows.targets, final)
         return {
-            variant: OutcomeModel(regressor, rows.scales, rows.compression)
-            for variant, regressor in fitted.items()
+            variant: CurveModel(regressor, rows.scales, rows.centre, rows.basis, rows.clients)
+            for variant, regressor in self.fit(rows, final).items()
         }
 
 
-def _random_forests(
-    rows: NDArray[np.float32], targets: NDArray[np.float32], _final: bool
-) -> dict[str, Regressor]:
+def _random_forests(rows: PreparedRows, _final: bool) -> dict[str, CurveRegressor]:
     """Fit once, read off all variants.
 
     A tree cut at a depth is the tree grown to that depth, and ten of twenty trees are a forest of
@@ -64,7 +60,7 @@ def _random_forests(
     """
     ensemble = _ensemble(
         "RandomForestRegressor", n_estimators=max(FOREST_TREES), max_depth=max(FOREST_DEPTHS)
-    ).fit(rows, targets)
+    ).fit(rows.inputs, rows.coefficients)
     return {
         forest_variant(count, depth): forest_of(ensemble, count, depth)
         for count in FOREST_TREES
@@ -72,72 +68,46 @@ def _random_forests(
     }
 
 
-def _extra_trees(
-    rows: NDArray[np.float32], targets: NDArray[np.float32], _final: bool
-) -> dict[str, Regressor]:
-    ensemble = _ensemble("ExtraTreesRegressor", n_estimators=10, max_depth=20).fit(rows, targets)
+def _extra_trees(rows: PreparedRows, _final: bool) -> dict[str, CurveRegressor]:
+    ensemble = _ensemble("ExtraTreesRegressor", n_estimators=10, max_depth=20).fit(
+        rows.inputs, rows.coefficients
+    )
     return {"": forest_of(ensemble)}
 
 
-def _compact_trees(
-    rows: NDArray[np.float32], targets: NDArray[np.float32], _final: bool
-) -> dict[str, Regressor]:
+def _compact_trees(rows: PreparedRows, _final: bool) -> dict[str, CurveRegressor]:
     ensemble = _ensemble("ExtraTreesRegressor", n_estimators=5, max_leaf_nodes=900)
-    return {"": forest_of(ensemble.fit(rows, targets), dtype=np.float16)}
+    return {"": forest_of(ensemble.fit(rows.inputs, rows.coefficients), dtype=np.float16)}
 
 
-def _boosted_trees(
-    rows: NDArray[np.float32], targets: NDArray[np.float32], _final: bool
-) -> dict[str, Regressor]:
+def _boosted_trees(rows: PreparedRows, _final: bool) -> dict[str, CurveRegressor]:
     """Fit trees one after the other, each on a share of what those before left over.
 
     Stochastic gradient boosting of the squared error (Friedman, 2002), all outputs in one tree. A
     forest is a mean, so its values are the steps times the number of trees.
     """
     rng = stream(0, "boosted_trees")
-    left = targets.astype(np.float64)
+    left = rows.coefficients.astype(np.float64)
     trees = []
     for _ in range(BOOSTED_TREES):
-        chosen = rng.permutation(len(rows))[: max(int(BOOSTED_SHARE * len(rows)), 1)]
+        chosen = rng.permutation(len(left))[: max(int(BOOSTED_SHARE * len(left)), 1)]
         tree = _fitter("tree", "DecisionTreeRegressor", max_depth=BOOSTED_DEPTH)
-        tree.fit(rows[chosen], left[chosen])
-        left -= BOOSTED_RATE * tree.predict(rows).reshape(left.shape)
+        tree.fit(rows.inputs[chosen], left[chosen])
+        left -= BOOSTED_RATE * tree.predict(rows.inputs).reshape(left.shape)
         nodes = _nodes(tree.tree_, None)
         trees.append({**nodes, "value": nodes["value"] * (BOOSTED_RATE * BOOSTED_TREES)})
     return {"": Forest.from_nodes(trees, np.float16)}
 
 
-def _kernel_ridge(
-    rows: NDArray[np.float32], targets: NDArray[np.float32], _final: bool
-) -> dict[str, Regressor]:
-    """Fit one machine per width and ridge; columns are stretched by what they matter to a forest.
-
-    Kernel ridge regression on at most `KERNEL_POINTS` rows; the mean of a Gaussian process.
-    """
-    forest = _ensemble("ExtraTreesRegressor", n_estimators=10, max_depth=10).fit(rows, targets)
-    matters = np.sqrt(forest.feature_importances_)
-    matters = np.maximum(matters / max(matters.max(), 1e-12), 0.05)
-    rng = stream(0, "kernel_ridge")
-    chosen = np.sort(rng.permutation(len(rows))[:KERNEL_POINTS])
-    fitted: dict[str, Regressor] = {}
-    for width in KERNEL_WIDTHS:
-        stretch = (matters / width).astype(np.float32)
-        points = rows[chosen] * stretch
-        gram = matern(points.astype(np.float64), points.astype(np.float64))
-        for ridge in KERNEL_RIDGES:
-            weights = np.linalg.solve(gram + ridge * np.eye(len(points)), targets[chosen])
-            arrays = {"stretch": stretch, "points": points, "weights": weights.astype(np.float32)}
-            fitted[f"width={width}, ridge={ridge}"] = Kernel(arrays)
-    return fitted
+def _gaussian_process(rows: PreparedRows, _final: bool) -> dict[str, CurveRegressor]:
+    return {"": fit_process(rows)}
 
 
-def _network(
-    rows: NDArray[np.float32], targets: NDArray[np.float32], final: bool
-) -> dict[str, Regressor]:
-    batch, epochs = (512, 12) if final else (256, 25)
-    batch = min(batch, len(rows))
-    steps = max(epochs * (len(rows) // batch), FEWEST_STEPS)
-    return {"": train_network(rows, targets, steps=steps, batch=batch)}
+def _network(rows: PreparedRows, final: bool) -> dict[str, CurveRegressor]:
+    batch, epochs = (512, 60) if final else (256, 40)
+    batch = min(batch, len(rows.inputs))
+    steps = max(epochs * (len(rows.inputs) // batch), FEWEST_STEPS)
+    return {"": train_network(rows, steps=steps, batch=batch)}
 
 
 CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
@@ -170,24 +140,22 @@ CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
                 _boosted_trees,
             ),
             Candidate(
-                "kernel_ridge",
-                "kernel",
+                "gaussian_process",
+                "exact_kernel",
                 {
                     "kernel": "Matern 3/2",
-                    "points": f"at most {KERNEL_POINTS}",
-                    "width": list(KERNEL_WIDTHS),
-                    "ridge": list(KERNEL_RIDGES),
-                    "stretch": "root of the importance to 10 extra trees",
+                    "points": f"at most {POINTS}",
+                    "stretch": f"of high marginal likelihood on at most {LIKELY_ROWS} rows",
                 },
-                _kernel_ridge,
+                _gaussian_process,
             ),
             Candidate(
                 "network",
-                "network",
+                "heads",
                 {
                     "widths": list(WIDTHS),
                     "optimizer": "Adam, cosine schedule, Huber loss",
-                    "epochs": "25 of batch 256 to compare, 12 of batch 512 in the end, at least "
+                    "epochs": "40 of batch 256 to compare, 60 of batch 512 in the end, at least "
                     f"{FEWEST_STEPS} steps",
                     "stored": "float16",
                 },

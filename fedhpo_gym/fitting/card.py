@@ -10,17 +10,22 @@ from typing import Any
 from fedhpo_gym.fitting.data import FittingRows
 from fedhpo_gym.fitting.sources import FittingSource
 from fedhpo_gym.fitting.validate import FOLDS, compression_summary, outcome_spread
+from fedhpo_gym.identity import Identity
 
 MAX_BYTES = 600_000
 """Largest model that is stored: surrogates travel inside the package."""
-SELECTION_ROWS = 8_000
-FINAL_ROWS = 250_000
+SELECTION_ROWS = 2_000
+FINAL_ROWS = 12_000
+"""Most courses that candidates are compared on, and that the chosen one is fitted on."""
 
 COPIED = ("data_fingerprint", "data_licence", "data_citation", "problem_citation", "licence")
 
 
 def surrogate_card(
-    source: FittingSource, rows: FittingRows, candidates: Mapping[str, Mapping[str, Any]]
+    source: FittingSource,
+    rows: FittingRows,
+    candidates: Mapping[str, Mapping[str, Any]],
+    identity: Identity | None = None,
 ) -> dict[str, Any]:
     """Return the card of a surrogate, but for the chosen model and its errors.
 
@@ -28,20 +33,21 @@ def surrogate_card(
         source: what it was fitted on.
         rows: the rows of the final fit.
         candidates: what became of each candidate in the comparison.
+        identity: what the surrogate belongs to; by default, to what its source belongs to.
     """
-    stored = source.stored
+    stored, identity = source.stored, identity or source.stored.identity
     selected = min(SELECTION_ROWS, len(rows))
-    compression = compression_summary(rows)
     note = {"note": "fitted on a random subsample: errors are larger than those of all rows"}
     return {
-        **stored.identity.to_card(),
+        **identity.to_card(),
         "fitted_on": source.kind,
         f"{source.kind}_sha256": stored.sha256,
         "num_configurations": source.num_configurations,
         "model": {
             "inputs": list(source.inputs.names),
-            "outputs": "see fedhpo_gym.surrogates.outputs",
-            **({"compression": compression} if compression else {}),
+            "outputs": "see fedhpo_gym.surrogates.curves",
+            "rounds": list(stored.rounds),
+            "compression": compression_summary(rows),
         },
         "space": source.inputs.space.to_dict(),
         "fidelity_space": source.fidelity_space.to_dict(),
@@ -58,7 +64,7 @@ def surrogate_card(
         },
         **{key: stored.card[key] for key in COPIED if key in stored.card},
         "missing": stored.card.get("missing", ""),
-        "fit_command": f"fedhpo-gym surrogate {stored.identity.arguments}",
+        "fit_command": f"fedhpo-gym surrogate {identity.arguments}",
         "source_command": stored.card["build_command"],
         "created": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "software": {name: version(name) for name in ("numpy", "scikit-learn")},

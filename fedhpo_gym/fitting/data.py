@@ -1,4 +1,4 @@
-"""The rows a surrogate is fitted on, and how their outputs are scaled and compressed."""
+"""The courses a surrogate is fitted on, and the few numbers that stand for their curves."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import SPLITS
-from fedhpo_gym.surrogates.model import Compression
-from fedhpo_gym.surrogates.outputs import client_outputs
 
 LOSS_WEIGHT = 4.0
 """How much more than another output a log loss of the federation counts: it is the objective."""
@@ -21,20 +19,26 @@ COMPRESSED_CLIENTS = 50
 MAX_COMPONENTS = 16
 COMPONENT_BYTES = 180_000
 COMPONENT_ROWS = 1_500
+MAX_DIRECTIONS = 64
+"""In which curves may differ: so many numbers stand for a curve."""
 
 Array = NDArray[np.float32]
+CLIENTS = slice(len(SPLITS), -2)
+"""Where a row of outputs holds those of clients; best round and divergence come last."""
 
 
 @dataclass(frozen=True)
 class FittingRows:
-    """Evaluations of one seed each.
+    """Courses of one seed each, at K stored rounds.
 
     Attributes:
-        inputs: (n, columns), see `InputEncoding`.
-        outputs: (n, outputs), see `surrogates.outputs`.
+        inputs: (n, 1, columns), see `CurveInputs`.
+        outputs: (n, K, outputs), see `surrogates.outputs`; the last says whether the course has
+            diverged.
         seed: (n,) which seed.
         seed_weights: (seeds, clients, splits) of the clients in the mean.
         configuration: (n,) which configurations are held out together.
+        ranking: (n,) which courses are ranked together at full fidelity; -1 for none.
     """
 
     inputs: Array
@@ -42,19 +46,21 @@ class FittingRows:
     seed: NDArray[np.int64]
     seed_weights: NDArray[np.float64]
     configuration: NDArray[np.int64]
+    ranking: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Return the number of rows."""
+        """Return the number of courses."""
         return len(self.inputs)
 
     def __getitem__(self, index: NDArray[np.int64]) -> FittingRows:
-        """Return some of the rows."""
+        """Return some of the courses."""
         return replace(
             self,
             inputs=self.inputs[index],
             outputs=self.outputs[index],
             seed=self.seed[index],
             configuration=self.configuration[index],
+            ranking=self.ranking[index],
         )
 
     @property
@@ -74,38 +80,65 @@ class PreparedRows:
 
     Attributes:
         inputs: (n, columns).
-        targets: (n, targets) standardised outputs; those of many clients are compressed.
-        scales: see `surrogates.model.OutcomeModel`.
-        compression: how to get outputs from targets; None where each target is an output.
+        curves: (n, K * targets) standardised outputs; those of many clients are compressed.
+        coefficients: (n, coefficients) what stands for them.
+        seeds: how many seeds there are.
+        scales: see `surrogates.curves.CurveModel`.
+        centre: likewise.
+        basis: likewise.
+        clients: likewise.
     """
 
     inputs: Array
-    targets: Array
+    curves: Array
+    coefficients: Array
+    seeds: int
     scales: dict[str, Array]
-    compression: Compression | None
+    centre: Array
+    basis: Array
+    clients: Array | None
 
 
 def prepare(rows: FittingRows) -> PreparedRows:
     """Return rows for a fit; what scales and compresses them is learned from them alone."""
-    scales = scales_of(rows.outputs, rows.num_clients)
-    many = rows.num_clients > COMPRESSED_CLIENTS
-    if many:  # they are stored in half precision: what is fitted must agree with it
-        scales = {
-            name: value.astype(np.float16).astype(np.float32) for name, value in scales.items()
-        }
-    targets = (rows.outputs - scales["mean"]) / scales["scale"]
-    compression = None
-    if many:
-        compression = principal_components(targets)
-        targets = compression.compress(targets)
-    return PreparedRows(rows.inputs, targets, scales, compression)
+    n, knots, outputs = rows.outputs.shape
+    flat = rows.outputs.reshape(-1, outputs)
+    scales = scales_of(flat, rows.num_clients)
+    clients = None
+    if rows.num_clients > COMPRESSED_CLIENTS:
+        # They are stored in half precision: what is fitted must agree with it.
+        scales = {name: halved(value) for name, value in scales.items()}
+    targets = (flat - scales["mean"]) / scales["scale"]
+    if rows.num_clients > COMPRESSED_CLIENTS:
+        count = max(1, min(MAX_COMPONENTS, COMPONENT_BYTES // (2 * 9 * rows.num_clients)))
+        clients = principal_directions(targets[:, CLIENTS], count)
+        middle = targets[:, CLIENTS] @ clients.T
+        targets = np.concatenate([targets[:, : CLIENTS.start], middle, targets[:, -2:]], axis=1)
+    curves = targets.reshape(n, -1).astype(np.float32)
+    centre = curves.mean(axis=0, dtype=np.float64).astype(np.float32)
+    basis = principal_directions(curves - centre, MAX_DIRECTIONS)
+    return PreparedRows(
+        rows.inputs[:, 0],
+        curves - centre,
+        ((curves - centre) @ basis.T).astype(np.float32),
+        len(rows.seed_weights),
+        scales,
+        centre.reshape(knots, -1),
+        basis.reshape(len(basis), knots, -1),
+        clients,
+    )
+
+
+def halved(values: Array) -> Array:
+    """Return values as half precision gives them back."""
+    return values.astype(np.float16).astype(np.float32)
 
 
 def scales_of(outputs: Array, num_clients: int) -> dict[str, Array]:
-    """Return mean, scale and range of outputs; see `surrogates.model.OutcomeModel`."""
+    """Return mean, scale and range of (n, outputs); see `surrogates.curves.CurveModel`."""
     scale = outputs.std(axis=0, dtype=np.float64) + 1e-6
     scale[: len(SPLITS)] /= LOSS_WEIGHT
-    scale[client_outputs()] *= math.sqrt(max(num_clients / CLIENTS_AT_FULL_WEIGHT, 1.0))
+    scale[CLIENTS] *= math.sqrt(max(num_clients / CLIENTS_AT_FULL_WEIGHT, 1.0))
     return {
         "mean": outputs.mean(axis=0, dtype=np.float64).astype(np.float32),
         "scale": scale.astype(np.float32),
@@ -114,19 +147,18 @@ def scales_of(outputs: Array, num_clients: int) -> dict[str, Array]:
     }
 
 
-def principal_components(targets: Array) -> Compression:
-    """Return the directions in which the targets of clients differ most.
+def principal_directions(rows: Array, most: int) -> Array:
+    """Return (directions, columns) in which (n, columns) rows differ most, in half precision.
 
     Computed from at most `COMPONENT_ROWS` evenly chosen rows, through the smaller of the two
     matrices of inner products.
     """
-    chosen = np.linspace(0, len(targets) - 1, min(len(targets), COMPONENT_ROWS)).astype(np.int64)
-    clients = targets[chosen][:, client_outputs()].astype(np.float64)
-    count = min(MAX_COMPONENTS, COMPONENT_BYTES // (2 * clients.shape[1]), *clients.shape)
-    count = max(count, 1)
-    if clients.shape[0] < clients.shape[1]:
-        directions = np.linalg.eigh(clients @ clients.T)[1][:, ::-1][:, :count].T @ clients
+    chosen = np.linspace(0, len(rows) - 1, min(len(rows), COMPONENT_ROWS)).astype(np.int64)
+    few = rows[chosen].astype(np.float64)
+    count = max(1, min(most, *few.shape))
+    if few.shape[0] < few.shape[1]:
+        directions = np.linalg.eigh(few @ few.T)[1][:, ::-1][:, :count].T @ few
     else:
-        directions = np.linalg.eigh(clients.T @ clients)[1][:, ::-1][:, :count].T
+        directions = np.linalg.eigh(few.T @ few)[1][:, ::-1][:, :count].T
     norms = np.linalg.norm(directions, axis=1, keepdims=True)
-    return Compression((directions / np.maximum(norms, 1e-12)).astype(np.float16))
+    return halved((directions / np.maximum(norms, 1e-9)).astype(np.float32))

@@ -14,18 +14,23 @@ from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.fitting.candidates import CANDIDATES, Candidate
 from fedhpo_gym.fitting.card import FINAL_ROWS, MAX_BYTES, SELECTION_ROWS, surrogate_card
 from fedhpo_gym.fitting.data import FittingRows, prepare
-from fedhpo_gym.fitting.sources import FittingSource, open_source
+from fedhpo_gym.fitting.sources import MEASURES, FittingSource, open_source
 from fedhpo_gym.fitting.validate import (
     FOLDS,
-    Errors,
-    absolute_errors,
+    Claims,
+    claims,
     cross_validate,
+    divergence_summary,
     folds_of,
     summary,
+    tau_at_full_fidelity,
+    truths,
+    verdict,
+    yardstick,
 )
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.seeding import stream
-from fedhpo_gym.surrogates.model import OutcomeModel
+from fedhpo_gym.surrogates.curves import CurveModel
 from fedhpo_gym.surrogates.surrogate import write_surrogate
 from fedhpo_gym.tables import writable_table_folder
 
@@ -36,37 +41,50 @@ class _Fitted:
 
     Attributes:
         candidate: the candidate.
-        variant: its variant with the lowest error of the accuracy.
+        variant: its variant with the lowest error of the loss.
         errors: absolute errors of that variant, per way of cutting folds, and per part.
-        variants: mean absolute error of the accuracy of every variant.
+        tau: Kendall's tau of that variant, on configurations held out.
+        variants: mean absolute error of the loss of every variant.
         stored_bytes: size of a model fitted on the rows of the comparison.
     """
 
     candidate: Candidate
     variant: str
-    errors: Mapping[str, Mapping[str, Errors]]
+    errors: Mapping[str, Mapping[str, Any]]
+    tau: float
     variants: Mapping[str, float]
     stored_bytes: int
 
     @property
     def score(self) -> float:
         """Held-out mean absolute error of the log validation loss."""
-        return float(self.errors["by_configuration"]["test"][:, 1].mean())
+        return float(self.errors["by_configuration"]["test"][..., LOSS].mean())
+
+
+LOSS = MEASURES.index("log_val_loss")
 
 
 def fit_surrogate(
-    wanted: str | Identity, folder: Path | None = None, candidate: str | None = None
+    wanted: str | Identity,
+    folder: Path | None = None,
+    candidate: str | None = None,
+    *,
+    keep: bool = False,
+    identity: Identity | None = None,
 ) -> Path:
     """Fit and write the surrogate of a table, or of a sample where there is no table.
 
     All candidates are compared by cross-validation. Of those small enough to be stored, the one
     with the lowest mean absolute error of the log validation loss on held-out configurations is
-    fitted again, on all rows or many more, and written.
+    fitted again, on all courses or many more, and written if it is accepted: see
+    `validate.verdict`.
 
     Args:
         wanted: what the table or the sample belongs to, or the stem of their files.
         folder: where the surrogate goes; the folder of the user's tables when None.
         candidate: name of the candidate to write whatever its error.
+        keep: write it even if it is not accepted; its card says so.
+        identity: what the surrogate belongs to; by default, to what it is fitted on.
 
     Returns:
         Path of the surrogate's card.
@@ -74,7 +92,7 @@ def fit_surrogate(
     Raises:
         UnknownNameError: there is no such candidate.
         InvalidArgumentError: there are too few configurations to hold some out, no candidate is
-            small enough, or nothing can be written into the folder.
+            small enough, the surrogate is not accepted, or nothing can be written into the folder.
         MissingDataError: there is neither a table nor a sample of this name.
         MissingDependencyError: scikit-learn is not installed.
     """
@@ -89,24 +107,36 @@ def fit_surrogate(
         )
     target = writable_table_folder(folder)
     rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))
-    fits = len(source.foldings) * FOLDS * len(CANDIDATES) + 2
+    fits = len(source.foldings) * FOLDS * len(CANDIDATES) + FOLDS + 1
     with tqdm(total=fits, desc=name, unit="fit") as bar:
         compared = _compare(source, rows, bar)
         chosen = _choose(compared, candidate)
         bar.set_postfix_str(f"fitting {chosen.candidate.name}")
-        held_out = _held_out(chosen, rows)
-        bar.update()
         model = chosen.candidate.models(prepare(rows), final=True)[chosen.variant]
         bar.update()
-    card = surrogate_card(source, rows, {name: _result(f, source) for name, f in compared.items()})
+        errors = _stored_errors(source, rows, model, _held_out(chosen, rows, bar))
+    card = surrogate_card(
+        source, rows, {name: _result(f, source) for name, f in compared.items()}, identity
+    )
     card["model"] |= {
         "kind": chosen.candidate.kind,
         "candidate": chosen.candidate.name,
         "variant": chosen.variant,
         "settings": dict(chosen.candidate.settings),
     }
-    card["errors_of_the_stored_model"] = _stored_errors(source, rows, model, held_out)
+    card["errors_of_the_stored_model"] = errors
+    if not (errors["verdict"]["passed"] or keep):
+        raise InvalidArgumentError(_refusal(name, errors["verdict"]))
     return write_surrogate(target, card, model)
+
+
+def _refusal(name: str, found: Mapping[str, Any]) -> str:
+    return (
+        f"`keep` (`--keep`) must be given to write the surrogate of {name!r}, which is not "
+        f"accepted: its error of the loss is {found['share_of_yardstick']} of that of a constant "
+        f"that knows the round, and Kendall's tau is {found['kendall_tau']}. The rule is: "
+        f"{found['rule']}. Build a larger sample, then fit again"
+    )
 
 
 def _compare(source: FittingSource, rows: FittingRows, bar: Any) -> dict[str, _Fitted]:
@@ -120,19 +150,25 @@ def _compare(source: FittingSource, rows: FittingRows, bar: Any) -> dict[str, _F
         bar.set_postfix_str(name)
         bar.update()
 
-    errors = {way: cross_validate(CANDIDATES, sample, fold, show) for way, fold in folds.items()}
+    found = {way: cross_validate(CANDIDATES, sample, fold, show) for way, fold in folds.items()}
     prepared = prepare(sample)
+    truth = truths(sample).values
     compared = {}
     for name, candidate in CANDIDATES.items():
-        # The paper's rule among variants: mean absolute error of the accuracy (folds by row, of a
-        # table).
-        theirs = errors[source.foldings[-1]][name]
-        accuracy = {variant: float(e["test"][:, 0].mean()) for variant, e in theirs.items()}
-        best = min(accuracy, key=lambda variant: accuracy[variant])
+        theirs = found["by_configuration"][name]
+        losses = {
+            variant: float(np.abs(parts["test"].values - truth)[..., LOSS].mean())
+            for variant, parts in theirs.items()
+        }
+        best = min(losses, key=lambda variant: losses[variant])
         arrays = candidate.models(prepared)[best].arrays.values()
-        chosen = {way: errors[way][name][best] for way in source.foldings}
+        errors = {
+            way: {part: np.abs(c.values - truth) for part, c in found[way][name][best].items()}
+            for way in source.foldings
+        }
+        tau = tau_at_full_fidelity(sample, theirs[best]["test"])
         size_bytes = sum(array.nbytes for array in arrays)
-        compared[name] = _Fitted(candidate, best, chosen, accuracy, size_bytes)
+        compared[name] = _Fitted(candidate, best, errors, tau, losses, size_bytes)
     return compared
 
 
@@ -145,23 +181,30 @@ def _choose(compared: Mapping[str, _Fitted], wanted: str | None) -> _Fitted:
     return min(small, key=lambda fitted: fitted.score)
 
 
-def _held_out(chosen: _Fitted, rows: FittingRows) -> Errors:
-    """Return errors of the final recipe on a tenth of the configurations it did not see."""
+def _held_out(chosen: _Fitted, rows: FittingRows, bar: Any) -> tuple[Claims, Any]:
+    """Return what the final recipe claims of configurations it did not see, and the yardstick."""
     fold = folds_of(rows.configuration, stream(0, "surrogate_held_out"))
-    seen = prepare(rows[np.flatnonzero(fold > 0)])
-    model = chosen.candidate.models(seen, final=True)[chosen.variant]
-    return absolute_errors(model, rows[np.flatnonzero(fold == 0)])
+    name = chosen.candidate.name
+    found = cross_validate({name: chosen.candidate}, rows, fold, lambda _: bar.update(), final=True)
+    return found[name][chosen.variant]["test"], yardstick(rows, fold)
 
 
 def _stored_errors(
-    source: FittingSource, rows: FittingRows, model: OutcomeModel, held_out: Errors
+    source: FittingSource, rows: FittingRows, model: CurveModel, held_out: tuple[Claims, Any]
 ) -> dict[str, Any]:
-    spread = source.seed_spread
+    spread, truth = source.seed_spread, truths(rows).values
+    claimed, constant = held_out
+    errors = summary(np.abs(claimed.values - truth), spread)
+    known = {m: v["mae"] for m, v in summary(constant, {}).items()}
     return {
         "rows": len(rows),
-        "train": summary(absolute_errors(model, rows), spread),
-        "held_out": summary(held_out, spread),
-        "held_out_note": "the same recipe fitted without a tenth of the configurations, on these",
+        "train": summary(np.abs(claims(model, rows).values - truth), spread),
+        "held_out": errors,
+        "held_out_note": "the same recipe fitted without a tenth of the configurations, ten times",
+        "yardstick": known,
+        "yardstick_note": "error of the mean at every round over the courses of the other folds",
+        "diverged": divergence_summary(rows, claimed),
+        "verdict": verdict(errors, known, tau_at_full_fidelity(rows, claimed)),
     }
 
 
@@ -170,9 +213,10 @@ def _result(fitted: _Fitted, source: FittingSource) -> dict[str, Any]:
     return {
         "settings": dict(fitted.candidate.settings),
         "variant": fitted.variant,
-        f"val_accuracy_mae_{source.foldings[-1]}_of_variants": {
+        "log_val_loss_mae_by_configuration_of_variants": {
             variant: float(f"{mae:.4g}") for variant, mae in fitted.variants.items() if variant
         },
+        "kendall_tau": float(f"{fitted.tau:.4g}"),
         "bytes_before_compression": fitted.stored_bytes,
         "small_enough": fitted.stored_bytes <= MAX_BYTES,
         **{

@@ -9,12 +9,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.fitting.data import PreparedRows
 from fedhpo_gym.seeding import stream
-from fedhpo_gym.surrogates.network import Network
+from fedhpo_gym.surrogates.heads import Heads
 
 Array = NDArray[np.float32]
 
-WIDTHS = (192, 192)
+WIDTHS = (128, 128)
 LEARNING_RATE = 4e-3
 MOMENTS = (0.9, 0.99)
 CLIP = 1.0
@@ -23,66 +24,93 @@ WARM_UP = 50
 
 
 def train_network(
-    rows: Array,
-    targets: Array,
+    rows: PreparedRows,
     *,
     steps: int,
     batch: int,
     widths: tuple[int, ...] = WIDTHS,
     progress: Callable[[int], object] | None = None,
-) -> Network:
-    """Return a network fitted to standardised targets; weights are stored in half precision.
+) -> Heads:
+    """Return a network whose curves fit those of rows; weights are stored in half precision.
+
+    The error is that of the curves, and not of the coefficients that the network returns: few
+    outliers of a curve are one large coefficient. Heads of seeds are what they share plus what is
+    their own, so that what one seed shows is learned for all.
 
     Args:
-        rows: (n, features).
-        targets: (n, outputs).
+        rows: what to fit.
         steps: optimiser steps; the learning rate falls to zero over them along a cosine.
         batch: rows per step.
         widths: sizes of the hidden layers.
         progress: told the number of steps just done.
     """
     rng = stream(0, "surrogate_network")
-    parameters = _initial((rows.shape[1], *widths, targets.shape[1]), rng)
+    basis = rows.basis.reshape(len(rows.basis), -1)
+    unit = np.float32(math.sqrt(rows.basis.shape[1]))  # coefficients grow with the knots
+    plain, seed = rows.inputs[:, : -rows.seeds], rows.inputs[:, -rows.seeds :]
+    parameters = _initial((plain.shape[1], *widths), rows.seeds, len(basis), rng)
     moments = [(np.zeros_like(p), np.zeros_like(p)) for p in parameters]
-    order = np.arange(len(rows))
-    position = len(rows)
+    order = np.arange(len(plain))
+    position = len(plain)
     for step in range(1, steps + 1):
-        if position + batch > len(rows):
+        if position + batch > len(plain):
             rng.shuffle(order)
             position = 0
         chosen = order[position : position + batch]
         position += batch
-        gradients = _gradients(parameters, rows[chosen], targets[chosen])
+        gradients = _gradients(
+            parameters, plain[chosen], seed[chosen], rows.curves[chosen], basis * unit
+        )
         rate = LEARNING_RATE * min(1.0, step / WARM_UP)
         rate *= 0.5 * (1.0 + math.cos(math.pi * step / steps))
         _adam(parameters, gradients, moments, rate, step)
         if progress is not None:
             progress(1)
-    names = [f"{part}_{i}" for i in range(len(widths) + 1) for part in ("weight", "bias")]
-    stored = (p.astype(np.float16) for p in parameters)
-    return Network(dict(zip(names, stored, strict=True)))
+    *layers, shared, own, bias = parameters
+    names = [f"{part}_{i}" for i in range(len(widths)) for part in ("weight", "bias")]
+    stored = dict(zip(names, layers, strict=True))
+    stored |= {"heads": (shared + own) * unit, "head_bias": bias * unit}
+    return Heads({name: value.astype(np.float16) for name, value in stored.items()})
 
 
-def _initial(sizes: tuple[int, ...], rng: np.random.Generator) -> list[Array]:
+def _initial(
+    sizes: tuple[int, ...], seeds: int, outputs: int, rng: np.random.Generator
+) -> list[Array]:
     parameters: list[Array] = []
-    for inputs, outputs in pairwise(sizes):
-        weight = rng.standard_normal((inputs, outputs), dtype=np.float32)
-        parameters += [weight * np.float32(math.sqrt(2 / inputs)), np.zeros(outputs, np.float32)]
-    parameters[-2] *= np.float32(0.1)  # start near the mean of the targets
+    for inputs, width in pairwise(sizes):
+        weight = rng.standard_normal((inputs, width), dtype=np.float32)
+        parameters += [weight * np.float32(math.sqrt(2 / inputs)), np.zeros(width, np.float32)]
+    head = rng.standard_normal((1, sizes[-1], outputs), dtype=np.float32)
+    parameters.append(head * np.float32(0.1 * math.sqrt(2 / sizes[-1])))  # start near the mean
+    parameters.append(np.zeros((seeds, sizes[-1], outputs), np.float32))
+    parameters.append(np.zeros((seeds, outputs), np.float32))
     return parameters
 
 
-def _gradients(parameters: list[Array], rows: Array, targets: Array) -> list[Array]:
+def _gradients(
+    parameters: list[Array], rows: Array, seed: Array, curves: Array, basis: Array
+) -> list[Array]:
+    *layers, shared, own, bias = parameters
     hidden = [rows]
-    for weight, bias in zip(parameters[:-2:2], parameters[1:-2:2], strict=True):
-        hidden.append(np.maximum(hidden[-1] @ weight + bias, 0.0))
-    residual = hidden[-1] @ parameters[-2] + parameters[-1] - targets
-    delta = np.clip(residual, -CLIP, CLIP) / np.float32(len(rows))
-    gradients: list[Array] = []
-    for layer in range(len(hidden) - 1, -1, -1):
+    for weight, offset in zip(layers[::2], layers[1::2], strict=True):
+        hidden.append(np.maximum(hidden[-1] @ weight + offset, 0.0))
+    heads = shared + own
+    found = seed @ bias
+    where = [np.flatnonzero(column) for column in seed.T]
+    for head, mine in zip(heads, where, strict=True):
+        found[mine] += hidden[-1][mine] @ head
+    clipped = np.clip(found @ basis - curves, -CLIP, CLIP)
+    slope = (clipped @ basis.T) / np.asarray(len(rows), rows.dtype)
+    of_heads = np.stack([hidden[-1][mine].T @ slope[mine] for mine in where])
+    gradients: list[Array] = [of_heads.sum(axis=0, keepdims=True), of_heads, seed.T @ slope]
+    delta = np.empty_like(hidden[-1])
+    for head, mine in zip(heads, where, strict=True):
+        delta[mine] = slope[mine] @ head.T
+    delta *= hidden[-1] > 0
+    for layer in range(len(hidden) - 2, -1, -1):
         gradients = [hidden[layer].T @ delta, delta.sum(axis=0), *gradients]
         if layer:
-            delta = (delta @ parameters[2 * layer].T) * (hidden[layer] > 0)
+            delta = (delta @ layers[2 * layer].T) * (hidden[layer] > 0)
     return gradients
 
 

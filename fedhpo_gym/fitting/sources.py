@@ -15,7 +15,7 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fitting.data import FittingRows
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.surrogates.inputs import InputEncoding
+from fedhpo_gym.surrogates.inputs import CurveInputs
 from fedhpo_gym.surrogates.outputs import to_outputs, weights_of
 from fedhpo_gym.tables import Sample, Table, list_samples, list_tables, open_sample, open_table
 from fedhpo_gym.tables.locate import named
@@ -45,7 +45,7 @@ class FittingSource(Protocol):
         """The rounds and rates that a surrogate fitted on it may be asked for."""
 
     @property
-    def inputs(self) -> InputEncoding:
+    def inputs(self) -> CurveInputs:
         """The encoding of its rows."""
 
     @property
@@ -57,9 +57,9 @@ class FittingSource(Protocol):
         """How many groups of rows can be held out."""
 
     def rows(self, limit: int, rng: np.random.Generator) -> FittingRows:
-        """Return all rows, or as many as `limit` drawn without replacement.
+        """Return all courses, or as many as `limit` drawn without replacement.
 
-        A row is one configuration, round, client sample rate and seed.
+        A course is one configuration, client sample rate and seed.
         """
 
     @property
@@ -99,20 +99,41 @@ def intervals(space: SearchSpace) -> SearchSpace:
     return SearchSpace(tuple(continuous))
 
 
-def _inputs(stored: Table | Sample) -> InputEncoding:
+def _inputs(stored: Table | Sample) -> CurveInputs:
     clients = stored.num_samples.shape[1]
-    return InputEncoding(intervals(stored.space), max(stored.rounds), clients, stored.seeds)
+    space, fidelities = intervals(stored.space), intervals(stored.fidelity_space)
+    return CurveInputs(space, fidelities, clients, stored.seeds)
 
 
-def _metrics(stored: Table | Sample, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return (n, clients, splits, metrics) of rows numbered over all axes but the clients."""
-    clients = stored.num_samples.shape[1]
-    metrics = np.empty((len(chosen), clients, len(SPLITS), len(METRICS)), dtype=np.float32)
+def _outputs(
+    stored: Table | Sample, courses: NDArray[np.int64], axis: int, weights: NDArray[np.float64]
+) -> NDArray[np.float32]:
+    """Return (n, K, outputs) of some courses.
+
+    Args:
+        stored: a table or a sample.
+        courses: (n,) positions over all axes but those of rounds and clients.
+        axis: where the axis of the rounds is.
+        weights: (n, clients, splits), see `weights_of`.
+    """
+    clients, knots = stored.num_samples.shape[1], len(stored.rounds)
+
+    def each(values: NDArray[Any], *last: int) -> NDArray[Any]:
+        """Return (n, K, ...) of an array with an axis of rounds."""
+        first = np.moveaxis(values, axis, 0).reshape(knots, -1, *last)
+        return first[:, courses].swapaxes(0, 1)
+
+    metrics = np.empty((len(courses), knots, clients, len(SPLITS), len(METRICS)), np.float32)
     for s, split in enumerate(SPLITS):
         for m, metric in enumerate(METRICS):
-            values = stored.values("best", split, metric)
-            metrics[:, :, s, m] = values.reshape(-1, clients)[chosen]
-    return metrics
+            metrics[..., s, m] = each(stored.values("best", split, metric), clients)
+    best_round = each(stored.codes("best_round")).reshape(-1)
+    repeated = np.repeat(weights, knots, axis=0)
+    outputs = to_outputs(metrics.reshape(-1, *metrics.shape[2:]), best_round, repeated)
+    at = stored.codes("diverged_at").reshape(-1)[courses][:, None]
+    diverged = ((at > 0) & (at <= np.array(stored.rounds))).astype(np.float32)
+    curves = outputs.reshape(len(courses), knots, -1)
+    return np.concatenate([curves, diverged[..., None]], axis=2)
 
 
 def _draw(total: int, limit: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -130,31 +151,28 @@ class FittingTable:
     def __init__(self, table: Table) -> None:
         self.stored = table
         self.inputs = _inputs(table)
-        self.fidelity_space = intervals(table.fidelity_space)
+        self.fidelity_space = self.inputs.fidelity_space
         self.num_configurations = self.num_held_out = table.space.grid_size
 
     def rows(self, limit: int, rng: np.random.Generator) -> FittingRows:
         """See `FittingSource.rows`."""
         table = self.stored
         grid = table.space.grid_shape
-        shape = (len(table.rounds), *grid, len(table.rates), len(table.seeds))
+        shape = (*grid, len(table.rates), len(table.seeds))
         chosen = _draw(int(np.prod(shape)), limit, rng)
         at = np.unravel_index(chosen, shape)
         pairs = zip(self.inputs.space.dimensions, table.space.dimensions, strict=True)
         scales = [np.array([d.encode(value) for value in points.grid]) for d, points in pairs]
+        coordinates = [scale[i] for scale, i in zip(scales, at[:-2], strict=True)]
+        rates, seed = np.array(table.rates)[at[-2]], at[-1].astype(np.int64)
         seed_weights = weights_of(table.num_samples)
-        best_round = table.codes("best_round").ravel()[chosen]
         return FittingRows(
-            inputs=self.inputs.many(
-                np.column_stack([scale[i] for scale, i in zip(scales, at[1:-2], strict=True)]),
-                np.array(table.rounds)[at[0]],
-                np.array(table.rates)[at[-2]],
-                at[-1],
-            ),
-            outputs=to_outputs(_metrics(table, chosen), best_round, seed_weights[at[-1]]),
-            seed=at[-1],
+            inputs=self.inputs.rows_of_one_seed(np.column_stack(coordinates), rates, seed),
+            outputs=_outputs(table, chosen, 0, seed_weights[seed]),
+            seed=seed,
             seed_weights=seed_weights,
-            configuration=np.ravel_multi_index(at[1:-2], grid).astype(np.int64),
+            configuration=np.ravel_multi_index(at[:-2], grid).astype(np.int64),
+            ranking=np.where(at[-2] == len(table.rates) - 1, seed, -1),
         )
 
     @cached_property
@@ -188,7 +206,7 @@ class FittingSample:
     def __init__(self, sample: Sample) -> None:
         self.stored = sample
         self.inputs = _inputs(sample)
-        self.fidelity_space = intervals(sample.fidelity_space)
+        self.fidelity_space = self.inputs.fidelity_space
         self._configurations = sample.configurations()
         same = _number([tuple(c.values()) for c in self._configurations])
         self.num_configurations = int(same.max()) + 1
@@ -208,24 +226,18 @@ class FittingSample:
     def rows(self, limit: int, rng: np.random.Generator) -> FittingRows:
         """See `FittingSource.rows`."""
         sample = self.stored
-        shape = (len(sample), len(sample.rounds))
-        chosen = _draw(len(sample) * len(sample.rounds), limit, rng)
-        course, row = np.unravel_index(chosen, shape)
-        seed = sample.codes("seed")[course]
+        chosen = _draw(len(sample), limit, rng)
+        seed = sample.codes("seed")[chosen].astype(np.int64)
         coordinates = np.stack([self.inputs.space.encode(c) for c in self._configurations])
+        rates = sample.codes("client_sample_rate")[chosen]
         seed_weights = weights_of(sample.num_samples)
-        best_round = sample.codes("best_round").ravel()[chosen]
         return FittingRows(
-            inputs=self.inputs.many(
-                coordinates[course],
-                np.array(sample.rounds)[row],
-                sample.codes("client_sample_rate")[course],
-                seed,
-            ),
-            outputs=to_outputs(_metrics(sample, chosen), best_round, seed_weights[seed]),
+            inputs=self.inputs.rows_of_one_seed(coordinates[chosen], rates, seed),
+            outputs=_outputs(sample, chosen, 1, seed_weights[seed]),
             seed=seed,
             seed_weights=seed_weights,
-            configuration=self._together[course],
+            configuration=self._together[chosen],
+            ranking=np.zeros(len(chosen), dtype=np.int64),
         )
 
     @property

@@ -1,9 +1,9 @@
-"""Held-out errors of surrogate models, by cross-validation."""
+"""Held-out errors of surrogate models, by cross-validation, and what they must beat."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,38 @@ from numpy.typing import NDArray
 from fedhpo_gym.fitting.candidates import Candidate
 from fedhpo_gym.fitting.data import FittingRows, prepare
 from fedhpo_gym.fitting.sources import MEASURES
-from fedhpo_gym.surrogates.model import OutcomeModel
-from fedhpo_gym.surrogates.outputs import client_outputs, objectives
+from fedhpo_gym.surrogates.curves import DIVERGED, CurveModel
+from fedhpo_gym.surrogates.knots import running_best
+from fedhpo_gym.surrogates.outputs import VALIDATION, objectives
 
 FOLDS = 10
+LARGEST_SHARE, LOWEST_TAU = 0.5, 0.6
+"""Of the yardstick's error of the loss, and of Kendall's tau: what a surrogate is accepted with."""
 
-Errors = NDArray[np.float64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What is said of n courses at K rounds.
+
+    Attributes:
+        values: (n, K, 2) best so far, in the order of `MEASURES`.
+        diverged: (n, K) whether courses have diverged.
+    """
+
+    values: Floats
+    diverged: NDArray[np.bool_]
+
+    @classmethod
+    def blank(cls, rows: FittingRows) -> Claims:
+        """Return claims to be filled in."""
+        shape = rows.outputs.shape[:2]
+        return cls(np.full((*shape, len(MEASURES)), np.nan), np.zeros(shape, np.bool_))
+
+    def put(self, where: NDArray[np.int64], some: Claims) -> None:
+        """Fill in what is said of some courses."""
+        self.values[where], self.diverged[where] = some.values, some.diverged
 
 
 def folds_of(groups: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -27,94 +53,144 @@ def folds_of(groups: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.
     return rng.permutation(fold)[where].astype(np.int64)
 
 
+def truths(rows: FittingRows) -> Claims:
+    """Return what courses really did."""
+    flat = rows.outputs.reshape(-1, rows.outputs.shape[2])
+    weights = np.repeat(rows.weights, rows.outputs.shape[1], axis=0)
+    found = objectives(flat[:, :-1], weights).reshape(*rows.outputs.shape[:2], -1)
+    return Claims(found, rows.outputs[..., DIVERGED] >= 0.5)
+
+
+def claims(model: CurveModel, rows: FittingRows) -> Claims:
+    """Return what a model answers at the knots."""
+    coefficients = model.coefficients(rows.inputs)
+    losses = model.at_all_knots(coefficients, VALIDATION)
+    chosen = running_best(losses)
+    found = np.empty((*losses.shape, len(MEASURES)))
+    weights = rows.weights
+    for knot in range(losses.shape[1]):
+        outputs = model.at_knots(coefficients, np.full(len(losses), knot))
+        found[:, knot] = objectives(outputs[:, :-1], weights)
+    chance = np.maximum.accumulate(model.at_all_knots(coefficients, DIVERGED), axis=1)
+    best = np.take_along_axis(found, chosen[..., None], axis=1)
+    return Claims(best, chance >= 0.5)
+
+
+def yardstick(rows: FittingRows, fold: NDArray[np.int64]) -> Floats:
+    """Return (n, K, 2) errors of a constant that knows the round.
+
+    It is the mean over the courses of the other folds, at every round.
+    """
+    truth = truths(rows).values
+    errors = np.empty_like(truth)
+    for k in np.unique(fold):
+        errors[fold == k] = np.abs(truth[fold == k] - truth[fold != k].mean(axis=0))
+    return errors
+
+
 def cross_validate(
     candidates: Mapping[str, Candidate],
     rows: FittingRows,
     fold: NDArray[np.int64],
     progress: Callable[[str], object],
-) -> dict[str, dict[str, dict[str, Errors]]]:
-    """Return, per candidate and variant, absolute errors on `train` and `test` rows of all folds.
+    *,
+    final: bool = False,
+) -> dict[str, dict[str, dict[str, Claims]]]:
+    """Return, per candidate and variant, what is claimed of `train` and `test` rows.
 
-    Everything learned from rows, their scales and principal components included, is learned from
-    the training rows of a fold alone.
+    Everything learned from rows, their scales and bases included, is learned from the training rows
+    of a fold alone. Of a training row, the claim of one of the models that saw it is kept.
 
     Args:
         candidates: what to compare.
         rows: what to fit and test them on.
         fold: (n,) fold in which a row is tested.
         progress: told the candidate of every fit just done.
+        final: fit as for storing.
+    """
+    found: dict[str, dict[str, dict[str, Claims]]] = {name: {} for name in candidates}
+    for k in np.unique(fold).tolist():
+        inside, outside = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
+        prepared = prepare(rows[outside])
+        for name, candidate in candidates.items():
+            for variant, model in candidate.models(prepared, final=final).items():
+                parts = found[name].setdefault(
+                    variant, {part: Claims.blank(rows) for part in ("train", "test")}
+                )
+                parts["test"].put(inside, claims(model, rows[inside]))
+                parts["train"].put(outside, claims(model, rows[outside]))
+            progress(name)
+    return found
+
+
+def kendall_tau(truth: Floats, claim: Floats, ranking: NDArray[np.int64]) -> float:
+    """Return Kendall's tau-b between (n,) truth and claim, among courses that are ranked together.
+
+    Args:
+        truth: what happened.
+        claim: what was predicted.
+        ranking: (n,) groups of courses; those of group -1 are left out.
 
     Returns:
-        (n, 2) errors in the order of `MEASURES`, test errors in the order of the folds.
+        tau-b over the pairs within groups (Kendall, 1945); NaN where one of both never differs.
     """
-    found: dict[tuple[str, str, str], list[Errors]] = {}
-    for k in np.unique(fold):
-        parts = {"train": rows[np.flatnonzero(fold != k)], "test": rows[np.flatnonzero(fold == k)]}
-        prepared = prepare(parts["train"])
-        for name, candidate in candidates.items():
-            for variant, model in candidate.models(prepared).items():
-                for part, part_rows in parts.items():
-                    errors = absolute_errors(model, part_rows)
-                    found.setdefault((name, variant, part), []).append(errors)
-            progress(name)
-    joined: dict[str, dict[str, dict[str, Errors]]] = {name: {} for name in candidates}
-    for (name, variant, part), of_folds in found.items():
-        joined[name].setdefault(variant, {})[part] = np.concatenate(of_folds)
-    return joined
+    agree = differ_truth = differ_claim = 0.0
+    for group in np.unique(ranking[ranking >= 0]).tolist():
+        t, c = (values[ranking == group] for values in (truth, claim))
+        of_truth, of_claim = (np.sign(v[:, None] - v) for v in (t, c))
+        agree += (of_truth * of_claim).sum()
+        differ_truth += np.abs(of_truth).sum()
+        differ_claim += np.abs(of_claim).sum()
+    product = np.sqrt(differ_truth * differ_claim)
+    return float(agree / product) if product else float("nan")
 
 
-def absolute_errors(model: OutcomeModel, rows: FittingRows, batch: int = 2048) -> Errors:
-    """Return (n, 2) absolute errors in the order of `MEASURES`."""
-    parts: Iterable[FittingRows] = (
-        rows[np.arange(start, min(start + batch, len(rows)))]
-        for start in range(0, len(rows), batch)
-    )
-    return np.concatenate(
-        [
-            np.abs(
-                objectives(model.predict(part.inputs), part.weights)
-                - objectives(part.outputs, part.weights)
-            )
-            for part in parts
-        ]
-    )
+def tau_at_full_fidelity(rows: FittingRows, found: Claims) -> float:
+    """Return Kendall's tau of the validation loss at the last round, see `FittingRows.ranking`."""
+    loss = MEASURES.index("log_val_loss")
+    last = (claim.values[:, -1, loss] for claim in (truths(rows), found))
+    return kendall_tau(*last, rows.ranking)
+
+
+def divergence_summary(rows: FittingRows, found: Claims) -> dict[str, float]:
+    """Return shares of courses that diverge by the last round: in truth, claimed, and both."""
+    truth, claim = truths(rows).diverged[:, -1], found.diverged[:, -1]
+    return {
+        "share": _short(truth.mean()),
+        "claimed": _short(claim.mean()),
+        "both": _short((truth & claim).mean()),
+    }
 
 
 def outcome_spread(rows: FittingRows) -> dict[str, float]:
-    """Return the mean distance from the median: the error of a model that sees no inputs."""
-    found = _objectives(rows)
+    """Return the mean distance from the median over all courses and rounds."""
+    found = truths(rows).values.reshape(-1, len(MEASURES))
     distance = np.abs(found - np.median(found, axis=0)).mean(axis=0)
     return {measure: _short(d) for measure, d in zip(MEASURES, distance, strict=True)}
 
 
-def compression_summary(rows: FittingRows) -> dict[str, Any] | None:
-    """Return what the compression of client outputs alone loses, None where there is none."""
+def compression_summary(rows: FittingRows) -> dict[str, Any]:
+    """Return what standing for curves by a few numbers loses by itself."""
     prepared = prepare(rows)
-    if prepared.compression is None:
-        return None
-    scales, compression = prepared.scales, prepared.compression
-    exact = (rows.outputs - scales["mean"]) / scales["scale"]
-    lost = compression.expand(prepared.targets) - exact
-    restored = (rows.outputs + lost * scales["scale"]).astype(np.float32)
-    accuracy = np.abs(_objectives(replace(rows, outputs=restored)) - _objectives(rows))[:, 0]
-    clients = client_outputs()
-    share = (lost[:, clients] ** 2).sum() / (exact[:, clients] ** 2).sum()
-    return {
-        "components": len(compression.components),
-        "client_outputs": compression.components.shape[1],
-        "share_of_variance_lost": _short(share),
-        "val_accuracy_mae": _short(accuracy.mean()),
+    basis = prepared.basis.reshape(len(prepared.basis), -1)
+    lost = prepared.coefficients @ basis - prepared.curves
+    variance = max(float((prepared.curves**2).sum()), 1e-12)
+    said = {
+        "coefficients": len(basis),
+        "of": basis.shape[1],
+        "share_of_variance_lost": _short(float((lost**2).sum()) / variance),
     }
+    if prepared.clients is not None:
+        said |= {
+            "components_of_clients": len(prepared.clients),
+            "client_outputs": prepared.clients.shape[1],
+        }
+    return said
 
 
-def _objectives(rows: FittingRows, batch: int = 2048) -> NDArray[np.float64]:
-    starts = range(0, len(rows), batch)
-    parts = (rows[np.arange(start, min(start + batch, len(rows)))] for start in starts)
-    return np.concatenate([objectives(part.outputs, part.weights) for part in parts])
-
-
-def summary(errors: Errors, spread: dict[str, float]) -> dict[str, Any]:
-    """Return what the card says of absolute errors, per measure."""
+def summary(errors: Floats, spread: Mapping[str, float]) -> dict[str, Any]:
+    """Return what the card says of (..., 2) absolute errors, per measure."""
+    columns = errors.reshape(-1, len(MEASURES)).T
     return {
         measure: {
             "mae": _short(column.mean()),
@@ -128,7 +204,25 @@ def summary(errors: Errors, spread: dict[str, float]) -> dict[str, Any]:
                 else {}
             ),
         }
-        for measure, column in zip(MEASURES, errors.T, strict=True)
+        for measure, column in zip(MEASURES, columns, strict=True)
+    }
+
+
+def verdict(errors: Mapping[str, Any], constant: Mapping[str, float], tau: float) -> dict[str, Any]:
+    """Return whether a surrogate is accepted, and by which figures.
+
+    Args:
+        errors: `summary` of its held-out errors.
+        constant: mean error of the yardstick, per measure.
+        tau: Kendall's tau of the validation loss at full fidelity.
+    """
+    share = errors["log_val_loss"]["mae"] / max(constant["log_val_loss"], 1e-12)
+    return {
+        "rule": f"error of log_val_loss at most {LARGEST_SHARE} of the yardstick's, and Kendall's "
+        f"tau at least {LOWEST_TAU}",
+        "share_of_yardstick": _short(share),
+        "kendall_tau": _short(tau),
+        "passed": bool(share <= LARGEST_SHARE and tau >= LOWEST_TAU),
     }
 
 

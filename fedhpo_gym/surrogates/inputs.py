@@ -87,7 +87,10 @@ class CurveInputs:
         return _for_each_seed(np.column_stack(known), seed_rows, len(self.seeds))
 
     def rows_of_one_seed(
-        self, coordinates: NDArray[np.floating], rates: NDArray[np.floating], seed: NDArray[np.int64]
+        self,
+        coordinates: NDArray[np.floating],
+        rates: NDArray[np.floating],
+        seed: NDArray[np.int64],
     ) -> NDArray[np.float32]:
         """Return the (n, 1, columns) rows of n courses.
 

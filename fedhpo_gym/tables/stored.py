@@ -33,12 +33,15 @@ class StoredCurves(ABC):
         name: stem of its files.
         space: the configurations.
         seeds: seeds of the repetitions.
+        rounds: rounds whose results are stored.
         num_samples: (seeds, clients, splits) samples.
         splits: parts of the data, in the order of the axes that have them.
         metrics: names of what was measured, in the order of the axes that have them.
         sha256: checksum of the arrays.
         digest: checksum of everything that decides a number, in the card and in the arrays.
     """
+
+    rounds: tuple[int, ...]
 
     def __init__(self, content: dict[str, Any], arrays: StoredArrays) -> None:
         """Take what the cards of tables and samples share.
