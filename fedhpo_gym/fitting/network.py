@@ -102,7 +102,8 @@ def _gradients(
     clipped = np.clip(found @ basis - curves, -CLIP, CLIP)
     slope = (clipped @ basis.T) / np.asarray(len(rows), rows.dtype)
     of_heads = np.stack([hidden[-1][mine].T @ slope[mine] for mine in where])
-    gradients: list[Array] = [of_heads.sum(axis=0, keepdims=True), of_heads, seed.T @ slope]
+    shared_slope: Array = of_heads.sum(axis=0, keepdims=True)
+    gradients: list[Array] = [shared_slope, of_heads, seed.T @ slope]
     delta = np.empty_like(hidden[-1])
     for head, mine in zip(heads, where, strict=True):
         delta[mine] = slope[mine] @ head.T

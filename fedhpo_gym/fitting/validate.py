@@ -148,8 +148,8 @@ def kendall_tau(truth: Floats, claim: Floats, ranking: NDArray[np.int64]) -> flo
 def tau_at_full_fidelity(rows: FittingRows, found: Claims) -> float:
     """Return Kendall's tau of the validation loss at the last round, see `FittingRows.ranking`."""
     loss = MEASURES.index("log_val_loss")
-    last = (claim.values[:, -1, loss] for claim in (truths(rows), found))
-    return kendall_tau(*last, rows.ranking)
+    truth, claim = (each.values[:, -1, loss] for each in (truths(rows), found))
+    return kendall_tau(truth, claim, rows.ranking)
 
 
 def divergence_summary(rows: FittingRows, found: Claims) -> dict[str, float]:

@@ -106,13 +106,17 @@ class CurveModel:
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything that is stored."""
-        kept = {"centre": self.centre.astype(np.float32), "basis": self.basis.astype(np.float16)}
-        if self.clients is None:
-            scales = {name: value.astype(np.float32) for name, value in self.scales.items()}
-        else:  # with many clients the scales would be larger than everything else
-            scales = {name: value.astype(np.float16) for name, value in self.scales.items()}
+        # With many clients the scales would be larger than everything else.
+        single = np.float32 if self.clients is None else np.float16
+        kept: dict[str, NDArray[Any]] = {
+            **self.regressor.arrays,
+            **{name: value.astype(single) for name, value in self.scales.items()},
+            "centre": self.centre.astype(np.float32),
+            "basis": self.basis.astype(np.float16),
+        }
+        if self.clients is not None:
             kept["components"] = self.clients.astype(np.float16)
-        return {**self.regressor.arrays, **scales, **kept}
+        return kept
 
     def coefficients(self, rows: NDArray[np.float32]) -> Exact:
         """Return (groups * rows, coefficients) of (groups, rows, features)."""

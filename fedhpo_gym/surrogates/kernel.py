@@ -112,7 +112,7 @@ class ExactKernel(Kernel):
         starts = range(0, len(flat), CHUNK)
         parts = [self._exactly(flat[start : start + CHUNK]) for start in starts]
         predicted = np.concatenate(parts) * self._unit
-        return predicted.astype(np.float32).reshape(*rows.shape[:-1], -1)
+        return np.asarray(predicted.reshape(*rows.shape[:-1], -1), dtype=np.float32)
 
     def _exactly(self, rows: NDArray[np.float32]) -> Exact:
         stretched = on_grid(rows * self._stretch, ROW_BITS, MAX_ROW)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError
@@ -16,6 +17,7 @@ from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems.work import Work
 from fedhpo_gym.typed import as_typed
 
+Floats = NDArray[np.float64]
 Mode = Literal["cross_silo", "cross_device"]
 Compute = Literal["constant", "epochs", "steps", "samples"]
 
@@ -128,6 +130,47 @@ class SystemModel:
             rounds=work.rounds,
         )
 
+    def times_s(
+        self,
+        num_parameters: Floats,
+        local_epochs: Floats,
+        rounds: NDArray[np.integer],
+        rates: Floats,
+        num_clients: int,
+    ) -> Floats:
+        """Return the (B,) `time_s` that `cost` has for many works, bit for bit.
+
+        Args:
+            num_parameters: (B,) parameters of the models that are exchanged.
+            local_epochs: (B,) local epochs of a client in a round.
+            rounds: (B,) communication rounds.
+            rates: (B,) client sample rates.
+            num_clients: clients in the federation.
+
+        Raises:
+            InvalidArgumentError: `compute` follows how many samples clients have.
+        """
+        message_bytes = num_parameters * self.bytes_per_parameter
+        shares = num_clients * rates
+        upload_s = message_bytes / self.client_upload_bytes_per_s
+        download_s = message_bytes / self.client_download_bytes_per_s
+        if self.mode == "cross_silo":
+            send_s = shares * message_bytes / self.server_upload_bytes_per_s
+            communication_s = upload_s + np.maximum(send_s, download_s)
+        else:
+            latency_s = [self._latency_s(share) for share in shares.tolist()]
+            communication_s = upload_s + download_s + np.array(latency_s)
+        sampled, where = np.unique(
+            np.maximum(np.floor(rates * num_clients + 1e-9), 1.0), return_inverse=True
+        )
+        stragglers = np.array([harmonic(int(number)) for number in sampled])[where]
+        units = local_epochs if self.compute == "epochs" else np.ones(len(rounds))
+        if self.compute in NEEDS_SAMPLES:
+            raise self._unknown_samples()
+        client_s = self.client_compute_mean_s * units
+        computation_s = rounds * (client_s * stragglers + self.server_compute_s)
+        return np.asarray(rounds * communication_s + computation_s, dtype=np.float64)
+
     def _units(self, work: Work) -> float:
         """Return how often a client takes c seconds in a round."""
         units = {
@@ -137,11 +180,14 @@ class SystemModel:
             "samples": work.samples,
         }[self.compute]
         if units is None:
-            raise InvalidArgumentError(
-                f"`compute` must be 'constant' or 'epochs' where nobody knows how many samples a "
-                f"client has, got {self.compute!r}."
-            )
+            raise self._unknown_samples()
         return units
+
+    def _unknown_samples(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"`compute` must be 'constant' or 'epochs' where nobody knows how many samples a "
+            f"client has, got {self.compute!r}."
+        )
 
     def _communication_s(self, message_bytes: float, clients: float) -> float:
         """Return the communication time of one round, in seconds (T_comm of Eq. 1)."""
@@ -150,8 +196,10 @@ class SystemModel:
         if self.mode == "cross_silo":
             send_s = clients * message_bytes / self.server_upload_bytes_per_s
             return upload_s + max(send_s, download_s)
-        latency_s = math.exp(min(clients - self.max_connections, _MAX_EXPONENT))
-        return upload_s + download_s + latency_s
+        return upload_s + download_s + self._latency_s(clients)
+
+    def _latency_s(self, clients: float) -> float:
+        return math.exp(min(clients - self.max_connections, _MAX_EXPONENT))
 
 
 @lru_cache(maxsize=4096)

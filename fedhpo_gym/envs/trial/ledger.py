@@ -30,6 +30,26 @@ def charge(
     return task.system.cost(work_of(task, configuration, rounds, client_sample_rate))
 
 
+def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """Return the (B,) simulated seconds of `charge`, bit for bit.
+
+    Args:
+        task: the task.
+        columns: (B,) values of every dimension of the search space and the fidelity, by name.
+
+    Raises:
+        InvalidArgumentError: see `charge`.
+    """
+    rounds, rates = columns["round"], columns["client_sample_rate"]
+    names = decisive_names(task)
+    queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
+    works = {query: work_of(task, dict(zip(names, query, strict=True)), 1, 1.0) for query in {*queries}}
+    if not names:
+        queries, works = [()] * len(rounds), {(): work_of(task, {}, 1, 1.0)}
+    shapes = np.array([(w.num_parameters, w.local_epochs) for w in map(works.get, queries) if w])
+    return task.system.times_s(shapes[:, 0], shapes[:, 1], rounds, rates, task.num_clients)
+
+
 class Prices:
     """`charge` for one task, which remembers: many trials cost the same."""
 

@@ -47,7 +47,7 @@ class Episodes:
     best_numbers: Numbers
 
     @classmethod
-    def start(cls, number: int, columns: int, handle_type: type) -> Episodes:
+    def start(cls, number: int, columns: int, handle_type: type | np.dtype[np.void]) -> Episodes:
         """Return the state of N episodes before their first trial."""
         return cls(
             trials=np.zeros(number, np.int64),

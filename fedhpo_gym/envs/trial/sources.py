@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends import CheckedQuery, StoredBackend
+from fedhpo_gym.backends import CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.envs.batched.layout import Indices, Mask
 from fedhpo_gym.envs.trial.cells import GridCells
+from fedhpo_gym.envs.trial.columns import ColumnSource
 from fedhpo_gym.envs.trial.ledger import GridLedger, Ledger
 from fedhpo_gym.envs.trial.scores import ROUNDS, TIME_S, ScoredRows, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
@@ -23,7 +24,7 @@ class RowSource(Protocol):
     """Answers one query per environment."""
 
     @property
-    def handle_type(self) -> type:
+    def handle_type(self) -> type | np.dtype[np.void]:
         """Type of the handle of a query: an array of them has this type."""
 
     def answer(
@@ -52,6 +53,8 @@ def make_row_source(setup: TrialSetup, scorer: Scorer, number: int) -> RowSource
     is_grid = all(dimension.values is not None for dimension in setup.search_space.dimensions)
     if isinstance(setup.backend, StoredBackend) and is_grid and scorer.can_batch:
         return GridSource(setup, setup.backend, scorer, number)
+    if isinstance(setup.backend, ColumnBackend) and scorer.can_batch and not setup.freeze_thaw:
+        return ColumnSource(setup, setup.backend, scorer, number)
     return BackendSource(setup, scorer, number)
 
 

@@ -57,16 +57,23 @@ def test_together_and_alone_every_surrogate_answers_alike(card: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["forest", "kernel", "network"])
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_a_group_of_rows_gets_the_same_bits_in_any_batch(kind: str, seeds: int) -> None:
+def test_a_query_gets_the_same_bits_in_any_batch(kind: str, seeds: int) -> None:
     content = (json.loads(card.read_text(encoding="utf-8")) for card in CARDS)
     name = next(card["name"] for card in content if card["model"]["kind"] == kind)
     surrogate = open_surrogate(name)
-    shape = (7, seeds, len(surrogate.inputs.names))
-    rows = np.random.default_rng(0).uniform(-1.0, 1.0, shape).astype(np.float32)
-    alone = [plain(surrogate.predict(group)) for group in rows]
-    assert [plain(group) for group in surrogate.predict(rows)] == alone
-    nested = surrogate.predict(rows[:6].reshape(2, 3, *shape[1:]))
-    assert [plain(group) for pair in nested for group in pair] == alone[:6]
+    rng = np.random.default_rng(0)
+    spaces = (surrogate.space, surrogate.fidelity_space)
+    columns = {
+        dimension: values
+        for space in spaces
+        for dimension, values in space.decode_columns(rng.uniform(-1, 1, (7, len(space)))).items()
+    }
+    together = surrogate.look_up(columns, surrogate.seeds[:seeds])
+    for index in range(7):
+        one = {dimension: values[index : index + 1] for dimension, values in columns.items()}
+        alone = surrogate.look_up(one, surrogate.seeds[:seeds])
+        assert plain(alone.best[0]) == plain(together.best[index])
+        assert plain(alone.best_round[0]) == plain(together.best_round[index])
 
 
 @pytest.mark.parametrize("fidelity", [{"round": 400}, {"client_sample_rate": 0.9}])
