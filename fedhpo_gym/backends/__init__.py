@@ -9,6 +9,7 @@ from typing import Any
 
 from fedhpo_gym.backends.base import Backend, CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.errors import needing, unknown_name
+from fedhpo_gym.surrogates import has_surrogate
 from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.typed import as_arguments, as_typed
@@ -30,7 +31,8 @@ def default_backend(task: Task) -> str:
     is neither, it is "tabular", whose refusal says how to get them; nothing trains unasked.
     """
     if find(task.table_name, ".table.json") is None:
-        return "surrogate" if find(task.table_name, ".surrogate.json") else "tabular"
+        names = (identity.name for identity in task.surrogate_identities)
+        return "surrogate" if any(map(has_surrogate, names)) else "tabular"
     return "tabular"
 
 

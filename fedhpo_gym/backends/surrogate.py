@@ -12,7 +12,7 @@ from fedhpo_gym.backends.base import CheckedQuery, ColumnBackend
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Value
-from fedhpo_gym.surrogates import open_surrogate
+from fedhpo_gym.surrogates import open_preferred
 from fedhpo_gym.tasks import Task
 
 
@@ -32,7 +32,7 @@ class SurrogateModel(ColumnBackend):
             DamagedDataError: it is damaged; names the repair command.
             InvalidArgumentError: it was not fitted on this seed.
         """
-        surrogate = open_surrogate(task.identity)
+        surrogate = open_preferred(task.surrogate_identities)
         super().__init__(task, seed, task.space, surrogate.fidelity_space)
         surrogate.require_seeds(self.seeds)
         self._surrogate = surrogate

@@ -185,7 +185,14 @@ def _add_leaf(commands: Commands) -> None:
 
 
 def _add_surrogate(commands: Commands) -> None:
-    _add_variant(commands, "surrogate", "fit a surrogate on the table or the sample of a problem")
+    text = "fit a surrogate on the table or the sample of a problem, or of `all` that are stored"
+    sub = _add_variant(commands, "surrogate", text, "surrogates")
+    sub.add_argument("--candidate", metavar="NAME", help="write this one, whatever its error")
+    sub.add_argument(
+        "--keep", action="store_true",
+        help="write it even if its errors are not accepted; its card says so",
+    )  # fmt: skip
+    sub.add_argument("--out", type=Path, metavar="DIR", help="folder (that of your own tables)")
 
 
 def _add_check(commands: Commands) -> None:
@@ -195,8 +202,10 @@ def _add_check(commands: Commands) -> None:
     )
 
 
-def _add_variant(commands: Commands, name: str, text: str) -> argparse.ArgumentParser:
-    sub = _add(commands, name, "data", text)
+def _add_variant(
+    commands: Commands, name: str, text: str, module: str = "data"
+) -> argparse.ArgumentParser:
+    sub = _add(commands, name, module, text)
     sub.add_argument("id", metavar="ID", help="an environment id, version optional")
     sub.add_argument("--algorithm", default="fedavg", help="for example fedopt (fedavg)")
     sub.add_argument("--alpha", type=float, help="concentration of the partition (0.5)")

@@ -1,4 +1,4 @@
-"""`fedhpo-gym build | download | surrogate`: getting and making what backends answer from."""
+"""`fedhpo-gym build | download`: getting and making what backends answer from."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LONG_H = 1.0
 
 
 def main(options: argparse.Namespace) -> int:
-    """Do one of the three."""
-    return {"build": build, "download": download, "surrogate": surrogate}[options.command](options)
+    """Do one of the two."""
+    return {"build": build, "download": download}[options.command](options)
 
 
 def build(options: argparse.Namespace) -> int:
@@ -114,14 +114,6 @@ def _fetch_weights() -> str:
     from fedhpo_gym.datasets.bert_weights import NAME, fetch_weights
 
     return f"{NAME}: {fetch_weights()}"
-
-
-def surrogate(options: argparse.Namespace) -> int:
-    """Fit a surrogate on the table of a problem, or on its sample."""
-    from fedhpo_gym.fitting.fit import fit_surrogate
-
-    say(str(fit_surrogate(asked_task(options).identity)))
-    return 0
 
 
 def asked_task(options: argparse.Namespace) -> Task:

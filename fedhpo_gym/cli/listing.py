@@ -55,7 +55,7 @@ def _row(task: Task, answers: Sequence[str]) -> tuple[str, ...]:
 def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> list[str]:
     """Return the backends that can answer a task on this machine."""
     found = ["tabular"] if task.table_name in tables else []
-    if task.table_name in surrogates:
+    if any(identity.name in surrogates for identity in task.surrogate_identities):
         found.append("surrogate")
     if find_spec("torch") is not None:
         found.append("raw")
@@ -71,8 +71,11 @@ def stored_variants(
         Id, arguments of `gymnasium.make` and backends of each, and what is wrong with cards that
         cannot be read.
     """
-    defaults = {task.table_name for task in TASKS.values()}
-    found, faults = [], []
+    defaults = {
+        i.name for task in TASKS.values() for i in (task.identity, *task.surrogate_identities)
+    }
+    found: dict[tuple[str, str], set[str]] = {}
+    faults = []
     for name in sorted({*tables, *surrogates} - defaults):
         try:
             card = open_table(name) if name in tables else open_surrogate(name)
@@ -82,9 +85,10 @@ def stored_variants(
             faults.append(str(error))
             continue
         stored = (("tabular", tables), ("surrogate", surrogates))
-        answers = [backend for backend, names in stored if name in names]
-        found.append((newest_id(identity), words, ", ".join(answers)))
-    return found, faults
+        answers = found.setdefault((newest_id(identity), words), set())
+        answers.update(backend for backend, names in stored if name in names)
+    rows = [(*key, ", ".join(sorted(answers, reverse=True))) for key, answers in found.items()]
+    return rows, faults
 
 
 def newest_id(identity: Identity) -> str:

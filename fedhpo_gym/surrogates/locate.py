@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from fedhpo_gym.errors import MissingDataError
@@ -37,6 +38,25 @@ def open_surrogate(wanted: str | Identity) -> Surrogate:
     surrogate = _open(File(path, path.stat().st_mtime_ns, arguments))
     require_identity(path, surrogate.identity, wanted, command)
     return surrogate
+
+
+def open_preferred(identities: Sequence[Identity]) -> Surrogate:
+    """Open the first surrogate that exists.
+
+    Args:
+        identities: what it may belong to, the preferred first; at least one.
+
+    Raises:
+        MissingDataError: nobody has fitted one of them; names the command for the first.
+        DamagedDataError: see `open_surrogate`.
+    """
+    there = (identity for identity in identities if has_surrogate(identity.name))
+    return open_surrogate(next(there, identities[0]))
+
+
+def has_surrogate(name: str) -> bool:
+    """Return whether there is a surrogate of this name."""
+    return find(name, f"{SUFFIX}.json") is not None
 
 
 @lru_cache(maxsize=16)

@@ -144,6 +144,15 @@ class Problem(ABC):
         )
 
     @property
+    def surrogate_identities(self) -> tuple[Identity, ...]:
+        """What a surrogate that answers this variant may belong to, the preferred first.
+
+        A version that shares the stored numbers of another may have a surrogate of its own, fitted
+        on them by newer rules; else it shares that of the other, too.
+        """
+        return tuple(dict.fromkeys((replace(self, numbers=None).identity, self.identity)))
+
+    @property
     def metric_names(self) -> tuple[str, ...]:
         """Names of the metrics, in the order of their axis."""
         return tuple(metric.name for metric in self.metrics)

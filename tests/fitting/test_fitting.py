@@ -23,24 +23,28 @@ EVERYTHING = 10**9
 
 def test_rows_are_the_cells_of_the_table(table: Table) -> None:
     rows = FittingTable(table).rows(EVERYTHING, np.random.default_rng(0))
-    assert len(rows) == len(ROUNDS) * 15 * 3 * 2
-    found, rounds = to_metrics(rows.outputs, rows.weights, np.full(len(rows), 40))
-    # Axes: round, learning rate, batch size, client sample rate, seed.
-    at = np.ravel_multi_index((2, 3, 1, 2, 1), (4, 5, 3, 3, 2))
-    truth = table.values("best", "val", "loss")[2, 3, 1, 2, 1]
-    np.testing.assert_allclose(found[at, :, 1, 0], truth, rtol=1e-4)
-    assert rounds[at] == ROUNDS[2]
+    assert len(rows) == 15 * 3 * 2
+    # Axes: learning rate, batch size, client sample rate, seed.
+    at = np.ravel_multi_index((3, 1, 2, 1), (5, 3, 3, 2))
+    weights = np.repeat(rows.weights[at : at + 1], len(ROUNDS), axis=0)
+    found, rounds = to_metrics(rows.outputs[at, :, :-1], weights, np.full(len(ROUNDS), 40))
+    truth = table.values("best", "val", "loss")[:, 3, 1, 2, 1]
+    np.testing.assert_allclose(found[:, :, 1, 0], truth, rtol=1e-4)
+    assert rounds.tolist() == list(ROUNDS)
     assert rows.configuration[at] == 3 * 3 + 1
     columns = intervals(table.space)
     expected = columns.encode({"learning_rate": 0.1, "batch_size": 16})
-    np.testing.assert_allclose(rows.inputs[at, :2], expected, rtol=1e-6, atol=1e-7)
-    assert rows.inputs[at, -2:].tolist() == [0.0, 1.0]
+    np.testing.assert_allclose(rows.inputs[at, 0, :2], expected, rtol=1e-6, atol=1e-7)
+    assert rows.inputs[at, 0, 2:].tolist() == [1.0, 0.0, 1.0]  # all clients, the second seed
+    assert rows.ranking[at] == 1
+    assert rows.ranking[at - 2] == -1  # a lower rate is not ranked
+    assert rows.outputs[..., -1].max() == 0.0  # nothing diverged
 
 
 def test_a_draw_is_part_of_the_table_without_repetition(table: Table) -> None:
     rows = FittingTable(table).rows(50, np.random.default_rng(0))
     assert len(rows) == 50
-    assert len(np.unique(rows.inputs, axis=0)) == 50
+    assert len(np.unique(rows.inputs[:, 0], axis=0)) == 50
 
 
 def test_a_fold_keeps_a_configuration_together() -> None:
@@ -122,6 +126,6 @@ def test_when_nothing_is_small_enough_nothing_is_written(
 def test_a_fit_repeats_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forest = fitting.CANDIDATES["compact_extra_trees"]
     monkeypatch.setattr(fitting, "CANDIDATES", {"compact_extra_trees": forest})
-    cards = [fitting.fit_surrogate(NAME, tmp_path / name) for name in ("a", "b")]
+    cards = [fitting.fit_surrogate(NAME, tmp_path / name, keep=True) for name in ("a", "b")]
     first, second = (arrays_of(card).read_bytes() for card in cards)
     assert first == second

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-FEW = {"FEWEST_STEPS": 30, "BOOSTED_TREES": 30, "KERNEL_POINTS": 100}
+FEW = {
+    "candidates.FEWEST_STEPS": 60,
+    "candidates.BOOSTED_TREES": 30,
+    "gaussian.POINTS": 100,
+    "gaussian.LIKELY_ROWS": 40,
+    "gaussian.STEPS": 10,
+}
 
 
 def fit_quickly(patch: pytest.MonkeyPatch) -> None:
     """Let candidates take few steps, trees and points."""
     for name, value in FEW.items():
-        patch.setattr(f"fedhpo_gym.fitting.candidates.{name}", value)
+        patch.setattr(f"fedhpo_gym.fitting.{name}", value)

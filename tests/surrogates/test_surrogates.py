@@ -14,7 +14,7 @@ from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.surrogates.forest import Forest
-from fedhpo_gym.surrogates.inputs import InputEncoding
+from fedhpo_gym.surrogates.inputs import CurveInputs, PointInputs
 from fedhpo_gym.surrogates.model import Compression, OutcomeModel
 from fedhpo_gym.surrogates.network import Network
 from fedhpo_gym.surrogates.outputs import (
@@ -33,7 +33,21 @@ SPACE = SearchSpace(
         Dimension("batch_size", 4, 256, "int", log=True, bins=7),
     )
 )
-INPUTS = InputEncoding(SPACE, max_round=500, num_clients=5, seeds=(1, 2, 3))
+FIDELITIES = SearchSpace(
+    (
+        Dimension("round", 1, 500, "int", log=True, scope="fidelity"),
+        Dimension("client_sample_rate", 0.2, 1.0, "float", scope="fidelity"),
+    )
+)
+INPUTS = PointInputs(SPACE, FIDELITIES, num_clients=5, seeds=(1, 2, 3))
+CURVES = CurveInputs(SPACE, FIDELITIES, num_clients=5, seeds=(1, 2, 3))
+
+
+def asked(rate: float, rounds: int = 9) -> dict[str, NDArray[Any]]:
+    """Return a query as columns."""
+    values = {"learning_rate": 0.1, "batch_size": 4, "round": rounds, "client_sample_rate": rate}
+    return {name: np.array([value]) for name, value in values.items()}
+
 
 
 def training_data(features: int = 4) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
@@ -177,41 +191,6 @@ def test_a_network_whose_layers_do_not_fit_is_refused(arrays: dict[str, NDArray[
         Network(arrays)
 
 
-def test_training_a_network_lowers_its_error_and_repeats_exactly() -> None:
-    from fedhpo_gym.fitting.network import train_network
-
-    rows, outputs = training_data()
-    targets = ((outputs - outputs.mean(0)) / outputs.std(0)).astype(np.float32)
-    fitted = [train_network(rows, targets, steps=n, batch=64, widths=(32,)) for n in (1, 300, 300)]
-    error = [float(np.abs(model.predict(rows) - targets).mean()) for model in fitted]
-    assert error[1] < 0.5 * error[0]
-    assert fitted[1].predict(rows).tobytes() == fitted[2].predict(rows).tobytes()
-
-
-def test_a_gradient_is_the_slope_of_the_loss() -> None:
-    from fedhpo_gym.fitting.network import _gradients
-
-    rng = np.random.default_rng(0)
-    parameters = [rng.normal(size=s) for s in ((3, 5), (5,), (5, 4), (4,), (4, 2), (2,))]
-    rows, targets = rng.normal(size=(6, 3)), rng.normal(size=(6, 2))
-
-    def loss() -> float:
-        hidden = np.maximum(rows @ parameters[0] + parameters[1], 0)
-        hidden = np.maximum(hidden @ parameters[2] + parameters[3], 0)
-        size = np.abs(hidden @ parameters[4] + parameters[5] - targets)
-        return float(np.where(size < 1, size**2 / 2, size - 0.5).sum() / len(rows))
-
-    for parameter, gradient in zip(parameters, _gradients(parameters, rows, targets), strict=True):
-        for index in np.ndindex(parameter.shape):
-            kept = parameter[index]
-            parameter[index] = kept + 1e-6
-            above = loss()
-            parameter[index] = kept - 1e-6
-            slope = (above - loss()) / 2e-6
-            parameter[index] = kept
-            assert gradient[index] == pytest.approx(slope, abs=1e-5)
-
-
 def test_a_model_never_leaves_the_range_of_its_table() -> None:
     scales = {"mean": [1.0], "scale": [2.0], "low": [4.0], "high": [15.0]}
     model = OutcomeModel(Forest(stump()), {name: np.array(value) for name, value in scales.items()})
@@ -229,25 +208,8 @@ def test_an_unknown_kind_of_model_is_named() -> None:
 # -------------------------------------------------------------------------- inputs and outputs
 
 
-def test_one_row_is_the_row_of_a_batch() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        configuration = SPACE.sample(rng)
-        fidelity = Fidelity(int(rng.integers(1, 501)), float(rng.uniform(0.2, 1.0)))
-        where = rng.permutation(3)[:2]
-        many = INPUTS.many(
-            np.repeat(SPACE.encode(configuration)[None], 2, axis=0),
-            [fidelity.round] * 2,
-            [fidelity.client_sample_rate] * 2,
-            where,
-        )
-        np.testing.assert_allclose(
-            INPUTS.one(configuration, fidelity, where), many, rtol=1e-6, atol=1e-7
-        )
-
-
 def test_inputs_by_hand() -> None:
-    row = INPUTS.one({"learning_rate": 0.1, "batch_size": 4}, Fidelity(500, 0.7), np.array([1]))[0]
+    row = INPUTS.rows(asked(0.7, 500), np.array([1]))[0, 0]
     named = dict(zip(INPUTS.names, row.tolist(), strict=True))
     assert named["learning_rate"] == pytest.approx(0.6)
     assert named["log_round"] == pytest.approx(1.0)
@@ -255,13 +217,26 @@ def test_inputs_by_hand() -> None:
     assert [named[f"seed={seed}"] for seed in (1, 2, 3)] == [0.0, 1.0, 0.0]
 
 
-def test_a_rate_acts_through_whole_clients_only() -> None:
-    configuration = {"learning_rate": 0.1, "batch_size": 4}
-    rows = [
-        INPUTS.one(configuration, Fidelity(9, rate), np.array([0])).tolist()
-        for rate in (0.4, 0.59, 0.6)
-    ]
+def test_inputs_of_curves_know_no_round() -> None:
+    row = CURVES.rows(asked(0.7, 500), np.array([1]))[0, 0]
+    assert row.tolist() == CURVES.rows(asked(0.7, 1), np.array([1]))[0, 0].tolist()
+    named = dict(zip(CURVES.names, row.tolist(), strict=True))
+    assert named["log_clients"] == pytest.approx(2 * np.log(3) / np.log(5) - 1)
+    fitted = CURVES.rows_of_one_seed(row[None, :2], np.array([0.7]), np.array([1]))
+    assert fitted[0, 0].tolist() == row.tolist()
+
+
+@pytest.mark.parametrize("inputs", [INPUTS, CURVES])
+def test_a_rate_acts_through_whole_clients_only(inputs: PointInputs | CurveInputs) -> None:
+    rows = [inputs.rows(asked(rate), np.array([0])).tolist() for rate in (0.4, 0.59, 0.6)]
     assert rows[0] == rows[1] != rows[2]
+
+
+def test_few_of_many_clients_are_as_far_apart_as_many_of_few() -> None:
+    rates = Dimension("client_sample_rate", 0.005, 0.05, "float", scope="fidelity")
+    inputs = CurveInputs(SPACE, SearchSpace((FIDELITIES["round"], rates)), 1000, (1,))
+    ends = [inputs.rows(asked(rate), np.array([0]))[0, 0, 2] for rate in (0.005, 0.05)]
+    assert ends == [-1.0, 1.0]
 
 
 SAMPLES = np.array([[10, 5, 1], [0, 3, 8], [7, 0, 2]])

@@ -45,7 +45,10 @@ class ColumnSource:
             task = self._setup.task
             spent = privacy_spent_many(task, columns)
             rows = self._scorer.rows(self._backend.look_up(columns), spent)
-            rows.numbers[:, TIME_S], rows.numbers[:, ROUNDS] = times_s(task, columns), columns["round"]
+            rows.numbers[:, TIME_S], rows.numbers[:, ROUNDS] = (
+                times_s(task, columns),
+                columns["round"],
+            )
             seen[where], numbers[where] = rows.seen, rows.numbers
             if not self._details.size:
                 self._details = np.zeros((len(exact), rows.details.shape[1]))

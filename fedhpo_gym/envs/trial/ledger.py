@@ -43,7 +43,9 @@ def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float
     rounds, rates = columns["round"], columns["client_sample_rate"]
     names = decisive_names(task)
     queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
-    works = {query: work_of(task, dict(zip(names, query, strict=True)), 1, 1.0) for query in {*queries}}
+    works = {
+        query: work_of(task, dict(zip(names, query, strict=True)), 1, 1.0) for query in {*queries}
+    }
     if not names:
         queries, works = [()] * len(rounds), {(): work_of(task, {}, 1, 1.0)}
     shapes = np.array([(w.num_parameters, w.local_epochs) for w in map(works.get, queries) if w])
