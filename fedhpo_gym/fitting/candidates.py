@@ -22,8 +22,8 @@ from fedhpo_gym.surrogates.forest import Forest
 FOREST_TREES = (10, 20)
 FOREST_DEPTHS = (10, 15, 20)
 """What FedHPO-Bench chooses its random forests from (paper, appendix H.2)."""
-FEWEST_STEPS = 700
-"""Of a network on few rows, whatever its epochs."""
+BATCH, EPOCHS, FEWEST_STEPS = 512, 85, 700
+"""Of a network; the last holds on few rows, whatever the epochs."""
 BOOSTED_TREES, BOOSTED_DEPTH, BOOSTED_RATE, BOOSTED_SHARE = 80, 5, 0.1, 0.7
 
 
@@ -35,24 +35,23 @@ class Candidate:
         name: how the card calls it.
         kind: kind of its regressors, see `surrogates.curves.KINDS`.
         settings: what decides the fit, for the card.
-        fit: returns one regressor per variant, from rows, and whether this is the final fit on
-            many of them.
+        fit: returns one regressor per variant.
     """
 
     name: str
     kind: str
     settings: Mapping[str, Any]
-    fit: Callable[[PreparedRows, bool], dict[str, CurveRegressor]]
+    fit: Callable[[PreparedRows], dict[str, CurveRegressor]]
 
-    def models(self, rows: PreparedRows, *, final: bool = False) -> dict[str, CurveModel]:
+    def models(self, rows: PreparedRows) -> dict[str, CurveModel]:
         """Return the fitted model of every variant."""
         return {
             variant: CurveModel(regressor, rows.scales, rows.centre, rows.basis, rows.clients)
-            for variant, regressor in self.fit(rows, final).items()
+            for variant, regressor in self.fit(rows).items()
         }
 
 
-def _random_forests(rows: PreparedRows, _final: bool) -> dict[str, CurveRegressor]:
+def _random_forests(rows: PreparedRows) -> dict[str, CurveRegressor]:
     """Fit once, read off all variants.
 
     A tree cut at a depth is the tree grown to that depth, and ten of twenty trees are a forest of
@@ -68,19 +67,19 @@ def _random_forests(rows: PreparedRows, _final: bool) -> dict[str, CurveRegresso
     }
 
 
-def _extra_trees(rows: PreparedRows, _final: bool) -> dict[str, CurveRegressor]:
+def _extra_trees(rows: PreparedRows) -> dict[str, CurveRegressor]:
     ensemble = _ensemble("ExtraTreesRegressor", n_estimators=10, max_depth=20).fit(
         rows.inputs, rows.coefficients
     )
     return {"": forest_of(ensemble)}
 
 
-def _compact_trees(rows: PreparedRows, _final: bool) -> dict[str, CurveRegressor]:
+def _compact_trees(rows: PreparedRows) -> dict[str, CurveRegressor]:
     ensemble = _ensemble("ExtraTreesRegressor", n_estimators=5, max_leaf_nodes=900)
     return {"": forest_of(ensemble.fit(rows.inputs, rows.coefficients), dtype=np.float16)}
 
 
-def _boosted_trees(rows: PreparedRows, _final: bool) -> dict[str, CurveRegressor]:
+def _boosted_trees(rows: PreparedRows) -> dict[str, CurveRegressor]:
     """Fit trees one after the other, each on a share of what those before left over.
 
     Stochastic gradient boosting of the squared error (Friedman, 2002), all outputs in one tree. A
@@ -99,14 +98,13 @@ def _boosted_trees(rows: PreparedRows, _final: bool) -> dict[str, CurveRegressor
     return {"": Forest.from_nodes(trees, np.float16)}
 
 
-def _gaussian_process(rows: PreparedRows, _final: bool) -> dict[str, CurveRegressor]:
+def _gaussian_process(rows: PreparedRows) -> dict[str, CurveRegressor]:
     return {"": fit_process(rows)}
 
 
-def _network(rows: PreparedRows, final: bool) -> dict[str, CurveRegressor]:
-    batch, epochs = (512, 60) if final else (256, 40)
-    batch = min(batch, len(rows.inputs))
-    steps = max(epochs * (len(rows.inputs) // batch), FEWEST_STEPS)
+def _network(rows: PreparedRows) -> dict[str, CurveRegressor]:
+    batch = min(BATCH, len(rows.inputs))
+    steps = max(EPOCHS * (len(rows.inputs) // batch), FEWEST_STEPS)
     return {"": train_network(rows, steps=steps, batch=batch)}
 
 
@@ -155,8 +153,7 @@ CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
                 {
                     "widths": list(WIDTHS),
                     "optimizer": "Adam, cosine schedule, Huber loss",
-                    "epochs": "40 of batch 256 to compare, 60 of batch 512 in the end, at least "
-                    f"{FEWEST_STEPS} steps",
+                    "epochs": f"{EPOCHS} of batch {BATCH}, at least {FEWEST_STEPS} steps",
                     "stored": "float16",
                 },
                 _network,

@@ -14,9 +14,12 @@ from fedhpo_gym.identity import Identity
 
 MAX_BYTES = 600_000
 """Largest model that is stored: surrogates travel inside the package."""
-SELECTION_ROWS = 2_000
+SELECTION_ROWS = 4_000
 FINAL_ROWS = 12_000
 """Most courses that candidates are compared on, and that the chosen one is fitted on."""
+
+NEARLY = 1.05
+"""An error up to so many times the lowest is no reason to store or compute more."""
 
 COPIED = ("data_fingerprint", "data_licence", "data_citation", "problem_citation", "licence")
 
@@ -59,7 +62,8 @@ def surrogate_card(
             "rows": selected,
             "folds": FOLDS,
             **(note if selected < len(rows) else {}),
-            "rule": f"lowest log_val_loss mae by configuration of those up to {MAX_BYTES} bytes",
+            "rule": f"of those up to {MAX_BYTES} bytes whose log_val_loss mae by configuration is "
+            f"at most {NEARLY} times the lowest, the smallest",
             "candidates": dict(candidates),
         },
         **{key: stored.card[key] for key in COPIED if key in stored.card},

@@ -15,7 +15,7 @@ from fedhpo_gym.surrogates.heads import Heads
 
 Array = NDArray[np.float32]
 
-WIDTHS = (128, 128)
+WIDTHS = (128, 128, 128)
 LEARNING_RATE = 4e-3
 MOMENTS = (0.9, 0.99)
 CLIP = 1.0

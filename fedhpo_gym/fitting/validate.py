@@ -93,8 +93,6 @@ def cross_validate(
     rows: FittingRows,
     fold: NDArray[np.int64],
     progress: Callable[[str], object],
-    *,
-    final: bool = False,
 ) -> dict[str, dict[str, dict[str, Claims]]]:
     """Return, per candidate and variant, what is claimed of `train` and `test` rows.
 
@@ -106,14 +104,13 @@ def cross_validate(
         rows: what to fit and test them on.
         fold: (n,) fold in which a row is tested.
         progress: told the candidate of every fit just done.
-        final: fit as for storing.
     """
     found: dict[str, dict[str, dict[str, Claims]]] = {name: {} for name in candidates}
     for k in np.unique(fold).tolist():
         inside, outside = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
         prepared = prepare(rows[outside])
         for name, candidate in candidates.items():
-            for variant, model in candidate.models(prepared, final=final).items():
+            for variant, model in candidate.models(prepared).items():
                 parts = found[name].setdefault(
                     variant, {part: Claims.blank(rows) for part in ("train", "test")}
                 )
