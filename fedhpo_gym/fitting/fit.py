@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.fitting.candidates import CANDIDATES, Candidate
-from fedhpo_gym.fitting.card import FINAL_ROWS, MAX_BYTES, SELECTION_ROWS, surrogate_card
+from fedhpo_gym.fitting.card import FINAL_ROWS, MAX_BYTES, NEARLY, SELECTION_ROWS, surrogate_card
 from fedhpo_gym.fitting.data import FittingRows, prepare
 from fedhpo_gym.fitting.sources import MEASURES, FittingSource, open_source
 from fedhpo_gym.fitting.validate import (
@@ -42,7 +43,7 @@ class _Fitted:
     Attributes:
         candidate: the candidate.
         variant: its variant with the lowest error of the loss.
-        errors: absolute errors of that variant, per way of cutting folds, and per part.
+        errors: (n, K, 2) absolute errors of that variant on rows for training and for testing.
         tau: Kendall's tau of that variant, on configurations held out.
         variants: mean absolute error of the loss of every variant.
         stored_bytes: size of a model fitted on the rows of the comparison.
@@ -50,7 +51,7 @@ class _Fitted:
 
     candidate: Candidate
     variant: str
-    errors: Mapping[str, Mapping[str, Any]]
+    errors: Mapping[str, NDArray[np.float64]]
     tau: float
     variants: Mapping[str, float]
     stored_bytes: int
@@ -58,7 +59,7 @@ class _Fitted:
     @property
     def score(self) -> float:
         """Held-out mean absolute error of the log validation loss."""
-        return float(self.errors["by_configuration"]["test"][..., LOSS].mean())
+        return float(self.errors["test"][..., LOSS].mean())
 
 
 LOSS = MEASURES.index("log_val_loss")
@@ -74,10 +75,10 @@ def fit_surrogate(
 ) -> Path:
     """Fit and write the surrogate of a table, or of a sample where there is no table.
 
-    All candidates are compared by cross-validation. Of those small enough to be stored, the one
-    with the lowest mean absolute error of the log validation loss on held-out configurations is
-    fitted again, on all courses or many more, and written if it is accepted: see
-    `validate.verdict`.
+    All candidates are compared by cross-validation. Of those small enough to be stored, and nearly
+    as good as the best by the mean absolute error of the log validation loss on held-out
+    configurations, the smallest is fitted again, on all courses or many more. It is written if it
+    is accepted: see `validate.verdict`.
 
     Args:
         wanted: what the table or the sample belongs to, or the stem of their files.
@@ -107,12 +108,12 @@ def fit_surrogate(
         )
     target = writable_table_folder(folder)
     rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))
-    fits = len(source.foldings) * FOLDS * len(CANDIDATES) + FOLDS + 1
+    fits = FOLDS * (len(CANDIDATES) + 1) + 1
     with tqdm(total=fits, desc=name, unit="fit") as bar:
-        compared = _compare(source, rows, bar)
+        compared = _compare(rows, bar)
         chosen = _choose(compared, candidate)
         bar.set_postfix_str(f"fitting {chosen.candidate.name}")
-        model = chosen.candidate.models(prepare(rows), final=True)[chosen.variant]
+        model = chosen.candidate.models(prepare(rows))[chosen.variant]
         bar.update()
         errors = _stored_errors(source, rows, model, _held_out(chosen, rows, bar))
     card = surrogate_card(
@@ -139,33 +140,28 @@ def _refusal(name: str, found: Mapping[str, Any]) -> str:
     )
 
 
-def _compare(source: FittingSource, rows: FittingRows, bar: Any) -> dict[str, _Fitted]:
+def _compare(rows: FittingRows, bar: Any) -> dict[str, _Fitted]:
     rng = stream(0, "surrogate_folds")
     size = min(SELECTION_ROWS, len(rows))
     sample = rows[np.sort(rng.choice(len(rows), size, replace=False))]
-    groups = {"by_configuration": sample.configuration, "by_row": np.arange(len(sample))}
-    folds = {way: folds_of(groups[way], rng) for way in source.foldings}
 
     def show(name: str) -> None:
         bar.set_postfix_str(name)
         bar.update()
 
-    found = {way: cross_validate(CANDIDATES, sample, fold, show) for way, fold in folds.items()}
+    found = cross_validate(CANDIDATES, sample, folds_of(sample.configuration, rng), show)
     prepared = prepare(sample)
     truth = truths(sample).values
     compared = {}
     for name, candidate in CANDIDATES.items():
-        theirs = found["by_configuration"][name]
+        theirs = found[name]
         losses = {
             variant: float(np.abs(parts["test"].values - truth)[..., LOSS].mean())
             for variant, parts in theirs.items()
         }
         best = min(losses, key=lambda variant: losses[variant])
         arrays = candidate.models(prepared)[best].arrays.values()
-        errors = {
-            way: {part: np.abs(c.values - truth) for part, c in found[way][name][best].items()}
-            for way in source.foldings
-        }
+        errors = {part: np.abs(c.values - truth) for part, c in theirs[best].items()}
         tau = tau_at_full_fidelity(sample, theirs[best]["test"])
         size_bytes = sum(array.nbytes for array in arrays)
         compared[name] = _Fitted(candidate, best, errors, tau, losses, size_bytes)
@@ -178,14 +174,15 @@ def _choose(compared: Mapping[str, _Fitted], wanted: str | None) -> _Fitted:
         return compared[wanted]
     if not small:
         raise InvalidArgumentError(f"no candidate fits into {MAX_BYTES} bytes; name one to store")
-    return min(small, key=lambda fitted: fitted.score)
+    good = NEARLY * min(fitted.score for fitted in small)
+    return min((f for f in small if f.score <= good), key=lambda fitted: fitted.stored_bytes)
 
 
 def _held_out(chosen: _Fitted, rows: FittingRows, bar: Any) -> tuple[Claims, Any]:
     """Return what the final recipe claims of configurations it did not see, and the yardstick."""
     fold = folds_of(rows.configuration, stream(0, "surrogate_held_out"))
     name = chosen.candidate.name
-    found = cross_validate({name: chosen.candidate}, rows, fold, lambda _: bar.update(), final=True)
+    found = cross_validate({name: chosen.candidate}, rows, fold, lambda _: bar.update())
     return found[name][chosen.variant]["test"], yardstick(rows, fold)
 
 
@@ -219,8 +216,5 @@ def _result(fitted: _Fitted, source: FittingSource) -> dict[str, Any]:
         "kendall_tau": float(f"{fitted.tau:.4g}"),
         "bytes_before_compression": fitted.stored_bytes,
         "small_enough": fitted.stored_bytes <= MAX_BYTES,
-        **{
-            way: {part: summary(errors, spread) for part, errors in parts.items()}
-            for way, parts in fitted.errors.items()
-        },
+        "by_configuration": {part: summary(e, spread) for part, e in fitted.errors.items()},
     }

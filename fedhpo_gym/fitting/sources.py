@@ -29,12 +29,9 @@ class FittingSource(Protocol):
 
     Attributes:
         kind: what it is, for cards.
-        foldings: the ways in which rows are held out; the last one chooses among the variants of a
-            candidate.
     """
 
     kind: ClassVar[str]
-    foldings: ClassVar[tuple[str, ...]]
 
     @property
     def stored(self) -> StoredCurves:
@@ -143,10 +140,9 @@ def _draw(total: int, limit: int, rng: np.random.Generator) -> NDArray[np.int64]
 
 
 class FittingTable:
-    """The whole grid; by row, as the paper cuts folds, and by configuration."""
+    """The whole grid; all courses of a configuration are held out together."""
 
     kind: ClassVar[str] = "table"
-    foldings: ClassVar[tuple[str, ...]] = ("by_configuration", "by_row")
 
     def __init__(self, table: Table) -> None:
         self.stored = table
@@ -201,7 +197,6 @@ class FittingSample:
     """
 
     kind: ClassVar[str] = "sample"
-    foldings: ClassVar[tuple[str, ...]] = ("by_configuration",)
 
     def __init__(self, sample: Sample) -> None:
         self.stored = sample

@@ -64,7 +64,7 @@ class ColumnSource:
 
     def query(self, handle: np.void) -> CheckedQuery:
         """See `RowSource.query`."""
-        return self._setup.decode(np.frombuffer(bytes(handle), dtype=np.float64))
+        return self._setup.decode(np.frombuffer(handle.tobytes(), dtype=np.float64))
 
     def details(self) -> NDArray[np.float64]:
         """See `RowSource.details`."""
