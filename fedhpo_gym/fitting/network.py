@@ -100,8 +100,8 @@ def _gradients(
     for head, mine in zip(heads, where, strict=True):
         found[mine] += hidden[-1][mine] @ head
     clipped = np.clip(found @ basis - curves, -CLIP, CLIP)
-    slope = (clipped @ basis.T) / np.asarray(len(rows), rows.dtype)
-    of_heads = np.stack([hidden[-1][mine].T @ slope[mine] for mine in where])
+    slope: Array = (clipped @ basis.T) / np.asarray(len(rows), rows.dtype)
+    of_heads: Array = np.stack([hidden[-1][mine].T @ slope[mine] for mine in where])
     shared_slope: Array = of_heads.sum(axis=0, keepdims=True)
     gradients: list[Array] = [shared_slope, of_heads, seed.T @ slope]
     delta = np.empty_like(hidden[-1])
