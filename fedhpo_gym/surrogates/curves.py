@@ -3,8 +3,9 @@
 For a configuration, a client sample rate and a seed, a model predicts what `outputs` describes at
 all stored rounds, the *knots*, and with it the chance of having diverged. The best-so-far at a knot
 is the prediction at the knot with the lowest validation loss up to it; every metric and the best
-round come from there. Between two knots, all that is a blend of both, linear in the log round. So
-the loss never rises with the round, and an unchanged best round means unchanged metrics.
+round come from there. From a knot to the best round of the next one, all that is a blend of
+both, linear in the log round. So the loss never rises with the round, and an unchanged best round
+means unchanged metrics.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fedhpo_gym.surrogates.exact import Exact, on_grid
 from fedhpo_gym.surrogates.forest import Forest
 from fedhpo_gym.surrogates.heads import Heads
 from fedhpo_gym.surrogates.kernel import ExactKernel
-from fedhpo_gym.surrogates.knots import Between, running_best
+from fedhpo_gym.surrogates.knots import running_best, way_between
 from fedhpo_gym.surrogates.outputs import VALIDATION, to_metrics
 
 SCALES = ("mean", "scale", "low", "high")
@@ -161,25 +162,26 @@ class CurveModel:
         """
         groups, count = rows.shape[:2]
         asked = np.repeat(rounds, count)
-        place = Between.of(asked, knots)
+        before = np.searchsorted(knots, asked, side="right") - 1
         coefficients = self.coefficients(rows)
         losses = self.at_all_knots(coefficients, VALIDATION)
         chosen = running_best(losses)
         each = np.arange(len(asked))
-        first, second = chosen[each, place.before], chosen[each, place.after]
+        first = chosen[each, before]
+        second = chosen[each, np.minimum(before + 1, len(knots) - 1)]
         outputs = self.at_knots(coefficients, first)
         best = _best_rounds(outputs, first, knots)
-        moving = np.flatnonzero((place.weight > 0) & (second != first))
+        moving = np.flatnonzero((asked > knots[before]) & (second != first))
         if len(moving):
             later = self.at_knots(coefficients[moving], second[moving])
-            rounds_then = _best_rounds(later, second[moving], knots)
-            best[moving] = np.minimum(rounds_then, asked[moving])
-            later -= outputs[moving]
-            later *= place.weight[moving, None]
-            outputs[moving] += later
+            then, now = _best_rounds(later, second[moving], knots), asked[moving]
+            share = way_between(now, knots[before[moving]], then)[:, None]
+            best[moving] = np.minimum(then, now)
+            blend = outputs[moving] + share * (later - outputs[moving])
+            outputs[moving] = np.where(share < 1.0, blend, later)
         chance = np.maximum.accumulate(self.at_all_knots(coefficients, DIVERGED), axis=1)
         metrics, _ = to_metrics(outputs[:, :-1], np.tile(weights, (groups, 1, 1)), asked)
-        return metrics, best, chance[each, place.before] >= 0.5
+        return metrics, best, chance[each, before] >= 0.5
 
     def _expand(self, targets: Exact) -> Exact:
         if self._clients is None:

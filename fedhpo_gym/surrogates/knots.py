@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,28 +32,15 @@ def running_best(losses: Floats) -> Indices:
     return chosen
 
 
-@dataclass(frozen=True)
-class Between:
-    """Where rounds lie among the knots.
+def way_between(
+    rounds: NDArray[np.integer], start: NDArray[np.integer], end: NDArray[np.integer]
+) -> Floats:
+    """Return (n,) shares of the way from start to end in log rounds; 1 from the end on."""
+    logs = [_logarithms(each) for each in (rounds, start, end)]
+    return np.minimum((logs[0] - logs[1]) / (logs[2] - logs[1]), 1.0)
 
-    Attributes:
-        before: (n,) the last knot that is not beyond.
-        after: (n,) the knot after it; the same at the last one.
-        weight: (n,) share of the way to `after`, in log rounds; 0 on a knot.
-    """
 
-    before: Indices
-    after: Indices
-    weight: Floats
-
-    @classmethod
-    def of(cls, rounds: NDArray[np.integer], knots: Indices) -> Between:
-        """Return the places of (n,) rounds from the first to the last of (K,) knots."""
-        before = np.searchsorted(knots, rounds, side="right") - 1
-        after = np.minimum(before + 1, len(knots) - 1)
-        # One by one: a logarithm of an array may round by the position in it.
-        logs = np.array([math.log(r) for r in rounds.tolist()])
-        ends = np.array([math.log(r) for r in knots.tolist()])
-        gap = ends[after] - ends[before]
-        weight = np.where(gap > 0, (logs - ends[before]) / np.where(gap > 0, gap, 1.0), 0.0)
-        return cls(before, after, weight)
+def _logarithms(rounds: NDArray[np.integer]) -> Floats:
+    # One by one: a logarithm of an array may round by the position in it.
+    distinct, where = np.unique(rounds, return_inverse=True)
+    return np.array([math.log(each) for each in distinct.tolist()])[where]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from fedhpo_gym.analysis.files import read_folder
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli import main
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fitting import fit as fitting
 from fedhpo_gym.fitting.candidates import CANDIDATES
 from fedhpo_gym.fitting.data import MAX_COMPONENTS, PreparedRows, prepare, principal_directions
@@ -26,66 +25,17 @@ from fedhpo_gym.fitting.gaussian import fit_process, likelihood_slope, likely_ke
 from fedhpo_gym.fitting.sources import FittingSample, FittingTable, open_source
 from fedhpo_gym.fitting.validate import folds_of, outcome_spread
 from fedhpo_gym.seeding import stream
-from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates import Surrogate
 from fedhpo_gym.surrogates.curves import KINDS, CurveModel
 from fedhpo_gym.surrogates.kernel import ExactKernel, Kernel
 from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics
-from fedhpo_gym.tables import Sample, codec, open_table
+from fedhpo_gym.tables import Sample, open_table
 from fedhpo_gym.tables.sample import write_sample
-from fedhpo_gym.tables.stored import WHICH
-from fedhpo_gym.tasks import get_task
+from made_up_sample import COUNT, NAME, ROUNDS, SEEDS, TASK, write_made_up_sample
 from quick_fits import fit_quickly
 
-TASK = get_task("LR-CreditG").variant(alpha=0.25)  # nobody stores this variant
-NAME = TASK.table_name
 ENV = {"id": "FedHPO-LR-CreditG-v0", "backend": "surrogate", "alpha": 0.25}
-ROUNDS, RATES, SEEDS, COUNT = (1, 3, 9, 20), (0.4, 0.8), (1, 2, 3), 40
 EVERYTHING = 10**9
-
-
-def write_made_up_sample(folder: Path, clients: int = 5, name: str = NAME) -> Sample:
-    """Write a sample whose numbers follow a smooth formula."""
-    rng = np.random.default_rng(0)
-    space = TASK.space
-    actions = rng.uniform(-1, 1, (COUNT, len(space)))
-    configurations = [space.decode(action) for action in actions]
-    seed, rate = np.arange(COUNT) % 3, np.array(RATES)[np.arange(COUNT) // 3 % 2]
-    samples = rng.integers(20, 60, (3, clients, 3))
-    progress = np.exp(-(actions[:, 0] ** 2))[:, None, None] * np.log1p(ROUNDS)[:, None]
-    score = progress + 0.2 * rate[:, None, None] + 0.1 * seed[:, None, None]
-    score = score + np.sin(np.arange(clients)) - 1.0
-    arrays: dict[str, Any] = {
-        "point": np.arange(COUNT),
-        "configuration": np.array([list(c.values()) for c in configurations]),
-        "client_sample_rate": rate,
-        "seed": seed,
-        "diverged_at": np.zeros(COUNT, np.uint16),
-        "best_round": np.broadcast_to(ROUNDS, (COUNT, len(ROUNDS))).astype(np.uint16),
-    }
-    for s, split in enumerate(SPLITS):
-        for metric in METRICS:
-            values = np.exp(-score) if metric == "loss" else 1 / (1 + np.exp(-score))
-            codes = codec.encode(metric, values, samples[seed][:, None, :, s])
-            arrays |= {f"{which}_{split}_{metric}": codes for which in WHICH}
-    rounds, rates = TASK.fidelity_space.dimensions
-    fidelity = (
-        replace(rounds, high=ROUNDS[-1], values=ROUNDS, bins=None),
-        replace(rates, low=RATES[0], high=RATES[-1], values=RATES),
-    )
-    card = {
-        **replace(TASK.identity, name=name).to_card(),
-        "space": space.to_dict(),
-        "fidelity_space": SearchSpace(fidelity).to_dict(),
-        "seeds": list(SEEDS),
-        "num_samples": samples.tolist(),
-        "splits": list(SPLITS),
-        "metrics": list(METRICS),
-        "courses": COUNT,
-        "missing": "everything: it is made up",
-        "build_command": "fedhpo-gym build FedHPO-LR-CreditG --sample 40",
-    }
-    return Sample(write_sample(folder, card, arrays))
 
 
 @pytest.fixture(scope="module")

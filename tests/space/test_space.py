@@ -96,6 +96,22 @@ def test_floats_come_back_up_to_rounding(dimension: Dimension, u: float) -> None
         assert math.isclose(back, value, rel_tol=0.0, abs_tol=1e-7 * span)
 
 
+@given(
+    st.one_of(grids(), int_intervals(), float_intervals()),
+    st.lists(st.one_of(coordinates, st.sampled_from([-1.0, 1.0, 1.0 + 1e-7])), min_size=1),
+)
+def test_columns_are_what_is_decoded_and_encoded_one_by_one(
+    dimension: Dimension, drawn: list[float]
+) -> None:
+    space = SearchSpace((dimension,))
+    columns = space.decode_columns(np.array(drawn)[:, None])
+    one_by_one = [dimension.decode(u) for u in drawn]
+    assert columns["d"].tolist() == one_by_one
+    assert columns["d"].dtype.kind == ("i" if dimension.kind == "int" else "f")
+    encoded = [space.encode({"d": value}).tolist() for value in one_by_one]
+    assert space.encode_columns(columns).tolist() == encoded
+
+
 @given(st.one_of(grids(), int_intervals(), float_intervals()), coordinates)
 def test_decoded_values_are_legal_and_of_the_right_type(dimension: Dimension, u: float) -> None:
     value = dimension.decode(u)

@@ -49,7 +49,6 @@ def asked(rate: float, rounds: int = 9) -> dict[str, NDArray[Any]]:
     return {name: np.array([value]) for name, value in values.items()}
 
 
-
 def training_data(features: int = 4) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Rows on a coarse grid, so that many lie exactly where a tree could split."""
     rng = np.random.default_rng(0)

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhpo_gym.backends import Backend
-from fedhpo_gym.envs.trial.ledger import GridLedger, Ledger, charge, owed
+from fedhpo_gym.envs.trial.ledger import GridLedger, Ledger, charge, owed, times_s
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
-from fedhpo_gym.systems import Work
+from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, Work
 from fedhpo_gym.tasks import Task, get_task
 
 TASK = get_task("MLP-CreditG")
@@ -153,3 +153,29 @@ def test_trials_are_charged_their_epochs_on_request(grid: dict[str, Any]) -> Non
 def test_trials_refuse_rules_that_count_samples(rule: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"`system\['compute'\]`.*FedHPO-DAC"):
         gym.make("FedHPO-LR-CreditG-v0", system={"compute": rule})
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        get_task("LR-CreditG-v0"),
+        get_task("MLP-Car-v0"),
+        get_task("LR-Twitter-v0"),
+        get_task("LR-CreditG-v0").variant(system=replace(CROSS_SILO, compute="epochs")),
+        get_task("CNN-FEMNIST-v0").variant(system=replace(CROSS_DEVICE, max_connections=3)),
+    ],
+    ids=lambda task: f"{task.name}-{task.system.mode}-{task.system.compute}",
+)
+def test_many_trials_cost_what_each_costs(task: Task) -> None:
+    rng = np.random.default_rng(0)
+    queries = [{**task.space.sample(rng), **task.fidelity_space.sample(rng)} for _ in range(50)]
+    columns = {name: np.array([query[name] for query in queries]) for name in queries[0]}
+    each = [charge(task, q, q["round"], q["client_sample_rate"]).time_s for q in queries]  # type: ignore[arg-type]
+    assert times_s(task, columns).tolist() == each
+
+
+def test_what_nobody_knows_is_refused_for_many_trials_too() -> None:
+    task = get_task("LR-CreditG-v0").variant(system=replace(CROSS_SILO, compute="steps"))
+    query = {**task.space.sample(np.random.default_rng(0)), "round": 3, "client_sample_rate": 0.4}
+    with pytest.raises(InvalidArgumentError, match="samples"):
+        times_s(task, {name: np.array([value]) for name, value in query.items()})

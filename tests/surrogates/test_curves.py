@@ -1,0 +1,188 @@
+"""Surrogates of format 2: the best so far never rises, and nobody's company changes a bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from curve_law import check_law
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.fitting.data import PreparedRows
+from fedhpo_gym.fitting.network import _gradients, train_network
+from fedhpo_gym.surrogates import list_surrogates, open_surrogate
+from fedhpo_gym.surrogates.curves import CurveModel
+from fedhpo_gym.surrogates.heads import Heads
+from fedhpo_gym.surrogates.kernel import ExactKernel
+from fedhpo_gym.surrogates.knots import NOTICED, running_best, way_between
+from fedhpo_gym.surrogates.outputs import num_outputs
+
+KNOTS = np.array([1, 2, 4, 9, 27, 81])
+CLIENTS, COEFFICIENTS, FEATURES, SEEDS = 3, 7, 4, 3
+WEIGHTS = np.full((SEEDS, CLIENTS, 3), 1 / CLIENTS)
+ROUNDS = st.integers(1, 81)
+
+
+def heads(seed: int, outputs: int = COEFFICIENTS) -> Heads:
+    rng = np.random.default_rng(seed)
+    sizes = {"weight_0": (FEATURES, 32), "bias_0": (32,), "weight_1": (32, 16), "bias_1": (16,)}
+    sizes |= {"heads": (SEEDS, 16, outputs), "head_bias": (SEEDS, outputs)}
+    return Heads({n: rng.normal(0, 0.5, s).astype(np.float16) for n, s in sizes.items()})
+
+
+def kernel(seed: int, outputs: int = COEFFICIENTS) -> ExactKernel:
+    rng = np.random.default_rng(seed)
+    columns = FEATURES + SEEDS
+    return ExactKernel(
+        {
+            "stretch": rng.uniform(0.1, 1, columns).astype(np.float32),
+            "points": rng.uniform(-1, 1, (40, columns)).astype(np.float32),
+            "weights": rng.normal(0, 9, (40, outputs)).astype(np.float32),
+        }
+    )
+
+
+def wild_model(seed: int, regressor: Any = heads) -> CurveModel:
+    """A model of curves that go up and down."""
+    rng = np.random.default_rng(seed)
+    outputs = num_outputs(CLIENTS) + 1
+    scales = {"mean": np.full(outputs, 0.5), "scale": np.full(outputs, 0.7)}
+    scales |= {"low": np.full(outputs, -2.0), "high": np.full(outputs, 3.0)}
+    basis = rng.uniform(-1, 1, (COEFFICIENTS, len(KNOTS), outputs)).astype(np.float16)
+    return CurveModel(regressor(seed), scales, rng.normal(size=basis.shape[1:]), basis)
+
+
+def rows(seed: int, groups: int = 5) -> NDArray[np.float32]:
+    rng = np.random.default_rng(seed)
+    known = np.repeat(rng.uniform(-1, 1, (groups, 1, FEATURES)), SEEDS, axis=1)
+    eye = np.broadcast_to(np.eye(SEEDS), (groups, SEEDS, SEEDS))
+    return np.concatenate([known, eye], axis=2).astype(np.float32)
+
+
+def losses(metrics: NDArray[np.float32]) -> NDArray[np.float64]:
+    return np.asarray(metrics[:, :, 1, 0].astype(np.float64).mean(axis=1))
+
+
+@given(st.integers(0, 2**16), st.sets(ROUNDS, min_size=2, max_size=12))
+def test_the_best_so_far_never_rises(seed: int, asked: set[int]) -> None:
+    model, given_rows = wild_model(seed), rows(seed + 1)
+    before: Any = None
+    for rounds in sorted(asked):
+        found = model.best_so_far(given_rows, np.full(5, rounds), KNOTS, WEIGHTS)
+        metrics, best, diverged = found
+        assert np.all((best >= 1) & (best <= rounds))
+        if before is not None:
+            old_metrics, old_best, old_diverged = before
+            assert np.all(losses(metrics) <= losses(old_metrics) * (1 + 1e-6))
+            assert np.all(best >= old_best)
+            assert np.all(diverged >= old_diverged)
+            same = best == old_best
+            assert np.array_equal(metrics[same], old_metrics[same])
+            fell = losses(metrics) < losses(old_metrics) * (1 - 1e-6)
+            assert np.all(best[fell] > old_best[fell])
+        before = found
+
+
+def test_the_best_so_far_of_what_is_stored_never_rises() -> None:
+    stored = [open_surrogate(name) for name in list_surrogates()]
+    curves = [surrogate for surrogate in stored if surrogate.format > 1]
+    if not curves:
+        pytest.skip("all stored surrogates are of format 1")
+    for surrogate in curves:
+        for seed in range(5):
+            check_law(surrogate, seed)
+
+
+@pytest.mark.parametrize("regressor", [heads, kernel])
+def test_company_changes_no_bit(regressor: Any) -> None:
+    model, many = wild_model(3, regressor), rows(4, 700)
+    rounds = np.random.default_rng(5).integers(1, 82, 700)
+    together = model.best_so_far(many, rounds, KNOTS, WEIGHTS)
+    for index in (0, 1, 350, 699):
+        alone = model.best_so_far(many[[index]], rounds[[index]], KNOTS, WEIGHTS)
+        for all_of_them, one in zip(together, alone, strict=True):
+            assert all_of_them[3 * index : 3 * index + 3].tobytes() == one.tobytes()
+    shuffled = np.random.default_rng(6).permutation(700)
+    turned = model.coefficients(many[shuffled]).reshape(700, 3, -1)
+    assert turned.tobytes() == model.coefficients(many).reshape(700, 3, -1)[shuffled].tobytes()
+
+
+def test_the_way_between_knots_by_hand() -> None:
+    start, end = np.array([2, 2, 2, 2]), np.array([4, 4, 4, 3])
+    share = way_between(np.array([2, 3, 4, 4]), start, end)
+    np.testing.assert_allclose(share, [0.0, np.log(1.5) / np.log(2), 1.0, 1.0])
+
+
+def test_the_running_best_by_hand() -> None:
+    curve = np.array([[3.0, 4.0, 2.0, 2.0 - NOTICED / 2, 1.0, 5.0]])
+    assert running_best(curve).tolist() == [[0, 0, 2, 2, 4, 4]]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("heads", (2, 16, 7)), ("weight_1", (31, 16)), ("bias_0", (9,)), ("head_bias", (3, 9)),
+     ("heads", None)],
+)  # fmt: skip
+def test_a_network_whose_heads_do_not_fit_is_refused(
+    name: str, shape: tuple[int, ...] | None
+) -> None:
+    arrays = dict(heads(0).arrays)
+    arrays.pop(name)
+    with pytest.raises(InvalidArgumentError):
+        Heads(arrays if shape is None else {**arrays, name: np.zeros(shape)})
+
+
+def prepared(count: int = 300) -> PreparedRows:
+    """Curves of two knots and one output, one coefficient each, that differ between seeds."""
+    rng = np.random.default_rng(0)
+    inputs = rng.uniform(-1, 1, (count, 2)).astype(np.float32)
+    seed = np.eye(SEEDS, dtype=np.float32)[rng.integers(SEEDS, size=count)]
+    offset = seed @ np.array([0.0, 0.5, 1.0], np.float32)
+    curves = np.column_stack([np.sin(3 * inputs[:, 0]) + offset, inputs[:, 1] * offset])
+    curves = (curves - curves.mean(axis=0)).astype(np.float32)
+    scales = dict.fromkeys(("mean", "scale", "low", "high"), np.zeros(1, np.float32))
+    basis = np.eye(2, dtype=np.float32).reshape(2, 2, 1)
+    rows = np.concatenate([inputs, seed], axis=1)
+    return PreparedRows(rows, curves, curves, SEEDS, scales, np.zeros((2, 1)), basis, None)
+
+
+def test_training_lowers_the_error_of_every_seed_and_repeats_exactly() -> None:
+    few = prepared()
+    fitted = [train_network(few, steps=n, batch=64, widths=(32, 32)) for n in (1, 300, 300)]
+    found = [model.predict(few.inputs[:, None])[:, 0] for model in fitted]
+    for seed in range(SEEDS):
+        mine = few.inputs[:, 2 + seed] > 0
+        first, last = (np.abs(f - few.curves)[mine].mean() for f in found[:2])
+        assert last < 0.3 * first
+    assert found[1].tobytes() == found[2].tobytes()
+
+
+def test_a_gradient_is_the_slope_of_the_loss() -> None:
+    rng = np.random.default_rng(0)
+    shapes = ((3, 5), (5,), (5, 4), (4,), (1, 4, 2), (SEEDS, 4, 2), (SEEDS, 2))
+    parameters: list[Any] = [rng.normal(size=shape) for shape in shapes]
+    inputs, seed = rng.normal(size=(6, 3)), np.eye(SEEDS)[[0, 1, 2, 0, 1, 1]]
+    basis, curves = rng.normal(size=(2, 7)), rng.normal(size=(6, 7))
+
+    def loss() -> float:
+        hidden = np.maximum(inputs @ parameters[0] + parameters[1], 0)
+        hidden = np.maximum(hidden @ parameters[2] + parameters[3], 0)
+        own = parameters[4] + parameters[5]
+        found = np.einsum("nh,ns,sho->no", hidden, seed, own) + seed @ parameters[6]
+        size = np.abs(found @ basis - curves)
+        return float(np.where(size < 1, size**2 / 2, size - 0.5).sum() / len(inputs))
+
+    found: list[Any] = _gradients(parameters, inputs, seed, curves, basis)  # type: ignore[arg-type]
+    for parameter, gradient in zip(parameters, found, strict=True):
+        for index in np.ndindex(parameter.shape):
+            kept = parameter[index]
+            parameter[index] = kept + 1e-6
+            above = loss()
+            parameter[index] = kept - 1e-6
+            slope = (above - loss()) / 2e-6
+            parameter[index] = kept
+            assert gradient[index] == pytest.approx(slope, abs=1e-5)
