@@ -76,7 +76,7 @@ def newest_identity(stored: Identity) -> Identity:
 def _sources() -> list[StoredCurves]:
     tables = list_tables()
     samples = [name for name in list_samples() if name not in tables]
-    return [*map(open_table, tables), *map(open_sample, samples)]
+    return [*map(open_sample, samples), *map(open_table, tables)]  # the quick ones first
 
 
 def _is_fitted(card: Path, source: StoredCurves) -> bool:

@@ -44,7 +44,8 @@ class _Fitted:
         candidate: the candidate.
         variant: its variant with the lowest error of the loss.
         errors: (n, K, 2) absolute errors of that variant on rows for training and for testing.
-        tau: Kendall's tau of that variant, on configurations held out.
+        held_out: what that variant claims of configurations held out.
+        tau: Kendall's tau of these claims.
         variants: mean absolute error of the loss of every variant.
         stored_bytes: size of a model fitted on the rows of the comparison.
     """
@@ -52,6 +53,7 @@ class _Fitted:
     candidate: Candidate
     variant: str
     errors: Mapping[str, NDArray[np.float64]]
+    held_out: Claims
     tau: float
     variants: Mapping[str, float]
     stored_bytes: int
@@ -115,7 +117,8 @@ def fit_surrogate(
         bar.set_postfix_str(f"fitting {chosen.candidate.name}")
         model = chosen.candidate.models(prepare(rows))[chosen.variant]
         bar.update()
-        errors = _stored_errors(source, rows, model, _held_out(chosen, rows, bar))
+        claimed = _held_out(chosen, rows, bar)
+    errors = _stored_errors(source, rows, model, claimed)
     card = surrogate_card(
         source, rows, {name: _result(f, source) for name, f in compared.items()}, identity
     )
@@ -149,7 +152,7 @@ def _compare(rows: FittingRows, bar: Any) -> dict[str, _Fitted]:
         bar.set_postfix_str(name)
         bar.update()
 
-    found = cross_validate(CANDIDATES, sample, folds_of(sample.configuration, rng), show)
+    found = cross_validate(CANDIDATES, sample, _folds(sample), show)
     prepared = prepare(sample)
     truth = truths(sample).values
     compared = {}
@@ -164,7 +167,8 @@ def _compare(rows: FittingRows, bar: Any) -> dict[str, _Fitted]:
         errors = {part: np.abs(c.values - truth) for part, c in theirs[best].items()}
         tau = tau_at_full_fidelity(sample, theirs[best]["test"])
         size_bytes = sum(array.nbytes for array in arrays)
-        compared[name] = _Fitted(candidate, best, errors, tau, losses, size_bytes)
+        held_out = theirs[best]["test"]
+        compared[name] = _Fitted(candidate, best, errors, held_out, tau, losses, size_bytes)
     return compared
 
 
@@ -178,20 +182,26 @@ def _choose(compared: Mapping[str, _Fitted], wanted: str | None) -> _Fitted:
     return min((f for f in small if f.score <= good), key=lambda fitted: fitted.stored_bytes)
 
 
-def _held_out(chosen: _Fitted, rows: FittingRows, bar: Any) -> tuple[Claims, Any]:
-    """Return what the final recipe claims of configurations it did not see, and the yardstick."""
-    fold = folds_of(rows.configuration, stream(0, "surrogate_held_out"))
-    name = chosen.candidate.name
+def _held_out(chosen: _Fitted, rows: FittingRows, bar: Any) -> Claims:
+    """Return what the recipe claims of configurations that it did not see."""
+    if len(rows) <= SELECTION_ROWS:  # the comparison had all rows
+        bar.update(FOLDS)
+        return chosen.held_out
+    name, fold = chosen.candidate.name, _folds(rows)
     found = cross_validate({name: chosen.candidate}, rows, fold, lambda _: bar.update())
-    return found[name][chosen.variant]["test"], yardstick(rows, fold)
+    return found[name][chosen.variant]["test"]
+
+
+def _folds(rows: FittingRows) -> NDArray[np.int64]:
+    return folds_of(rows.configuration, stream(0, "surrogate_held_out"))
 
 
 def _stored_errors(
-    source: FittingSource, rows: FittingRows, model: CurveModel, held_out: tuple[Claims, Any]
+    source: FittingSource, rows: FittingRows, model: CurveModel, claimed: Claims
 ) -> dict[str, Any]:
     spread, truth = source.seed_spread, truths(rows).values
-    claimed, constant = held_out
     errors = summary(np.abs(claimed.values - truth), spread)
+    constant = yardstick(rows, _folds(rows))
     known = {m: v["mae"] for m, v in summary(constant, {}).items()}
     return {
         "rows": len(rows),
