@@ -19,7 +19,7 @@ COMPRESSED_CLIENTS = 50
 MAX_COMPONENTS = 16
 COMPONENT_BYTES = 180_000
 COMPONENT_ROWS = 1_500
-MAX_DIRECTIONS = 64
+MAX_DIRECTIONS = 48
 """In which curves may differ: so many numbers stand for a curve."""
 
 Array = NDArray[np.float32]

@@ -15,7 +15,7 @@ from fedhpo_gym.surrogates.heads import Heads
 
 Array = NDArray[np.float32]
 
-WIDTHS = (128, 128, 128)
+WIDTHS = (96, 96, 96)
 LEARNING_RATE = 4e-3
 MOMENTS = (0.9, 0.99)
 CLIP = 1.0
@@ -100,7 +100,7 @@ def _gradients(
     for head, mine in zip(heads, where, strict=True):
         found[mine] += hidden[-1][mine] @ head
     clipped = np.clip(found @ basis - curves, -CLIP, CLIP)
-    slope: Array = (clipped @ basis.T) / np.asarray(len(rows), rows.dtype)
+    slope: Array = (clipped @ basis.T) / rows.dtype.type(len(rows))
     of_heads: Array = np.stack([hidden[-1][mine].T @ slope[mine] for mine in where])
     shared_slope: Array = of_heads.sum(axis=0, keepdims=True)
     gradients: list[Array] = [shared_slope, of_heads, seed.T @ slope]

@@ -169,19 +169,28 @@ class CurveModel:
         each = np.arange(len(asked))
         first = chosen[each, before]
         second = chosen[each, np.minimum(before + 1, len(knots) - 1)]
-        outputs = self.at_knots(coefficients, first)
-        best = _best_rounds(outputs, first, knots)
+        best_rounds = self._best_rounds(coefficients, knots)
+        best = best_rounds[each, first]
         moving = np.flatnonzero((asked > knots[before]) & (second != first))
+        then, now = best_rounds[moving, second[moving]], asked[moving]
+        best[moving] = np.minimum(then, now)
+        first[moving] = np.where(now >= then, second[moving], first[moving])
+        outputs = self.at_knots(coefficients, first)
+        moving, then, now = (found[now < then] for found in (moving, then, now))
         if len(moving):
             later = self.at_knots(coefficients[moving], second[moving])
-            then, now = _best_rounds(later, second[moving], knots), asked[moving]
-            share = way_between(now, knots[before[moving]], then)[:, None]
-            best[moving] = np.minimum(then, now)
-            blend = outputs[moving] + share * (later - outputs[moving])
-            outputs[moving] = np.where(share < 1.0, blend, later)
+            later -= outputs[moving]
+            later *= way_between(now, knots[before[moving]], then)[:, None]
+            outputs[moving] += later
         chance = np.maximum.accumulate(self.at_all_knots(coefficients, DIVERGED), axis=1)
         metrics, _ = to_metrics(outputs[:, :-1], np.tile(weights, (groups, 1, 1)), asked)
         return metrics, best, chance[each, before] >= 0.5
+
+    def _best_rounds(self, coefficients: Exact, knots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return (n, K) best rounds at knots where the loss fell: after the knot before."""
+        found = np.rint(np.exp(self.at_all_knots(coefficients, BEST_ROUND))).astype(np.int64)
+        earliest = np.concatenate([[1], knots[:-1] + 1])
+        return np.asarray(np.clip(found, earliest, knots))
 
     def _expand(self, targets: Exact) -> Exact:
         if self._clients is None:
@@ -196,12 +205,3 @@ class CurveModel:
         standardised += scales["mean"][which]
         low, high = scales["low"][which], scales["high"][which]
         return np.minimum(np.maximum(standardised, low, out=standardised), high, out=standardised)
-
-
-def _best_rounds(
-    outputs: Exact, chosen: NDArray[np.int64], knots: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return best rounds; at the knot where a loss fell, the best is after the knot before."""
-    found = np.rint(np.exp(outputs[:, BEST_ROUND])).astype(np.int64)
-    earliest = np.concatenate([[0], knots[:-1]])[chosen] + 1
-    return np.asarray(np.clip(found, earliest, knots[chosen]))

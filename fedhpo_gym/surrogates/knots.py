@@ -35,9 +35,9 @@ def running_best(losses: Floats) -> Indices:
 def way_between(
     rounds: NDArray[np.integer], start: NDArray[np.integer], end: NDArray[np.integer]
 ) -> Floats:
-    """Return (n,) shares of the way from start to end in log rounds; 1 from the end on."""
-    logs = [_logarithms(each) for each in (rounds, start, end)]
-    return np.minimum((logs[0] - logs[1]) / (logs[2] - logs[1]), 1.0)
+    """Return (n,) shares of the way from start to end, in log rounds."""
+    at, first, last = (_logarithms(each) for each in (rounds, start, end))
+    return (at - first) / (last - first)
 
 
 def _logarithms(rounds: NDArray[np.integer]) -> Floats:

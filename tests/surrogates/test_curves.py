@@ -112,9 +112,9 @@ def test_company_changes_no_bit(regressor: Any) -> None:
 
 
 def test_the_way_between_knots_by_hand() -> None:
-    start, end = np.array([2, 2, 2, 2]), np.array([4, 4, 4, 3])
-    share = way_between(np.array([2, 3, 4, 4]), start, end)
-    np.testing.assert_allclose(share, [0.0, np.log(1.5) / np.log(2), 1.0, 1.0])
+    start, end = np.array([2, 2, 2]), np.array([4, 4, 4])
+    share = way_between(np.array([2, 3, 4]), start, end)
+    np.testing.assert_allclose(share, [0.0, np.log(1.5) / np.log(2), 1.0])
 
 
 def test_the_running_best_by_hand() -> None:
