@@ -99,8 +99,9 @@ def _gradients(
     where = [np.flatnonzero(column) for column in seed.T]
     for head, mine in zip(heads, where, strict=True):
         found[mine] += hidden[-1][mine] @ head
-    clipped = np.clip(found @ basis - curves, -CLIP, CLIP)
-    slope: Array = (clipped @ basis.T) / rows.dtype.type(len(rows))
+    clipped: Array = np.clip(found @ basis - curves, -CLIP, CLIP)
+    slope: Array = clipped @ basis.T
+    slope /= len(rows)
     of_heads: Array = np.stack([hidden[-1][mine].T @ slope[mine] for mine in where])
     shared_slope: Array = of_heads.sum(axis=0, keepdims=True)
     gradients: list[Array] = [shared_slope, of_heads, seed.T @ slope]

@@ -11,23 +11,26 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 Exact = NDArray[np.float64]
 
 
-def on_grid(values: ArrayLike, bits: int, limit: float = math.inf) -> Exact:
-    """Return the nearest multiples of 2^-bits, within [-limit, limit].
+def on_grid(
+    values: NDArray[np.generic], bits: int, limit: float = math.inf, lowest: float = -math.inf
+) -> Exact:
+    """Return the nearest multiples of 2^-bits, within [-limit, limit] and from `lowest` on.
 
     Args:
         values: what to round.
         bits: binary digits after the point.
         limit: largest absolute value.
+        lowest: smallest value.
     """
-    grid = np.array(values, dtype=np.float64)
+    grid: Exact = np.multiply(values, 2.0**bits, dtype=np.float64)
     if limit < math.inf:
-        np.clip(grid, -limit, limit, out=grid)
-    grid *= 2.0**bits
+        low, high = max(-limit, lowest) * 2.0**bits, limit * 2.0**bits
+        np.minimum(np.maximum(grid, low, out=grid), high, out=grid)
     np.rint(grid, out=grid)
     grid *= 2.0**-bits
     return grid

@@ -79,7 +79,7 @@ class Heads:
         for weight, bias in zip(self._weights, self._biases, strict=True):
             hidden = hidden @ weight
             hidden += bias
-            hidden = on_grid(np.maximum(hidden, 0.0, out=hidden), HIDDEN_BITS, MAX_HIDDEN)
+            hidden = on_grid(hidden, HIDDEN_BITS, MAX_HIDDEN, lowest=0.0)
         chosen = rows[..., -seeds:].argmax(axis=-1)
         predicted = np.empty((*chosen.shape, self._heads.shape[2]))
         for column in range(chosen.shape[1]):
