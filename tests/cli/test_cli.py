@@ -286,9 +286,16 @@ def test_build_passes_its_arguments_on(
 def test_surrogate_names_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _module(monkeypatch, "fedhpo_gym.fitting.fit", fit_surrogate=lambda wanted: f"{wanted.name}!")
-    assert main(["surrogate", OLD, "--algorithm", "fedopt"]) == 0
+    asked: dict[str, Any] = {}
+
+    def fit_surrogate(wanted: Any, folder: Path | None, **options: Any) -> str:
+        asked.update(options, folder=folder)
+        return f"{wanted.name}!"
+
+    _module(monkeypatch, "fedhpo_gym.fitting.fit", fit_surrogate=fit_surrogate)
+    assert main(["surrogate", OLD, "--algorithm", "fedopt", "--keep", "--out", "x"]) == 0
     assert capsys.readouterr().out == "LR-CreditG-fedopt!\n"
+    assert (asked["keep"], asked["folder"], asked["identity"].version) == (True, Path("x"), 0)
 
 
 def test_download_goes_on_after_a_failure(
