@@ -22,9 +22,9 @@ configuration = {
     "client_sample_rate": 1.0,
 }
 for rounds in (9, 27, 81):
-    _, reward, _, _, info = env.step({**configuration, "round": rounds})
+    *_, info = env.step({**configuration, "round": rounds})
     print(
         f"round {rounds:3d}: val loss {info['objectives']['val_loss']:.3f}, "
-        f"reward {reward:.3f} (penalty {info['penalty']:.3f}), "
+        f"score {info['score']:.3f} (penalty {info['penalty']:.3f}), "
         f"paid {info['cost']['time_s']:.0f} s for {info['cost']['rounds']} rounds"
     )

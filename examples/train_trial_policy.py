@@ -228,6 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
     parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
     parser.add_argument("--policies", type=positive, help="how many are trained (default: 3)")
+    parser.add_argument("--steps", type=positive, help="trials per policy (default: 200,000)")
     for kind, names in (("trained", TRAINED), ("unseen", UNSEEN)):
         ids = [f"FedHPO-LR-{name}" for name in names]
         parser.add_argument(f"--{kind}", nargs="+", default=ids, metavar="ID", help="problems")
@@ -236,8 +237,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     study = Study(trained, unseen)
     if options.quick:
         study = Study(trained[:1], unseen[:1], 64, 1, 1, 600.0, 2, 16, 5, rounds=27)
-    if options.policies:
-        study = replace(study, policies=options.policies)
+    given = {"policies": options.policies, "steps": options.steps}
+    study = replace(study, **{name: value for name, value in given.items() if value})
     claim(options.out, study)
     results = run(study, options.out, options.workers)
     write_report(study, results, options.out)

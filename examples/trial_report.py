@@ -54,7 +54,7 @@ def differences_table(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 def per_problem(tests: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Return mean regrets over time on every problem."""
     rows = [
-        [label, *(cell(curves(played, who).mean(axis=1), 4) for played in tests.values())]
+        [label, *(f"{curves(played, who).mean():.4f}" for played in tests.values())]
         for who, label in LABELS.items()
     ]
     names = [name.removeprefix("FedHPO-") for name in tests]

@@ -64,7 +64,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     `info["test"]`.
 
     **Reward**: the vector of scores (higher is better, clipped to `reward_space`) of the
-    objectives. `ScalarizePenalty` makes it one number.
+    objectives. `ScalarizePenalty` makes it one number, `IncumbentReward` one of the incumbent.
 
     **Episode**: starts with an empty history; never ends by itself, `BudgetTermination` ends it.
 
