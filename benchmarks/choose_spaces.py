@@ -1,13 +1,39 @@
-"""Searches wide spaces of the tabular families, to choose those of version 1."""
+"""Searches wide spaces of the tabular families, to choose those of version 1.
+
+Every course of a wide grid is trained on standardized features, with rate 1.0 and, where it says
+so, 0.2. Finished units are kept in the folder `--parts`, so the command resumes. A table says how
+healthy the wide grid is, another how healthy the part is that lies in the chosen space.
+
+The loss of a cell is the validation loss of its best round, averaged over the seeds. Beside it
+stands what predicting the label frequencies of the training data costs on the same validation
+data. Except for the optimum, a loss counts at most as much as this: what makes a bad configuration
+worse is no reason to tune.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import anova
 import measuring
-import space_search
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import kendalltau
+from space_search import DATASETS, SEARCHES, Found, Search, compute, read
+
+from fedhpo_gym.space import Value
+
+EARLY = 9
+NEAR = 0.01
+CHOSEN: Mapping[str, Mapping[str, Sequence[Value]]] = {}
+"""By search, the wide grid's values that lie in the space of version 1."""
+
+HEALTH = (
+    "data set", "label frequencies", "optimum", "at", "edges", "loses to label frequencies",
+    "diverges", "within 1 %", "seeds: spread / noise", "tau rounds", "tau rates", "tau seeds",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> str:
@@ -15,14 +41,117 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser = measuring.parser(__file__, __doc__)
     parser.add_argument("--parts", type=Path, default=Path("runs/spaces"), help="finished units")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--searches", nargs="+", default=[*space_search.SEARCHES])
-    parser.add_argument("--datasets", nargs="+", default=[*space_search.DATASETS])
+    parser.add_argument("--searches", nargs="+", default=[*SEARCHES], choices=SEARCHES)
+    parser.add_argument("--datasets", nargs="+", default=[*DATASETS], choices=DATASETS)
     arguments = parser.parse_args(argv)
+    load, sections = measuring.load_average(), [str(__doc__).split("\n\n", 1)[1].strip()]
     for name in arguments.searches:
+        search, found = SEARCHES[name], {}
         for dataset in arguments.datasets:
-            search = space_search.SEARCHES[name]
-            space_search.compute(search, dataset, arguments.parts, arguments.workers)
-    return ""
+            compute(search, dataset, arguments.parts, arguments.workers)
+            found[dataset] = read(search, dataset, arguments.parts)
+        sections += report(name, search, found)
+    command = ["python", "benchmarks/choose_spaces.py", *(argv or [])]
+    title = "Spaces of the tabular families"
+    return measuring.write_report(arguments.out, title, command, load, sections)
+
+
+def report(name: str, search: Search, found: Mapping[str, Found]) -> list[str]:
+    """Return the paragraphs and tables of a search."""
+    axes = "; ".join(f"{axis} {', '.join(map(str, v))}" for axis, v in search.axes.items())
+    sections = [
+        f"## {name}",
+        f"{search.algorithm}, {search.rounds} rounds, seeds {_words(search.seeds)}, client sample "
+        f"rates {_words(search.rates)}; {axes}.",
+        *_tables(found),
+    ]
+    if name in CHOSEN:
+        inside = {dataset: one.within(CHOSEN[name]) for dataset, one in found.items()}
+        axes = "; ".join(f"{axis} {_words(values)}" for axis, values in CHOSEN[name].items())
+        sections += [f"### {name}, in the chosen space", f"{axes}.", *_tables(inside)]
+    return sections
+
+
+def _tables(found: Mapping[str, Found]) -> list[str]:
+    some = next(iter(found.values()))
+    rows = [[dataset, *health(one)] for dataset, one in found.items()]
+    effects = [[dataset, *importance(one)] for dataset, one in found.items()]
+    header = ("data set", *(f"{axis}: alone, in all" for axis in some.axes), "common to seeds")
+    return [
+        measuring.table(HEALTH, rows),
+        "Shares of the variance of the capped loss, in percent, by functional "
+        "ANOVA (here the plain one: the grid is complete): of the hyperparameter alone, and of "
+        "all effects that it is part of. Variances are covariances between seeds where there are "
+        "two, so noise is in none of them; the last column says what part of the variance that is.",
+        measuring.table(header, effects),
+    ]
+
+
+def health(found: Found) -> list[str]:
+    """Return the entries of `HEALTH` after the first."""
+    last = found.rounds[-1]
+    full = found.at(last, 1.0)
+    capped, reference = _capped(found, full), found.reference.mean()
+    mean = full.mean(axis=-1)
+    where = np.unravel_index(int(mean.argmin()), mean.shape)
+    values = [values[i] for values, i in zip(found.axes.values(), where, strict=True)]
+    edges = [
+        f"{axis} {'low' if i == 0 else 'high'}"
+        for (axis, grid), i in zip(found.axes.items(), where, strict=True)
+        if len(grid) > 2 and i in (0, len(grid) - 1)
+    ]
+    noise = (
+        np.sqrt(_centred(capped).var(axis=-1, ddof=1).mean())
+        if len(found.reference) > 1
+        else np.nan
+    )
+    low = found.at(last, found.rates[0])
+    early = found.at(max(r for r in found.rounds if r <= EARLY), 1.0)
+    return [
+        f"{reference:.3f}",
+        f"{mean.min():.4f}",
+        ", ".join(f"{value:g}" for value in values),
+        ", ".join(edges) or "none",
+        _percent(mean >= reference),
+        _percent(np.isinf(full)),
+        _percent(mean <= (1 + NEAR) * mean.min()),
+        f"{capped.mean(axis=-1).std() / noise:.1f}",
+        _tau(_capped(found, early).mean(axis=-1), capped.mean(axis=-1)),
+        _tau(_capped(found, low).mean(axis=-1), capped.mean(axis=-1))
+        if len(found.rates) > 1
+        else "",
+        _tau(*(capped[..., seed] for seed in (0, -1))),
+    ]
+
+
+def importance(found: Found) -> list[str]:
+    """Return shares of variance at full fidelity, by hyperparameter, and what seeds share."""
+    capped = _capped(found, found.at(found.rounds[-1], 1.0))
+    alone, every, common = anova.shares(capped)
+    pairs = [f"{100 * a:.1f}, {100 * b:.1f}" for a, b in zip(alone, every, strict=True)]
+    return [*pairs, f"{100 * common:.0f}"]
+
+
+def _capped(found: Found, losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    capped: NDArray[np.float64] = np.minimum(losses, found.reference)
+    return capped
+
+
+def _centred(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Take the mean of every seed away: seeds have easier and harder validation data."""
+    return losses - losses.mean(axis=tuple(range(losses.ndim - 1)))
+
+
+def _tau(one: NDArray[np.float64], other: NDArray[np.float64]) -> str:
+    return f"{kendalltau(one.ravel(), other.ravel()).statistic:.2f}"
+
+
+def _percent(cells: NDArray[np.bool_]) -> str:
+    return f"{100 * cells.mean():.1f} %"
+
+
+def _words(values: Sequence[Value]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.building.provenance import client_samples
 from fedhpo_gym.building.workers import compute_units
+from fedhpo_gym.courses.training import task_federation
 from fedhpo_gym.evaluation.best import best_rounds
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks import Task, get_task
@@ -25,6 +26,7 @@ DATASETS = tuple(
     "BloodTransfusion BreastCancer Australian CreditG Car Vehicle KC1 Segment Digits".split()
 )
 """From cheap to dear."""
+DEAR = ("Vehicle", "KC1", "Segment", "Digits")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Search:
     Attributes:
         model: the family.
         axes: values of the client-side hyperparameters, by name.
+        of_dear: likewise, of those that have fewer values on `DEAR` data sets.
         rounds: rounds of a course.
         algorithm: FL algorithm; its own grid is searched, too.
         rates: client sample rates.
@@ -44,10 +47,13 @@ class Search:
     rounds: int
     algorithm: str = "fedavg"
     rates: tuple[float, ...] = RATES
+    seeds: tuple[int, ...] = SEEDS
+    of_dear: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
     def task(self, dataset: str) -> Task:
         """Return the problem on a data set: standardized features, this space, few rounds seen."""
         found = get_task(f"{self.model}-{dataset}-v0")
+        axes = {**self.axes, **(self.of_dear if dataset in DEAR else {})}
         seen = tuple(r for r in STORED_ROUNDS if r <= self.rounds)
         fidelity = (
             dict(name="round", kind="int", values=seen),
@@ -56,8 +62,8 @@ class Search:
         return found.variant(
             algorithm=self.algorithm,
             preprocessing="standardized",
-            seeds=SEEDS,
-            client_space=SearchSpace(tuple(itertools.starmap(_axis, self.axes.items()))),
+            seeds=self.seeds,
+            client_space=SearchSpace(tuple(itertools.starmap(_axis, axes.items()))),
             fidelity_space=SearchSpace(
                 tuple(
                     Dimension(low=d["values"][0], high=d["values"][-1], scope="fidelity", **d)
@@ -88,6 +94,7 @@ SEARCHES: Mapping[str, Search] = {
             "step_size": (1, 4, 16),
         },
         250,
+        of_dear={"learning_rate": decades(-1.5, 2)},
     ),
     "LR-fedopt": Search(
         "LR",
@@ -126,3 +133,83 @@ def compute(search: Search, dataset: str, folder: Path, workers: int) -> None:
     units = design.missing(parts)
     if units:
         compute_units(design, units, parts, workers)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a search found on a data set.
+
+    Attributes:
+        axes: values of the hyperparameters, by name.
+        rounds: (R,) rounds after which models were evaluated.
+        rates: client sample rates.
+        loss: (*grid, rates, seeds, R) validation loss of the best round so far, mean over the
+            samples of all clients; infinite once a course has diverged.
+        reference: (seeds,) validation loss of the training data's label frequencies.
+    """
+
+    axes: Mapping[str, tuple[Value, ...]]
+    rounds: tuple[int, ...]
+    rates: tuple[float, ...]
+    loss: NDArray[np.float64]
+    reference: NDArray[np.float64]
+
+    def within(self, space: Mapping[str, Sequence[Value]]) -> Found:
+        """Return the part of the grid that a smaller space holds."""
+        loss, axes = self.loss, dict(self.axes)
+        for place, (name, values) in enumerate(axes.items()):
+            kept = [i for i, value in enumerate(values) if value in space.get(name, values)]
+            loss = loss.take(kept, axis=place)
+            axes[name] = tuple(values[i] for i in kept)
+        return Found(axes, self.rounds, self.rates, loss, self.reference)
+
+    def at(self, round_: int, rate: float) -> NDArray[np.float64]:
+        """Return the (*grid, seeds) losses at a fidelity."""
+        found: NDArray[np.float64] = self.loss[
+            ..., self.rates.index(rate), :, self.rounds.index(round_)
+        ]
+        return found
+
+
+def read(search: Search, dataset: str, folder: Path) -> Found:
+    """Read what a search has trained on a data set.
+
+    Raises:
+        DamagedDataError: a unit is missing or damaged.
+    """
+    design = GridDesign(search.task(dataset))
+    task, space = design.task, design.space
+    samples = client_samples(task)
+    rates = tuple(float(rate) for rate in task.fidelity_space["client_sample_rate"].grid)
+    shape = (*space.grid_shape, len(rates), len(task.seeds), len(task.evaluated_rounds))
+    loss = np.empty(shape)
+    for unit in design.units():
+        grid = design.shape(unit)
+        stored = design.read(folder / design.parts_name, unit.name, math.prod(grid))
+        of_seed = samples[task.seeds.index(unit.seed)]
+        loss[design.place(unit)] = _curves(stored, of_seed).reshape(*grid, -1)
+    axes = {d.name: d.grid for d in space.dimensions}
+    reference = np.array([_label_frequencies(task, seed) for seed in task.seeds])
+    return Found(axes, task.evaluated_rounds, rates, loss, reference)
+
+
+def _curves(
+    stored: Mapping[str, NDArray[np.floating]], samples: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the (courses, rounds) validation losses of the best rounds so far."""
+    weights = samples[:, 1] / samples[:, 1].sum()
+    loss = stored["metrics"][:, :, :, 1, 0].astype(np.float64) @ weights
+    best = np.take_along_axis(loss, best_rounds(stored["metrics"], samples), axis=1)
+    at = stored["diverged_at"][:, None]
+    return np.where((at > 0) & (stored["rounds"] >= at), np.inf, best)
+
+
+def _label_frequencies(task: Task, seed: int) -> float:
+    """Return the loss on the validation data of predicting how often labels are in training."""
+    federation = task_federation(task, seed)
+    train, val = (
+        np.concatenate([federation.labels[client[split]] for client in federation.clients])
+        for split in (0, 1)
+    )
+    shares = np.bincount(train, minlength=task.num_classes) / len(train)
+    return float(-np.log(shares[val]).mean())
