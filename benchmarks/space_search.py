@@ -17,16 +17,20 @@ from fedhpo_gym.building.workers import compute_units
 from fedhpo_gym.courses.training import task_federation
 from fedhpo_gym.evaluation.best import best_rounds
 from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.space.dimension import Kind, Scope
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.tasks.federated import STORED_ROUNDS
 
 SEEDS = (1, 2)
 RATES = (0.2, 1.0)
-DATASETS = tuple(
-    "BloodTransfusion BreastCancer Australian CreditG Car Vehicle KC1 Segment Digits".split()
+# fmt: off
+DATASETS = (
+    "BloodTransfusion", "BreastCancer", "Australian", "CreditG", "Car", "Vehicle", "KC1", "Segment",
+    "Digits",
 )
+# fmt: on
 """From cheap to dear."""
-DEAR = ("Vehicle", "KC1", "Segment", "Digits")
+DEAR = ("KC1", "Segment", "Digits")
 
 
 @dataclass(frozen=True)
@@ -55,27 +59,24 @@ class Search:
         found = get_task(f"{self.model}-{dataset}-v0")
         axes = {**self.axes, **(self.of_dear if dataset in DEAR else {})}
         seen = tuple(r for r in STORED_ROUNDS if r <= self.rounds)
-        fidelity = (
-            dict(name="round", kind="int", values=seen),
-            dict(name="client_sample_rate", kind="float", values=self.rates),
-        )
         return found.variant(
             algorithm=self.algorithm,
             preprocessing="standardized",
             seeds=self.seeds,
             client_space=SearchSpace(tuple(itertools.starmap(_axis, axes.items()))),
             fidelity_space=SearchSpace(
-                tuple(
-                    Dimension(low=d["values"][0], high=d["values"][-1], scope="fidelity", **d)
-                    for d in fidelity
+                (
+                    _axis("round", seen, "fidelity"),
+                    _axis("client_sample_rate", self.rates, "fidelity"),
                 )
             ),
         )
 
 
-def _axis(name: str, values: tuple[Value, ...]) -> Dimension:
-    kind = "float" if isinstance(values[0], float) else "int"
-    return Dimension(name, values[0], values[-1], kind, log=values[0] > 0, values=values)
+def _axis(name: str, values: tuple[Value, ...], scope: Scope = "client") -> Dimension:
+    kind: Kind = "float" if isinstance(values[0], float) else "int"
+    log = scope == "client"
+    return Dimension(name, values[0], values[-1], kind, log=log, values=values, scope=scope)
 
 
 def decades(low: float, high: float, per_decade: int = 2) -> tuple[float, ...]:
