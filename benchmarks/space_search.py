@@ -40,7 +40,8 @@ class Search:
     Attributes:
         model: the family.
         axes: values of the client-side hyperparameters, by name.
-        of_dear: likewise, of those that have fewer values on `DEAR` data sets.
+        of_dear: likewise, of those that have fewer values on `DEAR` data sets. Where it names
+            some, these data sets are searched with rate 1.0 alone.
         rounds: rounds of a course.
         algorithm: FL algorithm; its own grid is searched, too.
         rates: client sample rates.
@@ -57,7 +58,8 @@ class Search:
     def task(self, dataset: str) -> Task:
         """Return the problem on a data set: standardized features, this space, few rounds seen."""
         found = get_task(f"{self.model}-{dataset}-v0")
-        axes = {**self.axes, **(self.of_dear if dataset in DEAR else {})}
+        less = self.of_dear if dataset in DEAR else {}
+        axes, rates = {**self.axes, **less}, (1.0,) if less else self.rates
         seen = tuple(r for r in STORED_ROUNDS if r <= self.rounds)
         return found.variant(
             algorithm=self.algorithm,
@@ -67,7 +69,7 @@ class Search:
             fidelity_space=SearchSpace(
                 (
                     _axis("round", seen, "fidelity"),
-                    _axis("client_sample_rate", self.rates, "fidelity"),
+                    _axis("client_sample_rate", rates, "fidelity"),
                 )
             ),
         )
@@ -95,7 +97,7 @@ SEARCHES: Mapping[str, Search] = {
             "step_size": (1, 4, 16),
         },
         250,
-        of_dear={"learning_rate": decades(-1.5, 2)},
+        of_dear={"learning_rate": decades(-1.5, 2), "step_size": (1, 4)},
     ),
     "LR-fedopt": Search(
         "LR",
