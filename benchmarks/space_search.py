@@ -116,14 +116,14 @@ SEARCHES: Mapping[str, Search] = {
         {
             "learning_rate": decades(-3, 1, 1),
             "weight_decay": (1e-5, 1e-3, 1e-1),
-            "batch_size": (16, 64, 256),
+            "batch_size": (16, 128),
             "step_size": (1, 4),
             "model_depth": (1, 3),
-            "model_width": (16, 64, 256),
+            "model_width": (16, 128),
         },
-        100,
-        "fedavg",
-        (1.0,),
+        81,
+        rates=(1.0,),
+        seeds=(1,),
     ),
 }
 
