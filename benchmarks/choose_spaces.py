@@ -13,7 +13,7 @@ worse is no reason to tune.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import anova
@@ -21,17 +21,19 @@ import measuring
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
-from space_search import DATASETS, SEARCHES, Found, Search, compute, read
+from space_search import DATASETS, SEARCHES, Found, Search, compute, decades, read
 
 from fedhpo_gym.space import Value
 
 EARLY = 9
 NEAR = 0.01
-CHOSEN: Mapping[str, Mapping[str, Sequence[Value]]] = {}
+CHOSEN: Mapping[str, Mapping[str, Sequence[Value]]] = {
+    "LR": {"learning_rate": decades(-2, 1), "step_size": (1, 4)},
+}
 """By search, the wide grid's values that lie in the space of version 1."""
 
 HEALTH = (
-    "data set", "label frequencies", "optimum", "at", "edges", "loses to label frequencies",
+    "data set", "label frequencies", "optimum", "at", "edges (cost of keeping off)", "loses to label frequencies",
     "diverges", "within 1 %", "seeds: spread / noise", "tau rounds", "tau rates", "tau seeds",
 )  # fmt: skip
 
@@ -95,11 +97,6 @@ def health(found: Found) -> list[str]:
     mean = full.mean(axis=-1)
     where = np.unravel_index(int(mean.argmin()), mean.shape)
     values = [values[i] for values, i in zip(found.axes.values(), where, strict=True)]
-    edges = [
-        f"{axis} {'low' if i == 0 else 'high'}"
-        for (axis, grid), i in zip(found.axes.items(), where, strict=True)
-        if len(grid) > 2 and i in (0, len(grid) - 1)
-    ]
     noise = (
         np.sqrt(_centred(capped).var(axis=-1, ddof=1).mean())
         if len(found.reference) > 1
@@ -111,7 +108,7 @@ def health(found: Found) -> list[str]:
         f"{reference:.3f}",
         f"{mean.min():.4f}",
         ", ".join(f"{value:g}" for value in values),
-        ", ".join(edges) or "none",
+        ", ".join(edges(found, mean)) or "none",
         _percent(mean >= reference),
         _percent(np.isinf(full)),
         _percent(mean <= (1 + NEAR) * mean.min()),
@@ -122,6 +119,19 @@ def health(found: Found) -> list[str]:
         else "",
         _tau(*(capped[..., seed] for seed in (0, -1))),
     ]
+
+
+def edges(found: Found, losses: NDArray[np.float64]) -> Iterator[str]:
+    """Yield the coordinates in which the optimum lies on an edge, and what keeping off it costs.
+
+    An axis of two values has edges only, so it is left out.
+    """
+    where = np.unravel_index(int(losses.argmin()), losses.shape)
+    for axis, (name, values) in enumerate(found.axes.items()):
+        index = int(where[axis])
+        if len(values) > 2 and index in (0, len(values) - 1):
+            off = np.delete(losses, index, axis=axis).min() / losses.min() - 1.0
+            yield f"{name} {'high' if index else 'low'} (+{100 * off:.1f} %)"
 
 
 def importance(found: Found) -> list[str]:

@@ -114,14 +114,14 @@ SEARCHES: Mapping[str, Search] = {
     "MLP": Search(
         "MLP",
         {
-            "learning_rate": decades(-3, 1, 1),
+            "learning_rate": (0.003, 0.03, 0.3, 3.0),
             "weight_decay": (1e-5, 1e-3, 1e-1),
             "batch_size": (16, 128),
             "step_size": (1, 4),
             "model_depth": (1, 3),
             "model_width": (16, 128),
         },
-        81,
+        56,
         rates=(1.0,),
         seeds=(1,),
     ),

@@ -59,7 +59,7 @@ def test_health_names_the_optimum_its_edges_and_what_diverges(module: ModuleType
     row = dict(zip(module.HEALTH[1:], module.health(_found(module, loss)), strict=True))
     assert row["label frequencies"] == "0.600"
     assert (row["optimum"], row["at"]) == ("0.4000", "1, 64")
-    assert row["edges"] == "batch_size high"
+    assert row["edges (cost of keeping off)"] == "batch_size high (+37.5 %)"
     assert row["loses to label frequencies"] == f"{100 * 5 / 9:.1f} %"
     assert row["diverges"] == "33.3 %"
     assert row["tau rounds"] == row["tau rates"] == "1.00"
