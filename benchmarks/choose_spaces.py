@@ -33,8 +33,8 @@ CHOSEN: Mapping[str, Mapping[str, Sequence[Value]]] = {
 """By search, the wide grid's values that lie in the space of version 1."""
 
 HEALTH = (
-    "data set", "label frequencies", "optimum", "at", "edges (cost of keeping off)", "loses to label frequencies",
-    "diverges", "within 1 %", "seeds: spread / noise", "tau rounds", "tau rates", "tau seeds",
+    "data set", "label frequencies", "optimum", "at", "edges (cost of keeping off)",
+    "loses to label frequencies", "diverges", "within 1 %", "seeds: spread / noise", "tau rounds", "tau rates", "tau seeds",
 )  # fmt: skip
 
 

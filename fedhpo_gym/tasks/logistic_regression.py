@@ -22,7 +22,7 @@ CLIENT_SPACE = SearchSpace(
 CLIENT_SPACE_V1 = SearchSpace(
     (
         Dimension("learning_rate", 0.01, 10.0, "float", log=True, bins=8),
-        Dimension("weight_decay", 1e-6, 1.0, "float", log=True, bins=6),
+        Dimension("weight_decay", 1e-6, 0.3, "float", log=True, bins=6),
         Dimension("batch_size", 4, 256, "int", log=True, bins=3, unit="samples"),
         Dimension("step_size", 1, 8, "int", log=True, bins=3, unit="local epochs"),
     )
