@@ -32,10 +32,13 @@ CHOSEN: Mapping[str, Mapping[str, Sequence[Value]]] = {
 }
 """By search, the wide grid's values that lie in the space of version 1."""
 
+# fmt: off
 HEALTH = (
     "data set", "label frequencies", "optimum", "at", "edges (cost of keeping off)",
-    "loses to label frequencies", "diverges", "within 1 %", "seeds: spread / noise", "tau rounds", "tau rates", "tau seeds",
-)  # fmt: skip
+    "loses to label frequencies", "diverges", "within 1 %", "seeds: spread / noise",
+    "tau rounds", "tau rates", "tau seeds",
+)
+# fmt: on
 
 
 def main(argv: Sequence[str] | None = None) -> str:
