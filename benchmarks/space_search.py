@@ -121,7 +121,7 @@ SEARCHES: Mapping[str, Search] = {
             "model_depth": (1, 3),
             "model_width": (16, 128),
         },
-        56,
+        27,
         rates=(1.0,),
         seeds=(1,),
     ),
