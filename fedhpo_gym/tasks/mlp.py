@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.federated import Task
-from fedhpo_gym.tasks.logistic_regression import FIDELITY_SPACE, LR_TASKS
+from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 
 CLIENT_SPACE = SearchSpace(
     (
@@ -61,7 +61,7 @@ def _task(like: Task) -> PerceptronTask:
         num_classes=like.num_classes,
         num_parameters=_size(like.num_features, like.num_classes, *largest),
         client_space=space,
-        fidelity_space=FIDELITY_SPACE,
+        fidelity_space=like.fidelity_space,
         budget_s=BUDGET_S,
         version=like.version,
         reward=like.reward,
