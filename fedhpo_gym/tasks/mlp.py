@@ -24,8 +24,8 @@ CLIENT_SPACE = SearchSpace(
 # courses share no work.
 CLIENT_SPACE_V1 = SearchSpace(
     (
-        Dimension("learning_rate", 0.001, 1.0, "float", log=True, bins=4),
-        Dimension("weight_decay", 1e-5, 0.1, "float", log=True, bins=5),
+        Dimension("learning_rate", 0.001, 10.0, "float", log=True, bins=5),
+        Dimension("weight_decay", 1e-6, 0.3, "float", log=True, bins=6),
         Dimension("batch_size", 16, 256, "int", log=True, bins=5, unit="samples"),
         Dimension("step_size", 1, 4, "int", log=True, bins=3, unit="local epochs"),
         Dimension("model_depth", 1, 3, "int", bins=3, unit="hidden layers"),
