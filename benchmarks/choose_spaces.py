@@ -28,7 +28,11 @@ from fedhpo_gym.space import Value
 EARLY = 9
 NEAR = 0.01
 CHOSEN: Mapping[str, Mapping[str, Sequence[Value]]] = {
-    "LR": {"learning_rate": decades(-2, 1), "step_size": (1, 4)},
+    "LR": {
+        "learning_rate": decades(-2, 1.5),
+        "weight_decay": decades(-5, -1, 1),
+        "step_size": (1, 4),
+    },
 }
 """By search, the wide grid's values that lie in the space of version 1."""
 

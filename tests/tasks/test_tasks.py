@@ -163,7 +163,7 @@ def test_stored_rounds_hold_the_rungs_of_multi_fidelity_ladders() -> None:
     assert list(STORED_ROUNDS) == sorted(set(STORED_ROUNDS))
     assert {1, 3, 9, 27, 81} <= set(STORED_ROUNDS)
     assert {500, 250, 125} <= set(STORED_ROUNDS)
-    stored = get_task("LR-CreditG").stored_fidelity_space()
+    stored = get_task("LR-CreditG-v0").stored_fidelity_space()
     assert stored["round"].values == STORED_ROUNDS
 
 
