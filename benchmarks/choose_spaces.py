@@ -1,8 +1,9 @@
 """Searches wide spaces of the tabular families, to choose those of version 1.
 
-Every course of a wide grid is trained on standardized features, with rate 1.0 and, where it says
-so, 0.2. Finished units are kept in the folder `--parts`, so the command resumes. A table says how
-healthy the wide grid is, another how healthy the part is that lies in the chosen space.
+Every course of a wide grid is trained on standardized features. Finished units are kept in the
+folder `--parts`, so the command resumes. For each family there is a table about the wide grid and
+one about the part of it that lies in the chosen space, as far as it does: the values of version 1
+are others.
 
 The loss of a cell is the validation loss of its best round, averaged over the seeds. Beside it
 stands what predicting the label frequencies of the training data costs on the same validation
@@ -21,7 +22,17 @@ import measuring
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
-from space_search import DATASETS, SEARCHES, Found, Search, compute, decades, read
+from space_search import (
+    DATASETS,
+    DEAR,
+    SEARCHES,
+    Found,
+    Search,
+    compute,
+    decades,
+    is_finished,
+    read,
+)
 
 from fedhpo_gym.space import Value
 
@@ -52,13 +63,16 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--searches", nargs="+", default=[*SEARCHES], choices=SEARCHES)
     parser.add_argument("--datasets", nargs="+", default=[*DATASETS], choices=DATASETS)
+    parser.add_argument("--only-finished", action="store_true", help="train nothing")
     arguments = parser.parse_args(argv)
     load, sections = measuring.load_average(), [str(__doc__).split("\n\n", 1)[1].strip()]
     for name in arguments.searches:
         search, found = SEARCHES[name], {}
         for dataset in arguments.datasets:
-            compute(search, dataset, arguments.parts, arguments.workers)
-            found[dataset] = read(search, dataset, arguments.parts)
+            if not arguments.only_finished:
+                compute(search, dataset, arguments.parts, arguments.workers)
+            if is_finished(search, dataset, arguments.parts):
+                found[dataset] = read(search, dataset, arguments.parts)
         sections += report(name, search, found)
     command = ["python", "benchmarks/choose_spaces.py", *(argv or [])]
     title = "Spaces of the tabular families"
@@ -67,17 +81,20 @@ def main(argv: Sequence[str] | None = None) -> str:
 
 def report(name: str, search: Search, found: Mapping[str, Found]) -> list[str]:
     """Return the paragraphs and tables of a search."""
-    axes = "; ".join(f"{axis} {', '.join(map(str, v))}" for axis, v in search.axes.items())
-    sections = [
-        f"## {name}",
+    text = (
         f"{search.algorithm}, {search.rounds} rounds, seeds {_words(search.seeds)}, client sample "
-        f"rates {_words(search.rates)}; {axes}.",
-        *_tables(found),
-    ]
+        f"rates {_words(search.rates)}; {_axes(search.axes)}."
+    )
+    if search.of_dear:
+        text += f" {', '.join(DEAR)}: rate 1.0 alone; {_axes(search.of_dear)}."
+    sections = [f"## {name}", text, *_tables(found)]
     if name in CHOSEN:
         inside = {dataset: one.within(CHOSEN[name]) for dataset, one in found.items()}
-        axes = "; ".join(f"{axis} {_words(values)}" for axis, values in CHOSEN[name].items())
-        sections += [f"### {name}, in the chosen space", f"{axes}.", *_tables(inside)]
+        sections += [
+            f"### {name}, in the chosen space",
+            f"{_axes(CHOSEN[name])}.",
+            *_tables(inside),
+        ]
     return sections
 
 
@@ -101,14 +118,9 @@ def health(found: Found) -> list[str]:
     last = found.rounds[-1]
     full = found.at(last, 1.0)
     capped, reference = _capped(found, full), found.reference.mean()
-    mean = full.mean(axis=-1)
+    mean, seeds = full.mean(axis=-1), full.shape[-1]
     where = np.unravel_index(int(mean.argmin()), mean.shape)
     values = [values[i] for values, i in zip(found.axes.values(), where, strict=True)]
-    noise = (
-        np.sqrt(_centred(capped).var(axis=-1, ddof=1).mean())
-        if len(found.reference) > 1
-        else np.nan
-    )
     low = found.at(last, found.rates[0])
     early = found.at(max(r for r in found.rounds if r <= EARLY), 1.0)
     return [
@@ -119,12 +131,12 @@ def health(found: Found) -> list[str]:
         _percent(mean >= reference),
         _percent(np.isinf(full)),
         _percent(mean <= (1 + NEAR) * mean.min()),
-        f"{capped.mean(axis=-1).std() / noise:.1f}",
+        _spread(capped) if seeds > 1 else "",
         _tau(_capped(found, early).mean(axis=-1), capped.mean(axis=-1)),
         _tau(_capped(found, low).mean(axis=-1), capped.mean(axis=-1))
         if len(found.rates) > 1
         else "",
-        _tau(*(capped[..., seed] for seed in (0, -1))),
+        _tau(capped[..., 0], capped[..., -1]) if seeds > 1 else "",
     ]
 
 
@@ -154,9 +166,14 @@ def _capped(found: Found, losses: NDArray[np.float64]) -> NDArray[np.float64]:
     return capped
 
 
-def _centred(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Take the mean of every seed away: seeds have easier and harder validation data."""
-    return losses - losses.mean(axis=tuple(range(losses.ndim - 1)))
+def _spread(losses: NDArray[np.float64]) -> str:
+    """Return the spread of configurations, in standard deviations of the seeds of one.
+
+    The mean of every seed is taken away: seeds have easier and harder validation data.
+    """
+    centred = losses - losses.mean(axis=tuple(range(losses.ndim - 1)))
+    noise = np.sqrt(centred.var(axis=-1, ddof=1).mean())
+    return f"{centred.mean(axis=-1).std() / noise:.1f}"
 
 
 def _tau(one: NDArray[np.float64], other: NDArray[np.float64]) -> str:
@@ -165,6 +182,10 @@ def _tau(one: NDArray[np.float64], other: NDArray[np.float64]) -> str:
 
 def _percent(cells: NDArray[np.bool_]) -> str:
     return f"{100 * cells.mean():.1f} %"
+
+
+def _axes(axes: Mapping[str, Sequence[Value]]) -> str:
+    return "; ".join(f"{name} {_words(values)}" for name, values in axes.items())
 
 
 def _words(values: Sequence[Value]) -> str:

@@ -138,6 +138,12 @@ def compute(search: Search, dataset: str, folder: Path, workers: int) -> None:
         compute_units(design, units, parts, workers)
 
 
+def is_finished(search: Search, dataset: str, folder: Path) -> bool:
+    """Return whether nothing is missing of a search on a data set."""
+    design = GridDesign(search.task(dataset))
+    return not design.missing(folder / design.parts_name)
+
+
 @dataclass(frozen=True, eq=False)
 class Found:
     """What a search found on a data set.
