@@ -116,6 +116,36 @@ def test_spaces_are_those_of_the_papers_table_8(task: Task) -> None:
     assert task.stored_fidelity_space()["round"].high == task.max_round
 
 
+VERSION_1 = [t for t in TASKS.values() if t.model in ("LR", "MLP") and "tabular-data" in t.tags]
+
+
+@pytest.mark.parametrize("task", [t for t in VERSION_1 if t.version], ids=lambda task: task.name)
+def test_version_1_of_tables_is_standardized_and_has_a_space_and_numbers_of_its_own(
+    task: Task,
+) -> None:
+    old = get_task(f"{task.name}-v0")
+    assert (task.preprocessing, task.reward, task.numbers_version) == (
+        "standardized",
+        "improvement",
+        1,
+    )
+    assert task.space.names == old.space.names
+    assert all(task.space[name].log for name in task.space.names if name != "model_depth")
+    assert task.table_name != old.table_name
+    assert task.table_name != old.variant(preprocessing="standardized").table_name
+    largest = {dimension.name: dimension.high for dimension in task.space.dimensions}
+    assert task.parameters_of(largest) == task.num_parameters
+    raw = task.variant(preprocessing="label_encoded")
+    assert raw.table_name == f"{task.name}-v1-fedavg"
+
+
+def test_tables_of_version_1_leave_no_slot_idle() -> None:
+    slots = pytest.importorskip("fedhpo_gym.fl.models").get_model("LR").slots
+    space = get_task("LR-CreditG-v1").space
+    rates, decays = (len(space[name].grid) for name in ("learning_rate", "weight_decay"))
+    assert rates * decays % slots == 0
+
+
 def test_the_space_of_clients_with_problems_of_their_own_is_the_product_of_their_spaces() -> None:
     task = get_task("Hetero-GraphDC")
     own = [
@@ -133,7 +163,7 @@ def test_stored_rounds_hold_the_rungs_of_multi_fidelity_ladders() -> None:
     assert list(STORED_ROUNDS) == sorted(set(STORED_ROUNDS))
     assert {1, 3, 9, 27, 81} <= set(STORED_ROUNDS)
     assert {500, 250, 125} <= set(STORED_ROUNDS)
-    stored = get_task("LR-CreditG").stored_fidelity_space()
+    stored = get_task("LR-CreditG-v0").stored_fidelity_space()
     assert stored["round"].values == STORED_ROUNDS
 
 
