@@ -81,9 +81,7 @@ def critical_difference(
         friedman=found,
         p_values=p_values,
         groups=_groups(alike),
-        distance=nemenyi_distance(values.shape[1], len(values), alpha)
-        if method == "nemenyi"
-        else None,
+        distance=distance,
         alpha=alpha,
     )
 

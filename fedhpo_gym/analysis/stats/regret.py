@@ -93,7 +93,8 @@ def relative_overtuning(test: Numbers) -> float:
     """Return overtuning over what tuning could have gained: 1 or more means all gain was lost.
 
     Overtuning / (test(lambda*_1) - min_t test(lambda*_t)) (Schneider, Bischl and Feurer, 2025); 0
-    without overtuning, infinity where no incumbent was better than the first, yet the last is worse.
+    without overtuning, infinity where no incumbent was better than the first, yet the last
+    is worse.
 
     Raises:
         InvalidArgumentError: there is no incumbent.

@@ -150,3 +150,16 @@ def test_intervals_draw_within_samples() -> None:
     samples = [np.array([0.0, 0.0]), np.array([1.0, 1.0])]
     interval = bootstrap_interval(lambda drawn: float(np.mean(drawn)), samples)
     assert interval == (0.5, 0.5)  # runs of one problem never take another's place
+
+
+def test_figures_are_those_of_rliable() -> None:
+    rng = stream(0, "rliable")
+    x = np.round(rng.normal(size=(9, 6)), 1)  # runs of six problems; higher is better there
+    y = np.round(rng.normal(0.3, size=(7, 6)), 1)
+    assert interquartile_mean(x) == pytest.approx(0.08214285714285714)
+    assert interquartile_mean(y) == pytest.approx(0.7227272727272728)
+    improvement = probability_of_improvement([*-x.T], [*-y.T])
+    assert improvement == pytest.approx(0.32671957671957674)
+    # It counts scores above a threshold: losses below the negative one.
+    profile = ecdf(-x, -np.array([-1.0, 0.0, 0.5, 1.0]) - 1e-9)
+    assert profile == pytest.approx([48 / 54, 31 / 54, 15 / 54, 7 / 54])
