@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 
-from fedhpo_gym.analysis.aggregate import Curve
+from fedhpo_gym.analysis.problems import Curve
 from fedhpo_gym.errors import missing_dependency
 
 # Okabe and Ito (2008): distinct under every common colour blindness; the pale ones are left out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 STYLES = ("-", "--", "-.", ":")
+SIZE = (4.9, 3.5)
+CROWD = 4
+"""More agents than that do not fit into a legend inside the axes."""
 INK = "#1a1a1a"
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be searched, selected and read aloud
@@ -41,36 +44,67 @@ def draw_curves(curves: Mapping[str, Curve], name: str) -> str:
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
+    return draw(name, lambda axes: _fill(axes, curves))
+
+
+def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> str:
+    """Return what a function draws into axes as one `<svg>` element that scales with the page.
+
+    Args:
+        name: tells the figures of one page apart.
+        fill: draws into the axes it is given.
+        size: width and height in inches; what makes letters large or small.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
         raise missing_dependency("drawing a report", "matplotlib", "plot") from error
     with mpl.rc_context({**SETTINGS, "svg.hashsalt": name}):
-        figure = Figure(figsize=(4.9, 3.5), layout="constrained")
-        axes = figure.add_subplot()
-        _fill(axes, curves)
+        figure = Figure(figsize=size, layout="constrained")
+        fill(figure.add_subplot())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return _element(buffer.getvalue(), name)
 
 
+def looks() -> Iterator[tuple[str, str]]:
+    """Yield colours and line styles, twenty that differ in one or the other."""
+    return zip(cycle(COLOURS), cycle(STYLES), strict=False)
+
+
+def label(agent: str) -> str:
+    """Return a name as matplotlib shows it: a dollar sign would begin a formula."""
+    return agent.replace("$", r"\$")
+
+
+def finish(axes: Any, xlabel: str, ylabel: str, agents: int) -> None:
+    """Name the axes, and put the legend where it hides nothing: many names go below."""
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(visible=True, color="#d9d9d9", lw=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if agents > CROWD:
+        place = {"loc": "outside lower center", "ncols": 2, "fontsize": 10}
+        axes.figure.legend(frameon=False, handlelength=3.2, **place)
+    else:
+        axes.legend(frameon=False, handlelength=3.2)
+
+
 def _fill(axes: Any, curves: Mapping[str, Curve]) -> None:
-    unit, seconds = _unit(max((float(c.time_s[-1]) for c in curves.values()), default=1.0))
-    looks = zip(cycle(COLOURS), cycle(STYLES), strict=False)
-    for (agent, curve), (colour, style) in zip(curves.items(), looks, strict=False):
+    unit, seconds = time_unit(max((float(c.time_s[-1]) for c in curves.values()), default=1.0))
+    for (agent, curve), (colour, style) in zip(curves.items(), looks(), strict=False):
         time = curve.time_s / seconds
         band = {"step": "post", "color": colour, "alpha": 0.18, "lw": 0}
         axes.fill_between(time, curve.lower, curve.upper, **band)
-        label = agent.replace("$", r"\$")  # a dollar sign would begin a formula
-        axes.step(time, curve.median, where="post", color=colour, ls=style, lw=2, label=label)
+        line = {"where": "post", "color": colour, "ls": style, "lw": 2}
+        axes.step(time, curve.median, label=label(agent), **line)
     low, high = _window(curves)
     margin = 0.06 * (high - low)
     axes.set_ylim(low - margin, high + margin)
-    axes.set(xlabel=f"simulated time ({unit})", ylabel="validation loss of the incumbent")
-    axes.grid(visible=True, color="#d9d9d9", lw=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    finish(axes, f"simulated time ({unit})", "validation loss of the incumbent", len(curves))
 
 
 def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:
@@ -89,7 +123,8 @@ def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.05, low + 0.05)
 
 
-def _unit(longest_s: float) -> tuple[str, float]:
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """Return the unit in which times are read easily, and its seconds."""
     if longest_s >= 7200:
         return "hours", 3600.0
     return ("minutes", 60.0) if longest_s >= 120 else ("seconds", 1.0)

@@ -10,7 +10,12 @@ from fedhpo_gym.analysis.stats.aggregates import (
     interquartile_mean,
     probability_of_improvement,
 )
-from fedhpo_gym.analysis.stats.bands import Band, bootstrap_band, bootstrap_interval
+from fedhpo_gym.analysis.stats.bands import (
+    Band,
+    bootstrap_band,
+    bootstrap_interval,
+    improvement_interval,
+)
 from fedhpo_gym.analysis.stats.differences import CriticalDifference, critical_difference
 from fedhpo_gym.analysis.stats.hypotheses import (
     Friedman,
@@ -46,6 +51,7 @@ __all__ = [
     "ecdf",
     "friedman",
     "holm",
+    "improvement_interval",
     "interquartile_mean",
     "mean_ranks",
     "nemenyi",

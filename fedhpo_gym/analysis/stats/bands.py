@@ -35,7 +35,10 @@ class Band:
 
 
 def bootstrap_band(
-    curves: Numbers, seed: int = 0, level: float = 0.95, resamples: int = RESAMPLES
+    curves: Numbers | Sequence[Numbers],
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
 ) -> Band:
     """Return the mean of some curves with bands, by drawing whole curves again with replacement.
 
@@ -45,7 +48,8 @@ def bootstrap_band(
     algorithm 2). With five runs both are too narrow: a bootstrap cannot invent runs.
 
     Args:
-        curves: (S, T) finite values.
+        curves: (S, T) finite values; or several such, a sample of runs per problem, whose means are
+            averaged. Runs are then drawn again within each sample.
         seed: of the draws.
         level: share of bootstraps inside, in (0, 1).
         resamples: number of bootstraps.
@@ -54,12 +58,17 @@ def bootstrap_band(
         InvalidArgumentError: an argument is out of its range, or a value is not finite.
     """
     _check(level, resamples)
-    if curves.ndim != 2 or not len(curves) or not np.isfinite(curves).all():
+    samples = [curves] if isinstance(curves, np.ndarray) else list(curves)
+    if not samples or any(not _is_finite_matrix(sample) for sample in samples):
         raise InvalidArgumentError("`curves` must be a matrix of finite values, a row per run")
-    runs, mean = len(curves), curves.mean(axis=0)
-    # How often each run is drawn: one product instead of a copy of all curves per bootstrap.
-    counts = stream(seed, "bootstrap_band").multinomial(runs, np.full(runs, 1 / runs), resamples)
-    means = counts @ curves / runs
+    mean = np.mean([sample.mean(axis=0) for sample in samples], axis=0)
+    rng = stream(seed, "bootstrap_band")
+    means = np.zeros((resamples, len(mean)))
+    for sample in samples:
+        # How often each run is drawn: one product instead of a copy of all curves per bootstrap.
+        runs = len(sample)
+        counts = rng.multinomial(runs, np.full(runs, 1 / runs), resamples)
+        means += counts @ sample / (runs * len(samples))
     tail = (1 - level) / 2
     lower, upper = np.quantile(means, [tail, 1 - tail], axis=0)
     deviation = means.std(axis=0)
@@ -69,6 +78,38 @@ def bootstrap_band(
     reach = float(np.quantile(scaled.max(axis=1), level)) if moves.any() else 0.0
     half = np.where(moves, reach * deviation, 0.0)
     return Band(mean, lower, upper, mean - half, mean + half)
+
+
+def improvement_interval(
+    x: Sequence[Numbers],
+    y: Sequence[Numbers],
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """Return the stratified bootstrap interval of the probability of improvement.
+
+    As `bootstrap_interval` of `probability_of_improvement`, with one product per problem.
+
+    Args:
+        x: runs on each problem, (S,) each; lower is better.
+        y: runs of another agent on the same problems.
+        seed: of the draws.
+        level: share of bootstraps inside, in (0, 1).
+        resamples: number of bootstraps.
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range.
+    """
+    _check(level, resamples)
+    rng, found = stream(seed, "improvement_interval"), np.zeros(resamples)
+    for a, b in zip(x, y, strict=True):
+        wins = (a[:, None] < b) + (a[:, None] == b) / 2
+        drawn = [rng.multinomial(n, np.full(n, 1 / n), resamples) for n in wins.shape]
+        found += np.einsum("ri,ij,rj->r", *(drawn[0], wins, drawn[1])) / (wins.size * len(x))
+    tail = (1 - level) / 2
+    low, high = np.quantile(found, [tail, 1 - tail])
+    return float(low), float(high)
 
 
 def bootstrap_interval(
@@ -102,6 +143,10 @@ def bootstrap_interval(
     tail = (1 - level) / 2
     low, high = np.quantile(found, [tail, 1 - tail])
     return float(low), float(high)
+
+
+def _is_finite_matrix(sample: Numbers) -> bool:
+    return sample.ndim == 2 and len(sample) > 0 and bool(np.isfinite(sample).all())
 
 
 def _check(level: float, resamples: int) -> None:

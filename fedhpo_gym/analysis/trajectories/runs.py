@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from fedhpo_gym.analysis.records import Header, RunRecord
+from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.trajectories.rules import Trials
 from fedhpo_gym.errors import InvalidArgumentError
 
 OF_THE_AGENT: Final = ("fidelity", "per_client", "reward", "reward_transform", "render_mode")
 """Arguments of an environment that say how an agent sees a problem, not which problem it is."""
-
-
-def problem_key(header: Header, fingerprint: str) -> str:
-    """Return what two runs of one problem have in common, as text.
-
-    A problem is the id and all its arguments (variant, budget, system, objectives), and the numbers
-    that answered. How an agent chose fidelities is the agent's affair: black-box and multi-fidelity
-    agents share a problem. So is the reward it learns from.
-
-    Args:
-        header: what was run.
-        fingerprint: of the numbers that answered, under their present name.
-    """
-    return json.dumps([header.id, problem_arguments(header.kwargs), fingerprint], sort_keys=True)
 
 
 def problem_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
