@@ -10,16 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.comparison import Comparison
-from fedhpo_gym.analysis.plot import INK, SIZE, draw, finish, label, looks, time_unit
+from fedhpo_gym.analysis.plot import INK, SIZE, TALL, Looks, draw, finish, label, time_unit
 from fedhpo_gym.analysis.problems import Problem
 from fedhpo_gym.analysis.stats import CriticalDifference, data_profile, ecdf
 from fedhpo_gym.analysis.tables import Cell, Table
 
-THRESHOLDS = np.linspace(0.0, 1.0, 101)
+THRESHOLDS = np.logspace(-4.0, 0.0, 101)
 TOLERANCE = 0.1
 """A problem counts as solved when a tenth of a first trial's regret is left."""
-_TALL = 4.6
-"""Height in inches of a figure whose legend is below."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +39,19 @@ class Figure:
     numbers: Table
 
 
-def comparison_figures(found: Comparison, prefix: str) -> tuple[Figure, ...]:
+def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Figure, ...]:
     """Draw ranks over time, regret over time, profiles, and critical differences.
 
     Args:
         found: what is drawn.
         prefix: tells the figures of one page apart.
+        looks: colour and line style of each agent.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
     budget = "share of the budget"
-    size = (SIZE[0], _TALL if len(found.order) > 4 else SIZE[1])
+    size = (SIZE[0], TALL)
     ranks = {agent: found.ranks[agent] for agent in found.order}
     profile = {
         agent: ecdf(np.concatenate(found.finals[agent]), THRESHOLDS) for agent in found.order
@@ -65,7 +64,7 @@ def comparison_figures(found: Comparison, prefix: str) -> tuple[Figure, ...]:
     def lines(
         values: Mapping[str, NDArray[np.float64]], at: NDArray[np.float64], words: tuple[str, str]
     ) -> Callable[[Any], None]:
-        return lambda axes: _lines(axes, values, at, words)
+        return lambda axes: _lines(axes, values, at, words, looks)
 
     def figure(
         name: str, words: tuple[str, str], fill: Callable[[Any], None], numbers: Table
@@ -93,7 +92,7 @@ def comparison_figures(found: Comparison, prefix: str) -> tuple[Figure, ...]:
                 "median first incumbent. Bands: in 95 % of bootstraps over seeds the whole curve "
                 "lies inside (simultaneous).",
             ),
-            lambda axes: _regret(axes, found),
+            lambda axes: _regret(axes, found, looks),
             _columns("regret", found.fractions, _band_columns(found)),
         ),
         figure(
@@ -119,7 +118,7 @@ def comparison_figures(found: Comparison, prefix: str) -> tuple[Figure, ...]:
     )
 
 
-def regret_figure(problem: Problem, name: str) -> Figure:
+def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     """Draw the mean regret of every agent on one problem, with two bootstrap bands.
 
     Raises:
@@ -130,7 +129,8 @@ def regret_figure(problem: Problem, name: str) -> Figure:
     unit, seconds = time_unit(float(max(ends, default=1.0)))
 
     def fill(axes: Any) -> None:
-        for (agent, (times, band)), (colour, style) in zip(curves.items(), looks(), strict=False):
+        for agent, (times, band) in curves.items():
+            colour, style = looks[agent]
             shade = {"step": "post", "color": colour, "lw": 0}
             at = times / seconds
             axes.fill_between(at, band.all_lower, band.all_upper, alpha=0.12, **shade)
@@ -139,7 +139,7 @@ def regret_figure(problem: Problem, name: str) -> Figure:
             axes.step(at, band.mean, label=label(agent), **line)
         axes.set_yscale("symlog", linthresh=_threshold([band.mean for _, band in curves.values()]))
         axes.set_ylim(bottom=0)
-        finish(axes, f"simulated time ({unit})", "mean regret", len(curves))
+        finish(axes, f"simulated time ({unit})", "mean regret", below=True)
 
     rows = [
         [Cell(agent), *(Cell(repr(v), v) for v in (t, m, lo, hi, all_lo, all_hi))]
@@ -155,7 +155,7 @@ def regret_figure(problem: Problem, name: str) -> Figure:
         "bands hold 95 % of bootstraps at each time, outer ones hold whole curves. The axis is "
         "linear near 0."
     )
-    size = (SIZE[0], _TALL if len(curves) > 4 else SIZE[1])
+    size = (SIZE[0], TALL)
     numbers = Table(name, "Regret", caption, head, rows)
     return Figure(name, "Regret", caption, draw(name, fill, size), numbers)
 
@@ -179,24 +179,26 @@ def _lines(
     values: Mapping[str, NDArray[np.float64]],
     at: NDArray[np.float64],
     words: tuple[str, str],
+    looks: Looks,
 ) -> None:
-    for (agent, curve), (colour, style) in zip(values.items(), looks(), strict=False):
+    for agent, curve in values.items():
+        colour, style = looks[agent]
         line = {"where": "post", "color": colour, "ls": style, "lw": 2}
         axes.step(at, curve, label=label(agent), **line)
-    if at[0] > 0:
-        axes.set_xscale("log")
-    finish(axes, *words, len(values))
+    axes.set_xscale("log")
+    finish(axes, *words, below=True)
 
 
-def _regret(axes: Any, found: Comparison) -> None:
-    for agent, (colour, style) in zip(found.order, looks(), strict=False):
-        band, line = found.regret[agent], {"where": "post", "color": colour, "ls": style, "lw": 2}
+def _regret(axes: Any, found: Comparison, looks: Looks) -> None:
+    for agent in found.order:
+        band, (colour, style) = found.regret[agent], looks[agent]
+        line = {"where": "post", "color": colour, "ls": style, "lw": 2}
         shade = {"step": "post", "color": colour, "alpha": 0.15, "lw": 0}
         axes.fill_between(found.fractions, band.all_lower, band.all_upper, **shade)
         axes.step(found.fractions, band.mean, label=label(agent), **line)
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
-    finish(axes, "share of the budget", "normalised regret", len(found.order))
+    finish(axes, "share of the budget", "normalised regret", below=True)
 
 
 def _differences(found: Comparison, prefix: str) -> list[Figure]:
@@ -245,7 +247,7 @@ def _diagram(axes: Any, found: CriticalDifference) -> None:
         depth = under + 0.6 + row
         end = 1 - margin if on_left else agents + margin
         axes.plot([rank, rank, end], [top, depth, depth], color=INK, lw=1)
-        words = f"{label(agent)}  {rank:.2f} " if on_left else f" {rank:.2f}  {label(agent)}"
+        words = f"{label(agent)}  {rank:.2f}  " if on_left else f"  {rank:.2f}  {label(agent)}"
         side = "right" if on_left else "left"
         axes.text(end, depth, words, ha=side, va="center", fontsize=11)
     axes.set_xlim(1 - margin, agents + margin)

@@ -90,7 +90,7 @@ def _reduced(path: Path, record: RunRecord, rule: str) -> _Read:
         test_accuracy=step.test["accuracy"],
     )
     line = Trajectory.of(header.id, header.agent, header.seed, trials, rule)
-    return _Read(Run(line, path, best), header)
+    return _Read(Run(line, path, best, header.package_version), header)
 
 
 def _sorted_out(read: Sequence[_Read], present: Callable[[Header], str]) -> list[list[_Read]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import cycle
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from fedhpo_gym.errors import missing_dependency
 # Okabe and Ito (2008): distinct under every common colour blindness; the pale ones are left out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 STYLES = ("-", "--", "-.", ":")
-SIZE = (4.9, 3.5)
+SIZE, TALL = (4.9, 3.5), 4.6
+"""Inches of a figure, and the height of one whose legend is below."""
+Looks: TypeAlias = Mapping[str, tuple[str, str]]
 CROWD = 4
 """More agents than that do not fit into a legend inside the axes."""
 INK = "#1a1a1a"
@@ -31,12 +33,13 @@ SETTINGS: dict[Any, Any] = {
 }
 
 
-def draw_curves(curves: Mapping[str, Curve], name: str) -> str:
+def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = None) -> str:
     """Draw the incumbent validation loss of every agent: median, and a band between quartiles.
 
     Args:
         curves: curve of each agent, on one time grid.
         name: tells the figures of one page apart.
+        looks: see `looks_of`; by default, those of these agents.
 
     Returns:
         One `<svg>` element that scales with the page.
@@ -44,7 +47,8 @@ def draw_curves(curves: Mapping[str, Curve], name: str) -> str:
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    return draw(name, lambda axes: _fill(axes, curves))
+    size = (SIZE[0], TALL if len(curves) > CROWD else SIZE[1])
+    return draw(name, lambda axes: _fill(axes, curves, looks or looks_of(curves)), size)
 
 
 def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> str:
@@ -71,9 +75,12 @@ def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZ
     return _element(buffer.getvalue(), name)
 
 
-def looks() -> Iterator[tuple[str, str]]:
-    """Yield colours and line styles, twenty that differ in one or the other."""
-    return zip(cycle(COLOURS), cycle(STYLES), strict=False)
+def looks_of(agents: Iterable[str]) -> Looks:
+    """Return colour and line style of each agent: of all agents on a page, so that none changes.
+
+    Twenty differ in one or the other.
+    """
+    return dict(zip(sorted(set(agents)), zip(cycle(COLOURS), cycle(STYLES), strict=False)))  # noqa: B905
 
 
 def label(agent: str) -> str:
@@ -81,21 +88,22 @@ def label(agent: str) -> str:
     return agent.replace("$", r"\$")
 
 
-def finish(axes: Any, xlabel: str, ylabel: str, agents: int) -> None:
-    """Name the axes, and put the legend where it hides nothing: many names go below."""
+def finish(axes: Any, xlabel: str, ylabel: str, below: bool) -> None:
+    """Name the axes, and put the legend inside them, or below where it hides nothing."""
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(visible=True, color="#d9d9d9", lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    if agents > CROWD:
-        place = {"loc": "outside lower center", "ncols": 2, "fontsize": 10}
+    if below:
+        place = {"loc": "outside lower center", "ncols": 2, "fontsize": 11}
         axes.figure.legend(frameon=False, handlelength=3.2, **place)
     else:
         axes.legend(frameon=False, handlelength=3.2)
 
 
-def _fill(axes: Any, curves: Mapping[str, Curve]) -> None:
+def _fill(axes: Any, curves: Mapping[str, Curve], looks: Looks) -> None:
     unit, seconds = time_unit(max((float(c.time_s[-1]) for c in curves.values()), default=1.0))
-    for (agent, curve), (colour, style) in zip(curves.items(), looks(), strict=False):
+    for agent, curve in curves.items():
+        colour, style = looks[agent]
         time = curve.time_s / seconds
         band = {"step": "post", "color": colour, "alpha": 0.18, "lw": 0}
         axes.fill_between(time, curve.lower, curve.upper, **band)
@@ -104,7 +112,9 @@ def _fill(axes: Any, curves: Mapping[str, Curve]) -> None:
     low, high = _window(curves)
     margin = 0.06 * (high - low)
     axes.set_ylim(low - margin, high + margin)
-    finish(axes, f"simulated time ({unit})", "validation loss of the incumbent", len(curves))
+    finish(
+        axes, f"simulated time ({unit})", "validation loss of the incumbent", len(curves) > CROWD
+    )
 
 
 def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:

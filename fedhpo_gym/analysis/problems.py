@@ -77,11 +77,13 @@ class Run:
         trajectory: its incumbent over time, named by problem and contestant.
         path: where it was read.
         best: its final incumbent; None for a run of a foreign table.
+        version: of the package that wrote its record; None for a run of a foreign table.
     """
 
     trajectory: Trajectory
     path: Path
     best: Best | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def _who(found: Comparison) -> str:
 def _how_much(found: Comparison) -> str:
     first, second = found.order[:2]
     pair = found.pairs[0]
-    iqm = " against ".join(f"{found.numbers[agent].iqm:.3f}" for agent in (first, second))
+    iqm = " against ".join(f"{found.numbers[agent].iqm:.2g}" for agent in (first, second))
     low, high = pair.interval
     return (
         f"By how much: on means over seeds, {first} beats {second} on {pair.problems.wins} of "

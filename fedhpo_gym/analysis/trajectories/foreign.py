@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,6 @@ import numpy as np
 from fedhpo_gym.analysis.trajectories.rules import Trials
 from fedhpo_gym.analysis.trajectories.trajectory import Trajectory
 from fedhpo_gym.errors import DamagedDataError, FedHPOError, MissingDataError
-from fedhpo_gym.files import new_file
 
 COLUMNS: Final = ("problem", "agent", "seed", "time", "value")
 """What every table has: simulated seconds, and what is minimised."""
@@ -49,29 +48,6 @@ def read_table(path: Path, rule: str = "highest_fidelity") -> tuple[Trajectory, 
     if not found:
         raise DamagedDataError(f"{path} has no line after its header")
     return tuple(_trajectory(path, key, rows, names, rule) for key, rows in found.items())
-
-
-def write_table(path: Path, runs: Iterable[Trajectory]) -> None:
-    """Write incumbents as such a table, one line for each change and one for the end of a run.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    with new_file(path) as handle:
-        handle.write((",".join(COLUMNS) + "\n").encode("utf-8"))
-        for run in runs:
-            moments = [*zip(run.time_s.tolist(), run.value.tolist(), strict=True)]
-            if moments and run.end_s > moments[-1][0]:
-                moments.append((run.end_s, moments[-1][1]))
-            for time, value in moments:
-                names = (_quoted(run.problem), _quoted(run.agent))
-                line = f"{names[0]},{names[1]},{run.seed},{time!r},{value!r}\n"
-                handle.write(line.encode("utf-8"))
-
-
-def _quoted(text: str) -> str:
-    doubled = text.replace('"', '""')
-    return f'"{doubled}"'
 
 
 def _checked_columns(path: Path, names: Sequence[str]) -> tuple[str, ...]:

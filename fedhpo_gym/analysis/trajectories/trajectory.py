@@ -58,6 +58,13 @@ class Trajectory:
         """Value of the incumbent at the end; infinity if there never was one."""
         return float(self.value[-1]) if len(self.value) else float("inf")
 
+    def rows(self) -> list[tuple[str, str, int, float, float]]:
+        """Return problem, agent, seed, time and value of each change, and of the run's end."""
+        moments = [*zip(self.time_s.tolist(), self.value.tolist(), strict=True)]
+        if moments and self.end_s > moments[-1][0]:
+            moments.append((self.end_s, moments[-1][1]))
+        return [(self.problem, self.agent, self.seed, *moment) for moment in moments]
+
     def at(self, time_s: Numbers) -> Numbers:
         """Return the incumbent's value at some times; NaN before there is one.
 
