@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.comparison import Comparison
+from fedhpo_gym.analysis.comparison import Comparison, shown_p
 from fedhpo_gym.analysis.plot import INK, SIZE, TALL, Looks, draw, finish, label, time_unit
 from fedhpo_gym.analysis.problems import Problem
 from fedhpo_gym.analysis.stats import CriticalDifference, data_profile, ecdf
@@ -214,7 +214,7 @@ def _differences(found: Comparison, prefix: str) -> list[Figure]:
         caption = (
             f"Mean ranks over {kind.blocks} {block}; 1 is best. A bar joins agents that "
             "Friedman's test, and Wilcoxon's with Holm's correction at 0.05, cannot tell apart. "
-            f"Friedman: p = {kind.friedman.p_value:.4f}."
+            f"Friedman: {shown_p(kind.friedman.p_value)}."
         )
         rows = [
             [Cell(agent), *(Cell(repr(v), v) for v in (rank, *row))]

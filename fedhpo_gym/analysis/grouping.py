@@ -119,11 +119,12 @@ def _named(groups: Sequence[list[_Read]]) -> list[tuple[str, list[_Read]]]:
     found = []
     for env_id, several in by_id.items():
         arguments = [_flat(problem_arguments(runs[0].header.kwargs)) for runs in several]
-        for place, (runs, own) in enumerate(zip(several, arguments, strict=True)):
-            words = _differences(own, arguments)
-            if [_differences(other, arguments) for other in arguments].count(words) > 1:
-                words = [*words, f"data {place + 1}"]
-            inside = f" ({', '.join(words)})" if len(several) > 1 else ""
+        words = [_differences(own, arguments) for own in arguments]
+        for place, runs in enumerate(several):
+            own = words[place]
+            if words.count(own) > 1:
+                own = [*own, f"data {1 + words[:place].count(own)}"]
+            inside = f" ({', '.join(own) or 'defaults'})" if len(several) > 1 else ""
             found.append((f"{env_id}{inside}", runs))
     return found
 

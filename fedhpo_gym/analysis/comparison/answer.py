@@ -25,7 +25,17 @@ def _who(found: Comparison) -> str:
             f"No agent is ahead alone: {_list([first, *ties])} share the best mean rank, "
             f"{rank:.2f} of {len(found.order)}, {where}. All others: {ranked}."
         )
-    return f"{first} is ahead: mean rank {rank:.2f} {where}, behind it {ranked}. 1 is best."
+    unsure = f", but no test tells it from {others[0]}" if _is_unsure(found) else ""
+    return f"{first} is ahead{unsure}: mean rank {rank:.2f} {where}, behind it {ranked}. 1 is best."
+
+
+def _is_unsure(found: Comparison) -> bool:
+    """Return whether neither means nor runs tell the first agent from the second."""
+    second = found.order[1]
+    first = found.order[0]
+    on_means = second in _not_beaten(first, found.pairs, found.means, runs=False)
+    on_runs = found.runs is None or second in _not_beaten(first, found.pairs, found.runs, runs=True)
+    return on_means and on_runs
 
 
 def _how_much(found: Comparison) -> str:
@@ -47,10 +57,10 @@ def _how_sure(found: Comparison) -> str:
     alike = {
         "on means over seeds": _not_beaten(first, found.pairs, found.means, runs=False),
     }
-    tests = [f"on means over seeds {_p(found.means.friedman.p_value)}"]
+    tests = [f"on means over seeds {shown_p(found.means.friedman.p_value)}"]
     if found.runs is not None:
         alike["on all runs"] = _not_beaten(first, found.pairs, found.runs, runs=True)
-        tests.append(f"on all runs {_p(found.runs.friedman.p_value)}")
+        tests.append(f"on all runs {shown_p(found.runs.friedman.p_value)}")
     words = []
     for kind, names in alike.items():
         beaten = [agent for agent in found.order[1:] if agent not in names]
@@ -62,8 +72,8 @@ def _how_sure(found: Comparison) -> str:
             words.append(f"{kind} {first} differs from {_list(beaten)}, not from {_list(names)}")
     count = len(found.study.problems)
     note = (
-        f" With {_problems(found)} and {len(found.pairs)} pairs, this test on means can never "
-        "reach 0.05."
+        f" With {_count(len(found.study.problems), 'problem')} and "
+        f"{_count(len(found.pairs), 'pair')}, this test on means can never reach 0.05."
         if len(found.pairs) * 2.0 ** (1 - count) >= found.means.alpha
         else ""
     )
@@ -88,11 +98,15 @@ def _not_beaten(
 
 
 def _problems(found: Comparison) -> str:
-    count = len(found.study.problems)
-    return f"{count} problem{'' if count == 1 else 's'}"
+    return _count(len(found.study.problems), "problem")
 
 
-def _p(value: float) -> str:
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def shown_p(value: float) -> str:
+    """Return a p-value in words."""
     return "p < 0.0001" if value < 0.0001 else f"p = {value:.4f}"
 
 
