@@ -10,12 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.comparison import Comparison, shown_p
-from fedhpo_gym.analysis.plot import INK, SIZE, TALL, Looks, draw, finish, label, time_unit
+from fedhpo_gym.analysis.plot import (
+    INK,
+    SIZE,
+    TALL,
+    Looks,
+    corners,
+    draw,
+    finish,
+    label,
+    percent,
+    plain_log,
+    time_unit,
+)
 from fedhpo_gym.analysis.problems import Problem
 from fedhpo_gym.analysis.stats import CriticalDifference, data_profile, ecdf
 from fedhpo_gym.analysis.tables import Cell, Table
 
 THRESHOLDS = np.logspace(-4.0, 0.0, 101)
+BUDGET = "share of the budget"
 TOLERANCE = 0.1
 """A problem counts as solved when a tenth of a first trial's regret is left."""
 
@@ -50,7 +63,6 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    budget = "share of the budget"
     size = (SIZE[0], TALL)
     ranks = {agent: found.ranks[agent] for agent in found.order}
     profile = {
@@ -80,7 +92,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
                 "Mean rank over problems, by means over seeds, after a share of the budget; lower "
                 "is better. Until an agent has an incumbent, it shares the last ranks.",
             ),
-            lines(ranks, found.fractions, (budget, "mean rank")),
+            lines(ranks, found.fractions, (BUDGET, "mean rank")),
             _columns("rank", found.fractions, ranks),
         ),
         *_differences(found, prefix),
@@ -112,7 +124,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
                 f"Share of runs that have come within {TOLERANCE:g} of normalised regret, after a "
                 "share of the budget; higher is better (Moré and Wild, 2009).",
             ),
-            lines(solved, found.fractions, (budget, "share of runs")),
+            lines(solved, found.fractions, (BUDGET, "share of runs")),
             _columns("solved", found.fractions, solved),
         ),
     )
@@ -132,12 +144,14 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
         for agent, (times, band) in curves.items():
             colour, style = looks[agent]
             shade = {"step": "post", "color": colour, "lw": 0}
-            at = times / seconds
-            axes.fill_between(at, band.all_lower, band.all_upper, alpha=0.12, **shade)
-            axes.fill_between(at, band.lower, band.upper, alpha=0.2, **shade)
+            every = (band.mean, band.lower, band.upper, band.all_lower, band.all_upper)
+            at, mean, lower, upper, all_lower, all_upper = corners(times / seconds, *every)
+            axes.fill_between(at, all_lower, all_upper, alpha=0.12, **shade)
+            axes.fill_between(at, lower, upper, alpha=0.2, **shade)
             line = {"where": "post", "color": colour, "ls": style, "lw": 2}
-            axes.step(at, band.mean, label=label(agent), **line)
+            axes.step(at, mean, label=label(agent), **line)
         axes.set_yscale("symlog", linthresh=_threshold([band.mean for _, band in curves.values()]))
+        plain_log(axes.yaxis)
         axes.set_ylim(bottom=0)
         finish(axes, f"simulated time ({unit})", "mean regret", below=True)
 
@@ -186,6 +200,7 @@ def _lines(
         line = {"where": "post", "color": colour, "ls": style, "lw": 2}
         axes.step(at, curve, label=label(agent), **line)
     axes.set_xscale("log")
+    plain_log(axes.xaxis, percent if words[0] == BUDGET else "{:g}".format)
     finish(axes, *words, below=True)
 
 
@@ -197,8 +212,9 @@ def _regret(axes: Any, found: Comparison, looks: Looks) -> None:
         axes.fill_between(found.fractions, band.all_lower, band.all_upper, **shade)
         axes.step(found.fractions, band.mean, label=label(agent), **line)
     axes.set_xscale("log")
+    plain_log(axes.xaxis, percent)
     axes.set_ylim(bottom=0)
-    finish(axes, "share of the budget", "normalised regret", below=True)
+    finish(axes, BUDGET, "normalised regret", below=True)
 
 
 def _differences(found: Comparison, prefix: str) -> list[Figure]:

@@ -9,6 +9,7 @@ from itertools import cycle
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.problems import Curve
 from fedhpo_gym.errors import missing_dependency
@@ -18,6 +19,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 STYLES = ("-", "--", "-.", ":")
 SIZE, TALL = (4.9, 3.5), 4.6
 """Inches of a figure, and the height of one whose legend is below."""
+Numbers: TypeAlias = NDArray[np.float64]
 Looks: TypeAlias = Mapping[str, tuple[str, str]]
 CROWD = 4
 """More agents than that do not fit into a legend inside the axes."""
@@ -75,6 +77,13 @@ def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZ
     return _element(buffer.getvalue(), name)
 
 
+def corners(at: Numbers, *values: Numbers) -> list[Numbers]:
+    """Return points of step functions where one of them changes, and the first and last."""
+    changes = np.any([np.diff(value, prepend=np.nan) != 0 for value in values], axis=0)
+    changes[-1:] = True
+    return [array[changes] for array in (at, *values)]
+
+
 def looks_of(agents: Iterable[str]) -> Looks:
     """Return colour and line style of each agent: of all agents on a page, so that none changes.
 
@@ -86,6 +95,17 @@ def looks_of(agents: Iterable[str]) -> Looks:
 def label(agent: str) -> str:
     """Return a name as matplotlib shows it: a dollar sign would begin a formula."""
     return agent.replace("$", r"\$")
+
+
+def plain_log(axis: Any, shown: Callable[[float], str] = "{:g}".format) -> None:
+    """Write the powers of a logarithmic axis as plain numbers."""
+    axis.set_major_formatter(lambda value, _place: shown(value))
+    axis.set_minor_formatter(lambda _value, _place: "")
+
+
+def percent(share: float) -> str:
+    """Return a share as people read it."""
+    return f"{100 * share:g} %"
 
 
 def finish(axes: Any, xlabel: str, ylabel: str, below: bool) -> None:
@@ -104,11 +124,11 @@ def _fill(axes: Any, curves: Mapping[str, Curve], looks: Looks) -> None:
     unit, seconds = time_unit(max((float(c.time_s[-1]) for c in curves.values()), default=1.0))
     for agent, curve in curves.items():
         colour, style = looks[agent]
-        time = curve.time_s / seconds
+        time, median, lower, upper = corners(curve.time_s, curve.median, curve.lower, curve.upper)
         band = {"step": "post", "color": colour, "alpha": 0.18, "lw": 0}
-        axes.fill_between(time, curve.lower, curve.upper, **band)
+        axes.fill_between(time / seconds, lower, upper, **band)
         line = {"where": "post", "color": colour, "ls": style, "lw": 2}
-        axes.step(time, curve.median, label=label(agent), **line)
+        axes.step(time / seconds, median, label=label(agent), **line)
     low, high = _window(curves)
     margin = 0.06 * (high - low)
     axes.set_ylim(low - margin, high + margin)
@@ -146,6 +166,8 @@ def _element(svg: str, name: str) -> str:
     opening, rest = element.split(">", maxsplit=1)
     opening = re.sub(r' (width|height)="[^"]*"', "", opening)
     rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL)
+    # A hundredth of a point is seen by nobody.
+    rest = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), rest)
     # Ids are global to the page; matplotlib numbers them from 1 in every figure.
     for pattern in (r'(id=")', r'(href="#)', r"(url\(#)"):
         rest = re.sub(pattern, rf"\g<1>{name}-", rest)
