@@ -52,7 +52,8 @@ $sections
 <p>Runs of one problem have the same id, variant, system and budget; which fidelity an agent asks
 for is its own affair, and each runs once per seed. The incumbent is the trial of lowest validation
 loss among those of the highest fidelity that was tried so far, where fidelity is rounds times
-client sample rate (Wang et al., 2022, section 4.1); of equals, the first. A trial counts from the
+client sample rate (Wang et al., 2022, section 4.1); of equals, the first. So its loss may rise
+when an agent first reaches a higher fidelity. A trial counts from the
 moment it is paid for. Test results are those of the incumbent at the end of the run.</p>
 <p>$files</p>
 </section>
