@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedhpo_gym.analysis.trajectories import Study, Trajectory, Trials, read_table, write_table
+from fedhpo_gym.analysis.trajectories import Study, Trajectory, Trials, read_table
+from fedhpo_gym.analysis.trajectories.foreign import COLUMNS
 from fedhpo_gym.analysis.trajectories.runs import level_of, problem_arguments
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 
@@ -41,7 +43,9 @@ def test_a_foreign_table_becomes_runs(tmp_path: Path) -> None:
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     runs = [run('a "p", b', "x", 0, [0.5, 0.1, 0.3]), run("q", "y", 3, [1 / 3])]
-    write_table(tmp_path / "t.csv", runs)
+    with (tmp_path / "t.csv").open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.writer(handle)
+        writer.writerows([COLUMNS, *(row for one in runs for row in one.rows())])
     again = read_table(tmp_path / "t.csv")
     for one, other in zip(runs, again, strict=True):
         assert (one.problem, one.agent, one.seed) == (other.problem, other.agent, other.seed)
