@@ -113,7 +113,8 @@ def _verdict(way: str, cpe: dict[str, Array]) -> str:
     asked = [name for name in cpe if name not in OUTSIDE[way]]
     away = {name: abs(float(np.mean(cpe[name])) - PRINTED[name]) for name in asked}
     beyond = [f"{name} {gap:.2f}" for name, gap in away.items() if gap > BANDS[way]]
-    words = f"With {way}, {len(asked) - len(beyond)} of {len(asked)} lie within {BANDS[way]} of Table 6"
+    within = len(asked) - len(beyond)
+    words = f"With {way}, {within} of {len(asked)} lie within {BANDS[way]} of Table 6"
     return f"{words}; away are {', '.join(beyond)}." if beyond else f"{words}."
 
 
