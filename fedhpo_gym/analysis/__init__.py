@@ -1,6 +1,5 @@
 """Run records: reading, summarising, and a report to look at."""
 
-from fedhpo_gym.analysis.aggregate import AgentResult, Curve, Problem, Summary, group
 from fedhpo_gym.analysis.files import (
     read_folder,
     read_record,
@@ -8,17 +7,22 @@ from fedhpo_gym.analysis.files import (
     set_aside,
     write_record,
 )
+from fedhpo_gym.analysis.grouping import group
+from fedhpo_gym.analysis.problems import AgentResult, Curve, Problem, Run, Summary
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
-from fedhpo_gym.analysis.report import make_report
+from fedhpo_gym.analysis.report import Report, build_report, make_report
 
 __all__ = [
     "AgentResult",
     "Curve",
     "Header",
     "Problem",
+    "Report",
+    "Run",
     "RunRecord",
     "StepRecord",
     "Summary",
+    "build_report",
     "group",
     "make_report",
     "read_folder",

@@ -24,6 +24,8 @@ th, td { border-bottom: 1px solid #c8c8c8; padding: 0.3rem 0.9rem 0.3rem 0; text
   white-space: nowrap; }
 td.number, th.number { text-align: right; padding-right: 1.2rem; }
 td.best { font-weight: 700; }
+summary { cursor: pointer; margin: 0.6rem 0 0.25rem; }
+.answer p:first-child { font-size: 1.1rem; font-weight: 700; }
 code { font: 0.9em ui-monospace, "Liberation Mono", Menlo, Consolas, monospace; }
 @media print { body { max-width: none; } section { break-inside: avoid; } }
 """
@@ -40,16 +42,47 @@ PAGE = Template("""<!DOCTYPE html>
 <header>
 <h1>$title</h1>
 <p class="meta">$meta</p>
-<p>The agents of one problem solve it under the same settings and the same budget, each once per
-seed. The incumbent is the trial with the lowest validation loss so far; test results are those of
-the incumbent at the end of the run.</p>
 $contents
 </header>
 <main>
+$answers
 $sections
+<section id="reading">
+<h2>How to read this</h2>
+<p>Runs of one problem have the same id, variant, system and budget; which fidelity an agent asks
+for is its own affair, and each runs once per seed. The incumbent is the trial of lowest validation
+loss among those of the highest fidelity that was tried so far, where fidelity is rounds times
+client sample rate (Wang et al., 2022, section 4.1); of equals, the first. So its loss may rise
+when an agent first reaches a higher fidelity. A trial counts from the
+moment it is paid for. Test results are those of the incumbent at the end of the run.</p>
+<p>$files</p>
+</section>
 </main>
 </body>
 </html>
+""")
+
+ANSWER = Template("""<section id="$anchor">
+<h2>$heading</h2>
+<div class="answer">
+$words
+</div>
+$first
+$body
+</section>
+""")
+
+FIGURE = Template("""<figure id="$anchor">
+$svg
+<figcaption><b>$title.</b> $caption</figcaption>
+</figure>
+""")
+
+TABLE = Template("""<h3>$title</h3>
+<p class="meta">$note</p>
+<div class="scroll">
+$table
+</div>
 """)
 
 SECTION = Template("""<section id="$anchor">
@@ -66,10 +99,16 @@ the end of the axis.</figcaption>
 <div class="scroll">
 $results
 </div>
-<h3>Best configuration</h3>
+$regret
+$best
+</section>
+""")
+
+BEST = Template("""<details>
+<summary>Best configuration</summary>
 <p>$winner</p>
 <div class="scroll">
 $configuration
 </div>
-</section>
+</details>
 """)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import cycle
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.aggregate import Curve
+from fedhpo_gym.analysis.problems import Curve
 from fedhpo_gym.errors import missing_dependency
 
 # Okabe and Ito (2008): distinct under every common colour blindness; the pale ones are left out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 STYLES = ("-", "--", "-.", ":")
+SIZE, TALL = (4.9, 3.5), 4.6
+"""Inches of a figure, and the height of one whose legend is below."""
+Numbers: TypeAlias = NDArray[np.float64]
+Looks: TypeAlias = Mapping[str, tuple[str, str]]
+CROWD = 4
+"""More agents than that do not fit into a legend inside the axes."""
 INK = "#1a1a1a"
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be searched, selected and read aloud
@@ -28,15 +35,31 @@ SETTINGS: dict[Any, Any] = {
 }
 
 
-def draw_curves(curves: Mapping[str, Curve], name: str) -> str:
+def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = None) -> str:
     """Draw the incumbent validation loss of every agent: median, and a band between quartiles.
 
     Args:
         curves: curve of each agent, on one time grid.
         name: tells the figures of one page apart.
+        looks: see `looks_of`; by default, those of these agents.
 
     Returns:
         One `<svg>` element that scales with the page.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    size = (SIZE[0], TALL if len(curves) > CROWD else SIZE[1])
+    return draw(name, lambda axes: _fill(axes, curves, looks or looks_of(curves)), size)
+
+
+def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> str:
+    """Return what a function draws into axes as one `<svg>` element that scales with the page.
+
+    Args:
+        name: tells the figures of one page apart.
+        fill: draws into the axes it is given.
+        size: width and height in inches; what makes letters large or small.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -47,30 +70,71 @@ def draw_curves(curves: Mapping[str, Curve], name: str) -> str:
     except ImportError as error:
         raise missing_dependency("drawing a report", "matplotlib", "plot") from error
     with mpl.rc_context({**SETTINGS, "svg.hashsalt": name}):
-        figure = Figure(figsize=(4.9, 3.5), layout="constrained")
-        axes = figure.add_subplot()
-        _fill(axes, curves)
+        figure = Figure(figsize=size, layout="constrained")
+        fill(figure.add_subplot())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return _element(buffer.getvalue(), name)
 
 
-def _fill(axes: Any, curves: Mapping[str, Curve]) -> None:
-    unit, seconds = _unit(max((float(c.time_s[-1]) for c in curves.values()), default=1.0))
-    looks = zip(cycle(COLOURS), cycle(STYLES), strict=False)
-    for (agent, curve), (colour, style) in zip(curves.items(), looks, strict=False):
-        time = curve.time_s / seconds
+def corners(at: Numbers, *values: Numbers) -> list[Numbers]:
+    """Return points of step functions where one of them changes, and the first and last."""
+    changes = np.any([np.diff(value, prepend=np.nan) != 0 for value in values], axis=0)
+    changes[-1:] = True
+    return [array[changes] for array in (at, *values)]
+
+
+def looks_of(agents: Iterable[str]) -> Looks:
+    """Return colour and line style of each agent: of all agents on a page, so that none changes.
+
+    Twenty differ in one or the other.
+    """
+    return dict(zip(sorted(set(agents)), zip(cycle(COLOURS), cycle(STYLES), strict=False)))  # noqa: B905
+
+
+def label(agent: str) -> str:
+    """Return a name as matplotlib shows it: a dollar sign would begin a formula."""
+    return agent.replace("$", r"\$")
+
+
+def plain_log(axis: Any, shown: Callable[[float], str] = "{:g}".format) -> None:
+    """Write the powers of a logarithmic axis as plain numbers."""
+    axis.set_major_formatter(lambda value, _place: shown(value))
+    axis.set_minor_formatter(lambda _value, _place: "")
+
+
+def percent(share: float) -> str:
+    """Return a share as people read it."""
+    return f"{100 * share:g} %"
+
+
+def finish(axes: Any, xlabel: str, ylabel: str, below: bool) -> None:
+    """Name the axes, and put the legend inside them, or below where it hides nothing."""
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(visible=True, color="#d9d9d9", lw=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if below:
+        place = {"loc": "outside lower center", "ncols": 2, "fontsize": 11}
+        axes.figure.legend(frameon=False, handlelength=3.2, **place)
+    else:
+        axes.legend(frameon=False, handlelength=3.2)
+
+
+def _fill(axes: Any, curves: Mapping[str, Curve], looks: Looks) -> None:
+    unit, seconds = time_unit(max((float(c.time_s[-1]) for c in curves.values()), default=1.0))
+    for agent, curve in curves.items():
+        colour, style = looks[agent]
+        time, median, lower, upper = corners(curve.time_s, curve.median, curve.lower, curve.upper)
         band = {"step": "post", "color": colour, "alpha": 0.18, "lw": 0}
-        axes.fill_between(time, curve.lower, curve.upper, **band)
-        label = agent.replace("$", r"\$")  # a dollar sign would begin a formula
-        axes.step(time, curve.median, where="post", color=colour, ls=style, lw=2, label=label)
+        axes.fill_between(time / seconds, lower, upper, **band)
+        line = {"where": "post", "color": colour, "ls": style, "lw": 2}
+        axes.step(time / seconds, median, label=label(agent), **line)
     low, high = _window(curves)
     margin = 0.06 * (high - low)
     axes.set_ylim(low - margin, high + margin)
-    axes.set(xlabel=f"simulated time ({unit})", ylabel="validation loss of the incumbent")
-    axes.grid(visible=True, color="#d9d9d9", lw=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    finish(
+        axes, f"simulated time ({unit})", "validation loss of the incumbent", len(curves) > CROWD
+    )
 
 
 def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:
@@ -89,7 +153,8 @@ def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.05, low + 0.05)
 
 
-def _unit(longest_s: float) -> tuple[str, float]:
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """Return the unit in which times are read easily, and its seconds."""
     if longest_s >= 7200:
         return "hours", 3600.0
     return ("minutes", 60.0) if longest_s >= 120 else ("seconds", 1.0)
@@ -101,6 +166,8 @@ def _element(svg: str, name: str) -> str:
     opening, rest = element.split(">", maxsplit=1)
     opening = re.sub(r' (width|height)="[^"]*"', "", opening)
     rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL)
+    # A hundredth of a point is seen by nobody.
+    rest = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), rest)
     # Ids are global to the page; matplotlib numbers them from 1 in every figure.
     for pattern in (r'(id=")', r'(href="#)', r"(url\(#)"):
         rest = re.sub(pattern, rf"\g<1>{name}-", rest)

@@ -1,58 +1,177 @@
-"""Run records -> one self-contained HTML page."""
+"""Run records -> one self-contained HTML page, and its tables and figures as files."""
 
 from __future__ import annotations
 
+import csv
+import io
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.analysis.aggregate import AgentResult, Problem, Summary, group
-from fedhpo_gym.analysis.page import PAGE, SECTION, STYLE
-from fedhpo_gym.analysis.plot import draw_curves
+from fedhpo_gym.analysis.comparison import Comparison, answer, compare, comparison_tables
+from fedhpo_gym.analysis.figures import (
+    Figure,
+    comparison_figures,
+    curve_numbers,
+    regret_figure,
+)
+from fedhpo_gym.analysis.grouping import group
+from fedhpo_gym.analysis.page import ANSWER, BEST, FIGURE, PAGE, SECTION, STYLE, TABLE
+from fedhpo_gym.analysis.plot import Looks, draw_curves, looks_of
+from fedhpo_gym.analysis.problems import AgentResult, Problem, Summary
 from fedhpo_gym.analysis.records import RunRecord
+from fedhpo_gym.analysis.tables import Cell, Table
+from fedhpo_gym.analysis.trajectories import Study
+from fedhpo_gym.analysis.trajectories.foreign import COLUMNS
 from fedhpo_gym.errors import MissingDataError
 
 TITLE = "Federated hyperparameter optimization: report"
+FOLDED = frozenset({"pairs", "ranks"})
+"""Tables that are folded up until they are asked for."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page and what can be taken from it into a paper.
+
+    Attributes:
+        html: the page, which needs no other file.
+        files: text by file name: every table as CSV and LaTeX, every figure as SVG with its numbers
+            as CSV, and all incumbents as a table that `fedhpo-gym report --table` reads.
+    """
+
+    html: str
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A section, and the files it brings."""
+
+    html: str
+    files: Mapping[str, str]
 
 
 def make_report(
     records: Iterable[tuple[Path, RunRecord]], version: str, now: datetime | None = None
 ) -> str:
-    """Return the report of some runs as an HTML page that needs no other file.
+    """Return the report of some runs as an HTML page; see `build_report`."""
+    return build_report(group(records), version, now).html
+
+
+def build_report(problems: Sequence[Problem], version: str, now: datetime | None = None) -> Report:
+    """Return the report of some problems, as `fedhpo_gym.analysis.group` makes them.
 
     Args:
-        records: runs, and the files they come from.
+        problems: their runs are compared where several agents have solved the same ones.
         version: version of the package that makes the report.
         now: time of the report; by default, now.
 
     Raises:
         MissingDataError: there is no record.
-        InvalidArgumentError: two files hold the same run.
         MissingDependencyError: matplotlib is not installed.
     """
-    problems = group(records)
     if not problems:
         raise MissingDataError("there is nothing to report; make records with `fedhpo-gym run`")
+    lines = [run.trajectory for problem in problems for of in problem.runs.values() for run in of]
+    looks, studies = looks_of(line.agent for line in lines), Study.whole(lines)
+    answers = [
+        _answer(compare(study), place, looks) for place, study in enumerate(studies, start=1)
+    ]
     anchors = [f"problem-{number}" for number in range(1, len(problems) + 1)]
-    return PAGE.substitute(
+    sections = [_section(*pair, looks) for pair in zip(problems, anchors, strict=True)]
+    files: dict[str, str] = {"incumbents.csv": _incumbents(problems)}
+    for part in (*answers, *sections):
+        files |= part.files
+    html = PAGE.substitute(
         title=escape(TITLE),
         style=STYLE,
         meta=_meta(problems, version, now or datetime.now(UTC)),
         contents=_contents(problems, anchors) if len(problems) > 1 else "",
-        sections="\n".join(map(_section, problems, anchors)),
+        answers="\n".join(part.html for part in answers),
+        sections="\n".join(part.html for part in sections),
+        files="Every table is also a CSV and a LaTeX file, and every figure an SVG file with its "
+        "numbers as CSV, in the folder that is written beside this page.",
     )
+    return Report(html, files)
+
+
+def _answer(found: Comparison, number: int, looks: Looks) -> _Part:
+    prefix = f"study-{number}"
+    figures = comparison_figures(found, prefix, looks)
+    tables = comparison_tables(found)
+    count = _count(len(found.study.problems), "problem")
+    shown = [_figure(figure) for figure in figures]
+    html = ANSWER.substitute(
+        anchor=prefix,
+        heading=f"The answer: {len(found.order)} agents on {count}",
+        words="\n".join(f"<p>{escape(words)}</p>" for words in answer(found)),
+        first=_table(tables[0]) + shown[0],
+        body="".join([*shown[1:], *map(_table, tables[1:])]),
+    )
+    files = _files(figures)
+    for table in tables:
+        files |= _table_files(f"{prefix}-{table.name}", table)
+    return _Part(html, files)
+
+
+def _section(problem: Problem, anchor: str, looks: Looks) -> _Part:
+    figure, regret = draw_curves(problem.curves(), anchor, looks), None
+    if len(problem.runs) > 1:
+        regret = regret_figure(problem, f"{anchor}-regret", looks)
+    results = _results(problem.results())
+    html = SECTION.substitute(
+        anchor=anchor,
+        heading=escape(problem.name),
+        settings=f"{_settings(problem)}. {_data(problem)}",
+        figure=figure,
+        results=results.html(),
+        regret=_figure(regret) if regret else "",
+        best=_best(problem),
+    )
+    files = {
+        f"{anchor}-incumbents.svg": _file(figure),
+        f"{anchor}-incumbents.csv": curve_numbers(problem, anchor).csv(),
+        **_table_files(f"{anchor}-results", results),
+    }
+    return _Part(html, files | _files([regret] if regret else []))
+
+
+def _best(problem: Problem) -> str:
+    run = problem.winner()
+    if run is None or run.best is None:
+        return ""
+    line, best = run.trajectory, run.best
+    test = f"{line.test[-1]:.4f}" if line.test is not None else "unknown"
+    return BEST.substitute(
+        winner=f"Found by <b>{escape(line.agent)}</b> with seed {line.seed} in {best.word} "
+        f"{best.number} of {best.steps}: validation loss {line.final:.4f}, "
+        f"test loss {test}, test accuracy {best.test_accuracy:.4f}.",
+        configuration=_pairs_table({**best.configuration, **best.fidelity}),
+    )
+
+
+def _data(problem: Problem) -> str:
+    if not problem.fingerprints:
+        return "From a table of another program"
+    names = ", ".join(f"<code>{escape(name)}</code>" for name in problem.fingerprints)
+    if len(problem.fingerprints) == 1:
+        return f"Data fingerprint {names}"
+    return f"Data fingerprints {names}: the same numbers under names of several versions"
 
 
 def _meta(problems: Sequence[Problem], version: str, now: datetime) -> str:
     runs = [run for problem in problems for of_agent in problem.runs.values() for run in of_agent]
-    written_by = ", ".join(sorted({run.header.package_version for run in runs}))
+    written_by = ", ".join(sorted({run.version for run in runs if run.version}))
+    records = f"; records written by fedhpo-gym {written_by}" if written_by else ""
     return escape(
         f"{_count(len(runs), 'run')} on {_count(len(problems), 'problem')}. "
         f"Report made {now:%Y-%m-%d %H:%M} {now.tzname() or ''} by fedhpo-gym {version}, "
-        f"Python {platform.python_version()}; records written by fedhpo-gym {written_by}."
+        f"Python {platform.python_version()}{records}."
     )
 
 
@@ -62,29 +181,7 @@ def _contents(problems: Sequence[Problem], anchors: Sequence[str]) -> str:
         f'<span class="meta">{_settings(problem)}</span></li>'
         for problem, anchor in zip(problems, anchors, strict=True)
     )
-    return f"<nav><ul>{items}</ul></nav>"
-
-
-def _section(problem: Problem, anchor: str) -> str:
-    run = problem.winner()
-    best = run.final.incumbent
-    word = "step" if "step" in best else "trial"
-    winner = (
-        f"Found by <b>{escape(run.header.agent)}</b> with seed {run.header.seed} in {word} "
-        f"{run.final.best_step} of {len(run.steps)}: validation loss {best['val_loss']:.4f}, "
-        f"test loss {run.final_test['loss']:.4f}, test accuracy {run.final_test['accuracy']:.4f}."
-    )
-    fidelity = run.steps[run.final.best_step - 1].fidelity
-    data = f"Data fingerprint <code>{escape(problem.fingerprint)}</code>"
-    return SECTION.substitute(
-        anchor=anchor,
-        heading=escape(problem.id),
-        settings=f"{_settings(problem)}. {data}",
-        figure=draw_curves(problem.curves(), anchor),
-        results=_results_table(problem.results()),
-        winner=winner,
-        configuration=_pairs_table({**best["configuration"], **fidelity}),
-    )
+    return f"<details open><summary>Problems</summary><ul>{items}</ul></details>"
 
 
 def _settings(problem: Problem) -> str:
@@ -103,44 +200,81 @@ def _flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
     return pairs
 
 
-def _results_table(results: Sequence[AgentResult]) -> str:
-    best = {
-        "val_loss": min(result.val_loss.mean for result in results),
-        "test_loss": min(result.test_loss.mean for result in results),
-        "test_accuracy": max(result.test_accuracy.mean for result in results),
-    }
-    heads = ("agent", "runs", "validation loss", "test loss", "test accuracy", "trials per run")
-    rows = [_row("th", ['scope="col"', *(['scope="col" class="number"'] * 5)], heads)]
+def _results(results: Sequence[AgentResult]) -> Table:
+    picks = {"val_loss": min, "test_loss": min, "test_accuracy": max}
+    best = {}
+    for name, pick in picks.items():
+        known = [found.mean for result in results if (found := getattr(result, name))]
+        best[name] = pick(known) if len(known) > 1 else None
+    rows = []
     for result in results:
-        cells = [escape(result.agent), str(result.runs)]
-        looks = ["", 'class="number"']
+        cells = [Cell(result.agent), Cell(str(result.runs), result.runs)]
         for name, value in best.items():
-            summary: Summary = getattr(result, name)
-            cells.append(_summary(summary, 4))
-            looks.append(f'class="number{" best" * (len(results) > 1 and summary.mean == value)}"')
-        cells.append(_summary(result.trials, 1))
-        rows.append(_row("td", [*looks, 'class="number"'], cells))
-    return "<table>\n" + "\n".join(rows) + "\n</table>"
+            summary: Summary | None = getattr(result, name)
+            cells.append(_summary(summary, 4, summary is not None and summary.mean == value))
+        rows.append([*cells, _summary(result.trials, 1)])
+    head = ("agent", "runs", "validation loss", "test loss", "test accuracy", "trials per run")
+    note = "Mean ± standard deviation over runs."
+    return Table("results", "Final results", note, head, rows)
+
+
+def _summary(summary: Summary | None, digits: int, best: bool = False) -> Cell:
+    if summary is None:
+        return Cell("–")
+    spread = "" if summary.std is None else f" ± {summary.std:.{digits}f}"
+    return Cell(f"{summary.mean:.{digits}f}{spread}", summary.mean, best)
 
 
 def _pairs_table(pairs: Mapping[str, Any]) -> str:
     rows = [
-        _row("td", ["", 'class="number"'], [f"<code>{escape(name)}</code>", escape(_value(value))])
+        f'<tr><td><code>{escape(name)}</code></td><td class="number">{escape(_value(value))}</td>'
+        "</tr>"
         for name, value in pairs.items()
     ]
     return "<table>\n" + "\n".join(rows) + "\n</table>"
 
 
-def _row(tag: str, attributes: Sequence[str], cells: Sequence[str]) -> str:
-    opened = [f"{tag} {attribute}".strip() for attribute in attributes]
-    inner = (f"<{start}>{cell}</{tag}>" for start, cell in zip(opened, cells, strict=True))
-    return f"<tr>{''.join(inner)}</tr>"
+def _figure(figure: Figure) -> str:
+    return FIGURE.substitute(
+        anchor=figure.name,
+        svg=figure.svg,
+        title=escape(figure.title),
+        caption=escape(figure.caption),
+    )
 
 
-def _summary(summary: Summary, digits: int) -> str:
-    if summary.std is None:
-        return f"{summary.mean:.{digits}f}"
-    return f"{summary.mean:.{digits}f} ± {summary.std:.{digits}f}"
+def _table(table: Table) -> str:
+    html = TABLE.substitute(title=escape(table.title), note=escape(table.note), table=table.html())
+    if table.name not in FOLDED:
+        return html
+    return f"<details><summary>{escape(table.title)}</summary>\n{html}</details>\n"
+
+
+def _files(figures: Iterable[Figure]) -> dict[str, str]:
+    files = {}
+    for figure in figures:
+        files[f"{figure.name}.svg"] = _file(figure.svg)
+        files[f"{figure.name}.csv"] = figure.numbers.csv()
+    return files
+
+
+def _table_files(name: str, table: Table) -> dict[str, str]:
+    return {f"{name}.csv": table.csv(), f"{name}.tex": table.latex()}
+
+
+def _file(svg: str) -> str:
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{svg}\n'
+
+
+def _incumbents(problems: Sequence[Problem]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for problem in problems:
+        for runs in problem.runs.values():
+            for run in runs:
+                writer.writerows(run.trajectory.rows())
+    return buffer.getvalue()
 
 
 def _value(value: Any) -> str:

@@ -124,7 +124,16 @@ def _add_run(commands: Commands) -> None:
 
 def _add_report(commands: Commands) -> None:
     sub = _add(commands, "report", "report", "make one HTML page of run records")
-    sub.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folders or records")
+    sub.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or records")
+    sub.add_argument(
+        "--table", action="append", default=[], dest="tables", type=Path, metavar="FILE",
+        help="runs of another program: a CSV file with problem, agent, seed, time, value and, if "
+        "known, level (how much of a course was trained) and test; may be given several times",
+    )  # fmt: skip
+    sub.add_argument(
+        "--rule", choices=("highest_fidelity", "best_seen"), default="highest_fidelity",
+        help="which trial is the incumbent: the best of the highest fidelity so far, or of all",
+    )  # fmt: skip
     sub.add_argument("--out", type=Path, metavar="FILE", help="(report.html in the folder)")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedhpo_gym.analysis import RunRecord, read_folder, set_aside
@@ -26,9 +26,16 @@ def whole_records(
         MissingDataError: there is no record in one of the folders, or no such file.
     """
     damaged: list[Path] = []
+    return list(each_whole_record(command, paths, damaged)), damaged
+
+
+def each_whole_record(
+    command: str, paths: Sequence[Path], damaged: list[Path]
+) -> Iterator[tuple[Path, RunRecord]]:
+    """Yield what `whole_records` returns, one record at a time; damaged files are appended."""
 
     def tell(path: Path, error: DamagedDataError) -> None:
         complain(command, set_aside(path, error))
         damaged.append(path)
 
-    return list(read_folder(paths, tell)), damaged
+    yield from read_folder(paths, tell)

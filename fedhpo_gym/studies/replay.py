@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fedhpo_gym.analysis.records import RunRecord, StepRecord, to_dict
+from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord, to_dict
+from fedhpo_gym.errors import FedHPOError
 from fedhpo_gym.studies.environments import remake_environment
 
 
@@ -63,6 +64,25 @@ def replay(record: RunRecord) -> Difference | None:
     finally:
         env.close()
     return None
+
+
+def present_fingerprint(header: Header) -> str:
+    """Return what the numbers that answered a run are called now.
+
+    Older versions of the package named stored tables and surrogates otherwise. The name stays as it
+    is where the numbers are not on this machine, or are others.
+    """
+    try:
+        env = remake_environment(header.id, header.spec)
+    except FedHPOError:
+        return header.fingerprint
+    try:
+        if header.fingerprint not in _former_fingerprints(env):
+            return header.fingerprint
+        found: str = env.reset(seed=header.seed)[1]["fingerprint"]
+    finally:
+        env.close()
+    return found
 
 
 def _former_fingerprints(env: gym.Env[Any, Any]) -> tuple[str, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fedhpo_gym.analysis import read_record
+from fedhpo_gym.analysis import group, read_record
 from fedhpo_gym.analysis.files import write_record
 from fedhpo_gym.analysis.records import FORMAT, to_dict
-from fedhpo_gym.studies.replay import replay
+from fedhpo_gym.studies.replay import present_fingerprint, replay
 
 OLD = Path(__file__).resolve().parents[1] / "data" / "old_records"
 
@@ -36,6 +37,26 @@ def test_an_old_record_is_brought_to_this_format(kind: str, name: str, tmp_path:
 
 def test_an_old_record_of_trials_replays() -> None:
     assert replay(read_record(OLD / "trial.jsonl")) is None
+
+
+def test_old_records_are_reported_and_keep_their_incumbents() -> None:
+    records = [(path, read_record(path)) for path in (OLD / "trial.jsonl", OLD / "round.jsonl")]
+    for problem, (_, record) in zip(group(records), reversed(records), strict=True):
+        (run,) = problem.runs["random"]
+        assert run.best
+        assert run.trajectory.final == record.final.incumbent["val_loss"]
+        assert run.best.number == record.final.best_step
+        assert run.trajectory.test is not None
+        assert run.trajectory.test[-1] == record.final_test["loss"]
+
+
+def test_numbers_of_an_old_record_have_a_present_name() -> None:
+    header = read_record(OLD / "trial.jsonl").header
+    found = present_fingerprint(header)
+    assert found != header.fingerprint
+    assert present_fingerprint(replace(header, fingerprint=found)) == found
+    assert present_fingerprint(replace(header, fingerprint="other")) == "other"
+    assert present_fingerprint(replace(header, id="gone-v0")) == header.fingerprint
 
 
 @pytest.mark.raw

@@ -169,6 +169,23 @@ def test_report_writes_the_page_beside_the_records(
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "new" / "a.html")
 
 
+def test_report_takes_tables_of_other_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path)
+    table = tmp_path / "smac.csv"
+    lines = [f"{ID},smac,{seed},{time},{9 - time}\n" for seed in range(2) for time in (1, 2, 3)]
+    table.write_text("problem,agent,seed,time,value\n" + "".join(lines), encoding="utf-8")
+    assert main(["report", str(tmp_path), "--table", str(table)]) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "The answer: 2 agents on 1 problem" in page
+    files = {path.name for path in (tmp_path / "report_files").iterdir()}
+    assert {"study-1-summary.csv", "study-1-summary.tex", "study-1-rank-over-time.svg"} <= files
+    assert main(["report", "--table", str(table), "--rule", "best_seen"]) == 0
+    assert main(["report"]) == ERROR
+    assert "name folders of records" in capsys.readouterr().err
+
+
 def test_report_leaves_a_foreign_file_out_and_where_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

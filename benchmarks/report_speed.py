@@ -1,0 +1,139 @@
+"""What judging costs: a study of made-up runs, from trials to the whole report.
+
+By default 20 problems, 10 agents, 5 seeds and 100,000 trials in each of the 1,000 runs: 10^8
+trials. They are generated run by run as arrays, as a columnar file gives them; generating is timed
+apart. Reading run records as JSON lines costs more than all that, and is timed on a sample.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+
+from fedhpo_gym.analysis import build_report, group
+from fedhpo_gym.analysis.comparison import compare
+from fedhpo_gym.analysis.files import read_record, write_record
+from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
+from fedhpo_gym.analysis.trajectories import Study, Trajectory, Trials, trials_of_run
+from fedhpo_gym.seeding import stream
+
+sys.path.insert(0, str(Path(__file__).parent))
+from measuring import load_average, number, parser, peak_rss_mb, stopwatch, table, write_report
+
+LEVELS = np.array([9.0, 27.0, 81.0])
+SAMPLE = 2000
+"""Trials of the run that is written and read as JSON lines."""
+
+
+def trials(key: tuple[int, int, int], count: int) -> Trials:
+    """Return made-up trials: three fidelities, and losses that differ by agent and problem."""
+    problem, agent, seed = key
+    rng = stream(0, "report_speed", problem, agent, seed)
+    value = rng.random(count) ** (1 + agent / 20) + problem
+    level = LEVELS[rng.integers(3, size=count)] if agent % 2 else np.full(count, LEVELS[-1])
+    return Trials(np.cumsum(rng.random(count)), value, level, value + 0.1 * rng.random(count))
+
+
+def reduced(shape: tuple[int, int, int], count: int, spent: list[float]) -> Iterator[Trajectory]:
+    """Yield the incumbents of all runs; `spent` gets the seconds of making and of following."""
+    for key in np.ndindex(shape):
+        start = process_time()
+        made = trials(key, count)
+        middle = process_time()
+        problem, agent, seed = key
+        yield Trajectory.of(f"problem {problem:02}", f"agent {agent:02}", seed, made)
+        spent[0] += middle - start
+        spent[1] += process_time() - middle
+
+
+def record(count: int) -> RunRecord:
+    """Return a run record of made-up trials."""
+    made = trials((0, 1, 0), count)
+    columns = [made.time_s, made.value, made.level, made.test]
+    rows = zip(*(column.tolist() for column in columns if column is not None), strict=True)
+    steps, best = [], 0
+    for place, (time, loss, level, test) in enumerate(rows):
+        best = place if loss < made.value[best] else best
+        configuration = {"learning_rate": 0.01, "batch_size": 64}
+        steps.append(
+            StepRecord(
+                [0.1] * 4, -loss, place == count - 1, False, configuration, {"round": level},
+                {"val_loss": loss}, {"time_s": 1.0, "rounds": level}, time,
+                {"trial": best + 1, "val_loss": float(made.value[best]),
+                 "configuration": configuration},
+                {"loss": test, "accuracy": 0.5},
+            )
+        )  # fmt: skip
+    return RunRecord(Header("0.1.0", "made-up", {"kwargs": {}}, "agent", 0, "none"), tuple(steps))
+
+
+def json_seconds() -> float:
+    """Return the seconds of reading one trial from JSON lines and following the incumbent."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.jsonl"
+        write_record(path, record(SAMPLE))
+        start = process_time()
+        Trajectory.of("p", "a", 0, trials_of_run(read_record(path)))
+        return (process_time() - start) / SAMPLE
+
+
+def main() -> int:
+    """Measure, and write the report."""
+    arguments = parser(__file__, __doc__)
+    for name, default in (("problems", 20), ("agents", 10), ("seeds", 5), ("trials", 100_000)):
+        arguments.add_argument(f"--{name}", type=int, default=default, help=f"({default:,})")
+    options = arguments.parse_args()
+    load, spent = load_average(), [0.0, 0.0]
+    shape = (options.problems, options.agents, options.seeds)
+    lines = [*reduced(shape, options.trials, spent)]
+    with stopwatch() as comparing:
+        for study in Study.whole(lines):
+            compare(study)
+    with stopwatch() as reporting:
+        problems = group([], ((Path("made-up"), line) for line in lines))
+        report = build_report(problems, "0.1.0")
+    memory, count = peak_rss_mb(), len(lines) * options.trials
+    whole = spent[1] + reporting.cpu_s
+    each = json_seconds()
+    rows = [
+        ["generating the trials (not part of it)", number(spent[0])],
+        ["incumbents of all runs", number(spent[1])],
+        ["all statistics of the comparison, alone", number(comparing.cpu_s)],
+        ["the whole report: statistics, figures, tables", number(reporting.cpu_s)],
+        ["incumbents and report", number(whole)],
+    ]
+    words = (
+        f"{options.problems} problems, {options.agents} agents, {options.seeds} seeds, "
+        f"{options.trials:,} trials a run: {count:,} trials. Seconds of processor time on one "
+        f"core; peak memory {memory:,.0f} MB. The page has {len(report.html) / 1e6:.1f} MB, its "
+        f"{len(report.files)} files {sum(map(len, report.files.values())) / 1e6:.1f} MB."
+    )
+    lines_words = (
+        f"From run records as JSON lines, reading and checking takes {1e6 * each:.0f} µs a trial "
+        f"({json.dumps(SAMPLE)} of them measured): {number(each * count / 3600)} core-hours for so "
+        "many. A study of that size needs columnar records."
+    )
+    write_report(
+        options.out,
+        "Report speed",
+        ["python", "benchmarks/report_speed.py", *_asked(options)],
+        load,
+        [words, table(["part", "s"], rows), lines_words],
+    )
+    return 0
+
+
+def _asked(options: object) -> list[str]:
+    defaults = {"problems": 20, "agents": 10, "seeds": 5, "trials": 100_000}
+    changed = [(n, getattr(options, n)) for n, d in defaults.items() if getattr(options, n) != d]
+    return [word for name, value in changed for word in (f"--{name}", str(value))]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

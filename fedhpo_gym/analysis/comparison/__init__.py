@@ -1,0 +1,7 @@
+"""Agents compared over problems: what the report says first."""
+
+from fedhpo_gym.analysis.comparison.answer import answer, shown_p
+from fedhpo_gym.analysis.comparison.compare import Comparison, compare
+from fedhpo_gym.analysis.comparison.tables import comparison_tables
+
+__all__ = ["Comparison", "answer", "compare", "comparison_tables", "shown_p"]

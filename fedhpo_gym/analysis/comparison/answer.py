@@ -1,0 +1,114 @@
+"""The answer in sentences: who wins, by how much, how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedhpo_gym.analysis.comparison.compare import Comparison, Pair
+from fedhpo_gym.analysis.stats import CriticalDifference
+
+
+def answer(found: Comparison) -> list[str]:
+    """Return three paragraphs, as plain text: who wins, by how much, how sure."""
+    return [_who(found), _how_much(found), _how_sure(found)]
+
+
+def _who(found: Comparison) -> str:
+    first, *others = found.order
+    rank = found.numbers[first].rank
+    ties = [agent for agent in others if found.numbers[agent].rank == rank]
+    ranked = ", ".join(f"{agent} {found.numbers[agent].rank:.2f}" for agent in others)
+    several = len(found.study.problems) > 1
+    where = f"over {_problems(found)}" if several else f"on {found.study.problems[0]}"
+    if ties:
+        return (
+            f"No agent is ahead alone: {_list([first, *ties])} share the best mean rank, "
+            f"{rank:.2f} of {len(found.order)}, {where}. All others: {ranked}."
+        )
+    unsure = f", but no test tells it from {others[0]}" if _is_unsure(found) else ""
+    return f"{first} is ahead{unsure}: mean rank {rank:.2f} {where}, behind it {ranked}. 1 is best."
+
+
+def _is_unsure(found: Comparison) -> bool:
+    """Return whether neither means nor runs tell the first agent from the second."""
+    second = found.order[1]
+    first = found.order[0]
+    on_means = second in _not_beaten(first, found.pairs, found.means, runs=False)
+    on_runs = found.runs is None or second in _not_beaten(first, found.pairs, found.runs, runs=True)
+    return on_means and on_runs
+
+
+def _how_much(found: Comparison) -> str:
+    first, second = found.order[:2]
+    pair = found.pairs[0]
+    iqm = " against ".join(f"{found.numbers[agent].iqm:.2g}" for agent in (first, second))
+    low, high = pair.interval
+    return (
+        f"By how much: on means over seeds, {first} beats {second} on {pair.problems.wins} of "
+        f"{_problems(found)} and ties on {pair.problems.ties}. A run of it is better than one of "
+        f"{second} on a random problem with probability {pair.improvement:.2f} (95 % interval "
+        f"{low:.2f} to {high:.2f}). Of what lies between a first trial (1) and the best result "
+        f"known (0), {iqm} is left: interquartile mean of normalised regret."
+    )
+
+
+def _how_sure(found: Comparison) -> str:
+    first = found.order[0]
+    alike = {
+        "on means over seeds": _not_beaten(first, found.pairs, found.means, runs=False),
+    }
+    tests = [f"on means over seeds {shown_p(found.means.friedman.p_value)}"]
+    if found.runs is not None:
+        alike["on all runs"] = _not_beaten(first, found.pairs, found.runs, runs=True)
+        tests.append(f"on all runs {shown_p(found.runs.friedman.p_value)}")
+    words = []
+    for kind, names in alike.items():
+        beaten = [agent for agent in found.order[1:] if agent not in names]
+        if not beaten:
+            words.append(f"{kind} {first} can be told from no other agent")
+        elif not names:
+            words.append(f"{kind} {first} differs from every other agent")
+        else:
+            words.append(f"{kind} {first} differs from {_list(beaten)}, not from {_list(names)}")
+    count = len(found.study.problems)
+    note = (
+        f" With {_count(len(found.study.problems), 'problem')} and "
+        f"{_count(len(found.pairs), 'pair')}, this test on means can never reach 0.05."
+        if len(found.pairs) * 2.0 ** (1 - count) >= found.means.alpha
+        else ""
+    )
+    return (
+        f"How sure: Friedman's test that all agents are alike gives {' and '.join(tests)}. By "
+        f"Wilcoxon's test with Holm's correction at 0.05, {'; '.join(words)}.{note} What is said "
+        "on all runs holds for these problems only: runs of one problem are not new problems."
+    )
+
+
+def _not_beaten(
+    first: str, pairs: Sequence[Pair], difference: CriticalDifference, *, runs: bool
+) -> list[str]:
+    found = []
+    for pair in pairs:
+        if pair.agents[0] == first:
+            p_value = pair.p_runs if runs else pair.p_means
+            alike = p_value is None or p_value >= difference.alpha
+            if alike or difference.friedman.p_value >= difference.alpha:
+                found.append(pair.agents[1])
+    return found
+
+
+def _problems(found: Comparison) -> str:
+    return _count(len(found.study.problems), "problem")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def shown_p(value: float) -> str:
+    """Return a p-value in words."""
+    return "p < 0.0001" if value < 0.0001 else f"p = {value:.4f}"
+
+
+def _list(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,130 @@
+"""The tables of a comparison."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedhpo_gym.analysis.comparison.compare import BUDGETS, Comparison
+from fedhpo_gym.analysis.tables import Cell, Table
+
+
+def comparison_tables(found: Comparison) -> tuple[Table, ...]:
+    """Return summary, final results, ranks at several budgets, and all pairs."""
+    return _summary(found), _finals(found), _ranks(found), _pairs(found)
+
+
+def _summary(found: Comparison) -> Table:
+    rows = []
+    least = {
+        name: min(getattr(numbers, name) for numbers in found.numbers.values())
+        for name in ("rank", "iqm", "anytime")
+    }
+    for agent in found.order:
+        own = found.numbers[agent]
+        low, high = own.iqm_interval
+        rows.append(
+            [
+                Cell(agent),
+                Cell(f"{own.rank:.2f}", own.rank, own.rank == least["rank"]),
+                _optional(own.rank_runs, 2),
+                Cell(f"{own.iqm:.3g}", own.iqm, own.iqm == least["iqm"]),
+                Cell(f"{low:.2g} to {high:.2g}"),
+                Cell(f"{own.anytime:.3g}", own.anytime, own.anytime == least["anytime"]),
+                Cell(f"{own.worst[1]:.3g}", own.worst[1]),
+                Cell(own.worst[0]),
+                _optional(own.overtuning, 2),
+            ]
+        )
+    return Table(
+        "summary",
+        "Agents in short",
+        "Lower is better everywhere. Mean ranks are over problems (means over seeds) and over all "
+        "runs. Normalised regret is 0 at the best result of any run on the problem and 1 at the "
+        "median first incumbent: its interquartile mean (IQM) at the end with a 95 % bootstrap "
+        "interval, its mean over the logarithm of the budget (anytime), and its mean on the worst "
+        "problem. Overtuning is the median share of the gain on test data that was lost again.",
+        (
+            "agent", "rank", "rank, all runs", "IQM of regret", "95 % interval", "anytime",
+            "worst case", "worst on", "overtuning",
+        ),
+        rows,
+    )  # fmt: skip
+
+
+def _finals(found: Comparison) -> Table:
+    study, rows = found.study, []
+    for problem in study.problems:
+        values = [study.final(problem, agent) for agent in found.order]
+        least = min(float(value.mean()) for value in values)
+        cells = []
+        for value in values:
+            mean = float(value.mean())
+            spread = f" ± {value.std(ddof=1):.4f}" if len(value) > 1 else ""
+            cells.append(Cell(f"{mean:.4f}{spread}", mean, mean == least))
+        rows.append([Cell(problem), *cells])
+    return Table(
+        "finals",
+        "Final results",
+        "Validation loss of the final incumbent: mean ± standard deviation over seeds, as tables "
+        "13 and 14 of Wang et al. (2022).",
+        ("problem", *found.order),
+        rows,
+    )
+
+
+def _ranks(found: Comparison) -> Table:
+    places = [
+        min(int(np.searchsorted(found.fractions, b)), len(found.fractions) - 1) for b in BUDGETS
+    ]
+    rows = [
+        [Cell(agent), *(_number(float(found.ranks[agent][place]), 2) for place in places)]
+        for agent in found.order
+    ]
+    rows.append([Cell("Friedman, p-value"), *(_number(p, 4) for p in found.friedman_at)])
+    return Table(
+        "ranks",
+        "Mean rank at several budgets",
+        "Mean rank over problems, by means over seeds, at shares of the budget; agents without an "
+        "incumbent share the last ranks.",
+        ("agent", *(f"{100 * budget:g} %" for budget in BUDGETS)),
+        rows,
+    )
+
+
+def _pairs(found: Comparison) -> Table:
+    rows = []
+    for pair in found.pairs:
+        low, high = pair.interval
+        rows.append(
+            [
+                Cell(" and ".join(pair.agents)),
+                Cell(str(pair.problems)),
+                _number(pair.problems.p_value, 4),
+                _number(pair.p_means, 4),
+                _optional(pair.p_runs, 4),
+                _number(pair.p_nemenyi, 4),
+                _number(pair.improvement, 3),
+                Cell(f"{low:.3f} to {high:.3f}"),
+            ]
+        )
+    return Table(
+        "pairs",
+        "All pairs",
+        "Of the first against the second: wins, ties and losses over problems by means over seeds, "
+        "with a one-sided sign test, as tables 2 and 3 of Wang et al. (2022); Wilcoxon's test with "
+        "Holm's correction on means over seeds and on all runs; Nemenyi's test on means; and the "
+        "probability that a run of the first is better on a random problem.",
+        (
+            "agents", "win/tie/loss", "sign test", "Wilcoxon, means", "Wilcoxon, all runs",
+            "Nemenyi, means", "P(better)", "95 % interval",
+        ),
+        rows,
+    )  # fmt: skip
+
+
+def _number(value: float, digits: int) -> Cell:
+    return Cell(f"{value:.{digits}f}", value)
+
+
+def _optional(value: float | None, digits: int) -> Cell:
+    return Cell("–") if value is None else _number(value, digits)

@@ -1,0 +1,298 @@
+"""The figures of a report, each with the numbers behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.analysis.comparison import Comparison, shown_p
+from fedhpo_gym.analysis.plot import (
+    INK,
+    SIZE,
+    TALL,
+    Looks,
+    corners,
+    draw,
+    finish,
+    label,
+    percent,
+    plain_log,
+    time_unit,
+)
+from fedhpo_gym.analysis.problems import Problem
+from fedhpo_gym.analysis.stats import CriticalDifference, data_profile, ecdf
+from fedhpo_gym.analysis.tables import Cell, Table
+
+THRESHOLDS = np.logspace(-4.0, 0.0, 101)
+BUDGET = "share of the budget"
+TOLERANCE = 0.1
+"""A problem counts as solved when a tenth of a first trial's regret is left."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a page.
+
+    Attributes:
+        name: of its files.
+        title: what it is called.
+        caption: what it shows.
+        svg: one element.
+        numbers: what is drawn.
+    """
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    numbers: Table
+
+
+def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Figure, ...]:
+    """Draw ranks over time, regret over time, profiles, and critical differences.
+
+    Args:
+        found: what is drawn.
+        prefix: tells the figures of one page apart.
+        looks: colour and line style of each agent.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    size = (SIZE[0], TALL)
+    ranks = {agent: found.ranks[agent] for agent in found.order}
+    profile = {
+        agent: ecdf(np.concatenate(found.finals[agent]), THRESHOLDS) for agent in found.order
+    }
+    solved = {
+        agent: np.mean([data_profile(c, TOLERANCE) for c in found.curves[agent]], axis=0)
+        for agent in found.order
+    }
+
+    def lines(
+        values: Mapping[str, NDArray[np.float64]], at: NDArray[np.float64], words: tuple[str, str]
+    ) -> Callable[[Any], None]:
+        return lambda axes: _lines(axes, values, at, words, looks)
+
+    def figure(
+        name: str, words: tuple[str, str], fill: Callable[[Any], None], numbers: Table
+    ) -> Figure:
+        own = f"{prefix}-{name}"
+        return Figure(own, *words, draw(own, fill, size), numbers)
+
+    return (
+        figure(
+            "rank-over-time",
+            (
+                "Mean rank over time",
+                "Mean rank over problems, by means over seeds, after a share of the budget; lower "
+                "is better. Until an agent has an incumbent, it shares the last ranks.",
+            ),
+            lines(ranks, found.fractions, (BUDGET, "mean rank")),
+            _columns("rank", found.fractions, ranks),
+        ),
+        *_differences(found, prefix),
+        figure(
+            "regret-over-time",
+            (
+                "Normalised regret over time",
+                "Mean over problems of the mean over seeds; 0 is the best result of any run, 1 the "
+                "median first incumbent. Bands: in 95 % of bootstraps over seeds the whole curve "
+                "lies inside (simultaneous).",
+            ),
+            lambda axes: _regret(axes, found, looks),
+            _columns("regret", found.fractions, _band_columns(found)),
+        ),
+        figure(
+            "profile",
+            (
+                "Empirical distribution of final normalised regret",
+                "Share of runs of all problems whose final regret is at most so much; higher is "
+                "better. It is the performance profile of Agarwal et al. (2021).",
+            ),
+            lines(profile, THRESHOLDS, ("normalised regret", "share of runs")),
+            _columns("regret", THRESHOLDS, profile),
+        ),
+        figure(
+            "data-profile",
+            (
+                "Data profile",
+                f"Share of runs that have come within {TOLERANCE:g} of normalised regret, after a "
+                "share of the budget; higher is better (Moré and Wild, 2009).",
+            ),
+            lines(solved, found.fractions, (BUDGET, "share of runs")),
+            _columns("solved", found.fractions, solved),
+        ),
+    )
+
+
+def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
+    """Draw the mean regret of every agent on one problem, with two bootstrap bands.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    curves = problem.regret()
+    ends = [times[-1] for times, _ in curves.values()]
+    unit, seconds = time_unit(float(max(ends, default=1.0)))
+
+    def fill(axes: Any) -> None:
+        for agent, (times, band) in curves.items():
+            colour, style = looks[agent]
+            shade = {"step": "post", "color": colour, "lw": 0}
+            every = (band.mean, band.lower, band.upper, band.all_lower, band.all_upper)
+            at, mean, lower, upper, all_lower, all_upper = corners(times / seconds, *every)
+            axes.fill_between(at, all_lower, all_upper, alpha=0.12, **shade)
+            axes.fill_between(at, lower, upper, alpha=0.2, **shade)
+            line = {"where": "post", "color": colour, "ls": style, "lw": 2}
+            axes.step(at, mean, label=label(agent), **line)
+        axes.set_yscale("symlog", linthresh=_threshold([band.mean for _, band in curves.values()]))
+        plain_log(axes.yaxis)
+        axes.set_ylim(bottom=0)
+        finish(axes, f"simulated time ({unit})", "mean regret", below=True)
+
+    rows = [
+        [Cell(agent), *(Cell(repr(v), v) for v in (t, m, lo, hi, all_lo, all_hi))]
+        for agent, (times, b) in curves.items()
+        for t, m, lo, hi, all_lo, all_hi in zip(
+            *(a.tolist() for a in (times, b.mean, b.lower, b.upper, b.all_lower, b.all_upper)),
+            strict=True,
+        )
+    ]
+    head = ("agent", "time_s", "mean", "lower", "upper", "all_lower", "all_upper")
+    caption = (
+        "Mean over seeds of validation loss above the best final incumbent of any run here. Inner "
+        "bands hold 95 % of bootstraps at each time, outer ones hold whole curves. The axis is "
+        "linear near 0."
+    )
+    size = (SIZE[0], TALL)
+    numbers = Table(name, "Regret", caption, head, rows)
+    return Figure(name, "Regret", caption, draw(name, fill, size), numbers)
+
+
+def curve_numbers(problem: Problem, name: str) -> Table:
+    """Return the numbers behind the curves of incumbents on one problem."""
+    rows = [
+        [Cell(agent), *(Cell(repr(v), v) for v in values)]
+        for agent, curve in problem.curves().items()
+        for values in zip(
+            *(a.tolist() for a in (curve.time_s, curve.median, curve.lower, curve.upper)),
+            strict=True,
+        )
+    ]
+    head = ("agent", "time_s", "median", "lower", "upper")
+    return Table(name, "Incumbents", "Validation loss of the incumbent.", head, rows)
+
+
+def _lines(
+    axes: Any,
+    values: Mapping[str, NDArray[np.float64]],
+    at: NDArray[np.float64],
+    words: tuple[str, str],
+    looks: Looks,
+) -> None:
+    for agent, curve in values.items():
+        colour, style = looks[agent]
+        line = {"where": "post", "color": colour, "ls": style, "lw": 2}
+        axes.step(at, curve, label=label(agent), **line)
+    axes.set_xscale("log")
+    plain_log(axes.xaxis, percent if words[0] == BUDGET else "{:g}".format)
+    finish(axes, *words, below=True)
+
+
+def _regret(axes: Any, found: Comparison, looks: Looks) -> None:
+    for agent in found.order:
+        band, (colour, style) = found.regret[agent], looks[agent]
+        line = {"where": "post", "color": colour, "ls": style, "lw": 2}
+        shade = {"step": "post", "color": colour, "alpha": 0.15, "lw": 0}
+        axes.fill_between(found.fractions, band.all_lower, band.all_upper, **shade)
+        axes.step(found.fractions, band.mean, label=label(agent), **line)
+    axes.set_xscale("log")
+    plain_log(axes.xaxis, percent)
+    axes.set_ylim(bottom=0)
+    finish(axes, BUDGET, "normalised regret", below=True)
+
+
+def _differences(found: Comparison, prefix: str) -> list[Figure]:
+    """Draw the critical differences on means and, where there are common seeds, on all runs."""
+    figures = []
+    for kind, title, block in (
+        (found.means, "Critical differences, on means over seeds", "problems"),
+        (found.runs, "Critical differences, on all runs", "runs"),
+    ):
+        if kind is None:
+            continue
+        name = f"{prefix}-differences-{'means' if block == 'problems' else 'runs'}"
+        caption = (
+            f"Mean ranks over {kind.blocks} {block}; 1 is best. A bar joins agents that "
+            "Friedman's test, and Wilcoxon's with Holm's correction at 0.05, cannot tell apart. "
+            f"Friedman: {shown_p(kind.friedman.p_value)}."
+        )
+        rows = [
+            [Cell(agent), *(Cell(repr(v), v) for v in (rank, *row))]
+            for agent, rank, row in zip(
+                kind.agents, kind.ranks.tolist(), kind.p_values.tolist(), strict=True
+            )
+        ]
+        head = ("agent", "mean rank", *(f"p against {agent}" for agent in kind.agents))
+        numbers = Table(name, title, caption, head, rows)
+        size = (SIZE[0], 1.0 + 0.26 * ((len(kind.agents) + 1) // 2) + 0.13 * len(kind.groups))
+        svg = draw(name, lambda axes, kind=kind: _diagram(axes, kind), size)  # type: ignore[misc]
+        figures.append(Figure(name, title, caption, svg, numbers))
+    return figures
+
+
+def _diagram(axes: Any, found: CriticalDifference) -> None:
+    """Draw ranks on a line, names at its sides, and bars below it (Demsar, 2006, figure 1)."""
+    agents = len(found.agents)
+    left = (agents + 1) // 2
+    top, bars = 0.0, 0.55
+    for place, (first, last) in enumerate(found.groups):
+        depth = 0.35 + bars * place
+        ends = [found.ranks[first] - 0.04, found.ranks[last] + 0.04]
+        axes.plot(ends, [depth, depth], color=INK, lw=4, solid_capstyle="butt")
+    under = 0.35 + bars * len(found.groups)
+    margin = 0.08 * (agents - 1)
+    for place, (agent, rank) in enumerate(zip(found.agents, found.ranks.tolist(), strict=True)):
+        on_left = place < left
+        row = place if on_left else agents - 1 - place
+        depth = under + 0.6 + row
+        end = 1 - margin if on_left else agents + margin
+        axes.plot([rank, rank, end], [top, depth, depth], color=INK, lw=1)
+        words = f"{label(agent)}  {rank:.2f}  " if on_left else f"  {rank:.2f}  {label(agent)}"
+        side = "right" if on_left else "left"
+        axes.text(end, depth, words, ha=side, va="center", fontsize=11)
+    axes.set_xlim(1 - margin, agents + margin)
+    axes.set_ylim(under + 0.6 + left - 0.5, -0.1)
+    axes.xaxis.tick_top()
+    axes.set_xticks(range(1, agents + 1))
+    axes.yaxis.set_visible(False)
+    axes.spines[["left", "right", "bottom"]].set_visible(False)
+
+
+def _threshold(means: list[NDArray[np.float64]]) -> float:
+    """Return where an axis turns from linear to logarithmic: at the least final regret."""
+    finals = [float(mean[-1]) for mean in means if len(mean) and mean[-1] > 0]
+    return max(min(finals, default=1e-3), 1e-6)
+
+
+def _columns(
+    name: str, at: NDArray[np.float64], values: Mapping[str, NDArray[np.float64]]
+) -> Table:
+    columns = [at.tolist(), *(value.tolist() for value in values.values())]
+    rows = [[Cell(repr(v), v) for v in row] for row in zip(*columns, strict=True)]
+    return Table(name, name, "", ("at", *values), rows)
+
+
+def _band_columns(found: Comparison) -> dict[str, NDArray[np.float64]]:
+    columns = {}
+    for agent in found.order:
+        band = found.regret[agent]
+        columns[agent] = band.mean
+        for name in ("lower", "upper", "all_lower", "all_upper"):
+            columns[f"{agent} {name}"] = getattr(band, name)
+    return columns

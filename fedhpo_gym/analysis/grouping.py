@@ -1,0 +1,193 @@
+"""Sorting runs into problems and contestants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedhpo_gym.analysis.problems import Best, Problem, Run
+from fedhpo_gym.analysis.records import Header, RunRecord
+from fedhpo_gym.analysis.trajectories import Trajectory, incumbents, trials_of_run
+from fedhpo_gym.analysis.trajectories.runs import agent_arguments, problem_arguments
+from fedhpo_gym.errors import InvalidArgumentError
+
+RULE = "highest_fidelity"
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A run, and the header of its record."""
+
+    run: Run
+    header: Header
+
+    @property
+    def agent(self) -> str:
+        return self.header.agent
+
+    @property
+    def question(self) -> str:
+        """What was asked, whatever answered."""
+        return _text([self.header.id, problem_arguments(self.header.kwargs)])
+
+
+def group(
+    records: Iterable[tuple[Path, RunRecord]],
+    tables: Iterable[tuple[Path, Trajectory]] = (),
+    present: Callable[[Header], str] = lambda header: header.fingerprint,
+    rule: str = RULE,
+) -> tuple[Problem, ...]:
+    """Sort runs into problems; runs of different problems or data are never mixed.
+
+    A problem is an id, its variant, budget and system, and the numbers that answered. How an agent
+    fixed its fidelity and what reward it learned from belongs to the agent: see
+    `fedhpo_gym.analysis.trajectories.runs.OF_THE_AGENT`. Where runs of one agent on one problem
+    differ in these, they are contestants of their own, and their names say in what.
+
+    Records are read one at a time, and only their incumbents are kept.
+
+    Args:
+        records: run records, and where they come from.
+        tables: runs of foreign tables; their problems are those of the records with these names.
+        present: the present name of a fingerprint. It is asked where records of one problem name
+            several: a stored table was called otherwise by older versions, and the runs on it are
+            one problem. Runs on numbers that differ are not.
+        rule: which trial is the incumbent; see `fedhpo_gym.analysis.trajectories.rules`.
+
+    Raises:
+        InvalidArgumentError: two files hold the same agent and seed of one problem, or a record
+            does not say validation losses.
+        UnknownNameError: there is no such rule.
+    """
+    read = [_reduced(path, record, rule) for path, record in records]
+    problems = [_problem(name, runs) for name, runs in _named(_sorted_out(read, present))]
+    foreign: dict[str, list[Run]] = {}
+    for path, line in tables:
+        foreign.setdefault(line.problem, []).append(Run(line, path))
+    known = {problem.name for problem in problems}
+    joined = [_with(problem, foreign.get(problem.name, ())) for problem in problems]
+    others = [
+        _with(Problem(name, name, {}, (), {}), runs)
+        for name, runs in foreign.items()
+        if name not in known
+    ]
+    return tuple(sorted([*joined, *others], key=lambda problem: problem.name))
+
+
+def _reduced(path: Path, record: RunRecord, rule: str) -> _Read:
+    header, trials = record.header, trials_of_run(record)
+    place = int(incumbents(trials, rule)[-1])
+    step = record.steps[place]
+    best = Best(
+        word="step" if "step" in step.incumbent else "trial",
+        number=place + 1,
+        steps=len(record.steps),
+        configuration=step.configuration,
+        fidelity=step.fidelity,
+        test_accuracy=step.test["accuracy"],
+    )
+    line = Trajectory.of(header.id, header.agent, header.seed, trials, rule)
+    return _Read(Run(line, path, best, header.package_version), header)
+
+
+def _sorted_out(read: Sequence[_Read], present: Callable[[Header], str]) -> list[list[_Read]]:
+    """Sort by question, and by the numbers that answered."""
+    by_question: dict[str, list[_Read]] = {}
+    for one in read:
+        by_question.setdefault(one.question, []).append(one)
+    found = []
+    for question in sorted(by_question):
+        runs = by_question[question]
+        names = sorted({one.header.fingerprint for one in runs})
+        now = {name: name for name in names}
+        if len(names) > 1:
+            headers = {one.header.fingerprint: one.header for one in runs}
+            now = {name: present(headers[name]) for name in names}
+        for answered in sorted(set(now.values())):
+            found.append([one for one in runs if now[one.header.fingerprint] == answered])
+    return found
+
+
+def _named(groups: Sequence[list[_Read]]) -> list[tuple[str, list[_Read]]]:
+    """Name problems by their id, and by what they differ in where there are several of one id."""
+    by_id: dict[str, list[list[_Read]]] = {}
+    for runs in groups:
+        by_id.setdefault(runs[0].header.id, []).append(runs)
+    found = []
+    for env_id, several in by_id.items():
+        arguments = [_flat(problem_arguments(runs[0].header.kwargs)) for runs in several]
+        words = [_differences(own, arguments) for own in arguments]
+        for place, runs in enumerate(several):
+            own = words[place]
+            if words.count(own) > 1:
+                own = [*own, f"data {1 + words[:place].count(own)}"]
+            inside = f" ({', '.join(own) or 'defaults'})" if len(several) > 1 else ""
+            found.append((f"{env_id}{inside}", runs))
+    return found
+
+
+def _problem(name: str, read: Sequence[_Read]) -> Problem:
+    ways: dict[str, set[str]] = {}
+    for one in read:
+        ways.setdefault(one.agent, set()).add(_text(agent_arguments(one.header.kwargs)))
+    runs: dict[str, dict[int, Run]] = {}
+    for one in read:
+        label = one.agent
+        if len(ways[label]) > 1:
+            others = [_flat(json.loads(way)) for way in ways[label]]
+            own = _differences(_flat(agent_arguments(one.header.kwargs)), others)
+            label = f"{label} ({', '.join(own) or 'defaults'})"
+        line = replace(one.run.trajectory, problem=name, agent=label)
+        _add(runs, replace(one.run, trajectory=line))
+    header = read[0].header
+    fingerprints = tuple(sorted({one.header.fingerprint for one in read}))
+    return Problem(name, header.id, problem_arguments(header.kwargs), fingerprints, _in_order(runs))
+
+
+def _with(problem: Problem, foreign: Iterable[Run]) -> Problem:
+    runs = {agent: {r.trajectory.seed: r for r in of} for agent, of in problem.runs.items()}
+    for run in foreign:
+        _add(runs, run)
+    return replace(problem, runs=_in_order(runs))
+
+
+def _add(runs: dict[str, dict[int, Run]], run: Run) -> None:
+    line = run.trajectory
+    seeds = runs.setdefault(line.agent, {})
+    if line.seed in seeds:
+        raise InvalidArgumentError(
+            f"records must be different runs, but {seeds[line.seed].path} and {run.path} both hold "
+            f"agent {line.agent!r} with seed {line.seed} on {line.problem}; remove one of them"
+        )
+    seeds[line.seed] = run
+
+
+def _in_order(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, tuple[Run, ...]]:
+    return {agent: tuple(run for _, run in sorted(runs[agent].items())) for agent in sorted(runs)}
+
+
+def _differences(own: Mapping[str, str], all_of_them: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return what the arguments of one have and those of another have not, as words."""
+    others = list(all_of_them)
+    return [
+        f"{name}={value}"
+        for name, value in own.items()
+        if any(other.get(name) != value for other in others)
+    ]
+
+
+def _flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in mapping.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = str(value)
+    return found
+
+
+def _text(content: object) -> str:
+    return json.dumps(content, sort_keys=True)

@@ -1,0 +1,187 @@
+"""Runs of one problem, put together over seeds: curves over simulated time, and final results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.analysis.stats import Band, bootstrap_band
+from fedhpo_gym.analysis.trajectories import Trajectory, time_grid
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Incumbent validation loss of one agent over simulated time.
+
+    Attributes:
+        time_s: (T,) simulated seconds, increasing.
+        median: (T,) median over the runs.
+        lower: (T,) first quartile.
+        upper: (T,) third quartile.
+    """
+
+    time_s: NDArray[np.float64]
+    median: NDArray[np.float64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and sample standard deviation over runs; the latter is None for a single run."""
+
+    mean: float
+    std: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Summary | None:
+        """Summarise one number per run; None where a run has none, or there is no run."""
+        found = list(values)
+        if None in found or not found:
+            return None
+        array = np.array(found, dtype=np.float64)
+        return cls(float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else None)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The final incumbent of a run.
+
+    Attributes:
+        word: "trial" or "step".
+        number: of the step that brought it, from 1.
+        steps: how many the run has.
+        configuration: its hyperparameters.
+        fidelity: its rounds and client sample rate.
+        test_accuracy: its accuracy on the test split.
+    """
+
+    word: str
+    number: int
+    steps: int
+    configuration: Mapping[str, Any]
+    fidelity: Mapping[str, Any]
+    test_accuracy: float
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What is kept of one run: a record of 100,000 trials becomes some hundred numbers.
+
+    Attributes:
+        trajectory: its incumbent over time, named by problem and contestant.
+        path: where it was read.
+        best: its final incumbent; None for a run of a foreign table.
+        version: of the package that wrote its record; None for a run of a foreign table.
+    """
+
+    trajectory: Trajectory
+    path: Path
+    best: Best | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class AgentResult:
+    """What the runs of one agent came to; None is what a foreign table does not say.
+
+    Attributes:
+        agent: name of the agent.
+        runs: number of runs.
+        val_loss: validation loss of the final incumbents.
+        test_loss: test loss of the final incumbents.
+        test_accuracy: test accuracy of the final incumbents.
+        trials: trials that fit into the budget.
+    """
+
+    agent: str
+    runs: int
+    val_loss: Summary | None
+    test_loss: Summary | None
+    test_accuracy: Summary | None
+    trials: Summary | None
+
+    @classmethod
+    def of(cls, agent: str, runs: tuple[Run, ...]) -> AgentResult:
+        """Sum up the runs of one agent."""
+        lines = [run.trajectory for run in runs]
+        tests = [None if line.test is None else float(line.test[-1]) for line in lines]
+        return cls(
+            agent=agent,
+            runs=len(runs),
+            val_loss=Summary.of(line.final for line in lines),
+            test_loss=Summary.of(tests),
+            test_accuracy=Summary.of(run.best.test_accuracy if run.best else None for run in runs),
+            trials=Summary.of(run.best.steps if run.best else None for run in runs),
+        )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All runs of one environment under the same settings on the same data.
+
+    Attributes:
+        name: the id, and what tells it from other problems of that id.
+        id: environment id.
+        kwargs: what the environment was made with, without what is the agent's affair.
+        fingerprints: of the table, surrogate or data that answered, under all names of the records.
+        runs: the runs of every contestant, in the order of their seeds.
+    """
+
+    name: str
+    id: str
+    kwargs: Mapping[str, Any]
+    fingerprints: tuple[str, ...]
+    runs: Mapping[str, tuple[Run, ...]]
+
+    def results(self) -> tuple[AgentResult, ...]:
+        """Return the final results, one per agent."""
+        return tuple(AgentResult.of(agent, runs) for agent, runs in self.runs.items())
+
+    def curves(self) -> Mapping[str, Curve]:
+        """Return the curve of every agent, on one time grid.
+
+        The curve of an agent begins when every one of its runs has finished a trial.
+        """
+        grid = self._grid()
+        return {agent: _curve(runs, grid) for agent, runs in self.runs.items()}
+
+    def regret(self) -> Mapping[str, tuple[NDArray[np.float64], Band]]:
+        """Return times and mean regret of every agent, with bootstrap bands.
+
+        Regret is above the lowest validation loss that any final incumbent here has. Losses may be
+        infinite before training converges; such times are left out, as those before all runs of the
+        agent have an incumbent.
+        """
+        best = min(run.trajectory.final for run in self._all_runs())
+        found = {}
+        for place, (agent, runs) in enumerate(self.runs.items()):
+            values = np.stack([run.trajectory.at(self._grid()) for run in runs]) - best
+            known = np.isfinite(values).all(axis=0)
+            if known.any():
+                band = bootstrap_band(values[:, known], seed=place)
+                found[agent] = (self._grid()[known], band)
+        return found
+
+    def winner(self) -> Run | None:
+        """Return the run whose final incumbent has the lowest validation loss and is known."""
+        known = [run for run in self._all_runs() if run.best]
+        return min(known, key=lambda run: run.trajectory.final, default=None)
+
+    def _grid(self) -> NDArray[np.float64]:
+        return time_grid([run.trajectory for run in self._all_runs()])
+
+    def _all_runs(self) -> list[Run]:
+        return [run for runs in self.runs.values() for run in runs]
+
+
+def _curve(runs: Iterable[Run], grid: NDArray[np.float64]) -> Curve:
+    values = np.stack([run.trajectory.at(grid) for run in runs])
+    known = ~np.isnan(values).any(axis=0)
+    lower, median, upper = np.quantile(values[:, known], [0.25, 0.5, 0.75], axis=0)
+    return Curve(grid[known], median, lower, upper)

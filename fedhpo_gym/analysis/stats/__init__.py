@@ -1,0 +1,69 @@
+"""What comparisons of agents rest on: pure functions of arrays, with numpy alone.
+
+Lower values are better throughout. Names of axes: P problems, A agents, S seeds, T times, B blocks
+(problems, or runs that share problem and seed).
+"""
+
+from fedhpo_gym.analysis.stats.aggregates import (
+    data_profile,
+    ecdf,
+    interquartile_mean,
+    probability_of_improvement,
+)
+from fedhpo_gym.analysis.stats.bands import (
+    Band,
+    bootstrap_band,
+    bootstrap_interval,
+    improvement_interval,
+)
+from fedhpo_gym.analysis.stats.differences import CriticalDifference, critical_difference
+from fedhpo_gym.analysis.stats.hypotheses import (
+    Friedman,
+    WinTieLoss,
+    friedman,
+    holm,
+    nemenyi,
+    nemenyi_distance,
+    sign_test,
+    wilcoxon,
+    wilcoxon_holm,
+)
+from fedhpo_gym.analysis.stats.ranks import mean_ranks, ranks
+from fedhpo_gym.analysis.stats.regret import (
+    area,
+    normalised_regret,
+    overtuning,
+    regret,
+    relative_overtuning,
+    worst_problem,
+)
+
+__all__ = [
+    "Band",
+    "CriticalDifference",
+    "Friedman",
+    "WinTieLoss",
+    "area",
+    "bootstrap_band",
+    "bootstrap_interval",
+    "critical_difference",
+    "data_profile",
+    "ecdf",
+    "friedman",
+    "holm",
+    "improvement_interval",
+    "interquartile_mean",
+    "mean_ranks",
+    "nemenyi",
+    "nemenyi_distance",
+    "normalised_regret",
+    "overtuning",
+    "probability_of_improvement",
+    "ranks",
+    "regret",
+    "relative_overtuning",
+    "sign_test",
+    "wilcoxon",
+    "wilcoxon_holm",
+    "worst_problem",
+]

@@ -1,0 +1,199 @@
+"""Tests of hypotheses on the results of agents, without assuming a distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.analysis.stats.distributions import (
+    binomial_tail,
+    chi2_tail,
+    normal_tail,
+    range_quantile,
+    range_tail,
+)
+from fedhpo_gym.analysis.stats.ranks import Numbers, mean_ranks, ranks
+from fedhpo_gym.errors import InvalidArgumentError
+
+EXACT: Final = 50
+"""Differences up to which the Wilcoxon test counts all signs; beyond, a normal approximation."""
+
+Alternative = Literal["two-sided", "less"]
+
+
+@dataclass(frozen=True)
+class Friedman:
+    """Whether agents differ at all.
+
+    Attributes:
+        statistic: Friedman's chi-squared, corrected for ties.
+        p_value: probability of one as large if all agents were alike; chi-squared, A - 1 degrees.
+        mean_ranks: (A,).
+    """
+
+    statistic: float
+    p_value: float
+    mean_ranks: Numbers
+
+
+@dataclass(frozen=True)
+class WinTieLoss:
+    """How often one agent beats another, and the sign test on it.
+
+    Attributes:
+        wins: blocks in which the first is strictly lower.
+        ties: blocks in which both are equal.
+        losses: blocks in which the first is strictly higher.
+        p_value: probability of so many wins, or more, of a fair coin; ties are left out.
+    """
+
+    wins: int
+    ties: int
+    losses: int
+    p_value: float
+
+    def __str__(self) -> str:
+        return f"{self.wins}/{self.ties}/{self.losses}"
+
+
+def friedman(values: Numbers) -> Friedman:
+    """Test whether some agents' ranks differ over blocks (Friedman, 1937).
+
+    chi2 = (A - 1) sum_a (R_a - B (A + 1) / 2)^2 / (sum of squared ranks - B A (A + 1)^2 / 4), where
+    R_a is the sum of the ranks of agent a: Conover (1999, eq. 5.8.7), which ties do not distort.
+    Where all values of each block are equal, nothing differs: the statistic is 0.
+
+    Args:
+        values: (B, A), a block per problem or per run.
+
+    Raises:
+        InvalidArgumentError: there are fewer than two agents or no block.
+    """
+    _check_matrix(values)
+    blocks, agents = values.shape
+    ranked = ranks(values)
+    spread = float(np.sum(ranked**2)) - blocks * agents * (agents + 1) ** 2 / 4
+    between = float(np.sum((ranked.sum(axis=0) - blocks * (agents + 1) / 2) ** 2))
+    statistic = (agents - 1) * between / spread if spread > 0 else 0.0
+    return Friedman(statistic, chi2_tail(statistic, agents - 1), ranked.mean(axis=0))
+
+
+def nemenyi_distance(agents: int, blocks: int, alpha: float = 0.05) -> float:
+    """Return the critical difference of mean ranks: q_alpha sqrt(A (A + 1) / (6 B)).
+
+    q_alpha is the quantile of the studentised range over sqrt 2 (Nemenyi, 1963; Demsar, 2006,
+    section 3.2.2).
+    """
+    return range_quantile(alpha, agents) / sqrt(2) * sqrt(agents * (agents + 1) / (6 * blocks))
+
+
+def nemenyi(values: Numbers) -> Numbers:
+    """Return p-values of all pairs by Nemenyi's test: (B, A) -> (A, A), 1 on the diagonal.
+
+    Raises:
+        InvalidArgumentError: there are fewer than two agents or no block.
+    """
+    _check_matrix(values)
+    blocks, agents = values.shape
+    found, scale = mean_ranks(values), sqrt(agents * (agents + 1) / (12 * blocks))
+    result = np.ones((agents, agents))
+    for a in range(agents):
+        for b in range(a):
+            tail = range_tail(abs(found[a] - found[b]) / scale, agents)
+            result[a, b] = result[b, a] = tail
+    return result
+
+
+def wilcoxon(x: Numbers, y: Numbers, alternative: Alternative = "two-sided") -> float:
+    """Return the p-value of Wilcoxon's signed-rank test of paired values (Wilcoxon, 1945).
+
+    Differences of zero are ranked and then left out (Pratt, 1959); equal differences share ranks.
+    Up to `EXACT` differences, all signs of the ranks at hand are counted, ties included; beyond,
+    the rank sum is taken as normal with its own mean and variance, without continuity correction.
+
+    Args:
+        x: (B,) values of one agent.
+        y: (B,) values of another one on the same blocks.
+        alternative: "less" asks whether x is lower.
+
+    Returns:
+        The p-value; 1 where no pair differs.
+    """
+    with np.errstate(invalid="ignore"):
+        difference = np.where(x == y, 0.0, np.asarray(x) - np.asarray(y))
+    ranked = ranks(np.abs(difference))[difference != 0]
+    if not len(ranked):
+        return 1.0
+    plus = float(ranked[difference[difference != 0] > 0].sum())
+    total = float(ranked.sum())
+    below = _sum_at_most(ranked, plus)
+    if alternative == "less":
+        return below
+    return min(1.0, 2.0 * min(below, _sum_at_most(ranked, total - plus)))
+
+
+def holm(p_values: Sequence[float] | Numbers) -> Numbers:
+    """Return p-values adjusted for being several (Holm, 1979): (n,).
+
+    The i-th lowest of n becomes the largest of (n - j + 1) p_(j) over j <= i, at most 1.
+    """
+    found = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(found, kind="stable")
+    adjusted = np.maximum.accumulate(found[order] * np.arange(len(found), 0, -1))
+    result = np.empty(len(found))
+    result[order] = np.minimum(1.0, adjusted)
+    return result
+
+
+def wilcoxon_holm(values: Numbers) -> Numbers:
+    """Return Holm-adjusted p-values of Wilcoxon's test of all pairs: (B, A) -> (A, A).
+
+    Raises:
+        InvalidArgumentError: there are fewer than two agents or no block.
+    """
+    _check_matrix(values)
+    agents = values.shape[1]
+    pairs = [(a, b) for a in range(agents) for b in range(a)]
+    adjusted = holm([wilcoxon(values[:, a], values[:, b]) for a, b in pairs])
+    result = np.ones((agents, agents))
+    for (a, b), p_value in zip(pairs, adjusted, strict=True):
+        result[a, b] = result[b, a] = p_value
+    return result
+
+
+def sign_test(x: Numbers, y: Numbers) -> WinTieLoss:
+    """Test whether x is lower than y more often than not: one-sided (Demsar, 2006, 3.1.3).
+
+    What tables 2 and 3 of Wang et al. (2022) print as wins, ties and losses. Their p-values are not
+    a function of these counts: 13/0/7 has 0.0637, 0.1139 and 0.2942 there, and 0.1316 here.
+    """
+    wins, losses = int(np.sum(x < y)), int(np.sum(x > y))
+    ties = len(x) - wins - losses
+    return WinTieLoss(wins, ties, losses, binomial_tail(wins, wins + losses))
+
+
+def _sum_at_most(ranked: Numbers, bound: float) -> float:
+    """Return P(sum of the ranks of random signs <= bound)."""
+    if len(ranked) > EXACT:
+        mean, deviation = ranked.sum() / 2, sqrt(float(np.sum(ranked**2)) / 4)
+        return normal_tail((mean - bound) / deviation)
+    doubled: NDArray[np.int64] = np.rint(2 * ranked).astype(np.int64)
+    ways = np.zeros(int(doubled.sum()) + 1)
+    ways[0] = 1.0
+    for rank in doubled:  # each rank is in the sum or not, with equal probability
+        shifted = np.zeros_like(ways)
+        shifted[rank:] = ways[: len(ways) - rank]
+        ways = (ways + shifted) / 2
+    return float(min(1.0, ways[: round(2 * bound) + 1].sum()))
+
+
+def _check_matrix(values: Numbers) -> None:
+    if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
+        raise InvalidArgumentError(
+            f"`values` must have a row per block and at least two columns, got {values.shape}"
+        )

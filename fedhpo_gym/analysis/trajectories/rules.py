@@ -1,0 +1,119 @@
+"""Which trial is the incumbent: one rule for agents with and without fidelities.
+
+Wang et al. (2022, section 4.1) compare black-box and multi-fidelity agents by their best-seen
+validation loss, where "higher fidelity results are preferred over lower ones". Stated exactly:
+
+    After t trials, the incumbent is the trial of lowest value among those of the highest level
+    that was tried so far; of equals, the first. The level of a trial is the product of the numbers
+    of its fidelity: rounds times client sample rate.
+
+So a trial takes the incumbent's place if its level is higher, or if its level is equal and its
+value lower. The value of the incumbent may therefore rise, each time a new level is reached, and
+never falls back to a lower level. Where an agent has one level only, it is the best seen. The
+program of that paper also lets a lower value of a lower level win; its text does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+
+Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """What a run tried, in the order in which it was paid for.
+
+    Attributes:
+        time_s: (N,) simulated seconds when the trial was paid for, never falling.
+        value: (N,) what is minimised; never NaN.
+        level: (N,) how much of a course was trained: the higher, the more; None where all trials
+            have one fidelity.
+        test: (N,) the value's counterpart on the test split, or None.
+
+    Raises:
+        InvalidArgumentError: there is no trial, the arrays differ in length, hold NaN, or time runs
+            backwards.
+    """
+
+    time_s: Numbers
+    value: Numbers
+    level: Numbers | None = None
+    test: Numbers | None = None
+
+    def __post_init__(self) -> None:
+        """Check the arrays."""
+        if self.time_s.ndim != 1 or not len(self.time_s):
+            raise InvalidArgumentError("`time_s` must have one entry per trial, and at least one")
+        for name in ("value", "level", "test"):
+            array = getattr(self, name)
+            if array is not None and array.shape != self.time_s.shape:
+                raise InvalidArgumentError(
+                    f"`{name}` must have one entry per trial, {self.time_s.shape}, "
+                    f"got {array.shape}"
+                )
+        if np.isnan(self.value).any() or np.isnan(self.time_s).any():
+            raise InvalidArgumentError(
+                "`value` and `time_s` must not hold NaN; leave the trial out"
+            )
+        if np.any(self.time_s[1:] < self.time_s[:-1]):
+            raise InvalidArgumentError("`time_s` must not run backwards; sort the trials")
+
+
+def incumbents(trials: Trials, rule: str = "highest_fidelity") -> Places:
+    """Return the number of the incumbent, from 0, after each trial: (N,); -1 while there is none.
+
+    Args:
+        trials: what a run tried.
+        rule: a name in `RULES`.
+
+    Raises:
+        UnknownNameError: there is no such rule.
+    """
+    if rule not in RULES:
+        raise unknown_name("rule of incumbents", rule, RULES)
+    return RULES[rule](trials)
+
+
+def best_seen(trials: Trials) -> Places:
+    """Return the first of the lowest values so far, whatever their level."""
+    return _first_lowest(trials.value)
+
+
+def highest_fidelity(trials: Trials) -> Places:
+    """Return the first of the lowest values of the highest level so far: the paper's rule."""
+    if trials.level is None:
+        return best_seen(trials)
+    highest = np.maximum.accumulate(trials.level)
+    begins = np.flatnonzero(np.diff(highest, prepend=-np.inf) > 0)
+    found = np.empty(len(highest), dtype=np.int64)
+    for begin, end in zip(begins, [*begins[1:], len(highest)], strict=True):
+        counts = trials.level[begin:end] == highest[begin]
+        values = np.where(counts, trials.value[begin:end], np.inf)
+        # The first trial of a new level is of that level, so it stands if all values are infinite.
+        found[begin:end] = begin + _first_lowest(values)
+    return found
+
+
+def _first_lowest(values: Numbers) -> Places:
+    lowest = np.minimum.accumulate(values)
+    is_new = np.empty(len(values), dtype=bool)
+    is_new[0] = True
+    np.less(values[1:], lowest[:-1], out=is_new[1:])
+    # Only a new lowest value moves the incumbent: its place is the last of those so far.
+    return np.maximum.accumulate(np.where(is_new, np.arange(len(values)), 0))
+
+
+RULES: Final[Mapping[str, Callable[[Trials], Places]]] = {
+    "best_seen": best_seen,
+    "highest_fidelity": highest_fidelity,
+}
+"""Rules by name."""

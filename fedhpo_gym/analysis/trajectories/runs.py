@@ -1,0 +1,59 @@
+"""From run records to trials, and what makes two runs runs of one problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from fedhpo_gym.analysis.records import RunRecord
+from fedhpo_gym.analysis.trajectories.rules import Trials
+from fedhpo_gym.errors import InvalidArgumentError
+
+OF_THE_AGENT: Final = ("fidelity", "per_client", "reward", "reward_transform", "render_mode")
+"""Arguments of an environment that say how an agent sees a problem, not which problem it is."""
+
+
+def problem_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an environment that belong to the problem."""
+    return {name: value for name, value in kwargs.items() if name not in OF_THE_AGENT}
+
+
+def agent_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an environment that belong to the agent."""
+    return {name: kwargs[name] for name in OF_THE_AGENT if name in kwargs}
+
+
+def trials_of_run(run: RunRecord) -> Trials:
+    """Return what a run tried: validation loss of every step, and its loss on the test split.
+
+    A step of a round environment brings one course further. Its rounds are no fidelity that was
+    chosen, so all of its steps have one level.
+
+    Raises:
+        InvalidArgumentError: validation loss is not among the objectives.
+    """
+    steps = run.steps
+    if lacking := [n for n, step in enumerate(steps, 1) if "val_loss" not in step.objectives]:
+        raise InvalidArgumentError(
+            f"`objectives` must hold 'val_loss' to be compared; step {lacking[0]} of agent "
+            f"{run.header.agent!r} on {run.header.id} does not"
+        )
+    of_rounds = "step" in run.final.incumbent
+    return Trials(
+        time_s=np.array([step.elapsed_s for step in steps], dtype=np.float64),
+        value=np.array([step.objectives["val_loss"] for step in steps], dtype=np.float64),
+        level=None if of_rounds else np.array([level_of(step.fidelity) for step in steps]),
+        test=np.array([step.test["loss"] for step in steps], dtype=np.float64),
+    )
+
+
+def level_of(fidelity: Mapping[str, Any]) -> float:
+    """Return how much of a course a fidelity trains: the product of its numbers.
+
+    For rounds times client sample rate it is the number of client updates, over that of a round
+    with all clients.
+    """
+    numbers = [value for value in fidelity.values() if not isinstance(value, str)]
+    return float(np.prod(np.array(numbers, dtype=np.float64)))

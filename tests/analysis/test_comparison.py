@@ -1,0 +1,151 @@
+"""A study in numbers and sentences: computed by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.analysis import build_report, group
+from fedhpo_gym.analysis.comparison import answer, compare, comparison_tables
+from fedhpo_gym.analysis.figures import comparison_figures
+from fedhpo_gym.analysis.plot import looks_of
+from fedhpo_gym.analysis.tables import Cell, Table
+from fedhpo_gym.analysis.trajectories import Study, Trajectory, Trials, read_table
+
+
+def line(problem: str, agent: str, seed: int, values: list[float], test: float) -> Trajectory:
+    times = np.linspace(10.0 / len(values), 10.0, len(values))
+    tests = np.array(values) + test * np.arange(len(values))
+    return Trajectory.of(problem, agent, seed, Trials(times, np.array(values), None, tests))
+
+
+def study(problems: int = 2, seeds: int = 2) -> Study:
+    """Return runs in which `good` ends at 1 + seed / 10, `bad` at 3, all starting at 5."""
+    runs = []
+    for number in range(problems):
+        for seed in range(seeds):
+            name = f"p{number}"
+            runs.append(line(name, "good", seed, [5.0, 1.0 + seed / 10], 0.0))
+            runs.append(line(name, "bad", seed, [5.0, 3.0 + number / 10, 4.0], 1.5))
+    (made,) = Study.whole(runs)
+    return made
+
+
+def test_a_comparison_by_hand() -> None:
+    found = compare(study())
+    assert found.order == ("good", "bad")
+    good, bad = found.numbers["good"], found.numbers["bad"]
+    assert (good.rank, good.rank_runs, bad.rank) == (1.0, 1.0, 2.0)
+    # 0 is 1.0, 1 is 5.0: good ends at 0 and 0.025, bad at 0.5 and 0.525, by problem.
+    assert good.iqm == pytest.approx(0.0125)
+    assert bad.iqm == pytest.approx((0.5 + 0.525) / 2)
+    assert bad.worst == ("p1", pytest.approx(0.525))
+    assert good.overtuning == 0.0
+    # Test losses of bad: 5, 4.5 then 4.6: no gain is lost.
+    assert bad.overtuning == 0.0
+    (pair,) = found.pairs
+    assert (str(pair.problems), pair.problems.p_value) == ("2/0/0", 0.25)
+    assert (pair.improvement, pair.interval) == (1.0, (1.0, 1.0))
+    assert pair.p_means == pytest.approx(0.5)
+    assert pair.p_runs == pytest.approx(2 / 2**4)
+    assert found.ranks["good"][-1] == 1.0
+    assert found.ranks["good"][0] == 1.5, "nobody has an incumbent yet"
+    # The first trial of good ends after half of the budget, that of bad after a third.
+    third = int(np.searchsorted(found.fractions, 0.4))
+    assert (found.ranks["good"][third], found.ranks["bad"][third]) == (2.0, 1.0)
+
+
+def test_the_anytime_area_is_over_the_logarithm_of_the_budget() -> None:
+    found = compare(study(problems=1, seeds=1))
+    assert found.numbers["good"].anytime == pytest.approx(1.0), "it finds its best at the very end"
+    # Half of the regret is gone in the last third of the budget, of three decades.
+    expected = 1 - 0.5 * np.log(3 / 2) / np.log(1000)
+    assert found.numbers["bad"].anytime == pytest.approx(expected, abs=0.003)
+
+
+def test_the_answer_says_who_by_how_much_and_how_sure() -> None:
+    who, how_much, how_sure = answer(compare(study()))
+    assert who.startswith("good is ahead, but no test tells it from bad: mean rank 1.00 over 2 ")
+    assert "good beats bad on 2 of 2 problems and ties on 0" in how_much
+    assert "with probability 1.00 (95 % interval 1.00 to 1.00)" in how_much
+    assert "can be told from no other agent" in how_sure
+    assert "With 2 problems and 1 pair, this test on means can never reach 0.05." in how_sure
+    sure, _, words = answer(compare(study(problems=8)))
+    assert sure.startswith("good is ahead: mean rank 1.00 over 8 problems")
+    assert "on all runs good differs from every other agent" in words
+    assert "can never reach" not in words
+
+
+def test_equal_agents_have_no_winner() -> None:
+    runs = [line("p", agent, 0, [2.0, 1.0], 0.0) for agent in ("a", "b", "c")]
+    (made,) = Study.whole(runs)
+    who, how_much, _ = answer(compare(made))
+    assert who.startswith("No agent is ahead alone: a, b and c share the best mean rank, 2.00")
+    assert "probability 0.50" in how_much
+
+
+def test_tables_are_html_csv_and_latex() -> None:
+    table = Table(
+        "t", "T", "A note", ("agent", "loss"), [[Cell("a_b & <c>"), Cell("0.5 ± 0.1", 0.5, True)]]
+    )
+    assert '<td class="number best">0.5 ± 0.1</td>' in table.html()
+    assert "a_b &amp; &lt;c&gt;" in table.html()
+    assert table.csv() == "agent,loss\na_b & <c>,0.5\n"
+    assert r"a\_b \& \textless{}c\textgreater{} & \textbf{0.5 $\pm$ 0.1} \\" in table.latex()
+    assert r"\begin{tabular}{lr}" in table.latex()
+
+
+def test_final_tables_hold_means_and_deviations() -> None:
+    tables = {table.name: table for table in comparison_tables(compare(study()))}
+    row = [cell.text for cell in tables["finals"].rows[1]]
+    assert row == ["p1", "1.0500 ± 0.0707", "3.1000 ± 0.0000"]
+    assert [cell.best for cell in tables["finals"].rows[1]] == [False, True, False]
+    assert [cell.text for cell in tables["pairs"].rows[0]][:3] == [
+        "good and bad",
+        "2/0/0",
+        "0.2500",
+    ]
+    assert tables["ranks"].rows[0][-1].value == 1.0
+    assert tables["summary"].rows[0][0].text == "good"
+
+
+def test_figures_have_the_numbers_behind_them() -> None:
+    pytest.importorskip("matplotlib")
+    found = compare(study())
+    figures = {f.name: f for f in comparison_figures(found, "s", looks_of(found.order))}
+    assert set(figures) == {
+        "s-rank-over-time", "s-differences-means", "s-differences-runs", "s-regret-over-time",
+        "s-profile", "s-data-profile",
+    }  # fmt: skip
+    lines = [*csv.reader(io.StringIO(figures["s-rank-over-time"].numbers.csv()))]
+    assert lines[0] == ["at", "good", "bad"]
+    assert [float(number) for number in lines[-1]] == [1.0, 1.0, 2.0]
+    assert all(figure.svg.startswith("<svg") for figure in figures.values())
+    assert "good" in figures["s-differences-means"].svg
+    (regret,) = [f for f in figures.values() if f.name == "s-regret-over-time"]
+    last = [*csv.reader(io.StringIO(regret.numbers.csv()))][-1]
+    assert float(last[1]) == pytest.approx(0.0125)
+
+
+def test_an_agent_keeps_its_look() -> None:
+    assert looks_of(["b", "a"])["a"] == looks_of(["a", "b", "c"])["a"]
+    every = looks_of([f"agent{n:02}" for n in range(20)])
+    assert len(set(every.values())) == 20
+
+
+def test_incumbents_of_a_report_are_a_table_that_is_read_again(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    made = study()
+    runs = [(Path("t.csv"), run) for of in made.runs.values() for run in of]
+    report = build_report(group([], runs), "0.1.0")
+    (tmp_path / "t.csv").write_text(report.files["incumbents.csv"])
+    (again,) = Study.whole(read_table(tmp_path / "t.csv"))
+    np.testing.assert_array_equal(again.finals_of_runs(), made.finals_of_runs())
+    assert again.horizons_s == made.horizons_s
+    names = {"study-1-summary.tex", "study-1-pairs.csv", "problem-2-regret.svg"}
+    assert names <= set(report.files)
+    assert "From a table of another program" in report.html

@@ -1,0 +1,106 @@
+"""Runs put together: foreign tables, and common grids of times."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.analysis.trajectories import Study, Trajectory, Trials, read_table
+from fedhpo_gym.analysis.trajectories.foreign import COLUMNS
+from fedhpo_gym.analysis.trajectories.runs import level_of, problem_arguments
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+
+
+def run(problem: str, agent: str, seed: int, values: list[float], end: float = 4.0) -> Trajectory:
+    times = np.linspace(end / len(values), end, len(values))
+    return Trajectory.of(problem, agent, seed, Trials(times, np.array(values)))
+
+
+def table(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "table.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_foreign_table_becomes_runs(tmp_path: Path) -> None:
+    path = table(
+        tmp_path,
+        "value,time,seed,agent,problem,level,test\n"
+        "0.5,2,0,smac,toy,9,0.6\n0.1,1,0,smac,toy,3,0.9\n0.4,3,0,smac,toy,9,0.7\n"
+        "0.3,1,1,smac,toy,9,0.2\n",
+    )
+    first, second = read_table(path)
+    assert (first.problem, first.agent, first.seed) == ("toy", "smac", 0)
+    assert first.value.tolist() == [0.1, 0.5, 0.4]
+    assert first.test is not None
+    assert first.test.tolist() == [0.9, 0.6, 0.7]
+    assert (second.seed, second.final) == (1, 0.3)
+    assert [run.final for run in read_table(path, "best_seen")] == [0.1, 0.3]
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    runs = [run('a "p", b', "x", 0, [0.5, 0.1, 0.3]), run("q", "y", 3, [1 / 3])]
+    with (tmp_path / "t.csv").open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.writer(handle)
+        writer.writerows([COLUMNS, *(row for one in runs for row in one.rows())])
+    again = read_table(tmp_path / "t.csv")
+    for one, other in zip(runs, again, strict=True):
+        assert (one.problem, one.agent, one.seed) == (other.problem, other.agent, other.seed)
+        assert one.time_s.tolist() == other.time_s.tolist()
+        assert one.value.tolist() == other.value.tolist()
+        assert one.end_s == other.end_s
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("problem,agent,seed,time\np,a,0,1\n", "must have the columns"),
+        ("problem,agent,seed,time,value,cost\np,a,0,1,2,3\n", "must have the columns"),
+        ("problem,agent,seed,time,value\np,a,0,1,nan\n", "line 2: nan is no finite number"),
+        ("problem,agent,seed,time,value\np,a,x,1,2\n", "line 2"),
+        ("problem,agent,seed,time,value\np,a,0,1\n", "line 2"),
+        ("problem,agent,seed,time,value\n", "no line after"),
+    ],
+)
+def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DamagedDataError, match=message):
+        read_table(table(tmp_path, text))
+
+
+def test_a_missing_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match="no table"):
+        read_table(tmp_path / "none.csv")
+
+
+def test_only_problems_that_all_agents_solved_are_compared() -> None:
+    runs = [run(p, a, 0, [1.0]) for p in "pq" for a in "xy"]
+    runs += [run("r", "x", 0, [1.0]), run("s", "x", 0, [1.0]), run("s", "z", 0, [1.0])]
+    first, second = Study.whole(runs)
+    assert (first.problems, first.agents) == (("p", "q"), ("x", "y"))
+    assert (second.problems, second.agents) == (("s",), ("x", "z"))
+    with pytest.raises(InvalidArgumentError, match="remove one"):
+        Study.whole([*runs, runs[0]])
+
+
+def test_a_study_puts_runs_on_one_grid() -> None:
+    runs = [run("p", "x", s, [0.5, 0.2 + s], 4.0) for s in range(2)]
+    runs += [run("p", "y", s, [0.4], 8.0) for s in (1, 2)]
+    (study,) = Study.whole(runs)
+    assert study.horizons_s == {"p": 8.0}
+    at = np.array([0.1, 0.25, 0.5, 1.0])
+    inf = float("inf")
+    assert study.values("p", "x", at).tolist() == [[inf, 0.5, 0.2, 0.2], [inf, 0.5, 0.5, 0.5]]
+    assert study.values("p", "y", at).tolist() == [[inf, inf, inf, 0.4]] * 2
+    assert study.paired_seeds("p") == (1,)
+    np.testing.assert_allclose(study.finals_of_means(), [[0.35, 0.4]])
+    assert study.finals_of_runs().tolist() == [[0.5, 0.4]]
+
+
+def test_fidelity_is_the_agents_affair_and_the_system_is_not() -> None:
+    kwargs = {"backend": "tabular", "fidelity": {"round": 81}, "budget_s": 9.0, "reward": "score"}
+    assert problem_arguments(kwargs) == {"backend": "tabular", "budget_s": 9.0}
+    assert level_of({"round": 81, "client_sample_rate": 0.2}) == pytest.approx(16.2)
+    assert level_of({}) == 1.0
