@@ -13,7 +13,7 @@ from fedhpo_gym.federations.federation import Federation, make_user_federation  
 from fedhpo_gym.fl import lockstep  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import ConvNet, cnn  # noqa: E402
+from fedhpo_gym.fl.models import ConvNet, convolution  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.seeding import stream  # noqa: E402
 from plain_cnn import images, plain_network, train  # noqa: E402
@@ -166,7 +166,7 @@ def test_one_odd_number_marks_its_item_and_slot(odd: float) -> None:
 def test_pooling_is_that_of_torch() -> None:
     maps = torch.randn(3, 4, 7, 6, generator=torch.Generator().manual_seed(0))
     maps = maps.contiguous(memory_format=torch.channels_last)
-    assert torch.equal(cnn._pool(maps), torch.nn.functional.max_pool2d(maps, 2))
+    assert torch.equal(convolution.pool(maps), torch.nn.functional.max_pool2d(maps, 2))
 
 
 def test_dropout_changes_training_and_not_the_evaluation(federation: Federation) -> None:
