@@ -1,4 +1,4 @@
-"""Which courses share the start of a round among their clients, and which clients train together."""
+"""Which courses share matrices among their clients, and which clients then train together."""
 
 from __future__ import annotations
 

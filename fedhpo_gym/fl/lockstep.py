@@ -140,7 +140,7 @@ class Lockstep:
                 observer(part, received, local)
             self._accumulate(average, self._upload(local, part), part)
         for part in split_cohorts(items.take(shares), self.roster.rows.max(axis=1)):
-            self._train_sharing(part, start, average, observer, MAX_LOCAL_BYTES // per_item)
+            self._train_sharing(part, start, average, observer, max(MAX_LOCAL_BYTES // per_item, 1))
         self.elapsed += 1
         self._commit(start, average)
 
@@ -176,9 +176,8 @@ class Lockstep:
         received = None if observer is None else self._receive(items, rest, "observed ")
         local = self._train(items, rest, shared)
         if observer is not None and received is not None:
-            for index in np.split(
-                np.arange(len(items)), range(max(seen, 1), len(items), max(seen, 1))
-            ):
+            for first in range(0, len(items), seen):
+                index = np.arange(first, min(first + seen, len(items)))
                 before, after = self._some(received, index), self._some(local, index)
                 for name, matrix in shared.items():
                     before[name] = start[name][:, [block] * len(index)]

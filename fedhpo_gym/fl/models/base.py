@@ -48,6 +48,7 @@ class Model(ABC):
         personal: names of the parameters that stay with each client, whatever the algorithm.
         shareable: names of the matrices (1, items, out, in, 1) that `sgd_step` also takes as
             `Minibatch.shared`, with all clients of one course side by side.
+        revision: raised when numbers change of its courses alone; see `ENGINE_VERSION`.
         precisions: the types of numbers that it can compute in.
         precision: the one it computes in; parameters are float32 in any.
     """
@@ -61,6 +62,7 @@ class Model(ABC):
     norms: frozenset[str] = frozenset()
     personal: frozenset[str] = frozenset()
     shareable: frozenset[str] = frozenset()
+    revision: ClassVar[int] = 0
     precisions: ClassVar[tuple[str, ...]] = ("float32",)
     precision: str = "float32"
     num_parameters: int

@@ -41,6 +41,7 @@ class ConvNet(Model):
     buffers = frozenset({"mean1", "variance1", "mean2", "variance2"})
     norms = frozenset({"scale1", "shift1", "scale2", "shift2"}) | buffers
     shareable = frozenset({"weight3"})
+    revision = 1
     precisions = ("float32", "bfloat16")
 
     def __init__(
