@@ -143,7 +143,8 @@ def split_items(items: Items, item_bytes: int, max_bytes: int) -> Iterator[Items
 def _portions(items: Items, key: NDArray[np.int64], limit: int) -> Iterator[Items]:
     """Yield at most `limit` items at a time, if possible, never parting those of equal key."""
     if len(items) <= limit:
-        yield items
+        if len(items):
+            yield items
         return
     keys, counts = np.unique(key, return_counts=True)
     first, used = 0, 0

@@ -129,20 +129,28 @@ class Lockstep:
             for name, value in start.items()
             if name not in self.personal_names
         }
-        shares = self._shares[items.block]
         size = sum(value.numel() * value.element_size() for value in start.values())
-        per_item = size // len(self.group.blocks)
-        own = items.take(~shares) if shares.any() else items
-        for part in split_items(own, per_item, MAX_LOCAL_BYTES) if len(own) else ():
+        item_bytes = size // len(self.group.blocks)
+        own, sharing = self._split_sharing(items)
+        for part in split_items(own, item_bytes, MAX_LOCAL_BYTES):
             received = None if observer is None else self._receive(part, start, "observed ")
             local = self._train(part, start)
             if observer is not None and received is not None:
                 observer(part, received, local)
             self._accumulate(average, self._upload(local, part), part)
-        for part in split_cohorts(items.take(shares), self.roster.rows.max(axis=1)):
-            self._train_sharing(part, start, average, observer, max(MAX_LOCAL_BYTES // per_item, 1))
+        if sharing is not None:
+            seen = max(MAX_LOCAL_BYTES // item_bytes, 1)
+            for part in split_cohorts(sharing, self.roster.rows.max(axis=1)):
+                self._train_sharing(part, start, average, observer, seen)
         self.elapsed += 1
         self._commit(start, average)
+
+    def _split_sharing(self, items: Items) -> tuple[Items, Items | None]:
+        """Return the items with parameters of their own, and those that share matrices."""
+        if not self._shares.any():
+            return items, None
+        shares = self._shares[items.block]
+        return items.take(np.flatnonzero(~shares)), items.take(np.flatnonzero(shares))
 
     def _train_sharing(
         self,
