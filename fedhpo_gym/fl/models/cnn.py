@@ -16,7 +16,7 @@ from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters
 from fedhpo_gym.fl.models.cnn_step import Step, take
-from fedhpo_gym.fl.models.convolution import Inner, Layer, Patches, merged, pool, rows
+from fedhpo_gym.fl.models.convolution import PADDING, Layer, merged, pool, rows
 from fedhpo_gym.fl.shared import OwnMatrix
 
 MEAN, STD = 0.1307, 0.3081
@@ -37,7 +37,7 @@ class ConvNet(Model):
     """
 
     hyperparameters: ClassVar[Mapping[str, float]] = {"dropout": 0.0}
-    rows_at_once: ClassVar[int | None] = 256
+    rows_at_once: ClassVar[int | None] = 1024
     buffers = frozenset({"mean1", "variance1", "mean2", "variance2"})
     norms = frozenset({"scale1", "shift1", "scale2", "shift2"}) | buffers
     shareable = frozenset({"weight3"})
@@ -133,10 +133,9 @@ class ConvNet(Model):
             for name, value in parameters.items()
             if name not in self.shareable
         }
-        first = Patches() if self._channels == 1 else Inner(further=False)
         return Step(
             own=own,
-            layers=(Layer(own, "1", first), Layer(own, "2", Inner(further=True))),
+            layers=(Layer(own, "1", further=False), Layer(own, "2", further=True)),
             images=_normalise(batch.x[item, :size], self.dtype),
             targets=batch.targets[:, item, :size, 0].t(),
             rates=batch.rates[item, :size],
@@ -166,7 +165,7 @@ def _forward(own: Parameters, images: Tensor) -> Tensor:
     portions = []
     for x in torch.split(images, FEW_ROWS):
         for kernel, bias in kernels:
-            x = pool(functional.conv2d(x, kernel, bias, padding=2)).relu_()
+            x = pool(functional.conv2d(x, kernel, bias, padding=PADDING)).relu_()
         portions.append(rows(x))
     weight = own["weight3"].to(images.dtype)
     hidden = torch.addmm(own["bias3"].to(images.dtype), torch.cat(portions), weight.t()).relu_()
