@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.envs.round.arguments import RoundArguments  # noqa: E402
+from fedhpo_gym.envs.trial.arguments import TrialArguments  # noqa: E402
 from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl import cohorts, precision  # noqa: E402
@@ -105,3 +109,16 @@ def test_only_another_precision_has_another_identity() -> None:
     assert card["precision"] == "bfloat16"
     assert task_of(Identity.from_card(card)) == rounded
     assert task_of(Identity.from_card(task.identity.to_card())) == task
+
+
+@pytest.mark.parametrize("kind", [TrialArguments, RoundArguments])
+def test_environments_train_in_float32_unless_asked(
+    kind: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"backend": "raw"} if kind is TrialArguments else {}
+    task = get_task("CNN-FEMNIST").variant(precision="bfloat16")
+    module = "trial" if kind is TrialArguments else "round"
+    monkeypatch.setattr(f"fedhpo_gym.envs.{module}.arguments.get_task", lambda _: task)
+    assert kind(task="CNN-FEMNIST", **own).variant.precision == "float32"
+    asked = kind(task="CNN-FEMNIST", precision="bfloat16", **own).variant
+    assert asked.precision == "bfloat16"
