@@ -5,8 +5,9 @@ Measured in one run, each in a fresh process on one thread, on the same samples:
 - our engine on a batch of courses that differ in the learning rate, and on one course alone;
 - a plain torch loop for one course, with torch's layers, autograd and optimizer;
 - FederatedScope, when `--federatedscope` names its source tree;
-- the rate at which this core multiplies matrices, and the share of it that each of them reaches:
-  operations of all products, counted by formula, over time and over that rate.
+- the rate at which this core multiplies matrices, in every precision that the model computes in,
+  and the share of it that each of them reaches: operations of all products, counted by formula,
+  over time and over that rate.
 
 Every evaluation is loss, accuracy and macro-F1 of all clients, on train, validation and test split.
 The first table of a family evaluates equally often for everybody. A second one compares one course
@@ -49,10 +50,11 @@ def courses(family: Family, count: int) -> list[Course]:
     ]
 
 
-def time_engine(name: str, count: int, rounds: int) -> float:
+def time_engine(name: str, count: int, rounds: int, precision: str = "float32") -> float:
     """Return our engine's processor seconds per round and course."""
     family = FAMILIES[name]
-    batch = make_batch(get_task(family.task), courses(family, count))
+    task = get_task(family.task).variant(precision=precision)
+    batch = make_batch(task, courses(family, count))
     batch.advance(family.warm_up)
     evaluated = range(family.every, rounds + 1, family.every)
     with measuring.stopwatch() as spent:
@@ -108,8 +110,8 @@ def work_per_round(family: Family, federation: Federation) -> float:
     return family.work(family.configuration["step_size"] * trained, evaluated)
 
 
-Row = tuple[str, float, float]
-"""One way to train: its name, seconds per round, operations per round."""
+Row = tuple[str, float, float, str]
+"""One way to train: its name, seconds per round, operations per round, precision."""
 
 
 def measure(name: str, arguments: argparse.Namespace) -> list[Row]:
@@ -122,14 +124,22 @@ def measure(name: str, arguments: argparse.Namespace) -> list[Row]:
     single, _ = run(time_engine, name, 1, alone)
     loop, _ = run(time_plain, name, plain)
     rows = [
-        (f"our engine, {family.courses} courses", together, work),
-        ("our engine, one course", single, work),
-        ("plain torch loop", loop, work),
+        (f"our engine, {family.courses} courses", together, work, "float32"),
+        ("our engine, one course", single, work, "float32"),
+        ("plain torch loop", loop, work, "float32"),
     ]
+    for precision in other_precisions(name):
+        seconds, _ = run(time_engine, name, 1, alone, precision)
+        rows.append((f"our engine, one course, {precision}", seconds, work, precision))
     if arguments.federatedscope:
         label, seconds = time_federatedscope(name, arguments, family.every)
-        rows.append((label, seconds, work))
+        rows.append((label, seconds, work, "float32"))
     return rows
+
+
+def other_precisions(name: str) -> tuple[str, ...]:
+    """Return what a family's model computes in, beside float32."""
+    return tuple(p for p in get_task(FAMILIES[name].task).precisions if p != "float32")
 
 
 OwnCourse = tuple[str, int, float]
@@ -151,7 +161,7 @@ def measure_own(name: str, rows: Sequence[Row], arguments: argparse.Namespace) -
     found = [("our engine, one course", evaluations, ours)]
     if not arguments.federatedscope:
         return found
-    label, seconds, _ = rows[-1]
+    label, seconds, *_ = rows[-1]
     script = (f"{label}, as its script", family.rounds // family.every, family.rounds * seconds)
     found.append(script)
     if family.every > 1:
@@ -167,23 +177,34 @@ def main(argv: Sequence[str] | None = None) -> str:
     peer.add_arguments(parser)
     arguments = parser.parse_args(argv)
     load = measuring.load_average()
-    peaks, sections = [], []
+    precisions = {"float32", *(p for name in arguments.families for p in other_precisions(name))}
+    peaks = dict.fromkeys(sorted(precisions, reverse=True), 0.0)
+    _raise_peaks(peaks)
+    sections = []
     for name in arguments.families:
-        peaks.append(measuring.in_fresh_process(measuring.gemm_peak)[0])
         rows = measure(name, arguments)
         sections.append((name, rows, measure_own(name, rows, arguments)))
-    peaks.append(measuring.in_fresh_process(measuring.gemm_peak)[0])
-    peak = max(peaks)
+        _raise_peaks(peaks)
     size = measuring.PEAK_SIZE
-    texts = [f"Products of {size} x {size} float32 matrices: {peak / 1e9:.0f} GFLOP/s."]
+    texts = [
+        f"Products of {size} x {size} {precision} matrices: {peak / 1e9:.0f} GFLOP/s."
+        for precision, peak in peaks.items()
+    ]
     for name, rows, own in sections:
         family = FAMILIES[name]
-        texts += [f"## {name}", _describe(family), _table(family, rows, peak)]
+        texts += [f"## {name}", _describe(family), _table(family, rows, peaks)]
         texts += [_describe_own(family), _table_own(own)]
     command = ["python", "benchmarks/family_speed.py", "--families", *arguments.families]
     if arguments.federatedscope:
         command += ["--federatedscope PATH", "--federatedscope-python PATH"]
     return measuring.write_report(arguments.out, "Speed of model families", command, load, texts)
+
+
+def _raise_peaks(peaks: dict[str, float]) -> None:
+    """Measure once more how fast this core is at best."""
+    for precision, before in peaks.items():
+        found = measuring.in_fresh_process(measuring.gemm_peak, precision)[0]
+        peaks[precision] = max(before, found)
 
 
 def _describe(family: Family) -> str:
@@ -197,7 +218,7 @@ def _describe(family: Family) -> str:
     )
 
 
-def _table(family: Family, rows: Sequence[Row], peak: float) -> str:
+def _table(family: Family, rows: Sequence[Row], peaks: Mapping[str, float]) -> str:
     header = (
         "",
         "courses per core-hour",
@@ -212,10 +233,10 @@ def _table(family: Family, rows: Sequence[Row], peak: float) -> str:
             number(3600 / (seconds * family.rounds)),
             number(1e3 * seconds),
             number(work / 1e6),
-            f"{100 * work / seconds / peak:.1f}%",
+            f"{100 * work / seconds / peaks[precision]:.1f}%",
             number(seconds / rows[0][1]),
         ]
-        for label, seconds, work in rows
+        for label, seconds, work, precision in rows
     ]
     return measuring.table(header, lines)
 

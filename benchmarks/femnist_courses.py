@@ -22,7 +22,8 @@ from fedhpo_gym.files import write_text
 from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.algorithms import Algorithm, get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
-from fedhpo_gym.fl.models.cnn import MAX_NORM, MEAN, STD, ConvNet
+from fedhpo_gym.fl.models.cnn import MEAN, STD, ConvNet
+from fedhpo_gym.fl.models.cnn_step import MAX_NORM
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.seeding import stream
 

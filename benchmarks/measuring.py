@@ -79,15 +79,16 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any
     return result, peak_rss_mb()
 
 
-def gemm_peak() -> float:
-    """Return the FLOP/s of a large product of float32 matrices on one thread, at best."""
+def gemm_peak(precision: str = "float32") -> float:
+    """Return the FLOP/s of a large product of matrices on one thread, at best."""
     # Here, because importing torch is part of what other benchmarks measure.
     import torch
 
     from fedhpo_gym.fl.engine import one_thread
 
     generator = torch.Generator().manual_seed(0)
-    a, b = torch.rand((2, PEAK_SIZE, PEAK_SIZE), generator=generator)
+    matrices = torch.rand((2, PEAK_SIZE, PEAK_SIZE), generator=generator)
+    a, b = matrices.to(getattr(torch, precision))
     best = float("inf")
     with one_thread():
         for _ in range(PEAK_REPEATS):

@@ -8,8 +8,11 @@ from typing import Any
 
 from fedhpo_gym.checks import as_integer
 
-OPTIONS = ("algorithm", "alpha", "preprocessing")
+OPTIONS = ("algorithm", "alpha", "preprocessing", "precision")
 """Arguments of `gymnasium.make` that choose the variant of a federated problem."""
+
+UNSAID: Mapping[str, str] = {"precision": "float32"}
+"""Values that identities, and so cards, leave out: they are older than the option."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,8 @@ class Identity:
         name: stem of its files. It tells variants apart, and nothing is ever read off it.
         task: name of the problem in the catalogue.
         version: version of the problem.
-        options: values of `OPTIONS`, in their order; empty where the problem has none.
+        options: values of `OPTIONS`, in their order, but for those that are `UNSAID`; empty where
+            the problem has none.
         settings: hyperparameters fixed, defaults included, in the order of their names.
     """
 

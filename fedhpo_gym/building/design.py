@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from numpy.typing import NDArray
 
 from fedhpo_gym.building.units import UnitShape, read_unit
+from fedhpo_gym.courses.training import engine_version
 from fedhpo_gym.datasets import load_dataset
-from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import SearchSpace
@@ -106,7 +106,7 @@ class Design(ABC, Generic[U]):
         task = self.task
         return {
             "name": task.table_name,
-            "engine_version": ENGINE_VERSION,
+            "engine_version": engine_version(task),
             "data_fingerprint": load_dataset(task.dataset).fingerprint,
             "space": self.space.to_dict(),
             "rounds_trained": task.max_round,
@@ -116,6 +116,7 @@ class Design(ABC, Generic[U]):
             "algorithm": task.algorithm,
             "alpha": task.alpha,
             "preprocessing": task.preprocessing,
+            **({} if task.precision == "float32" else {"precision": task.precision}),
             **({"settings": settings} if (settings := task.all_settings) else {}),
         }
 

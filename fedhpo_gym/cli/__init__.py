@@ -235,6 +235,7 @@ def _add_variant(
     sub.add_argument("--algorithm", default="fedavg", help="for example fedopt (fedavg)")
     sub.add_argument("--alpha", type=float, help="concentration of the partition (0.5)")
     sub.add_argument("--preprocessing", help="label_encoded or standardized (the id's)")
+    sub.add_argument("--precision", help="float32 or, where the model can, bfloat16")
     sub.add_argument(
         "--setting", action="append", default=[], dest="settings", metavar="NAME=VALUE",
         help="a hyperparameter fixed, for example `epsilon=10` of nbafl",

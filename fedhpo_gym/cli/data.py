@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedhpo_gym.cli.console import complain, parse_pairs, say
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.identity import OPTIONS
 from fedhpo_gym.tasks import Task, get_task
 
 if TYPE_CHECKING:
@@ -120,10 +121,10 @@ def asked_task(options: argparse.Namespace) -> Task:
     """Return the variant of a task that the command line names.
 
     Raises:
-        UnknownNameError: no such task, algorithm or preprocessing.
+        UnknownNameError: no such task, algorithm, preprocessing or precision.
         InvalidArgumentError: alpha is not positive, or a setting is malformed or unknown.
     """
-    wanted = {name: getattr(options, name) for name in ("algorithm", "alpha", "preprocessing")}
+    wanted = {name: getattr(options, name) for name in OPTIONS}
     given = {name: value for name, value in wanted.items() if value is not None}
     task = get_task(options.id).variant(**given)
     return task.fix(dict(parse_pairs("--setting", options.settings)))

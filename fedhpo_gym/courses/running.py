@@ -66,6 +66,7 @@ class RunningCourses(Courses):
             "device": device,
             "horizon": horizon,
             "local_metrics": local_metrics,
+            "precision": task.precision,
         }
         self._first: dict[int, Metrics] = {}
         training.require_device(task, self._instances[0].seed, device)

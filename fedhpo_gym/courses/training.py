@@ -67,8 +67,13 @@ def task_label_frequencies(task: Task) -> dict[str, float]:
 def fingerprint(task: Task) -> str:
     """Return a digest of everything that numbers of really trained courses depend on."""
     data = load_dataset(task.dataset).fingerprint
-    words = f"{data} {task.table_name} engine {ENGINE_VERSION}"
+    words = f"{data} {task.table_name} engine {engine_version(task)}"
     return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
+
+
+def engine_version(task: Task) -> int:
+    """Return a number that is raised whenever numbers of a task's courses change."""
+    return ENGINE_VERSION + get_model(task.model).revision
 
 
 def make_course(
@@ -109,4 +114,5 @@ def make_batch(
         courses,
         device,
         horizon=horizon or task.max_round,
+        precision=task.precision,
     )

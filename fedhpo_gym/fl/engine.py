@@ -19,6 +19,7 @@ from fedhpo_gym.fl.feedback import Feedback, GroupEvaluation, OfClients, empty_f
 from fedhpo_gym.fl.lockstep import CourseState, Lockstep
 from fedhpo_gym.fl.models import Model
 from fedhpo_gym.fl.packing import Course, Group, Needs, needs, pack
+from fedhpo_gym.fl.precision import require_precision
 from fedhpo_gym.fl.stack import PreparedFederation, Stack, prepare, shapes
 
 
@@ -62,6 +63,7 @@ class CourseBatch:
         horizon: int = 1,
         observe: bool = False,
         local_metrics: bool = True,
+        precision: str = "float32",
     ) -> None:
         """Create the courses at round 0.
 
@@ -76,10 +78,14 @@ class CourseBatch:
             observe: whether to report the clients' `Feedback`.
             local_metrics: whether that holds metrics before and after local training, which cost
                 two evaluations per client and round.
+            precision: type of the numbers that are computed with.
 
         Raises:
-            InvalidArgumentError: a configuration lacks what training needs.
+            InvalidArgumentError: a configuration lacks what training needs, or the precision is
+                refused, see `require_precision`.
         """
+        require_precision(precision, model, device)
+        self._precision = precision
         self._federations = dict(federations)
         self._model = model
         self._algorithm = algorithm
@@ -256,7 +262,11 @@ class CourseBatch:
         key = seed, group.architecture
         if key not in self._prepared:
             self._prepared[key] = prepare(
-                self._federations[seed], self._model, group.architecture, self._device
+                self._federations[seed],
+                self._model,
+                group.architecture,
+                self._device,
+                self._precision,
             )
         return self._prepared[key]
 

@@ -64,6 +64,7 @@ class Roster:
         federation: (blocks,) index of each block's federation in the stack.
         num_sampled: (blocks,) clients each block samples.
         samples: (blocks, clients) training samples.
+        rows: (blocks, clients) rows that a client trains on in a round.
     """
 
     def __init__(self, group: Group, stack: Stack) -> None:
@@ -90,6 +91,7 @@ class Roster:
                 for one in needed
             ]
         )
+        self.rows = self._epochs * self.samples
         self._steps = self._epochs * -(-self.samples // self._batch_size)
 
     def items(self, elapsed: int) -> Items:
@@ -141,7 +143,8 @@ def split_items(items: Items, item_bytes: int, max_bytes: int) -> Iterator[Items
 def _portions(items: Items, key: NDArray[np.int64], limit: int) -> Iterator[Items]:
     """Yield at most `limit` items at a time, if possible, never parting those of equal key."""
     if len(items) <= limit:
-        yield items
+        if len(items):
+            yield items
         return
     keys, counts = np.unique(key, return_counts=True)
     first, used = 0, 0

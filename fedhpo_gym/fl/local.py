@@ -18,6 +18,7 @@ from fedhpo_gym.fl.items import Items
 from fedhpo_gym.fl.minibatches import RoundBatches, client_streams, draw_minibatches, row_weights
 from fedhpo_gym.fl.models import Minibatch, Parameters
 from fedhpo_gym.fl.models.base import fit
+from fedhpo_gym.fl.shared import SharedMatrix
 from fedhpo_gym.fl.stack import Stack
 
 MAX_LAID_OUT = 2**26
@@ -68,6 +69,7 @@ class LocalTraining:
         names: Names,
         pull: Tensor | None = None,
         anchor: Parameters | None = None,
+        shared: Mapping[str, SharedMatrix] | None = None,
     ) -> None:
         """Train (.., items, .., slots) parameters in place, through all local steps of a round.
 
@@ -78,6 +80,7 @@ class LocalTraining:
             names: whom random numbers are drawn for.
             pull: (items, 1, slots) strength of the pull towards `anchor`, see `Algorithm.pull`.
             anchor: parameters of the items before training.
+            shared: what all items, then of one block, have instead of parameters of their own.
         """
         rows = settings.rows(items)
         rate, decay = settings.rate[rows], settings.decay[rows]
@@ -106,10 +109,15 @@ class LocalTraining:
                     {name: value[span] for name, value in others.items()},
                 ),
                 pulled,
+                shared or {},
             )
 
     def _train(
-        self, parameters: Parameters, plan: _Plan, pulled: tuple[Tensor, Parameters] | None
+        self,
+        parameters: Parameters,
+        plan: _Plan,
+        pulled: tuple[Tensor, Parameters] | None,
+        shared: Mapping[str, SharedMatrix],
     ) -> None:
         """Train items of one width; `pulled` says how strongly, and towards what."""
         draws = Draws(plan.names, self._device)
@@ -125,6 +133,7 @@ class LocalTraining:
                 sizes=sizes,
                 settings={name: value[:count] for name, value in plan.others.items()},
                 uniform=_uniform(draws, count),
+                shared=shared,
             )
             part = {name: value[:, :count] for name, value in parameters.items()}
             self._model.sgd_step(part, batch)
@@ -134,6 +143,8 @@ class LocalTraining:
             for name in trained:
                 strength = fit(_unless(left_out, pull[:count], 0.0), part[name])
                 part[name].addcmul_(strength, anchor[name][:, :count])
+            for matrix in shared.values():
+                matrix.pull(_unless(left_out, pull[:count], 0.0)[:, 0, 0])
 
     def _left_out(self, sizes: NDArray[np.int64]) -> Tensor | None:
         """(items, 1, 1): the minibatch is too small for the model; None where none is."""

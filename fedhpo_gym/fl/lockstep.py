@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +12,14 @@ from torch import Tensor
 
 from fedhpo_gym.fl.algorithms import Algorithm, Context
 from fedhpo_gym.fl.buffers import Buffers
+from fedhpo_gym.fl.cohorts import shared_blocks, shared_names, split_cohorts
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.items import Items, Roster, split_items
 from fedhpo_gym.fl.local import LocalTraining
 from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import fit
 from fedhpo_gym.fl.packing import Course, Group
+from fedhpo_gym.fl.shared import SharedMatrix
 from fedhpo_gym.fl.stack import Stack
 
 MAX_LOCAL_BYTES = 2**26
@@ -91,6 +93,8 @@ class Lockstep:
         self.parameters = self._initial()
         names = self.parameters.keys()
         self.personal_names = algorithm.personal(names, self._model.norms) | self._model.personal
+        self._shared_names = shared_names(self._model, algorithm, self.personal_names)
+        self._shares = shared_blocks(self.roster, self._shared_names, self.parameters)
         kept = frozenset(names) if algorithm.keeps_copy else self.personal_names
         self.personal = {
             name: self.parameters[name].repeat_interleave(stack.num_clients, dim=1) for name in kept
@@ -126,20 +130,86 @@ class Lockstep:
             if name not in self.personal_names
         }
         size = sum(value.numel() * value.element_size() for value in start.values())
-        for part in split_items(items, size // len(self.group.blocks), MAX_LOCAL_BYTES):
+        item_bytes = size // len(self.group.blocks)
+        own, sharing = self._split_sharing(items)
+        for part in split_items(own, item_bytes, MAX_LOCAL_BYTES):
             received = None if observer is None else self._receive(part, start, "observed ")
             local = self._train(part, start)
             if observer is not None and received is not None:
                 observer(part, received, local)
             self._accumulate(average, self._upload(local, part), part)
+        if sharing is not None:
+            seen = max(MAX_LOCAL_BYTES // item_bytes, 1)
+            for part in split_cohorts(sharing, self.roster.rows.max(axis=1)):
+                self._train_sharing(part, start, average, observer, seen)
         self.elapsed += 1
         self._commit(start, average)
+
+    def _split_sharing(self, items: Items) -> tuple[Items, Items | None]:
+        """Return the items with parameters of their own, and those that share matrices."""
+        if not self._shares.any():
+            return items, None
+        shares = self._shares[items.block]
+        return items.take(np.flatnonzero(~shares)), items.take(np.flatnonzero(shares))
+
+    def _train_sharing(
+        self,
+        items: Items,
+        start: Parameters,
+        average: Parameters,
+        observer: Observer | None,
+        seen: int,
+    ) -> None:
+        """Train clients of one block that share large matrices, and add them to its average.
+
+        Args:
+            items: the clients.
+            start: what is sent.
+            average: of all blocks.
+            observer: sees `seen` of the clients at once, with their matrices written out.
+            seen: see `observer`.
+        """
+        block = int(items.block[0])
+        rest = {name: value for name, value in start.items() if name not in self._shared_names}
+        shared = {
+            name: SharedMatrix(
+                start[name][0, block, ..., 0],
+                self._model.dtype,
+                (items.epochs * items.samples).tolist(),
+                self._buffers,
+                name,
+            )
+            for name in sorted(self._shared_names)
+        }
+        received = None if observer is None else self._receive(items, rest, "observed ")
+        local = self._train(items, rest, shared)
+        if observer is not None and received is not None:
+            for first in range(0, len(items), seen):
+                index = np.arange(first, min(first + seen, len(items)))
+                before, after = self._some(received, index), self._some(local, index)
+                for name, matrix in shared.items():
+                    before[name] = start[name][:, [block] * len(index)]
+                    after[name] = matrix.copies(index.tolist())[None, ..., None]
+                observer(items.take(index), before, after)
+        kept = {name: value for name, value in average.items() if name not in shared}
+        self._accumulate(kept, local, items)
+        for name, matrix in shared.items():
+            matrix.add_to(average[name][0, block, ..., 0], items.weight)
+
+    def _some(self, parameters: Parameters, items: NDArray[np.int64]) -> Parameters:
+        index = self._index(items)
+        return {name: value.index_select(1, index) for name, value in parameters.items()}
 
     def items(self, ahead: int = 0) -> Items:
         """Return who trains in the next round, or some rounds ahead of it."""
         return self.roster.items(self.elapsed + ahead)
 
-    def _train(self, items: Items, start: Parameters) -> Parameters:
+    def _train(
+        self,
+        items: Items,
+        start: Parameters,
+        shared: Mapping[str, SharedMatrix] | None = None,
+    ) -> Parameters:
         """Return the parameters of the items after local training, (.., items, .., slots)."""
         received = self._receive(items, start)
         pull = self._algorithm.pull(self._context(items))
@@ -151,7 +221,7 @@ class Lockstep:
             self._local.run(received, items, self._settings, names)
             return received
         local = received if pull is None else self._receive(items, start, "pulled ")
-        self._local.run(local, items, self._settings, names, pull, received)
+        self._local.run(local, items, self._settings, names, pull, received, shared)
         self._keep(items, {name: local[name] for name in self.personal})
         return local
 

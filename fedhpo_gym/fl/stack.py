@@ -74,9 +74,11 @@ def prepare(
     model: type[Model],
     architecture: Iterable[tuple[str, float]],
     device: torch.device,
+    precision: str = "float32",
 ) -> PreparedFederation:
-    """Put a federation on a device as a model of some architecture reads it."""
+    """Put a federation on a device as a model of some architecture and precision reads it."""
     made = model.for_federation(federation, device, **dict(architecture))
+    made.precision = precision
     labels = torch.from_numpy(federation.labels.astype(np.int64)).to(device)
     return PreparedFederation(federation, made, made.inputs(federation.features), labels)
 

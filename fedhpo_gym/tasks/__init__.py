@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.identity import Identity
+from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.bert import BERT_TASKS
 from fedhpo_gym.tasks.cnn import CNN_TASKS
@@ -97,10 +97,10 @@ def task_of(identity: Identity) -> Task:
     """Return the variant that stored numbers belong to; later versions may share them.
 
     Raises:
-        UnknownNameError: the catalogue has no such task, version, algorithm or preprocessing.
+        UnknownNameError: the catalogue has no such task, version, or value of an option.
         InvalidArgumentError: the task has no such variant.
     """
-    changes: dict[str, Any] = dict(identity.options)
+    changes: dict[str, Any] = {**UNSAID, **dict(identity.options)}
     return get_task(identity.id).variant(**changes).fix(dict(identity.settings))
 
 

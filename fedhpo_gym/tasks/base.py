@@ -13,7 +13,7 @@ from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS
-from fedhpo_gym.identity import Identity
+from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.objectives import Objective, objectives_of
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.systems import CROSS_SILO, SystemModel
@@ -135,11 +135,12 @@ class Problem(ABC):
     @property
     def identity(self) -> Identity:
         """What stored numbers of this variant belong to."""
+        said = [(name, getattr(self, name)) for name in self.options]
         return Identity(
             name=self.table_name,
             task=self.name,
             version=self.numbers_version,
-            options=tuple((name, getattr(self, name)) for name in self.options),
+            options=tuple((name, value) for name, value in said if value != UNSAID.get(name)),
             settings=tuple(sorted(self.all_settings.items())),
         )
 

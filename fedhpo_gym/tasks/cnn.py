@@ -39,6 +39,7 @@ CNN_TASKS = (
         citation=f"{PAPER}; Caldas et al.: LEAF (2018)",
         num_clients=105,
         partition="user",
+        precisions=("float32", "bfloat16"),
         tags=frozenset({"cnn", "images", "cross-silo"}),
     ),
     Task(
@@ -51,6 +52,7 @@ CNN_TASKS = (
         fidelity_space=FIDELITY_SPACE,
         budget_s=20 * DAY_S,
         citation=f"{PAPER}; Krizhevsky: Learning multiple layers of features (2009)",
+        precisions=("float32", "bfloat16"),
         tags=frozenset({"cnn", "images", "cross-silo"}),
     ),
 )

@@ -74,6 +74,8 @@ class Task(Problem):
         instance_alphas: concentrations that instances are drawn with (the paper's, where they give
             a partition at all: every client has at least ten samples in every split).
         preprocessing: "label_encoded" (the paper's) or "standardized".
+        precision: type of the numbers that courses are computed with, one of `precisions`.
+        precisions: those that the model computes in.
         settings: hyperparameters fixed, as (name, value) pairs, where they are not the
             defaults; see `fix`.
         model_settings: settings that the model reads, by name.
@@ -98,6 +100,8 @@ class Task(Problem):
     alpha: float = 0.5
     instance_alphas: tuple[float, ...] = (0.1, 0.5, 0.7)
     preprocessing: str = "label_encoded"
+    precision: str = "float32"
+    precisions: tuple[str, ...] = ("float32",)
     settings: tuple[tuple[str, float], ...] = ()
     model_settings: tuple[tuple[str, Setting], ...] = ()
     architecture: tuple[str, ...] = ()
@@ -109,16 +113,23 @@ class Task(Problem):
 
         Raises:
             UnknownNameError: the algorithm or preprocessing does not exist.
-            InvalidArgumentError: see `Problem`; alpha is not a positive, finite number, a setting
-                is unknown, searched, or out of its range, or features of graphs would be changed.
+            InvalidArgumentError: see `Problem`; alpha is not a positive, finite number, the model
+                does not compute in the precision, a setting is unknown, searched, or out of its
+                range, or features of graphs would be changed.
         """
         super().__post_init__()
-        for name in ("algorithm", "preprocessing"):
+        for name in ("algorithm", "preprocessing", "precision"):
             as_typed(name, getattr(self, name), str)
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
         if self.preprocessing not in PREPROCESSINGS:
             raise unknown_name("preprocessing", self.preprocessing, PREPROCESSINGS)
+        if self.precision not in self.precisions:
+            allowed = " or ".join(map(repr, self.precisions))
+            raise InvalidArgumentError(
+                f"`precision` must be {allowed} for {self.name}, which is what its model computes "
+                f"in, got {shown(self.precision)}."
+            )
         if self.partition in OF_GRAPHS and self.preprocessing != PREPROCESSINGS[0]:
             raise InvalidArgumentError(
                 f"`preprocessing` must be {PREPROCESSINGS[0]!r} for {self.name}, whose graphs are "
@@ -214,6 +225,8 @@ class Task(Problem):
             parts.append(f"alpha{_digits(self.alpha)}")
         if self.preprocessing != "label_encoded":
             parts.append(self.preprocessing)
+        if self.precision != "float32":
+            parts.append(self.precision)
         parts += [f"{name}{_digits(value)}" for name, value in self.settings]
         return "-".join(parts)
 

@@ -194,7 +194,7 @@ def test_the_network_sees_their_pixels(
     pixels = np.array([0, 100, 255], dtype=np.uint8).repeat(28 * 28).reshape(3, 28, 28)
     inputs = model.inputs(pixels)
     for _ in range(2):  # normalisation must not change what it was given
-        seen = _normalise(inputs).flatten(1)
+        seen = _normalise(inputs, torch.float32).flatten(1)
         expected = [(value / 255 - said.mean) / said.std for value in values]
         np.testing.assert_allclose(seen[:, 0], expected, rtol=1e-4, atol=1e-5)
 

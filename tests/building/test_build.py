@@ -319,7 +319,7 @@ def test_a_unit_that_may_not_be_read_is_no_damaged_one(
 @pytest.mark.parametrize(
     "change",
     [
-        lambda patch: patch.setattr(design_module(), "ENGINE_VERSION", 99),
+        lambda patch: patch.setattr(design_module(), "engine_version", lambda _: 99),
         lambda patch: patch.setattr(
             design_module(), "load_dataset", lambda _: type("T", (), {"fingerprint": "other"})
         ),

@@ -8,49 +8,21 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.datasets.records import Dataset, make_dataset  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl import lockstep  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import ConvNet, cnn  # noqa: E402
+from fedhpo_gym.fl.models import ConvNet, convolution  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.seeding import stream  # noqa: E402
 from plain_cnn import images, plain_network, train  # noqa: E402
 from plain_draws import client_order, draw_round  # noqa: E402
-
-
-def small_images(shape: tuple[int, ...] = (8, 8)) -> Dataset:
-    """Return 66 images of 3 classes by 4 users of 24, 20, 17 and 5 images."""
-    rng = np.random.default_rng(0)
-    users = np.repeat(np.arange(4), (24, 20, 17, 5))
-    labels = rng.integers(3, size=len(users))
-    pixels = rng.integers(0, 120, (len(users), *shape), dtype=np.uint8)
-    pixels[np.arange(len(users)), labels * 2] += 100
-    return make_dataset("small", pixels, labels, 3, users)
+from small_images import course, small_images  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def federation() -> Federation:
     return make_user_federation(small_images(), seed=1)
-
-
-def course(
-    rate: float = 0.05,
-    decay: float = 0.001,
-    dropout: float = 0.0,
-    batch: int = 4,
-    epochs: int = 1,
-    sampled: float = 1.0,
-) -> Course:
-    configuration = {
-        "learning_rate": rate,
-        "weight_decay": decay,
-        "dropout": dropout,
-        "batch_size": batch,
-        "step_size": epochs,
-    }
-    return Course(configuration, sampled, 1)
 
 
 def run(federation: Federation, courses: list[Course], rounds: int = 2) -> Curves:
@@ -166,7 +138,7 @@ def test_one_odd_number_marks_its_item_and_slot(odd: float) -> None:
 def test_pooling_is_that_of_torch() -> None:
     maps = torch.randn(3, 4, 7, 6, generator=torch.Generator().manual_seed(0))
     maps = maps.contiguous(memory_format=torch.channels_last)
-    assert torch.equal(cnn._pool(maps), torch.nn.functional.max_pool2d(maps, 2))
+    assert torch.equal(convolution.pool(maps), torch.nn.functional.max_pool2d(maps, 2))
 
 
 def test_dropout_changes_training_and_not_the_evaluation(federation: Federation) -> None:

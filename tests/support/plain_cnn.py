@@ -7,7 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedhpo_gym.fl.models.cnn import MAX_NORM, MEAN, STD
+from fedhpo_gym.fl.models.cnn import MEAN, STD
+from fedhpo_gym.fl.models.cnn_step import MAX_NORM
 
 Drawn = dict[str, NDArray[np.float32]]
 

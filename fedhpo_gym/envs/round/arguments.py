@@ -28,6 +28,8 @@ class RoundArguments:
             and 0.7.
         preprocessing: "label_encoded" (the paper's) or "standardized"; the task's by default, but
             ids bring their own: `Task.round_preprocessing`.
+        precision: "float32" or, where the model can, "bfloat16": type of the numbers that courses
+            are computed with.
         settings: hyperparameters fixed that are not in the search space.
         system: parameters of the system model that differ from the task's; `compute` is "epochs"
             unless given.
@@ -59,6 +61,7 @@ class RoundArguments:
     algorithm: str | None = None
     alpha: float | None = None
     preprocessing: str | None = None
+    precision: str = "float32"
     settings: Mapping[str, float] | None = None
     system: Mapping[str, float | str] | None = None
     device: str | None = None
@@ -88,7 +91,7 @@ class RoundArguments:
     def variant(self) -> Task:
         """The task with what the arguments change."""
         task = get_task(self.task)
-        task = task.variant(**chosen_options(self, ("algorithm", "preprocessing")))
+        task = task.variant(**chosen_options(self, ("algorithm", "preprocessing", "precision")))
         if self.settings:
             task = task.fix(self.settings)
         return task.variant(system=changed_system(round_system(task), self.system or {}))

@@ -29,6 +29,9 @@ class TrialArguments:
         algorithm: name of the FL algorithm; the task's by default.
         alpha: concentration of the LDA partition; the task's by default.
         preprocessing: "label_encoded" (the paper's) or "standardized"; the task's by default.
+        precision: "float32" or, where the model can, "bfloat16": type of the numbers that courses
+            are computed with. The raw backend computes in float32 unless asked otherwise, stored
+            numbers have the task's.
         settings: fixed hyperparameters that are not in the search space, such as `epsilon` of
             NbAFL.
         seed: answer for one seed; None averages over the task's seeds.
@@ -67,6 +70,7 @@ class TrialArguments:
     algorithm: str | None = None
     alpha: float | None = None
     preprocessing: str | None = None
+    precision: str | None = None
     settings: Mapping[str, float] | None = None
     seed: int | None = None
     device: str | None = None
@@ -170,7 +174,8 @@ class TrialArguments:
     def variant(self) -> Task:
         """The task with what the arguments change."""
         task = get_task(self.task)
-        task = task.variant(**chosen_options(self, task.options))
+        trained = {"precision": "float32"} if self.backend == "raw" else {}
+        task = task.variant(**{**trained, **chosen_options(self, task.options)})
         if self.settings:
             task = task.fix(self.settings)
         return task.variant(system=changed_system(task.system, self.system or {}))

@@ -32,6 +32,7 @@ class NbAFL(FedAvg):
     """
 
     name = "nbafl"
+    reads_uploads = True
     hyperparameters = {"epsilon": 20.0, "w_clip": 0.1, "constant": 1.0, "mu": 0.0}  # noqa: RUF012
 
     def broadcast(self, parameters: Parameters, context: Context) -> Parameters:

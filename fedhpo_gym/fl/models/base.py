@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.fl.shared import Matrix
 
 Parameters = dict[str, Tensor]
 """Named tensors of shape (model's own, items, ..., slots): the second axis counts the items trained
@@ -45,6 +46,11 @@ class Model(ABC):
         buffers: names of the parameters that are averaged but not trained, as running statistics.
         norms: names of the parameters of normalisation layers.
         personal: names of the parameters that stay with each client, whatever the algorithm.
+        shareable: names of the matrices (1, items, out, in, 1) that `sgd_step` also takes as
+            `Minibatch.shared`, with all clients of one course side by side.
+        revision: raised when numbers change of its courses alone; see `ENGINE_VERSION`.
+        precisions: the types of numbers that it can compute in.
+        precision: the one it computes in; parameters are float32 in any.
     """
 
     slots: ClassVar[int] = 1
@@ -55,7 +61,17 @@ class Model(ABC):
     buffers: frozenset[str] = frozenset()
     norms: frozenset[str] = frozenset()
     personal: frozenset[str] = frozenset()
+    shareable: frozenset[str] = frozenset()
+    revision: ClassVar[int] = 0
+    precisions: ClassVar[tuple[str, ...]] = ("float32",)
+    precision: str = "float32"
     num_parameters: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What `precision` is to torch."""
+        found: torch.dtype = getattr(torch, self.precision)
+        return found
 
     @classmethod
     @abstractmethod
@@ -115,6 +131,7 @@ class Minibatch:
         settings: (items, 1, slots) values of the model's `hyperparameters`, by name.
         uniform: draws (items, *shape) numbers from U[0, 1) that are the same for every course of
             a seed in this step on this client.
+        shared: the matrices that the clients share, by name; they are not among the parameters.
     """
 
     x: Tensor
@@ -124,6 +141,7 @@ class Minibatch:
     sizes: NDArray[np.int64]
     settings: Mapping[str, Tensor]
     uniform: Callable[[tuple[int, ...]], Tensor]
+    shared: Mapping[str, Matrix]
 
 
 def fit(values: Tensor, parameter: Tensor) -> Tensor:

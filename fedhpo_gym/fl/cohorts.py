@@ -1,0 +1,54 @@
+"""Which courses share matrices among their clients, and which clients then train together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.fl.algorithms import Algorithm
+from fedhpo_gym.fl.items import Items, Roster
+from fedhpo_gym.fl.models import Model, Parameters
+from fedhpo_gym.fl.shared import worth_sharing
+
+ROWS_TOGETHER = 256
+"""Rows of minibatches that clients of one course train together, at most: more would gain little,
+and feature maps need memory."""
+MAX_KEPT = 2**13
+"""Rows that corrections of clients that train together hold, at most."""
+
+
+def shared_names(model: Model, algorithm: Algorithm, personal: frozenset[str]) -> frozenset[str]:
+    """Return the parameters that need not be written for every client."""
+    if algorithm.keeps_copy or algorithm.reads_uploads:
+        return frozenset()
+    return model.shareable - personal
+
+
+def shared_blocks(
+    roster: Roster, names: frozenset[str], parameters: Parameters
+) -> NDArray[np.bool_]:
+    """Return (blocks,): which share those parameters, by what their own clients cost.
+
+    It depends neither on the blocks beside, nor on who is sampled.
+    """
+    found = np.full(len(roster.batch_key), bool(names))
+    for name in names:
+        found &= worth_sharing(roster.rows.max(axis=1), parameters[name].shape[2:-1])
+    return found
+
+
+def split_cohorts(items: Items, rows: NDArray[np.int64]) -> Iterator[Items]:
+    """Yield the items by block, and of each as many clients as train together.
+
+    Args:
+        items: some items.
+        rows: (blocks,) rows that the largest client of a block trains on in a round.
+    """
+    for block in np.unique(items.block).tolist():
+        own = np.flatnonzero(items.block == block)
+        width = int(items.width[own[0]])
+        together = min(ROWS_TOGETHER // width, MAX_KEPT // int(rows[block]))
+        for start in range(0, len(own), max(together, 1)):
+            yield items.take(own[start : start + max(together, 1)])

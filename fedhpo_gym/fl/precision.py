@@ -1,0 +1,39 @@
+"""Types of numbers that courses are computed with, and where they are refused."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.fl.models import Model
+
+EMULATION = "FEDHPO_GYM_EMULATE_BFLOAT16"
+"""Environment variable: 1 allows bfloat16 where the processor lacks instructions for it."""
+
+
+def require_precision(precision: str, model: type[Model], device: str = "cpu") -> None:
+    """Check that a model can be trained in a precision here, and not slower than in float32.
+
+    Raises:
+        InvalidArgumentError: it cannot.
+    """
+    if precision not in model.precisions:
+        raise InvalidArgumentError(
+            f"`precision` must be one that {model.__name__} computes in, "
+            f"{' or '.join(map(repr, model.precisions))}, got {precision!r}."
+        )
+    if precision == "float32" or torch.device(device).type != "cpu" or has_bfloat16():
+        return
+    if os.environ.get(EMULATION) != "1":
+        raise InvalidArgumentError(
+            f"`precision` is {precision!r}, and this processor has no instructions for it: it "
+            "would be slower than 'float32' here. Use a processor with avx512_bf16 or amx_bf16, "
+            f"or set the environment variable {EMULATION} to 1."
+        )
+
+
+def has_bfloat16() -> bool:
+    """Return whether this processor multiplies bfloat16 numbers itself."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

@@ -1,0 +1,135 @@
+"""Laws of matrices that clients share: what each would be if it were written, and who shares."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.fl import cohorts, shared  # noqa: E402
+from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.buffers import Buffers  # noqa: E402
+from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
+from fedhpo_gym.fl.models import ConvNet  # noqa: E402
+from fedhpo_gym.fl.packing import Course  # noqa: E402
+from small_images import course, small_images  # noqa: E402
+
+OUT, IN = 12, 20
+SIZES = [[3, 2, 3], [3, 2], [1, 40], [2]]
+"""Rows of each client in each step."""
+
+
+def draw(generator: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=generator)
+
+
+@pytest.mark.parametrize(("decay", "pull"), [(1.0, 0.0), (0.9, 0.0), (0.8, 0.25), (0.0, 1.0)])
+def test_shared_matrices_are_what_each_client_would_have(decay: float, pull: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = draw(generator, OUT, IN)
+    ranks = [sum(step[i] for step in SIZES if i < len(step)) for i in range(3)]
+    matrix = shared.SharedMatrix(start, torch.float32, ranks, Buffers(), "w")
+    own = [start.clone() for _ in ranks]
+    for sizes in SIZES:
+        total = sum(sizes)
+        right, left = draw(generator, total, IN), draw(generator, total, OUT)
+        ends = itertools.accumulate(sizes, initial=0)
+        parts = [slice(a, b) for a, b in itertools.pairwise(ends)]
+        expected = torch.cat([right[part] @ own[i].t() for i, part in enumerate(parts)])
+        torch.testing.assert_close(matrix.times(right, sizes), expected, rtol=1e-4, atol=1e-3)
+        expected = torch.cat([left[part] @ own[i] for i, part in enumerate(parts)])
+        torch.testing.assert_close(matrix.back(left, sizes), expected, rtol=1e-4, atol=1e-3)
+        matrix.step(left, right, sizes, [decay] * len(sizes))
+        matrix.pull(torch.full((len(sizes),), pull))
+        for i, part in enumerate(parts):
+            own[i] = decay * own[i] - left[part].t() @ right[part] + pull * start
+    torch.testing.assert_close(matrix.copies([2, 0]), torch.stack([own[2], own[0]]))
+    weights = np.array([0.5, 0.2, 0.3], dtype=np.float32)
+    total = torch.ones(OUT, IN)
+    expected = total + sum(float(w) * m for w, m in zip(weights, own, strict=True))
+    matrix.add_to(total, weights)
+    torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return make_user_federation(small_images(), seed=1)
+
+
+ALGORITHMS: dict[str, dict[str, float]] = {
+    "fedavg": {},
+    "fedprox": {"mu": 0.5},
+    "fedopt": {"server_momentum": 0.5, "server_learning_rate": 0.8},
+    "fedbn": {},
+    "nbafl": {"epsilon": 5.0, "w_clip": 0.3, "constant": 2.0, "mu": 0.5},
+    "ditto": {"regularization": 2.0},
+    "local": {},
+}
+SHARING = {"fedavg", "fedprox", "fedopt", "fedbn"}
+
+
+def run(federation: Federation, courses: list[Course], name: str, observe: bool = False) -> Curves:
+    algorithm = get_algorithm(name)
+    batch = CourseBatch({1: federation}, ConvNet, algorithm, courses, horizon=20, observe=observe)
+    return batch.advance(2)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_sharing_changes_no_algorithm(
+    federation: Federation, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = course(batch=8, decay=0.2, epochs=2, **ALGORITHMS[name])
+    made: list[int] = []
+    init = shared.SharedMatrix.__init__
+    monkeypatch.setattr(
+        shared.SharedMatrix, "__init__", lambda *given: (made.append(1), init(*given))[1]
+    )
+    found = run(federation, [chosen], name, observe=True)
+    assert bool(made) == (name in SHARING)
+    monkeypatch.setattr(cohorts, "worth_sharing", lambda rank, _: rank < 0)
+    expected = run(federation, [chosen], name, observe=True)
+    np.testing.assert_allclose(found.metrics[..., 0], expected.metrics[..., 0], rtol=2e-3)
+    assert found.feedback is not None
+    assert expected.feedback is not None
+    np.testing.assert_allclose(found.feedback.update_norm, expected.feedback.update_norm, rtol=2e-3)
+    np.testing.assert_allclose(
+        found.feedback.after[..., 0], expected.feedback.after[..., 0], rtol=2e-3
+    )
+
+
+def test_observing_changes_nothing_and_company_neither(federation: Federation) -> None:
+    name = "fedprox"
+    courses = [course(batch=b, dropout=0.2, **ALGORITHMS[name]) for b in (8, 16)]
+    courses.append(course(batch=16, epochs=20, **ALGORITHMS[name]))  # too many rows to share
+    seen = run(federation, courses, name, observe=True)
+    np.testing.assert_array_equal(seen.metrics, run(federation, courses, name).metrics)
+    assert seen.feedback is not None
+    for index, chosen in enumerate(courses[:2]):
+        alone = run(federation, [chosen], name, observe=True)
+        np.testing.assert_array_equal(alone.metrics[0], seen.metrics[index])
+        assert alone.feedback is not None
+        np.testing.assert_array_equal(alone.feedback.alignment[0], seen.feedback.alignment[index])
+
+
+def test_corrections_larger_than_the_matrix_are_not_worth_it() -> None:
+    assert shared.worth_sharing(np.array([110, 440, 1238, 1240]), (2048, 3136)).tolist() == [
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_clients_in_portions_give_nearly_the_same_numbers(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = course(batch=8, epochs=2)
+    whole = run(federation, [chosen], "fedavg").metrics
+    monkeypatch.setattr(cohorts, "ROWS_TOGETHER", 8)
+    alone = run(federation, [chosen], "fedavg").metrics
+    np.testing.assert_allclose(alone[..., 0], whole[..., 0], rtol=2e-3)
