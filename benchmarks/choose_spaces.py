@@ -35,9 +35,12 @@ from space_search import (
 )
 
 from fedhpo_gym.space import Value
+from fedhpo_gym.tasks import get_task
 
 EARLY = 9
 NEAR = 0.01
+LOW = (27, 0.2)
+"""Round and client sample rate of a low fidelity."""
 CHOSEN: Mapping[str, Mapping[str, Sequence[Value]]] = {
     "LR": {
         "learning_rate": decades(-2, 1.5),
@@ -63,17 +66,26 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--searches", nargs="+", default=[*SEARCHES], choices=SEARCHES)
     parser.add_argument("--datasets", nargs="+", default=[*DATASETS], choices=DATASETS)
+    parser.add_argument(
+        "--tables", type=Path, help="parts folder of `fedhpo-gym build FedHPO-LR-...-v1`, if any"
+    )
     parser.add_argument("--only-finished", action="store_true", help="train nothing")
     arguments = parser.parse_args(argv)
     load, sections = measuring.load_average(), [str(__doc__).split("\n\n", 1)[1].strip()]
     for name in arguments.searches:
         search, found = SEARCHES[name], {}
         for dataset in arguments.datasets:
+            task = search.task(dataset)
             if not arguments.only_finished:
-                compute(search, dataset, arguments.parts, arguments.workers)
-            if is_finished(search, dataset, arguments.parts):
-                found[dataset] = read(search, dataset, arguments.parts)
+                compute(task, arguments.parts, arguments.workers)
+            if is_finished(task, arguments.parts):
+                found[dataset] = read(task, arguments.parts)
         sections += report(name, search, found)
+    if arguments.tables:
+        tasks = {name: get_task(f"LR-{name}-v1") for name in arguments.datasets}
+        built = {n: task for n, task in tasks.items() if is_finished(task, arguments.tables)}
+        found = {name: read(task, arguments.tables) for name, task in built.items()}
+        sections += ["## LR, version 1", "The whole grids, three seeds.", *_tables(found)]
     command = ["python", "benchmarks/choose_spaces.py", *(argv or [])]
     title = "Spaces of the tabular families"
     return measuring.write_report(arguments.out, title, command, load, sections)
@@ -99,18 +111,24 @@ def report(name: str, search: Search, found: Mapping[str, Found]) -> list[str]:
 
 
 def _tables(found: Mapping[str, Found]) -> list[str]:
-    some = next(iter(found.values()))
     rows = [[dataset, *health(one)] for dataset, one in found.items()]
-    effects = [[dataset, *importance(one)] for dataset, one in found.items()]
-    header = ("data set", *(f"{axis}: alone, in all" for axis in some.axes), "common to seeds")
+    low = {dataset: one for dataset, one in found.items() if min(one.rates) < 1.0}
     return [
         measuring.table(HEALTH, rows),
-        "Shares of the variance of the capped loss, in percent, by functional "
-        "ANOVA (here the plain one: the grid is complete): of the hyperparameter alone, and of "
-        "all effects that it is part of. Variances are covariances between seeds where there are "
-        "two, so noise is in none of them; the last column says what part of the variance that is.",
-        measuring.table(header, effects),
+        "Shares of the variance of the capped loss, in percent, by functional ANOVA (here the "
+        "plain one: the grid is complete): of the hyperparameter alone, and of all effects that it "
+        "is part of. Variances are covariances between seeds where there are two or more, so noise "
+        "is in none of them; the last column says what part of the variance that is.",
+        _shares(found, max(next(iter(found.values())).rounds), 1.0),
+        *((f"The same after {LOW[0]} rounds at rate {LOW[1]}.", _shares(low, *LOW)) if low else ()),
     ]
+
+
+def _shares(found: Mapping[str, Found], round_: int, rate: float) -> str:
+    axes = next(iter(found.values())).axes
+    header = ("data set", *(f"{axis}: alone, in all" for axis in axes), "common to seeds")
+    rows = [[dataset, *importance(one, round_, rate)] for dataset, one in found.items()]
+    return measuring.table(header, rows)
 
 
 def health(found: Found) -> list[str]:
@@ -153,9 +171,9 @@ def edges(found: Found, losses: NDArray[np.float64]) -> Iterator[str]:
             yield f"{name} {'high' if index else 'low'} (+{100 * off:.1f} %)"
 
 
-def importance(found: Found) -> list[str]:
-    """Return shares of variance at full fidelity, by hyperparameter, and what seeds share."""
-    capped = _capped(found, found.at(found.rounds[-1], 1.0))
+def importance(found: Found, round_: int, rate: float) -> list[str]:
+    """Return shares of variance at a fidelity, by hyperparameter, and what seeds share."""
+    capped = _capped(found, found.at(round_, rate))
     alone, every, common = anova.shares(capped)
     pairs = [f"{100 * a:.1f}, {100 * b:.1f}" for a, b in zip(alone, every, strict=True)]
     return [*pairs, f"{100 * common:.0f}"]

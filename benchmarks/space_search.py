@@ -128,9 +128,9 @@ SEARCHES: Mapping[str, Search] = {
 }
 
 
-def compute(search: Search, dataset: str, folder: Path, workers: int) -> None:
-    """Train what is missing of a search on a data set, with a progress bar."""
-    design = GridDesign(search.task(dataset))
+def compute(task: Task, folder: Path, workers: int) -> None:
+    """Train what is missing of a task's grid, with a progress bar."""
+    design = GridDesign(task)
     parts = folder / design.parts_name
     parts.mkdir(parents=True, exist_ok=True)
     units = design.missing(parts)
@@ -138,9 +138,9 @@ def compute(search: Search, dataset: str, folder: Path, workers: int) -> None:
         compute_units(design, units, parts, workers)
 
 
-def is_finished(search: Search, dataset: str, folder: Path) -> bool:
-    """Return whether nothing is missing of a search on a data set."""
-    design = GridDesign(search.task(dataset))
+def is_finished(task: Task, folder: Path) -> bool:
+    """Return whether nothing is missing of a task's grid."""
+    design = GridDesign(task)
     return not design.missing(folder / design.parts_name)
 
 
@@ -180,14 +180,14 @@ class Found:
         return found
 
 
-def read(search: Search, dataset: str, folder: Path) -> Found:
-    """Read what a search has trained on a data set.
+def read(task: Task, folder: Path) -> Found:
+    """Read what was trained of a task's grid.
 
     Raises:
         DamagedDataError: a unit is missing or damaged.
     """
-    design = GridDesign(search.task(dataset))
-    task, space = design.task, design.space
+    design = GridDesign(task)
+    space = design.space
     samples = client_samples(task)
     rates = tuple(float(rate) for rate in task.fidelity_space["client_sample_rate"].grid)
     shape = (*space.grid_shape, len(rates), len(task.seeds), len(task.evaluated_rounds))

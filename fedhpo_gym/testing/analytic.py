@@ -56,7 +56,7 @@ class Analytic(Backend):
 
 def make_env(
     *,
-    task: str = "LR-CreditG",
+    task: str = "LR-CreditG-v0",
     vector_reward: bool = False,
     budget_s: float | None = None,
     budget_rounds: int | None = None,

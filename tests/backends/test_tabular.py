@@ -23,7 +23,7 @@ from tiny_table import tiny  # noqa: F401 - a fixture
 @pytest.mark.usefixtures("tiny")
 class TestTabular(BackendConformance):
     def make(self) -> Backend:
-        return Tabular(get_task("LR-BreastCancer"))
+        return Tabular(get_task("LR-BreastCancer-v0"))
 
 
 @pytest.mark.usefixtures("tiny")
@@ -31,7 +31,7 @@ class TestTabularOneSeed(BackendConformance):
     rate = 0.2
 
     def make(self) -> Backend:
-        return Tabular(get_task("LR-BreastCancer"), seed=2)
+        return Tabular(get_task("LR-BreastCancer-v0"), seed=2)
 
 
 def test_answers_are_the_cells_of_the_table(tiny: Task) -> None:  # noqa: F811
@@ -90,7 +90,7 @@ def test_a_missing_table_names_the_command_that_builds_it(
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
     monkeypatch.setattr("fedhpo_gym.tables.locate.EMBEDDED", tmp_path)
     with pytest.raises(MissingDataError, match="raw") as caught:
-        make_backend("tabular", get_task("LR-Car").variant(**variant))
+        make_backend("tabular", get_task("LR-Car-v0").variant(**variant))
     (command,) = re.findall(r"`fedhpo-gym (build [^`]*)`", str(caught.value))
     parsed = make_parser().parse_args(command.split())
     assert parsed.id == "FedHPO-LR-Car-v0"

@@ -219,15 +219,16 @@ def test_list_names_ids_sizes_and_backends(
 ) -> None:
     from fedhpo_gym.cli import listing
 
-    monkeypatch.setattr(listing, "list_tables", lambda: ("LR-CreditG-fedavg",))
+    name = get_task(ID).table_name
+    monkeypatch.setattr(listing, "list_tables", lambda: (name,))
     monkeypatch.setattr(listing, "list_surrogates", tuple)
     monkeypatch.setattr(listing, "find_spec", lambda _name: None)
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     row = next(line for line in lines if line.startswith(f"{ID} "))
-    assert row.split() == [ID, "CreditG", "5", "672", "(4", "dims)", "6", "h", "tabular"]
+    assert row.split() == [ID, "CreditG", "5", "432", "(4", "dims)", "6", "h", "tabular"]
     monkeypatch.setattr(listing, "list_tables", tuple)
-    monkeypatch.setattr(listing, "list_surrogates", lambda: ("LR-CreditG-fedavg",))
+    monkeypatch.setattr(listing, "list_surrogates", lambda: (name,))
     monkeypatch.setattr(listing, "find_spec", lambda _name: object())
     main(["list"])
     assert "surrogate, raw" in capsys.readouterr().out

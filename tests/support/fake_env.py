@@ -33,7 +33,7 @@ class FakeEnv(gym.Env[Any, Any]):
         vector: bool = False,
     ) -> None:
         self.backend, self.budget_s, self.vector = backend, budget_s, vector
-        space = get_task("LR-CreditG").fidelity_space
+        space = get_task("LR-CreditG-v0").fidelity_space
         # An agent that chooses rounds gets them in the place of the weight decay.
         free = fidelity is not None and "round" not in fidelity
         second = space["round"] if free else Dimension("weight_decay", -1.0, 1.0, "float")

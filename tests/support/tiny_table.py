@@ -22,7 +22,7 @@ ENV_ID = "FedHPO-LR-BreastCancer-v0"
 
 def tiny_task(rounds: int = ROUNDS, seeds: tuple[int, ...] = (1, 2, 3)) -> Task:
     """Return the breast cancer task with two points per hyperparameter and a few rounds."""
-    task = get_task("LR-BreastCancer")
+    task = get_task("LR-BreastCancer-v0")
     high = {"step_size": 2}
     low = {"batch_size": 32}
     client = [

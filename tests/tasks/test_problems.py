@@ -92,7 +92,7 @@ def test_an_objective_reads_its_metric() -> None:
 
 
 def test_the_stored_rounds_are_the_tasks() -> None:
-    task = get_task("LR-CreditG").variant(stored_rounds=(2, 7, 9999))
+    task = get_task("LR-CreditG-v0").variant(stored_rounds=(2, 7, 9999))
     assert task.stored_fidelity_space()["round"].grid == (2, 7, 500)
 
 

@@ -73,7 +73,7 @@ class Halving(Courses):
 
 def arguments(**changes: Any) -> RoundArguments:
     given = {
-        "task": "LR-CreditG", "rounds_per_step": 2, "horizon": 4,
+        "task": "LR-CreditG-v0", "rounds_per_step": 2, "horizon": 4,
         "instances": [[0.5, 1], [0.5, 2]], "time_price": 0.0,
     }  # fmt: skip
     return RoundArguments(**{**given, **changes})

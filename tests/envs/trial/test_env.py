@@ -53,7 +53,7 @@ def test_a_seed_is_given_by_name() -> None:
 def test_the_reward_and_the_observation_by_hand() -> None:
     env = named(vector_reward=True)
     observation, reward, terminated, truncated, info = ask(env, 9)
-    task = get_task("LR-CreditG")
+    task = get_task("LR-CreditG-v0")
     answer = Analytic(task).evaluate(CONFIGURATION, Fidelity(9, 1.0))
     val_loss = answer.mean("val", "loss")
     spread = np.std(answer.clients("val", "accuracy"), axis=1).mean()
@@ -131,7 +131,7 @@ class OtherTestData(Analytic):
 
 
 def test_test_data_never_enter_an_observation() -> None:
-    task = get_task("LR-CreditG")
+    task = get_task("LR-CreditG-v0")
     envs = [TrialEnv(task, backend(task)) for backend in (Analytic, OtherTestData)]
     for env in envs:
         env.reset(seed=0)
@@ -251,7 +251,7 @@ def test_a_copy_pays_by_itself() -> None:
 
 
 def test_the_system_decides_the_time() -> None:
-    task = get_task("LR-CreditG").variant(system=CROSS_SILO)
+    task = get_task("LR-CreditG-v0").variant(system=CROSS_SILO)
     slow = task.variant(system=type(CROSS_SILO)(server_compute_s=10.0))
     times = []
     for one in (task, slow):
@@ -366,7 +366,7 @@ def test_scores_stay_in_the_reward_space() -> None:
 
 
 def test_a_step_needs_a_reset_before_it() -> None:
-    task = get_task("LR-CreditG")
+    task = get_task("LR-CreditG-v0")
     env = TrialEnv(task, make_backend("tabular", task))
     with pytest.raises(gym.error.ResetNeeded, match="call `reset` before `step`"):
         env.step(np.zeros(env.action_space.shape, np.float32))
