@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from fedhpo_gym.analysis import build_report, group
@@ -14,6 +15,8 @@ from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.files import write_text
 from fedhpo_gym.studies.replay import present_fingerprint
 from fedhpo_gym.version import __version__
+
+_OURS = re.compile(r"(study|problem)-\d+-[a-z-]+\.(csv|tex|svg)")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -29,6 +32,9 @@ def main(options: argparse.Namespace) -> int:
     report = build_report(problems, __version__)
     folder = target.with_name(f"{target.stem}_files")
     folder.mkdir(exist_ok=True)
+    for former in folder.iterdir():  # of a report of more problems, which nobody should cite
+        if _OURS.fullmatch(former.name) and former.name not in report.files:
+            former.unlink()
     for name, text in report.files.items():
         write_text(folder / name, text)
     write_text(target, report.html)

@@ -59,6 +59,15 @@ def test_a_comparison_by_hand() -> None:
     assert (found.ranks["good"][third], found.ranks["bad"][third]) == (2.0, 1.0)
 
 
+def test_ranks_over_time_are_of_means_over_seeds() -> None:
+    finals = {"a": [0.0, 6.0], "b": [4.0, 4.0]}
+    runs = [line("p", n, s, [v], 0.0) for n, values in finals.items() for s, v in enumerate(values)]
+    (made,) = Study.whole(runs)
+    found = compare(made)
+    assert (found.ranks["a"][-1], found.ranks["b"][-1]) == (1.0, 2.0)
+    assert found.numbers["a"].rank_runs == 1.5
+
+
 def test_the_anytime_area_is_over_the_logarithm_of_the_budget() -> None:
     found = compare(study(problems=1, seeds=1))
     assert found.numbers["good"].anytime == pytest.approx(1.0), "it finds its best at the very end"

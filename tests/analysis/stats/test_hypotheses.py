@@ -19,6 +19,7 @@ from fedhpo_gym.analysis.stats import (
     wilcoxon,
     wilcoxon_holm,
 )
+from fedhpo_gym.analysis.stats.differences import _groups
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.seeding import stream
 
@@ -163,6 +164,12 @@ def test_groups_of_a_critical_difference_are_the_longest_alike() -> None:
     by_range = critical_difference(values, ["a", "b", "c"], "nemenyi")
     assert by_range.distance == pytest.approx(nemenyi_distance(3, 8))
     assert by_range.groups == ((1, 2),)
+
+
+def test_groups_may_overlap_and_hold_no_pair_that_differs() -> None:
+    alike = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]], dtype=bool)
+    assert _groups(alike) == ((0, 1), (1, 2))
+    assert _groups(np.ones((3, 3), dtype=bool)) == ((0, 2),)
 
 
 def test_where_friedman_sees_nothing_all_are_one_group() -> None:
