@@ -275,7 +275,7 @@ def test_any_members_are_damage_or_the_same_numbers() -> None:
     members, said = pack({**arrays}, kind, seeds)
     assert said.listed is not None
     refused = 0
-    for _ in range(40):
+    for _ in range(15):
         changed = dict(members)
         name = str(rng.choice([WORDS, COUNTS, VALUES, "best_round"]))
         array = changed[name] = members[name].copy()
@@ -287,7 +287,7 @@ def test_any_members_are_damage_or_the_same_numbers() -> None:
             refused += 1
         else:
             assert_equal({**found, name: members[name]}, {**arrays, name: members[name]})
-    assert refused > 25
+    assert refused > 8
 
 
 def test_a_card_of_a_huge_table_is_measured_first(
