@@ -17,12 +17,12 @@ from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.courses.training import make_course
 from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.landscape import write_health
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.store import write_table
 from fedhpo_gym.tables.stored import WHICH
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.truth import write_health
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.courses.training import task_federation, task_label_frequencies
 from fedhpo_gym.datasets import SOURCES, load_dataset
+from fedhpo_gym.landscape import LABELS
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.truth import LABELS
 
 
 def client_samples(task: Task) -> NDArray[np.int64]:

@@ -75,6 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add(commands, "list", "listing", "list the environments and what can answer them")
+    _add_show(commands)
     _add_run(commands)
     _add_report(commands)
     _add_replay(commands)
@@ -82,6 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_download(commands)
     _add_leaf(commands)
     _add_surrogate(commands)
+    _add_health(commands)
     _add_check(commands)
     return parser
 
@@ -186,6 +188,20 @@ def _add_leaf(commands: Commands) -> None:
 
 def _add_surrogate(commands: Commands) -> None:
     _add_variant(commands, "surrogate", "fit a surrogate on the table or the sample of a problem")
+
+
+def _add_health(commands: Commands) -> None:
+    sub = _add(commands, "health", "health", "compare the health on cards with their numbers")
+    sub.add_argument("ids", nargs="*", metavar="ID", help="environment ids; all by default")
+    sub.add_argument("--write", action="store_true", help="write it onto the cards")
+
+
+def _add_show(commands: Commands) -> None:
+    text = "say what an environment asks and how healthy it is; `all` sets them side by side"
+    sub = _add_variant(commands, "show", text)
+    sub.set_defaults(module="show")
+    sub.add_argument("--backend", metavar="NAME", help="tabular, surrogate or raw")
+    sub.add_argument("--json", action="store_true", help="print JSON, for machines")
 
 
 def _add_check(commands: Commands) -> None:

@@ -77,7 +77,7 @@ def stored_variants(
         try:
             card = open_table(name) if name in tables else open_surrogate(name)
             identity = card.identity
-            words = ", ".join(_arguments(identity))
+            words = ", ".join(arguments_of(identity))
         except FedHPOError as error:
             faults.append(str(error))
             continue
@@ -98,7 +98,7 @@ def newest_id(identity: Identity) -> str:
     return max(known or [get_task(identity.id)], key=lambda task: task.version).id
 
 
-def _arguments(identity: Identity) -> Iterator[str]:
+def arguments_of(identity: Identity) -> Iterator[str]:
     """Yield the algorithm, and what else differs from the defaults of the id.
 
     Raises:

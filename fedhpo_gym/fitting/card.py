@@ -10,7 +10,7 @@ from typing import Any
 from fedhpo_gym.fitting.data import FittingRows
 from fedhpo_gym.fitting.sources import FittingSource
 from fedhpo_gym.fitting.validate import FOLDS, compression_summary, outcome_spread
-from fedhpo_gym.truth import LABELS
+from fedhpo_gym.landscape import LABELS
 
 MAX_BYTES = 600_000
 """Largest model that is stored: surrogates travel inside the package."""

@@ -24,11 +24,11 @@ from fedhpo_gym.fitting.validate import (
     summary,
 )
 from fedhpo_gym.identity import Identity
+from fedhpo_gym.landscape import write_health
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.model import OutcomeModel
 from fedhpo_gym.surrogates.surrogate import write_surrogate
 from fedhpo_gym.tables import writable_table_folder
-from fedhpo_gym.truth import write_health
 
 
 @dataclass(frozen=True)

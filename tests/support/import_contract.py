@@ -41,7 +41,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "tables": frozenset(),
     "surrogates": frozenset({"tables"}),
     # Figures of stored numbers, which every builder of such numbers writes onto their cards.
-    "truth": frozenset({"tables", "surrogates"}),
+    "landscape": frozenset({"tables", "surrogates"}),
     "datasets": frozenset(),
     "federations": frozenset({"datasets"}),
     "fl": frozenset({"datasets", "federations"}),
@@ -50,8 +50,8 @@ LAYERS: dict[str, frozenset[str]] = {
     "courses": frozenset({"tasks", "datasets", "federations", "fl"}),
     "backends": frozenset({"tasks", "tables", "surrogates", "objectives", "systems", "courses"}),
     # Filling a table runs the engine over a design.
-    "building": frozenset({"courses", "tasks", "tables", "truth", "datasets", "fl"}),
-    "fitting": frozenset({"surrogates", "tables", "truth"}),
+    "building": frozenset({"courses", "tasks", "tables", "landscape", "datasets", "fl"}),
+    "fitting": frozenset({"surrogates", "tables", "landscape"}),
     "wrappers": frozenset(),
     # The entry points compose the default wrappers.
     "envs": frozenset({"backends", "courses", "tasks", "objectives", "systems", "wrappers"}),

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
+from fedhpo_gym.identity import Identity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 
@@ -39,6 +40,10 @@ class Stored(Protocol):
     @property
     def card(self) -> Mapping[str, Any]:
         """What is known of them."""
+
+    @property
+    def identity(self) -> Identity:
+        """The variant of a problem that they belong to."""
 
     @property
     def space(self) -> SearchSpace:

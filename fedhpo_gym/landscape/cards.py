@@ -8,13 +8,20 @@ from typing import Any
 
 from fedhpo_gym import archive
 from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.landscape.health import HEALTH, LABELS, health_of
+from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.surrogates import surrogate
 from fedhpo_gym.tables import store
-from fedhpo_gym.truth.health import HEALTH, LABELS, health_of
-from fedhpo_gym.truth.landscape import Stored
+from fedhpo_gym.tables.locate import find, list_names
 
 KINDS = {".table.json": store.FORMAT, f"{surrogate.SUFFIX}.json": surrogate.FORMAT}
 """How the names of cards end that have a health, and their formats."""
+
+
+def health_cards() -> list[Path]:
+    """Return the cards of all tables and surrogates that can be opened, by kind and name."""
+    found = ((find(name, ending)) for ending in KINDS for name in list_names(ending))
+    return [card for card in found if card is not None]
 
 
 def open_card(card: Path) -> Stored:

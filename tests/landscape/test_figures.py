@@ -13,7 +13,7 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.ranks import kendall
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.federations.labels import label_frequencies
-from fedhpo_gym.truth.anova import variance_shares
+from fedhpo_gym.landscape.anova import variance_shares
 
 
 def test_kendall_by_hand() -> None:

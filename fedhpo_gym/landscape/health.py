@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.ranks import kendall
+from fedhpo_gym.landscape.anova import variance_shares
+from fedhpo_gym.landscape.lattice import EARLY, Landscape, Stored, landscape_of
 from fedhpo_gym.space import Dimension, Value
-from fedhpo_gym.truth.anova import variance_shares
-from fedhpo_gym.truth.landscape import EARLY, Landscape, Stored, landscape_of
 
 LABELS = "label_frequencies"
 """Entry of a card: what the frequencies of the labels, as a prediction, reach."""
@@ -58,6 +58,17 @@ def health_of(stored: Stored) -> dict[str, Any]:
         found["diverging"] = None
     rounded: dict[str, Any] = _rounded(found)
     return rounded
+
+
+def agree(one: Any, other: Any) -> bool:
+    """Return whether two healths are the same, up to what processors round differently."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(agree(one[k], other[k]) for k in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(agree, one, other))
+    if isinstance(one, float) and isinstance(other, float | int):
+        return math.isclose(one, other, rel_tol=1e-3, abs_tol=1e-6)
+    return bool(one == other)
 
 
 def _lattice(land: Landscape) -> dict[str, Any]:

@@ -1,0 +1,67 @@
+"""`fedhpo-gym health`: computes the health of stored numbers, and writes it onto their cards."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fedhpo_gym.cli.console import complain, say
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, needing
+from fedhpo_gym.landscape import HEALTH, LABELS, health_of, write_health
+from fedhpo_gym.landscape.cards import health_cards, open_card
+from fedhpo_gym.landscape.health import agree
+from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.tasks import get_task, task_of
+
+
+def main(options: argparse.Namespace) -> int:
+    """Compare, or with `--write` write, card by card; 1 where a card says something else."""
+    cards = chosen(options.ids)
+    differing = 0
+    for card in cards:
+        stored = open_card(card)
+        if options.write:
+            write_health(card, _labels(stored))
+            say(f"{card.name}: written")
+            continue
+        equal = agree(health_of(stored), stored.card.get(HEALTH))
+        say(f"{card.name}: {'as on the card' if equal else 'not as on the card'}")
+        differing += not equal
+    say(f"{len(cards)} cards{'' if options.write else f', {differing} differ'}")
+    return 1 if differing else 0
+
+
+def chosen(ids: list[str]) -> list[Path]:
+    """Return the cards whose numbers ids answer from; all where no id is given.
+
+    Raises:
+        UnknownNameError: there is no such id.
+        InvalidArgumentError: nothing is stored for an id.
+    """
+    found = [(card, open_card(card).identity) for card in health_cards()]
+    if not ids:
+        return [card for card, _ in found]
+    picked = []
+    for word in ids:
+        task = get_task(word)
+        wanted = (task.name, task.numbers_version)
+        cards = [card for card, known in found if (known.task, known.version) == wanted]
+        if not cards:
+            raise InvalidArgumentError(
+                f"`ID` must be one with stored numbers, got {word!r}; `fedhpo-gym list` names them"
+            )
+        picked += cards
+    return list(dict.fromkeys(picked))
+
+
+def _labels(stored: Stored) -> dict[str, float] | None:
+    """Return what the label frequencies reach if the card lacks it and the data are at hand."""
+    if LABELS in stored.card:
+        return None
+    try:
+        with needing("reading training data", "torch", "raw", "torch"):
+            from fedhpo_gym.courses.training import task_label_frequencies
+        return task_label_frequencies(task_of(stored.identity))
+    except FedHPOError as error:
+        complain("health", error)
+        return None

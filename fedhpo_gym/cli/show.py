@@ -1,0 +1,186 @@
+"""`fedhpo-gym show`: what an environment asks, what can answer here, and how healthy it is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from fedhpo_gym.backends import BACKENDS, default_backend
+from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.cli.data import asked_task
+from fedhpo_gym.cli.problems import page
+from fedhpo_gym.cli.words import health_words, number
+from fedhpo_gym.datasets import SOURCES
+from fedhpo_gym.errors import FedHPOError, unknown_name
+from fedhpo_gym.identity import Identity
+from fedhpo_gym.landscape import LABELS, health_on
+from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.surrogates import open_surrogate
+from fedhpo_gym.tables import open_table
+from fedhpo_gym.tasks import Task
+
+OPENERS: Mapping[str, Callable[[Identity], Stored]] = {
+    "tabular": open_table,
+    "surrogate": open_surrogate,
+}
+WIDTH = 100
+HEADS = ("name", "from", "to", "scale", "grid points", "unit", "set by")
+COPIED = ("fitted_on", "num_configurations", "courses", "diverged_courses", "engine_version")
+ORIGIN = ("licence", "data_licence", "created", "hardware")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print one environment in words or as JSON, or the page of all."""
+    if options.id == "all":
+        say(page().rstrip("\n"))
+        return 0
+    task = asked_task(options)
+    if options.backend is not None and options.backend not in BACKENDS:
+        raise unknown_name("backend", options.backend, BACKENDS)
+    found = description(task, options.backend or default_backend(task))
+    if options.json:
+        say(json.dumps(found, indent=1))
+    else:
+        _print(found)
+    return 0
+
+
+def description(task: Task, backend: str) -> dict[str, Any]:
+    """Return what is known of a variant of a task, as JSON data.
+
+    Args:
+        task: the variant.
+        backend: the backend whose numbers are described.
+    """
+    return {
+        "id": task.id,
+        "variant": {name: getattr(task, name) for name in task.options},
+        "settings": task.all_settings,
+        "about": _about(task),
+        "space": task.space.to_dict()["dimensions"],
+        "fidelity_space": task.fidelity_space.to_dict()["dimensions"],
+        "budget_s": task.budget_s,
+        "backends": {name: _answers(name, task) for name in BACKENDS},
+        "backend": backend,
+        "stored": _stored(backend, task),
+    }
+
+
+def _about(task: Task) -> str:
+    variant = [task.algorithm]
+    if task.partition == "lda":
+        variant.append(f"α {number(task.alpha)}")
+    if "tabular-data" in task.tags:
+        variant.append(f"{task.preprocessing} features")
+    return (
+        f"Tune the hyperparameters of a federated {task.model} model on {task.dataset}: "
+        f"{task.num_features:,} features, {task.num_classes} classes, {task.num_clients:,} clients "
+        f"(partition {task.partition}; {', '.join(variant)}). A trial trains one configuration, "
+        f"for up to {task.max_round} rounds; one run of an optimizer has {number(task.budget_s)} "
+        f"simulated seconds. The reward is the {task.reward}. {task.citation}."
+    )
+
+
+def _answers(name: str, task: Task) -> dict[str, Any]:
+    """Return whether a backend can answer here, and how or why not."""
+    if name == "raw":
+        if find_spec("torch") is None:
+            return {"answers": False, "words": "needs PyTorch: install the extra `raw`"}
+        source = SOURCES[task.dataset]
+        words = "" if source.offline else f"; the data comes by `{source.repair}`"
+        return {"answers": True, "words": f"trains whatever is asked, on {source.name}{words}"}
+    try:
+        stored = OPENERS[name](task.identity)
+    except FedHPOError as error:
+        return {"answers": False, "words": str(error)}
+    rounds, rates = (stored.fidelity_space[n] for n in ("round", "client_sample_rate"))
+    every = "every point of its grid" if name == "tabular" else "any configuration"
+    return {
+        "answers": True,
+        "words": f"{every}, rounds {rounds.low} to {rounds.high}, client sample rates "
+        f"{rates.low} to {rates.high}, seeds {', '.join(map(str, stored.seeds))}",
+    }
+
+
+def _stored(backend: str, task: Task) -> dict[str, Any] | None:
+    """Return where stored numbers come from, and their health; None where there are none.
+
+    Raises:
+        DamagedDataError: the card is damaged, or states no health.
+    """
+    if backend not in OPENERS or not _answers(backend, task)["answers"]:
+        return None
+    stored = OPENERS[backend](task.identity)
+    card = stored.card
+    command = f"fedhpo-gym health {task.id} --write"
+    return {
+        "name": card["name"],
+        "rounds": _values(stored.fidelity_space, "round"),
+        "client_sample_rates": _values(stored.fidelity_space, "client_sample_rate"),
+        "seeds": list(stored.seeds),
+        "courses": _courses(stored),
+        **{key: card[key] for key in COPIED if key in card},
+        "fingerprint": stored.digest,
+        "command": card.get("build_command", card.get("fit_command")),
+        **{key: card[key] for key in ORIGIN if key in card},
+        LABELS: card.get(LABELS),
+        "health": dict(health_on(stored, command)),
+    }
+
+
+def _courses(stored: Stored) -> int | None:
+    """Return how many courses a table holds; the card of a sample says it itself."""
+    if any(d.values is None for d in stored.space.dimensions):
+        return None
+    rates = stored.fidelity_space["client_sample_rate"].grid
+    return stored.space.grid_size * len(rates) * len(stored.seeds)
+
+
+def _values(space: SearchSpace, name: str) -> list[int | float]:
+    dimension = space[name]
+    return list(dimension.values or (dimension.low, dimension.high))
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    settings = [f"{name}={number(value)}" for name, value in found["settings"].items()]
+    say(f"{found['id']}\n\n{textwrap.fill(found['about'], WIDTH)}")
+    if settings:
+        say(f"Fixed by `settings`: {', '.join(settings)}.")
+    say("\nHyperparameters and fidelities:\n")
+    say_table(HEADS, [_row(d) for d in (*found["space"], *found["fidelity_space"])])
+    say("\nWhat can answer here:\n")
+    for name, answer in found["backends"].items():
+        say(f"{name}: {'' if answer['answers'] else 'no; '}{answer['words']}")
+    stored = found["stored"]
+    if stored is None:
+        say(f"\nThe backend {found['backend']!r} has no stored numbers, so no health is known.")
+        return
+    say(f"\nThe numbers of the backend {found['backend']!r}:\n")
+    for name, value in stored.items():
+        if name not in ("health", LABELS) and value is not None:
+            say(f"{name.replace('_', ' ')}: {_listed(value)}")
+    say("\nTheir health:\n")
+    for line in health_words(stored["health"], stored[LABELS]):
+        say(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  "))
+
+
+def _row(dimension: Mapping[str, Any]) -> tuple[str, ...]:
+    points = len(dimension["values"] or ()) or dimension["bins"]
+    return (
+        dimension["name"],
+        number(dimension["low"]),
+        number(dimension["high"]),
+        "logarithmic" if dimension["log"] else "linear",
+        str(points or "any"),
+        dimension["unit"] or "1",
+        dimension["scope"],
+    )
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,124 @@
+"""`fedhpo-gym show` and `fedhpo-gym health`: what a newcomer is told of a problem."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedhpo_gym.archive import add_to_card
+from fedhpo_gym.cli import BAD, ERROR, main
+from fedhpo_gym.landscape import HEALTH, LABELS
+from fedhpo_gym.tables import open_table
+from fedhpo_gym.tables.locate import EMBEDDED, ENV_VAR
+from fedhpo_gym.tables.store import FORMAT
+from made_up_table import write_made_up_table
+from pairs import arrays_of
+
+ID = "FedHPO-LR-CreditG-v0"
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main(["show", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_problem_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", ID]) == 0
+    words = capsys.readouterr().out
+    card = open_table("LR-CreditG-fedavg").card
+    best = card[HEALTH]["optimum"]
+    for said in (
+        "20 features, 2 classes, 5 clients",
+        "21,600 simulated seconds",
+        "learning_rate",
+        "tabular: every point of its grid, rounds 1 to 500",
+        f"fingerprint: {card['card_sha256']}",
+        "licence: Apache-2.0",
+        "courses: 10080",
+        f"Exact optimum: validation loss {best['val_loss']:.4g}",
+        "It lies at an edge of learning_rate (lowest)",
+        f"reaches {card[LABELS]['val_loss']:.4g}",
+        "LOSES TO",
+    ):
+        assert said in " ".join(words.split()), said
+    assert max(map(len, words.splitlines())) < 110
+
+
+def test_a_problem_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown(capsys, ID)
+    assert found["id"] == ID
+    assert found["stored"]["health"] == json.loads(json.dumps(card_of("LR-CreditG-fedavg")[HEALTH]))
+    assert [d["name"] for d in found["space"]][:2] == ["learning_rate", "weight_decay"]
+    assert found["backends"]["tabular"]["answers"]
+
+
+def card_of(name: str, kind: str = "table") -> Any:
+    return json.loads((EMBEDDED / f"{name}.{kind}.json").read_text(encoding="utf-8"))
+
+
+def test_variants_and_backends(capsys: pytest.CaptureFixture[str]) -> None:
+    opt = shown(capsys, ID, "--algorithm", "fedopt")
+    assert opt["backend"] == "surrogate"
+    assert opt["stored"]["name"] == "LR-CreditG-fedopt"
+    assert "there is no table" in opt["backends"]["tabular"]["words"]
+    model = shown(capsys, ID, "--backend", "surrogate")["stored"]
+    assert model["fingerprint"] == card_of("LR-CreditG-fedavg", "surrogate")["card_sha256"]
+    assert not model["health"]["lattice"]["exact"]
+    settings = shown(capsys, "GNN-Cora-v0", "--algorithm", "nbafl", "--setting", "epsilon=10")
+    assert settings["stored"]["name"] == "GNN-Cora-nbafl-epsilon10"
+
+
+def test_where_nothing_is_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown(capsys, "FedHPO-CNN-CIFAR10-v0")
+    assert found["stored"] is None
+    assert not found["backends"]["surrogate"]["answers"]
+    assert main(["show", "FedHPO-CNN-CIFAR10-v0"]) == 0
+    assert "no stored numbers" in capsys.readouterr().out
+    assert shown(capsys, ID, "--backend", "raw")["stored"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["FedHPO-LR-CreditH"], "Did you mean 'LR-CreditG'"),
+        ([ID, "--backend", "tabula"], "Did you mean 'tabular'"),
+        ([ID, "--algorithm", "fedop"], "Did you mean 'fedopt'"),
+        ([ID, "--alpha", "-1"], "`alpha` must be"),
+    ],
+)
+def test_wrong_words(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", *words]) == ERROR
+    complaint = capsys.readouterr().err
+    assert message in complaint
+    assert len(complaint.splitlines()) == 1
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the card of a table in the user's folder, whose name is that of a real one."""
+    monkeypatch.setenv(ENV_VAR, str(tmp_path))
+    monkeypatch.setattr("fedhpo_gym.tables.locate.EMBEDDED", tmp_path / "none")
+    return write_made_up_table(tmp_path)
+
+
+def test_health_is_compared_and_written(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health"]) == BAD
+    assert "not as on the card" in capsys.readouterr().out
+    arrays = arrays_of(mine).read_bytes()
+    assert main(["health", "--write"]) == 0
+    # The made-up task is in no catalogue: nobody knows its labels, and the command says so.
+    assert "LR-MadeUp" in capsys.readouterr().err
+    assert main(["health"]) == 0
+    assert "1 cards, 0 differ" in capsys.readouterr().out
+    assert arrays_of(mine).read_bytes() == arrays
+    wrong = {**json.loads(mine.read_text(encoding="utf-8"))[HEALTH], "spread": 7.0}
+    add_to_card(mine, FORMAT, {HEALTH: wrong})
+    assert main(["health"]) == BAD
+
+
+def test_health_of_an_id_without_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "FedHPO-CNN-CIFAR10-v0"]) == ERROR
+    assert "must be one with stored numbers" in capsys.readouterr().err

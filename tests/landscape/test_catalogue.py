@@ -1,0 +1,78 @@
+"""The health of everything that the package stores: stated, true, and good where it must be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedhpo_gym.cli.problems import page
+from fedhpo_gym.landscape import LABELS, health_of, health_on
+from fedhpo_gym.landscape.cards import KINDS, open_card
+from fedhpo_gym.landscape.health import agree
+from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.landscape.verdict import faults
+from fedhpo_gym.tables.locate import EMBEDDED, ENV_VAR
+
+CARDS = sorted(card for ending in KINDS for card in EMBEDDED.glob(f"*{ending}"))
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "problems.md"
+UNHEALTHY: dict[str, str] = {}
+"""Tables of version 1 or later that cannot be made healthy, by card, and why."""
+COMMAND = "fedhpo-gym health --write"
+
+
+def version_one() -> list[Path]:
+    """Return the cards of stored tables of version 1 or later."""
+    tables = [card for card in CARDS if card.name.endswith(".table.json")]
+    return [card for card in tables if open_card(card).identity.version]
+
+
+def faults_of(stored: Stored) -> list[str]:
+    return faults(health_on(stored, COMMAND), stored.card[LABELS])
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name.removesuffix(".json"))
+def test_every_card_states_the_health_of_its_numbers(card: Path) -> None:
+    stored = open_card(card)
+    found = health_on(stored, COMMAND)
+    assert stored.card[LABELS]["val_loss"] > 0
+    optimum = found["optimum"]["configuration"]
+    assert stored.space.validate(optimum) == optimum
+    assert found["lattice"]["exact"] == card.name.endswith(".table.json")
+
+
+def test_what_a_card_states_is_true() -> None:
+    for name in ("LR-BloodTransfusion-fedavg.table", "GNN-CiteSeer-fedprox.surrogate"):
+        stored = open_card(EMBEDDED / f"{name}.json")
+        assert agree(health_of(stored), dict(health_on(stored, COMMAND)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card", version_one(), ids=lambda card: card.name)
+def test_ranks_of_version_one_are_as_stated(card: Path) -> None:
+    stored = open_card(card)
+    assert agree(health_of(stored), dict(health_on(stored, COMMAND)))
+
+
+@pytest.mark.parametrize("card", version_one(), ids=lambda card: card.name)
+def test_tables_of_version_one_are_healthy(card: Path) -> None:
+    assert bool(faults_of(open_card(card))) == (card.name in UNHEALTHY)
+
+
+def test_a_degenerate_table_would_be_noticed() -> None:
+    words = ["loses to the label frequencies", "optimum at 3 edges"]
+    assert faults_of(open_card(EMBEDDED / "LR-CreditG-fedavg.table.json")) == words
+
+
+def test_a_wrong_figure_would_be_noticed() -> None:
+    stored = open_card(EMBEDDED / "LR-CreditG-fedavg.table.json")
+    found = dict(health_on(stored, COMMAND))
+    for change in ({"seed_noise": found["seed_noise"] * 1.01}, {"edges": {}}, {"new": None}):
+        assert not agree({**found, **change}, found)
+
+
+def test_the_page_says_what_the_cards_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(ENV_VAR, str(tmp_path))
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "run `fedhpo-gym show all > docs/problems.md`"
+    )
