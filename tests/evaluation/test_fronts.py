@@ -1,0 +1,57 @@
+"""Pareto fronts and hypervolumes: by hand, by exhaustive search, and as a library computes them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
+
+
+def test_by_hand() -> None:
+    points = [[1, 3], [2, 2], [3, 1], [3, 3], [2, 2], [1, 4]]
+    assert non_dominated(points).tolist() == [True, True, True, False, True, False]
+    # Unit squares below (4, 4): 3 + 2 + 1 of the staircase.
+    assert hypervolume(points, [4, 4]) == 6
+    assert hypervolume(points, [1, 9]) == 0
+    assert hypervolume([[0, 0, 0]], [1, 2, 3]) == 6
+    assert hypervolume(np.zeros((0, 2)), [1, 1]) == 0
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3, 4])
+def test_fronts_are_those_of_exhaustive_search(objectives: int) -> None:
+    points = np.random.default_rng(objectives).integers(0, 6, (60, objectives)).astype(float)
+    points[:2] = np.inf
+    dominated = [any((q <= p).all() and (q < p).any() for q in points) for p in points]
+    assert (~non_dominated(points)).tolist() == dominated
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3, 4])
+def test_volumes_are_those_of_counted_cells(objectives: int) -> None:
+    side = 6
+    points = np.random.default_rng(objectives).integers(0, side + 2, (8, objectives)).astype(float)
+    cells = np.array(list(itertools.product(range(side), repeat=objectives)))
+    counted = (points[:, None] <= cells).all(axis=-1).any(axis=0).sum()
+    assert hypervolume(points, [side] * objectives) == counted
+
+
+@pytest.mark.parametrize("objectives", [2, 3, 4])
+def test_a_library_agrees(objectives: int) -> None:
+    moocore = pytest.importorskip("moocore")
+    points = np.random.default_rng(objectives).random((40, objectives))
+    assert hypervolume(points, np.ones(objectives)) == pytest.approx(
+        moocore.hypervolume(points, ref=np.ones(objectives)), rel=1e-9
+    )
+    wanted = moocore.is_nondominated(points, keep_weakly=True)
+    assert non_dominated(points).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("points", [[1.0], [[float("nan")]], [[]]])
+def test_what_are_no_points_is_refused(points: list[list[float]]) -> None:
+    with pytest.raises(InvalidArgumentError, match="axes"):
+        hypervolume(points, [1.0])
+    with pytest.raises(InvalidArgumentError, match="one per objective"):
+        hypervolume([[1.0]], [1.0, 2.0])
