@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ loss, of the mean over seeds; where training diverged it is infinite.
 - **labels**: the loss of always predicting how often each label is in the training data. Who does
   not beat it has learned nothing.
 - **edges**: hyperparameters whose optimum is the lowest (−) or highest (+) value of the grid. With
-  more than one, the space is cut off where it gets good.
+  more than one, the space is cut off where it gets good. For an inert one it means little.
 - **losing**: share of configurations whose loss is above that of the label frequencies at full
   fidelity, which is the last round and the highest client sample rate.
 - **near**: share of configurations within 1 % of the optimum, at full fidelity.
@@ -44,6 +45,7 @@ HEADS = (
     *("id", "variant", "optimum", "labels", "edges", "losing", "near", "diverging"),
     *("noise/spread", "τ rounds", "τ rates", "τ seeds", "inert"),
 )
+WIDTH = 100
 KINDS = {"table": "Tables", "surrogate": "Surrogates"}
 
 
@@ -105,12 +107,17 @@ def _cells(stored: Stored) -> Iterator[str]:
 
 
 def _degenerate(stored: list[Stored]) -> Iterator[str]:
-    """Yield a line per stored problem with a fault, and how many have none."""
+    """Yield a paragraph per fault with the problems that have it, and how many have none."""
+    named: dict[str, list[str]] = {}
     healthy = 0
     for one in stored:
-        words = faults(health_of_card(one), one.card.get(LABELS))
-        kind = "surrogate" if "fitted_on" in one.card else "table"
-        if words:
-            yield f"- {_name(one)} ({_variant(one)}), {kind}: {'; '.join(words)}."
-        healthy += not words
-    yield f"\nThe other {healthy} of {len(stored)} have neither fault."
+        health = health_of_card(one)
+        found = faults(health, one.card.get(LABELS))
+        kind = "table" if health["lattice"]["exact"] else "surrogate"
+        for fault in found:
+            named.setdefault(fault, []).append(f"{_name(one)} ({_variant(one)}; {kind})")
+        healthy += not found
+    for fault, names in named.items():
+        words = f"**{fault[0].upper()}{fault[1:]}** ({len(names)}): {', '.join(names)}."
+        yield textwrap.fill(words, WIDTH, break_on_hyphens=False) + "\n"
+    yield f"The other {healthy} of {len(stored)} have neither fault."

@@ -48,19 +48,19 @@ def test_what_a_card_states_is_true() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("card", version_one(), ids=lambda card: card.name)
-def test_ranks_of_version_one_are_as_stated(card: Path) -> None:
-    stored = open_card(card)
-    assert agree(health_of(stored), dict(health_on(stored, COMMAND)))
+def test_ranks_of_version_one_are_as_stated() -> None:
+    for card in version_one():
+        stored = open_card(card)
+        assert agree(health_of(stored), dict(health_on(stored, COMMAND))), card.name
 
 
-@pytest.mark.parametrize("card", version_one(), ids=lambda card: card.name)
-def test_tables_of_version_one_are_healthy(card: Path) -> None:
-    assert bool(faults_of(open_card(card))) == (card.name in UNHEALTHY)
+def test_tables_of_version_one_are_healthy() -> None:
+    found = {card.name: words for card in version_one() if (words := faults_of(open_card(card)))}
+    assert found.keys() == UNHEALTHY.keys(), found
 
 
 def test_a_degenerate_table_would_be_noticed() -> None:
-    words = ["loses to the label frequencies", "optimum at 3 edges"]
+    words = ["optimum loses to the label frequencies", "optimum at more than one edge"]
     assert faults_of(open_card(EMBEDDED / "LR-CreditG-fedavg.table.json")) == words
 
 
