@@ -64,23 +64,43 @@ def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
         MissingDependencyError: the extra `marl` is not installed.
         InvalidArgumentError: the id is of another kind, or an argument is out of its range.
     """
-    _require_round_id(as_typed("env_id", env_id, str))
+    kind = "a FedHPO-DAC-* id, whose clients can act as agents"
+    why = "in a trial environment one action is for the whole federation"
+    _require_kind(as_typed("env_id", env_id, str), ROUND_ENTRY_POINT, kind, why)
     with needing("making clients agents", "PettingZoo", "marl", "pettingzoo"):
         from fedhpo_gym.envs.round.parallel import ClientsParallelEnv
     return ClientsParallelEnv(gym.make(env_id, per_client=True, **arguments), reward)
 
 
-def _require_round_id(env_id: str) -> None:
+def truth(env_id: str, **arguments: Any) -> Any:
+    """Return what can be reached in a trial environment with stored numbers.
+
+    Optimum, Pareto fronts of any objectives, ideal and nadir points, hypervolumes: see
+    `fedhpo_gym.envs.trial.truth.Truth`. It is what `gymnasium.make(...).unwrapped.truth` is.
+
+    Args:
+        env_id: a `FedHPO-*` or `MO-FedHPO-*` id.
+        arguments: further arguments of `gymnasium.make`: `objectives`, `backend`, `fidelity`, ...
+
+    Raises:
+        InvalidArgumentError: the id is of another kind, the backend trains, or an argument is out
+            of its range.
+        MissingDataError: nothing is stored; says what to do.
+    """
+    why = "courses of round environments are trained: nobody knows what they can reach"
+    _require_kind(as_typed("env_id", env_id, str), ENTRY_POINT, "a FedHPO-* id of trials", why)
+    env = gym.make(env_id, disable_env_checker=True, **arguments)
+    return env.unwrapped.truth  # type: ignore[attr-defined]
+
+
+def _require_kind(env_id: str, entry_point: str, kind: str, why: str) -> None:
     """Refuse ids of other kinds; one that nobody registered is left to `gymnasium.make`."""
     name = env_id.rpartition(":")[2]
     known = [spec for key, spec in gym.registry.items() if name in (key, key.rpartition("-v")[0])]
-    if known and all(spec.entry_point != ROUND_ENTRY_POINT for spec in known):
-        raise InvalidArgumentError(
-            "`env_id` must be a FedHPO-DAC-* id, whose clients can act as agents, got "
-            f"{env_id!r}; in a trial environment one action is for the whole federation"
-        )
+    if known and all(spec.entry_point != entry_point for spec in known):
+        raise InvalidArgumentError(f"`env_id` must be {kind}, got {env_id!r}; {why}")
 
 
 register_all()
 
-__all__ = ["__version__", "parallel_env", "register_all"]
+__all__ = ["__version__", "parallel_env", "register_all", "truth"]

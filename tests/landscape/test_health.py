@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,12 @@ def test_figures_of_a_table_are_those_of_exhaustive_search(card: Path, diverged:
     assert found["optimum"]["test_loss"] == pytest.approx(answer.mean("test", "loss"), rel=1e-4)
     full = [loss for loss, _, at in cells if at == Fidelity(ROUNDS[-1], 1.0)]
     assert len(full) == SPACE.grid_size
-    for name, rule in {
+    rules: dict[str, Callable[[float], Any]] = {
         "losing": lambda loss: loss > 2.0,
         "near_optimum": lambda loss: loss <= 1.01 * best,
         "diverging": np.isinf,
-    }.items():
+    }
+    for name, rule in rules.items():
         wanted = np.mean([rule(loss) for loss, _, _ in cells])
         assert found[name]["cells"] == pytest.approx(wanted, rel=1e-4)
         wanted = np.mean([rule(loss) for loss in full])

@@ -17,6 +17,7 @@ from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.history import Trial
 from fedhpo_gym.envs.trial.process import Numbers, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup, checked_names
+from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
@@ -143,6 +144,15 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     def objectives(self) -> tuple[Objective, ...]:
         """The objectives, in the order of the reward vector."""
         return self.setup.objectives
+
+    @property
+    def truth(self) -> Truth:
+        """What can be reached, known of stored numbers; no observation and no `info` shows it.
+
+        Raises:
+            InvalidArgumentError: see `truth_of`.
+        """
+        return truth_of(self.setup)
 
     @property
     def search_space(self) -> SearchSpace:

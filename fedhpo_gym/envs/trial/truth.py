@@ -1,0 +1,195 @@
+"""What can be reached in a trial environment: known of stored numbers, and shown to no agent."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.backends import CheckedQuery, StoredBackend
+from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
+from fedhpo_gym.objectives import Objective
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.tasks.privacy import privacy_spent_many
+
+MAX_QUERIES = 100_000
+"""Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
+AT_ONCE = 4096
+MAX_KNOWN = 4
+"""Truths that are kept."""
+
+_known: OrderedDict[tuple[Hashable, ...], Truth] = OrderedDict()
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """The values of all objectives, of everything on a stated lattice.
+
+    For a table the lattice is all that actions can ask for, and the truth is exact. A surrogate is
+    asked on the grid of the task's tables at the rounds that they hold, or on `MAX_QUERIES` drawn
+    points of it: better queries may lie between.
+
+    Attributes:
+        objectives: the objectives, in the order of the environment's.
+        exact: whether actions can ask for nothing else.
+        values: (B, objectives) values, in the units of the objectives.
+    """
+
+    objectives: tuple[Objective, ...]
+    exact: bool
+    values: NDArray[np.float64]
+    _setup: TrialSetup
+    _cells: NDArray[np.int64]
+
+    def query(self, index: int) -> CheckedQuery:
+        """Return the configuration and the fidelity of a row of `values`."""
+        at = np.unravel_index(self._cells[index], self._setup.search_space.grid_shape)
+        dimensions = self._setup.search_space.dimensions
+        values = {d.name: d.grid[i] for d, i in zip(dimensions, at, strict=True)}
+        return self._setup.query(values)
+
+    @cached_property
+    def errors(self) -> NDArray[np.float64]:
+        """(B, objectives) values signed so that lower is better."""
+        columns = zip(self.objectives, self.values.T, strict=True)
+        return np.column_stack([o.unclipped_errors(column) for o, column in columns])
+
+    @property
+    def optimum(self) -> int:
+        """The row with the best value of the first objective; the first of equal ones."""
+        return int(np.argmin(self.errors[:, 0]))
+
+    def front(self, names: Sequence[str] | None = None) -> NDArray[np.int64]:
+        """Return the rows that no other dominates, in their order.
+
+        Args:
+            names: objectives that count; all by default.
+
+        Raises:
+            UnknownNameError: the environment has no such objective.
+        """
+        return np.flatnonzero(non_dominated(self.errors[:, self._columns(names)]))
+
+    def ideal(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
+        """Return the best value of each objective; see `front`."""
+        errors = self.errors[:, self._columns(names)].min(axis=0)
+        return self._as_values(errors, names)
+
+    def nadir(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
+        """Return the worst value of each objective on the front; see `front`."""
+        errors = self.errors[self.front(names)][:, self._columns(names)].max(axis=0)
+        return self._as_values(errors, names)
+
+    def hypervolume(
+        self,
+        reference: ArrayLike,
+        names: Sequence[str] | None = None,
+        values: ArrayLike | None = None,
+    ) -> float:
+        """Return the volume between a front and a reference point; see `evaluation.fronts`.
+
+        Args:
+            reference: values of the objectives that bound the volume.
+            names: see `front`.
+            values: (n, objectives) values found by somebody; the true front by default.
+
+        Raises:
+            UnknownNameError: see `front`.
+            InvalidArgumentError: the arrays do not fit together.
+        """
+        columns = self._columns(names)
+        if values is None:
+            points = self.errors[self.front(names)][:, columns]
+        else:
+            points = self._as_values(np.asarray(values, dtype=np.float64), names)
+        corner = self._as_values(np.asarray(reference, dtype=np.float64), names)
+        return hypervolume(np.unique(points, axis=0), corner)
+
+    def _columns(self, names: Sequence[str] | None) -> list[int]:
+        known = [objective.name for objective in self.objectives]
+        for name in names or ():
+            if name not in known:
+                raise unknown_name("objective", name, known)
+        return [known.index(name) for name in (known if names is None else names)]
+
+    def _as_values(
+        self, errors: NDArray[np.float64], names: Sequence[str] | None
+    ) -> NDArray[np.float64]:
+        """Return values for errors, or errors for values: the sign is the same."""
+        chosen = [self.objectives[column] for column in self._columns(names)]
+        signs = np.array([1.0 if objective.minimize else -1.0 for objective in chosen])
+        if errors.shape[-1:] != signs.shape:
+            raise InvalidArgumentError(
+                f"values must have {len(signs)} columns, one per objective, got the shape "
+                f"{errors.shape}"
+            )
+        return np.asarray(errors * signs)
+
+
+def truth_of(setup: TrialSetup) -> Truth:
+    """Return the truth of a setup; those asked for last are kept.
+
+    Raises:
+        InvalidArgumentError: the backend trains, or an objective cannot be computed of many
+            evaluations at once.
+    """
+    if setup.backend.name == "raw":
+        raise InvalidArgumentError(
+            "`truth` is known of stored numbers only, and backend='raw' trains; use 'tabular' or "
+            "'surrogate'"
+        )
+    exact = all(d.values is not None for d in setup.search_space.dimensions)
+    lattice = setup if exact else replace(setup, grid=True)
+    fixed = tuple(sorted(setup.fixed.items()))
+    backend = setup.backend
+    key = (setup.task, lattice.search_space, fixed, setup.objective_names, backend.seeds)
+    known = (*key, backend.fingerprint)
+    if known not in _known:
+        cells = _cells(lattice.search_space.grid_size, isinstance(backend, StoredBackend))
+        values = [
+            _values(lattice, part) for part in np.split(cells, range(AT_ONCE, len(cells), AT_ONCE))
+        ]
+        _known[known] = Truth(setup.objectives, exact, np.concatenate(values), lattice, cells)
+    while len(_known) > MAX_KNOWN:
+        _known.popitem(last=False)
+    return _known[known]
+
+
+def _cells(size: int, cheap: bool) -> NDArray[np.int64]:
+    if cheap or size <= MAX_QUERIES:
+        return np.arange(size)
+    return np.sort(stream(0, "truth_cells").choice(size, MAX_QUERIES, replace=False))
+
+
+def _values(setup: TrialSetup, cells: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the (n, objectives) values at positions on the flattened grid."""
+    at = np.unravel_index(cells, setup.search_space.grid_shape)
+    columns: dict[str, NDArray[Any]] = {
+        name: np.full(len(cells), value) for name, value in setup.fixed.items()
+    }
+    for dimension, index in zip(setup.search_space.dimensions, at, strict=True):
+        columns[dimension.name] = np.array(dimension.grid)[index]
+    backend = setup.backend
+    if isinstance(backend, StoredBackend):
+        evaluations = backend.look_up(columns)
+    else:
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        queries = [setup.query(dict(zip(columns, row, strict=True))) for row in rows]
+        evaluations = backend.evaluate_many(queries)
+    spent = privacy_spent_many(setup.task, columns)
+    found = []
+    for objective in setup.objectives:
+        if objective.compute_many is None:
+            raise InvalidArgumentError(
+                f"`objectives` must be computable of many evaluations at once to know the truth, "
+                f"and {objective.name!r} has no `compute_many`"
+            )
+        found.append(objective.compute_many(evaluations, spent))
+    return np.column_stack(found)

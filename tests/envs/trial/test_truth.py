@@ -1,0 +1,120 @@
+"""The truth of a trial environment: against exhaustive search, and out of an agent's sight."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import fedhpo_gym
+from fedhpo_gym.envs.trial import truth as module
+from fedhpo_gym.envs.trial.truth import Truth
+from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.tables import open_table
+
+ID = "FedHPO-LR-BreastCancer-v1"
+FULL = {"round": 500, "client_sample_rate": 1.0}
+TWO = ("val_loss", "fairness_std")
+
+
+@pytest.fixture(scope="module")
+def truth() -> Truth:
+    found: Truth = fedhpo_gym.truth(ID, objectives=(*TWO, "val_error"), fidelity=FULL)
+    return found
+
+
+def test_the_truth_is_all_that_can_be_asked(truth: Truth) -> None:
+    assert truth.exact
+    env = gym.make(f"MO-{ID}", objectives=(*TWO, "val_error"), fidelity=FULL)
+    own = env.unwrapped
+    assert len(truth.values) == own.search_space.grid_size == 672  # type: ignore[attr-defined]
+    for index in (0, 100, 671):
+        configuration, fidelity = truth.query(index)
+        assert (fidelity.round, fidelity.client_sample_rate) == (500, 1.0)
+        env.reset(seed=0)
+        action = own.search_space.encode(configuration)  # type: ignore[attr-defined]
+        *_, info = env.step(action)
+        assert list(info["objectives"].values()) == truth.values[index].tolist()
+    assert own.truth is truth, "it is computed once"  # type: ignore[attr-defined]
+
+
+def test_the_optimum_is_the_tables(truth: Truth) -> None:
+    table = open_table("LR-BreastCancer-fedavg")
+    losses = table.objective()[-1, ..., -1, :].mean(axis=-1)
+    assert truth.values[truth.optimum, 0] == pytest.approx(losses.min(), rel=1e-12)
+    index = np.unravel_index(losses.argmin(), losses.shape)
+    grid = table.space.dimensions
+    wanted = {d.name: d.grid[i] for d, i in zip(grid, index, strict=True)}
+    assert truth.query(truth.optimum)[0] == wanted
+
+
+@pytest.mark.parametrize("names", [TWO, ("val_error", "fairness_std"), None])
+def test_fronts_are_those_of_exhaustive_search(truth: Truth, names: tuple[str, ...] | None) -> None:
+    known = [objective.name for objective in truth.objectives]
+    assert all(objective.minimize for objective in truth.objectives)
+    values = truth.values[:, [known.index(name) for name in names or known]]
+    front = [
+        i for i, p in enumerate(values) if not ((values <= p).all(1) & (values < p).any(1)).any()
+    ]
+    assert truth.front(names).tolist() == front
+    assert truth.ideal(names).tolist() == values.min(axis=0).tolist()
+    assert truth.nadir(names).tolist() == values[front].max(axis=0).tolist()
+
+
+def test_hypervolumes_are_counted(truth: Truth) -> None:
+    corner = truth.nadir(TWO) * 1.5
+    points = truth.values[truth.front(TWO)][:, :2]
+    # Cells between all coordinates that occur: each is inside or outside as a whole.
+    xs, ys = (np.unique([*points[:, a][points[:, a] < corner[a]], corner[a]]) for a in (0, 1))
+    wanted = sum(
+        (x2 - x) * (y2 - y)
+        for (x, x2), (y, y2) in itertools.product(itertools.pairwise(xs), itertools.pairwise(ys))
+        if ((points <= (x, y)).all(axis=1)).any()
+    )
+    assert truth.hypervolume(corner, TWO) == pytest.approx(wanted, rel=1e-12)
+    some = truth.values[:50, :2]
+    assert truth.hypervolume(corner, TWO, some) <= truth.hypervolume(corner, TWO)
+
+
+def test_maximized_objectives_keep_their_sign() -> None:
+    found = fedhpo_gym.truth(ID, objectives=("val_f1", "val_loss"), fidelity=FULL)
+    assert found.values[found.optimum, 0] == found.values[:, 0].max() == found.ideal()[0]
+    assert found.nadir()[0] < found.ideal()[0]
+    assert found.hypervolume([0.0, 10.0]) > 0
+
+
+def test_a_surrogate_is_asked_on_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments: Any = {"algorithm": "nbafl", "objectives": ("val_loss", "epsilon")}
+    monkeypatch.setattr(module, "MAX_QUERIES", 300)
+    found = fedhpo_gym.truth("FedHPO-GNN-Cora-v1", **arguments)
+    assert not found.exact
+    assert len(found.values) == 300
+    env = gym.make("MO-FedHPO-GNN-Cora-v1", **arguments)
+    configuration, fidelity = found.query(found.optimum)
+    values = {**configuration, "round": fidelity.round}
+    values["client_sample_rate"] = fidelity.client_sample_rate
+    env.reset(seed=0)
+    action = env.unwrapped.search_space.encode(values)  # type: ignore[attr-defined]
+    *_, info = env.step(action)
+    wanted = found.values[found.optimum].tolist()
+    assert list(info["objectives"].values()) == pytest.approx(wanted, rel=1e-5)
+    assert len(found.front()) > 1, "privacy is paid for in loss"
+
+
+def test_what_nobody_knows_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="nobody knows what they can reach"):
+        fedhpo_gym.truth("FedHPO-DAC-LR-BreastCancer-v1")
+    with pytest.raises(UnknownNameError, match="objective"):
+        fedhpo_gym.truth(ID, fidelity=FULL).front(["val_los"])
+
+
+def test_no_agent_sees_it() -> None:
+    env = gym.make(ID)
+    observation, info = env.reset(seed=0)
+    assert "truth" not in observation
+    assert "truth" not in info
+    *_, info = env.step(env.action_space.sample())
+    assert "truth" not in info
