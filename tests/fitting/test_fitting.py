@@ -12,6 +12,7 @@ from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError, Unkn
 from fedhpo_gym.fitting import fit as fitting
 from fedhpo_gym.fitting.sources import FittingTable, intervals
 from fedhpo_gym.fitting.validate import folds_of, summary
+from fedhpo_gym.landscape import health_on
 from fedhpo_gym.surrogates import Surrogate
 from fedhpo_gym.surrogates.outputs import to_metrics
 from fedhpo_gym.tables import Table
@@ -81,6 +82,10 @@ def test_test_folds_err_more_than_train_folds(surrogate: Surrogate) -> None:
             measured = result[folds]
             for measure in ("val_accuracy", "log_val_loss"):
                 assert measured["train"][measure]["mae"] < measured["test"][measure]["mae"]
+
+
+def test_a_fitted_surrogate_states_its_health(surrogate: Surrogate) -> None:
+    assert not health_on(surrogate, "fit it again")["lattice"]["exact"]
 
 
 @pytest.mark.usefixtures("tables")

@@ -21,6 +21,7 @@ from fedhpo_gym.errors import (
 )
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.identity import Identity
+from fedhpo_gym.landscape import LABELS, health_on
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import Table, codec, list_tables, open_table
 from fedhpo_gym.tables.locate import ENV_VAR
@@ -389,7 +390,11 @@ def test_every_table_at_hand_keeps_the_laws_of_learning_curves(name: str) -> Non
 
 
 def test_a_table_built_now_keeps_the_laws_of_learning_curves(tiny: Task) -> None:  # noqa: F811
-    assert_laws_of_learning_curves(open_table(tiny.table_name))
+    table = open_table(tiny.table_name)
+    assert_laws_of_learning_curves(table)
+    assert health_on(table, "build it again")["lattice"]["exact"]
+    # Two classes that are not equally frequent: 357 and 212 of 569 samples.
+    assert 0.5 < table.card[LABELS]["val_loss"] < 0.75
 
 
 def assert_laws_of_learning_curves(table: Table) -> None:

@@ -118,3 +118,15 @@ def test_no_agent_sees_it() -> None:
     assert "truth" not in info
     *_, info = env.step(env.action_space.sample())
     assert "truth" not in info
+
+
+def test_the_card_states_the_same_optimum() -> None:
+    table = open_table("LR-BreastCancer-fedavg")
+    found, best = fedhpo_gym.truth(ID, objectives=("val_loss",)), table.card["health"]["optimum"]
+    configuration, fidelity = found.query(found.optimum)
+    assert configuration == best["configuration"]
+    assert (fidelity.round, fidelity.client_sample_rate) == (
+        best["round"],
+        best["client_sample_rate"],
+    )
+    assert found.values[found.optimum, 0] == pytest.approx(best["val_loss"], rel=1e-4)
