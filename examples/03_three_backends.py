@@ -9,7 +9,7 @@ ACTION = [-1.0, -1.0, 0.0, 0.0]
 
 for backend in ("tabular", "surrogate", "raw"):
     env = gym.make(
-        "FedHPO-LR-BreastCancer-v1",
+        "FedHPO-LR-BreastCancer-v0",
         backend=backend,
         grid=True,
         fidelity={"round": 81, "client_sample_rate": 0.6},

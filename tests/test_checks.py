@@ -97,7 +97,7 @@ def _budget(value: Any) -> object:
 
 
 ROUNDS = {"rounds_per_step": 1, "horizon": 5, "budget_s": 1.0}
-CREDIT = get_task("LR-CreditG")
+CREDIT = get_task("LR-CreditG-v0")
 
 NUMBERS: dict[str, Callable[[Any], object]] = {
     "client_sample_rate": lambda v: Fidelity(1, v),

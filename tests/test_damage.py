@@ -185,7 +185,7 @@ def test_the_fingerprint_covers_card_and_arrays_and_says_what_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
-    task = get_task("LR-CreditG")
+    task = get_task("LR-CreditG-v0")
     found = make_backend("tabular", task)
     arrays = hashlib.sha256((EMBEDDED / "LR-CreditG-fedavg.table.npz").read_bytes()).hexdigest()
     assert found.former_fingerprints == (f"table-sha256:{arrays}",)

@@ -309,7 +309,11 @@ def test_build_passes_its_arguments_on(
 def test_surrogate_names_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _module(monkeypatch, "fedhpo_gym.fitting.fit", fit_surrogate=lambda wanted: f"{wanted.name}!")
+    _module(
+        monkeypatch,
+        "fedhpo_gym.fitting.fit",
+        fit_surrogate=lambda wanted, _, **__: f"{wanted.name}!",
+    )
     assert main(["surrogate", OLD, "--algorithm", "fedopt"]) == 0
     assert capsys.readouterr().out == "LR-CreditG-fedopt!\n"
 

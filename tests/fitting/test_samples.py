@@ -201,7 +201,7 @@ def test_a_pinned_round_beyond_is_refused_when_the_environment_is_made() -> None
 def test_a_full_run_on_the_command_line_is_as_full_as_the_surrogate(tmp_path: Path) -> None:
     words = ["--agent", "random", "--seeds", "1", "--out", str(tmp_path), "--backend", "surrogate"]
     settings = ["--set", "alpha=0.25", "--set", "budget_trials=2"]
-    assert main(["run", "FedHPO-LR-CreditG", *words, *settings]) == 0
+    assert main(["run", "FedHPO-LR-CreditG-v0", *words, *settings]) == 0
     [(_, record)] = read_folder([tmp_path])
     assert record.header.kwargs["fidelity"] == {"round": 20, "client_sample_rate": 0.8}
 

@@ -165,7 +165,8 @@ def test_a_surrogate_of_its_own_goes_before_a_shared_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_made_up_sample(tmp_path)
-    own, shared = (get_task(f"LR-CreditG-v{v}").variant(alpha=0.25, numbers=0) for v in (1, 0))
+    shared = get_task("LR-CreditG-v0").variant(alpha=0.25)
+    own = shared.variant(version=1, numbers=0)
     old = fit(tmp_path, monkeypatch)
     assert default_backend(own) == "surrogate"
     before = make_backend("surrogate", own).fingerprint

@@ -15,7 +15,7 @@ from fedhpo_gym.tables.sample import write_sample
 from fedhpo_gym.tables.stored import WHICH
 from fedhpo_gym.tasks import get_task
 
-TASK = get_task("LR-CreditG").variant(alpha=0.25)  # nobody stores this variant
+TASK = get_task("LR-CreditG-v0").variant(alpha=0.25)  # nobody stores this variant
 NAME = TASK.table_name
 ROUNDS, RATES, SEEDS, COUNT = (1, 3, 9, 20), (0.4, 0.8), (1, 2, 3), 40
 

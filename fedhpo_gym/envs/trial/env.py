@@ -177,12 +177,14 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     @property
     def truth(self) -> Truth:
-        """What can be reached, known of stored numbers; no observation and no `info` shows it.
+        """What can be reached in this episode, known of stored numbers.
+
+        No observation and no `info` shows it.
 
         Raises:
             InvalidArgumentError: see `truth_of`.
         """
-        return truth_of(self.setup)
+        return truth_of(self._process.part(0))
 
     @property
     def search_space(self) -> SearchSpace:

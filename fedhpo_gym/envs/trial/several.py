@@ -47,9 +47,10 @@ class SeveralSources:
             mine = self.instance == number
             answers.append((mine, *self.parts[number].answer(actions, active & mine, own)))
             seen[mine] = own[mine]
-        masks, handles, numbers = zip(*answers, strict=True)
-        rows: NDArray[np.float64] = np.select([mask[:, None] for mask in masks], numbers)
-        return np.select(masks, handles), rows
+        handles, rows = (array.copy() for array in answers[0][1:])
+        for mine, theirs, numbers in answers[1:]:
+            handles[mine], rows[mine] = theirs[mine], numbers[mine]
+        return handles, rows
 
     def restart(self, where: Indices) -> None:
         """See `RowSource.restart`."""
@@ -64,8 +65,10 @@ class SeveralSources:
         """See `RowSource.details`."""
         present = self._present()
         found = [self.parts[number].details() for number in present]
-        masks = [(self.instance == number)[:, None] for number in present]
-        rows: NDArray[np.float64] = np.select(masks, found)
+        rows = np.zeros((len(self.instance), max(part.shape[1] for part in found)))
+        for number, part in zip(present, found, strict=True):
+            if part.size:  # else it was never asked
+                rows[self.instance == number] = part[self.instance == number]
         return rows
 
     def _present(self) -> list[int]:

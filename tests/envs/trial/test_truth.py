@@ -15,7 +15,7 @@ from fedhpo_gym.envs.trial.truth import Truth
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.tables import open_table
 
-ID = "FedHPO-LR-BreastCancer-v1"
+ID = "FedHPO-LR-BreastCancer-v0"
 FULL = {"round": 500, "client_sample_rate": 1.0}
 TWO = ("val_loss", "fairness_std")
 
@@ -130,3 +130,15 @@ def test_the_card_states_the_same_optimum() -> None:
         best["client_sample_rate"],
     )
     assert found.values[found.optimum, 0] == pytest.approx(best["val_loss"], rel=1e-4)
+
+
+def test_with_instances_it_is_that_of_the_episode() -> None:
+    env = gym.make("FedHPO-LR-BreastCancer-v0", instances=[{"seed": 1}, {"seed": 2}])
+    found = []
+    for number, seed in enumerate((1, 2)):
+        env.reset(seed=0, options={"instance": number})
+        truth = env.unwrapped.truth  # type: ignore[attr-defined]
+        alone = fedhpo_gym.truth("FedHPO-LR-BreastCancer-v0", seed=seed)
+        assert np.array_equal(truth.values, alone.values)
+        found.append(truth.values)
+    assert not np.array_equal(*found)
