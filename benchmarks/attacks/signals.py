@@ -20,7 +20,7 @@ LIMIT_S = 12.0
 RUN = ["run", "FedHPO-LR-CreditG", "--agent", "random", "--seeds", "200", "--out"]
 BUILD = [
     "build",
-    "FedHPO-LR-BreastCancer",
+    "FedHPO-LR-BreastCancer-v0",
     "--sample",
     "60",
     "--rounds",

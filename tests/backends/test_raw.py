@@ -27,7 +27,7 @@ from fedhpo_gym.backends.raw import MAX_KEPT, Raw
 pytestmark = pytest.mark.raw
 
 SMALL = {"learning_rate": 0.01, "weight_decay": 0.001, "batch_size": 256, "step_size": 1}
-TASK = get_task("LR-BreastCancer")
+TASK = get_task("LR-BreastCancer-v0")
 
 
 def coarse(values: np.ndarray, num_samples: np.ndarray) -> np.ndarray:

@@ -61,7 +61,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Load:
 
 @pytest.fixture
 def task() -> Task:
-    return get_task("LR-BreastCancer").variant(client_space=SMALL, fidelity_space=FIDELITY)
+    return get_task("LR-BreastCancer-v0").variant(client_space=SMALL, fidelity_space=FIDELITY)
 
 
 def call_here(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
@@ -153,7 +153,7 @@ def small_family(load: Load, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleTyp
     monkeypatch.setattr(benchmark, "FAMILIES", {"MLP": small})
     monkeypatch.setattr(load("measuring"), "PEAK_SIZE", 64)
     monkeypatch.setattr(load("measuring"), "in_fresh_process", call_here)
-    made = get_task("MLP-BreastCancer").variant(preprocessing="standardized")
+    made = get_task("MLP-BreastCancer-v0").variant(preprocessing="standardized")
     monkeypatch.setattr(benchmark, "get_task", lambda _: made)
     return benchmark, small
 
@@ -221,7 +221,7 @@ def test_family_speed_needs_no_peer_and_counts_operations(
 
 def test_the_plain_module_loop_learns(small_family: tuple[ModuleType, Any], load: Load) -> None:
     _, small = small_family
-    made = get_task("MLP-BreastCancer").variant(preprocessing="standardized")
+    made = get_task("MLP-BreastCancer-v0").variant(preprocessing="standardized")
     course = load("plain_module").PlainModuleCourse(small, task_federation(made, 1))
     with torch.no_grad():
         course.advance(30)

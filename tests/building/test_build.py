@@ -159,7 +159,7 @@ from fedhpo_gym.cli import data, main
 
 if __name__ == "__main__":
     data.asked_task = lambda options: tiny_task(rounds=20_000)
-    sys.exit(main(["build", "FedHPO-LR-BreastCancer", "--workers", "2", "--out", sys.argv[1]]))
+    sys.exit(main(["build", "FedHPO-LR-BreastCancer-v0", "--workers", "2", "--out", sys.argv[1]]))
 """
 
 

@@ -22,7 +22,7 @@ from pairs import arrays_of
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.archive import DIGEST
+from fedhpo_gym.archive import DIGEST, write_archive
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.building import build_sample, build_table
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design
@@ -36,15 +36,14 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import Sample, open_sample, open_table
 from fedhpo_gym.tables.locate import ENV_VAR
-from fedhpo_gym.tables.sample import write_sample
 from fedhpo_gym.tasks import Task, get_task
 
 pytestmark = pytest.mark.raw
 
-TASK = get_task("LR-BreastCancer")
+TASK = get_task("LR-BreastCancer-v0")
 NAME = TASK.table_name
 SIZE, ROUNDS, RATES = 60, 6, (0.4, 1.0)
-COMMAND = ["build", "FedHPO-LR-BreastCancer", "--sample", str(SIZE), "--rounds", str(ROUNDS)]
+COMMAND = ["build", "FedHPO-LR-BreastCancer-v0", "--sample", str(SIZE), "--rounds", str(ROUNDS)]
 COMMAND += ["--rates", "0.4,1"]
 
 
@@ -379,7 +378,7 @@ def test_a_course_of_no_seed_is_damage(built: Path, tmp_path: Path, position: in
     arrays["seed"] = np.full_like(arrays["seed"], position)
     for key in ("arrays", "bytes", "sha256", DIGEST):
         content.pop(key, None)
-    sample = Sample(write_sample(tmp_path, content, arrays))
+    sample = Sample(write_archive(tmp_path, f"{NAME}.sample", content, arrays))
     with pytest.raises(DamagedDataError, match="'seed' must hold positions among"):
         sample.objective()
 
@@ -395,7 +394,7 @@ def test_a_course_of_no_seed_is_damage(built: Path, tmp_path: Path, position: in
 def test_options_that_do_not_fit_are_refused(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["build", "FedHPO-LR-BreastCancer", *words]) != 0
+    assert main(["build", "FedHPO-LR-BreastCancer-v0", *words]) != 0
     assert message in capsys.readouterr().err
 
 

@@ -116,7 +116,7 @@ def test_a_unit_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_a_name_stands_for_few_points_or_for_none(stem: str, tmp_path: Path) -> None:
-    design = SampleDesign(get_task("LR-CreditG"), 10, 6)
+    design = SampleDesign(get_task("LR-CreditG-v0"), 10, 6)
     (tmp_path / f"{stem}.npz").touch()
     tracemalloc.start()
     assert design.finished(tmp_path) == {}
