@@ -105,7 +105,7 @@ def everything_elsewhere() -> dict[str, Any]:
 def test_every_task_has_both_ids() -> None:
     ids = {task.round_id for task in TASKS.values()}
     assert ids | {f"MO-{name}" for name in ids} <= set(gym.registry)
-    assert get_task(ID) is get_task("LR-BreastCancer")
+    assert get_task(ID) is get_task("LR-BreastCancer-v0")
 
 
 # ------------------------------------------------------------------------ rewards, costs, scales

@@ -26,13 +26,14 @@ N, STEPS = 3, 2
 
 def spec_of(card: Path) -> tuple[str, dict[str, Any]]:
     """Return the id and the arguments of the environment that a surrogate answers."""
-    command = json.loads(card.read_text(encoding="utf-8"))["fit_command"]
-    options = make_parser().parse_args(shlex.split(command)[1:])
+    said = json.loads(card.read_text(encoding="utf-8"))
+    options = make_parser().parse_args(shlex.split(said["fit_command"])[1:])
     names = ("algorithm", "alpha", "preprocessing")
     arguments = {name: getattr(options, name) for name in names}
     settings = dict(parse_pairs("--setting", options.settings))
     wanted = {"backend": "surrogate", **arguments, "settings": settings}
-    return f"{options.id}-v0", {name: value for name, value in wanted.items() if value}
+    env_id = f"FedHPO-{said['task']}-v{said['version']}"
+    return env_id, {name: value for name, value in wanted.items() if value}
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name.split(".surrogate")[0])
