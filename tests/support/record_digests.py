@@ -1,5 +1,7 @@
 """Record what every id returns: `python tests/support/record_digests.py [--only PATTERN]`.
 
+`--add ID` records an id that the file lacks, single and many at once.
+
 Real data are read from `FEDHPO_GYM_DATA`. A change of the file is a change of a promise: it needs a
 new version of the id, or a line under *Behaviour of ids* in the changelog.
 """
@@ -15,6 +17,7 @@ from pathlib import Path
 import fedhpo_gym  # noqa: F401 - it registers the ids
 import trajectories
 
+STEPS = {"single": 200, "vector": 60}
 FILE = Path(__file__).resolve().parents[1] / "data" / "digests.json"
 
 
@@ -22,10 +25,12 @@ def main() -> int:
     """Step every trajectory of the file and write it again; say what has changed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="*", help="names of trajectories, as a pattern")
+    parser.add_argument("--add", nargs="*", default=[], metavar="ID", help="ids to record anew")
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     options = parser.parse_args()
     content = json.loads(FILE.read_text(encoding="utf-8"))
     changed = 0
+    content["trajectories"] += [lacking(name, form) for name in options.add for form in STEPS]
     for index, entry in enumerate(content["trajectories"]):
         trajectory = trajectories.from_json(entry)[0]
         if not fnmatchcase(trajectory.name, options.only):
@@ -40,6 +45,11 @@ def main() -> int:
         return int(changed > 0)
     write(content["trajectories"])
     return 0
+
+
+def lacking(env_id: str, form: str) -> dict[str, object]:
+    """Return the entry of a trajectory that nobody has stepped yet."""
+    return trajectories.to_json(trajectories.Trajectory(env_id, form, STEPS[form]), [])
 
 
 def write(entries: list[dict[str, object]]) -> None:
