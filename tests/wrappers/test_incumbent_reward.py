@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.objectives.base import LARGEST
-from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import WrapperConformance, make_env
 from fedhpo_gym.wrappers import IncumbentReward, SurrogateBackend
 
@@ -115,12 +114,10 @@ def test_every_objective_has_a_potential(name: str) -> None:
 # --------------------------------------------------------------------------------- the kinds
 
 
-def test_the_score_and_all_else_are_those_of_version_0() -> None:
-    old, new = play(30), play(30, name=NEW, reward="score")
-    if get_task(NEW).numbers is None:
-        pytest.skip("version 1 has numbers of its own")
-    assert [step[1] for step in old] == [step[1] for step in new]
-    assert [step[1] for step in old] == [step[-1]["score"] for step in old]
+@pytest.mark.parametrize("arguments", [{}, {"name": NEW, "reward": "score"}])
+def test_the_reward_score_is_the_score_that_info_says(arguments: dict[str, Any]) -> None:
+    played = play(30, **arguments)
+    assert [step[1] for step in played] == [step[-1]["score"] for step in played]
 
 
 @pytest.mark.parametrize("arguments", [{}, CONSTRAINED])
