@@ -19,7 +19,7 @@ from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.systems import CROSS_SILO, SystemModel
 from fedhpo_gym.typed import as_typed
 
-REWARDS = ("improvement", "score", "incumbent", "regret")
+REWARDS = ("improvement", "anytime", "score", "incumbent", "regret")
 """How a trial can be rewarded with one number."""
 
 

@@ -15,7 +15,7 @@ from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.typed import as_typed, shown
 from fedhpo_gym.wrappers.checks import check_env
 
-KINDS: Final = ("improvement", "incumbent", "regret")
+KINDS: Final = ("improvement", "anytime", "incumbent", "regret")
 SHORTEST: Final = 1e-6
 """The shortest trial, in units of the budget, that a reward per cost is divided by."""
 
@@ -41,9 +41,14 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     kind            reward                                  return of an episode of T trials
     ==============  ======================================  ======================================
     "improvement"   gamma phi_t - phi_(t-1)                 phi_T, where gamma = 1
+    "anytime"       (phi_t - phi_(t-1)) (1 - s_t / B)       the mean of phi over the budget's time
     "incumbent"     phi_t                                   the longer the episode, the higher
     "regret"        -(phi* - phi_t), phi* at the optimum    the longer the episode, the lower
     ==============  ======================================  ======================================
+
+    Here s_t are the simulated seconds since the reset when trial t ends, and B is the budget in
+    seconds: what is found earlier serves longer. A trial that ends after the budget is worth
+    nothing. The return is the area under the curve of the incumbent over time, divided by B.
 
     The improvement is a difference of potentials (Ng, Harada and Russell, 1999, Equation 2). With
     discount gamma, the discounted return is gamma^T phi_T: it is worth less to be late. `per_cost`
@@ -74,7 +79,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
             kind: "improvement", "incumbent" or "regret".
             discount: gamma of "improvement", in (0, 1].
             per_cost: divide an improvement by the cost of its trial.
-            budget_s: simulated seconds that a cost is measured in; by default the task's budget.
+            budget_s: simulated seconds that time is measured in; by default the task's budget.
 
         Raises:
             UnknownNameError: there is no such kind.
@@ -111,7 +116,8 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         value, penalty = info["objectives"][self._objective.name], info["penalty"]
         before = self._best
         self._best = self.after(before, np.array([value]), np.array([penalty]))
-        reward = self.rewards(before, self._best, np.array([info["cost"]["time_s"]]), self.optimum)
+        times_s, elapsed_s = np.array([[info["cost"]["time_s"]], [info["elapsed_s"]]])
+        reward = self.rewards(before, self._best, times_s, elapsed_s, self.optimum)
         return observation, float(reward[0]), terminated, truncated, info
 
     @property
@@ -134,20 +140,28 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         return found
 
     def rewards(
-        self, before: Floats, after: Floats, times_s: Floats, optimum: float | Floats
+        self,
+        before: Floats,
+        after: Floats,
+        times_s: Floats,
+        elapsed_s: Floats,
+        optimum: float | Floats,
     ) -> Floats:
         """Return the (N,) rewards of one trial each.
 
         Args:
             before: (N,) phi of the incumbents before it.
             after: (N,) phi of the incumbents after it.
-            times_s: (N,) simulated seconds.
+            times_s: (N,) simulated seconds of the trials.
+            elapsed_s: (N,) simulated seconds since the reset, these trials included.
             optimum: phi of the best trial that can be asked for; only "regret" looks at it.
         """
         if self.kind == "incumbent":
             return after.copy()
         if self.kind == "regret":
             return after - optimum
+        if self.kind == "anytime":
+            return (after - before) * np.maximum(1.0 - elapsed_s / self._budget_s, 0.0)
         gained = self._discount * after - before
         if not self._per_cost:
             return gained

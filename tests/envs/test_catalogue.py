@@ -25,7 +25,7 @@ from fedhpo_gym.errors import (
     UnknownNameError,
 )
 from fedhpo_gym.surrogates import has_surrogate
-from fedhpo_gym.tasks import TASKS, Task
+from fedhpo_gym.tasks import TASKS, TESTING, Task
 from fedhpo_gym.testing import TaskConformance, rollout
 from fedhpo_gym.testing.rollout import go_on, plain
 from fedhpo_gym.testing.task import elsewhere
@@ -102,7 +102,7 @@ def real_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def conformance(task: Task, backend: str) -> type[CatalogueConformance]:
     """Return the conformance class of a task on a backend: three lines, like anybody's."""
     name = f"Test{task.key.replace('-', '')}{backend.title()}"
-    marks = []
+    marks = [] if task.name in REPRESENTATIVE else [pytest.mark.slow]
     if backend == "raw":
         marks.append(pytest.mark.raw)
         if not SOURCES[task.dataset].offline:
@@ -113,6 +113,9 @@ def conformance(task: Task, backend: str) -> type[CatalogueConformance]:
 
 LARGE = 100_000
 """Parameters from which training is too slow for every law; see `test_a_large_model_trains`."""
+
+REPRESENTATIVE = {*TESTING, "CNN-FEMNIST"}
+"""Tasks whose laws are fast tests: small tables, and a surrogate of a sample."""
 
 WITH_NUMBERS = [task for task in TASKS.values() if task.numbers is None]
 """Tasks that answer from numbers of their own. The others differ by their reward alone."""

@@ -30,7 +30,10 @@ def play(number: int, seed: int = 0, name: str = OLD, **arguments: Any) -> list[
     env = gym.make(name, **arguments)
     env.reset(seed=0)
     env.action_space.seed(seed)
-    return [env.step(env.action_space.sample()) for _ in range(number)]
+    steps: list[Any] = []
+    while len(steps) < number and not (steps and steps[-1][2]):
+        steps.append(env.step(env.action_space.sample()))
+    return steps
 
 
 def returned(steps: list[Any]) -> float:
@@ -77,7 +80,7 @@ def test_returns_order_episodes_of_any_errors_and_lengths(
         best, found = np.zeros(1), 0.0
         for error, penalty in trials:
             after = rule.after(best, np.array([error]), np.array([penalty]))
-            [reward] = rule.rewards(best, after, np.ones(1), optimum=1.0)
+            [reward] = rule.rewards(best, after, np.ones(1), np.ones(1), optimum=1.0)
             assert reward >= 0.0
             found, best = found + reward, after
         return found
@@ -140,6 +143,21 @@ def test_every_kind_is_made_of_the_potentials(arguments: dict[str, Any]) -> None
     assert (regret <= 0).all()
 
 
+def test_the_anytime_return_is_the_area_under_the_curve_of_the_incumbent() -> None:
+    budget_s = 9000.0
+    best = play(99, reward="incumbent", budget_s=budget_s)
+    rewards = [step[1] for step in play(99, reward="anytime", budget_s=budget_s)]
+    ends = np.array([0.0, *(step[-1]["elapsed_s"] for step in best)])
+    found = np.array([0.0, *(step[1] for step in best)])
+    assert len(rewards) == len(best) > 3
+    assert ends[-1] > budget_s, "the last trial ends after the budget"
+    times = np.linspace(0.0, budget_s, 200_001)[:-1]  # an integral by the rule of rectangles
+    curve = found[np.searchsorted(ends, times, side="right") - 1]
+    assert sum(rewards) == pytest.approx(curve.mean(), abs=1e-4)
+    assert rewards[-1] == 0.0
+    assert min(rewards) >= 0.0
+
+
 def test_a_trial_that_costs_nothing_has_a_finite_reward() -> None:
     env = gym.make(NEW, reward_per_cost=True, freeze_thaw=True)
     env.reset(seed=0)
@@ -181,6 +199,7 @@ def test_regret_follows_a_backend_that_is_exchanged() -> None:
         (f"MO-{NEW}", {"reward_per_cost": True}, "`reward` must not be given"),
         (NEW, {"reward": "score", "reward_discount": 0.5}, "change reward='improvement' only"),
         (NEW, {"reward": "regret", "reward_per_cost": True}, "change reward='improvement' only"),
+        (NEW, {"reward": "anytime", "reward_discount": 0.9}, "change reward='improvement' only"),
         (OLD, {"reward_discount": 0.9}, "change reward='improvement' only"),
         (NEW, {"reward_discount": 0.0}, r"`reward_discount` must be in \(0, 1\], got 0.0"),
         (NEW, {"reward_discount": float("nan")}, "`reward_discount`"),

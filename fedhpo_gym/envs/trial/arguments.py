@@ -55,8 +55,9 @@ class TrialArguments:
         instances: "train" or "test": at each reset one of the variants (alpha, preprocessing) and
             seeds with stored numbers is drawn; or a list of mappings such as
             {"alpha": 0.1, "seed": 2}. See `fedhpo_gym.envs.trial.instances.open_instances`.
-        reward: "improvement" of the incumbent, "score" of the trial, "incumbent" or "regret", which
-            needs a known optimum; the task's by default. See `IncumbentReward`.
+        reward: "improvement" of the incumbent, "anytime", which values it by the time that is left,
+            "score" of the trial, "incumbent" or "regret", which needs a known optimum; the task's
+            by default. See `IncumbentReward`.
         reward_discount: discount of the improvement, in (0, 1].
         reward_per_cost: divide an improvement by the simulated time of its trial.
 

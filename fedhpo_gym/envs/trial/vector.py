@@ -219,7 +219,9 @@ class TrialVectorEnv(BatchedVectorEnv):
         before = self._potentials
         values = self._process.values(numbers)[:, 0]
         self._potentials = kind.after(before, values, penalties)
-        return kind.rewards(before, self._potentials, numbers[:, TIME_S], self._optima)
+        elapsed_s = self._process.episodes.elapsed_s
+        times_s = numbers[:, TIME_S]
+        return kind.rewards(before, self._potentials, times_s, elapsed_s, self._optima)
 
 
 def _checked_keys(names: Sequence[str]) -> tuple[str, ...]:

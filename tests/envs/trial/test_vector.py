@@ -50,6 +50,7 @@ KINDS: list[dict[str, Any]] = [
     {"grid": True, "budget_s": 500.0},
     {"reward": "improvement", "constraints": {"fairness_std": 0.02}, "budget_s": 900.0},
     {"reward": "improvement", "reward_discount": 0.9, "reward_per_cost": True, "budget_s": 900.0},
+    {"reward": "anytime", "budget_s": 900.0},
     {"reward": "incumbent", "reward_transform": "squash", "freeze_thaw": True, "budget_trials": 9},
     {"reward": "regret", "fidelity": {"round": 81}, "budget_trials": 7},
     {"seed": 1, "system": {"server_compute_s": 3.0}, "budget_s": 1200.0},
