@@ -6,9 +6,9 @@ PPO or SAC trains on train instances of some problems at once, rewarded with wha
 worth on average over the time of the budget. On other problems, and on test instances of the same
 ones, it stands beside random search, TPE, and one fixed sequence of trials: the greedy best on the
 same train instances. What is compared is the regret of the incumbent over simulated time. All
-answers are looked up in tables: nothing is trained but policies. `--trained` and `--unseen` take environment ids. Finished pieces
-are kept: start it again after an interruption. DIR holds one study, and says in study.json which.
-The report is DIR/report.md, with a picture.
+answers are looked up in tables: nothing is trained but policies. `--trained` and `--unseen` take
+environment ids. Finished pieces are kept: start it again after an interruption. DIR holds one
+study, and says in study.json which. The report is DIR/report.md, with a picture.
 """
 
 from __future__ import annotations

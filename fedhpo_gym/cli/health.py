@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from fedhpo_gym.cli.console import complain, say
+from fedhpo_gym.cli.listing import answering
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.landscape import HEALTH, LABELS, health_of, write_health
 from fedhpo_gym.landscape.cards import health_cards, open_card
@@ -38,14 +39,12 @@ def chosen(ids: list[str]) -> list[Path]:
         UnknownNameError: there is no such id.
         InvalidArgumentError: nothing is stored for an id.
     """
-    found = [(card, open_card(card).identity) for card in health_cards()]
     if not ids:
-        return [card for card, _ in found]
+        return list(health_cards())
+    found = [(card, {task.key for task in answering(open_card(card))}) for card in health_cards()]
     picked = []
     for word in ids:
-        task = get_task(word)
-        wanted = (task.name, task.numbers_version)
-        cards = [card for card, known in found if (known.task, known.version) == wanted]
+        cards = [card for card, keys in found if get_task(word).key in keys]
         if not cards:
             raise InvalidArgumentError(
                 f"`ID` must be one with stored numbers, got {word!r}; `fedhpo-gym list` names them"

@@ -8,9 +8,10 @@ from importlib.util import find_spec
 
 from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.errors import FedHPOError
-from fedhpo_gym.identity import Identity
+from fedhpo_gym.identity import UNSAID, Identity
+from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.studies.environments import known_ids
-from fedhpo_gym.surrogates import list_surrogates, open_surrogate
+from fedhpo_gym.surrogates import Surrogate, has_surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.tables import list_tables, open_table
 from fedhpo_gym.tasks import TASKS, Task, get_task, task_of
 
@@ -100,6 +101,32 @@ def newest_id(identity: Identity) -> str:
     shared = (identity.task, identity.version)
     known = [t for t in TASKS.values() if (t.name, t.numbers_version) == shared]
     return max(known or [get_task(identity.id)], key=lambda task: task.version).id
+
+
+def answering(stored: Stored) -> list[Task]:
+    """Return the versions of a variant that answer from stored numbers, the oldest first.
+
+    A version that shares numbers does not answer from the surrogate of another if it has its own.
+
+    Raises:
+        UnknownNameError: the catalogue has no such task.
+        InvalidArgumentError: the task has no such variant.
+    """
+    identity = stored.identity
+    changes = {**UNSAID, **dict(identity.options)}
+    versions = (
+        task.variant(**changes).fix(dict(identity.settings))
+        for task in TASKS.values()
+        if task.name == identity.task
+    )
+    if not isinstance(stored, Surrogate):
+        return [task for task in versions if task.identity == identity]
+    there = ((task, list(filter(_is_fitted, task.surrogate_identities))) for task in versions)
+    return [task for task, fitted in there if fitted[:1] == [identity]]
+
+
+def _is_fitted(identity: Identity) -> bool:
+    return has_surrogate(identity.name)
 
 
 def arguments_of(identity: Identity) -> Iterator[str]:

@@ -6,13 +6,12 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedhpo_gym.cli.listing import arguments_of, newest_id
+from fedhpo_gym.cli.listing import answering, arguments_of
 from fedhpo_gym.cli.words import number, percent
 from fedhpo_gym.landscape import LABELS, health_on
 from fedhpo_gym.landscape.cards import health_cards, open_card
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.landscape.verdict import INERT, faults, inert
-from fedhpo_gym.tasks import get_task
 
 TITLE = f"""# Problems, side by side
 
@@ -77,8 +76,7 @@ def health_of_card(stored: Stored) -> Mapping[str, Any]:
 
 def _name(stored: Stored) -> str:
     """Return the ids, without their common beginning, that answer from stored numbers."""
-    first, last = get_task(stored.identity.id).version, get_task(newest_id(stored.identity)).version
-    versions = f"-v{first}" if first == last else f"-v{first}, -v{last}"
+    versions = ", ".join(f"-v{task.version}" for task in answering(stored))
     return f"{stored.identity.task}{versions}"
 
 
@@ -120,4 +118,4 @@ def _degenerate(stored: list[Stored]) -> Iterator[str]:
     for fault, names in named.items():
         words = f"**{fault[0].upper()}{fault[1:]}** ({len(names)}): {', '.join(names)}."
         yield textwrap.fill(words, WIDTH, break_on_hyphens=False) + "\n"
-    yield f"The other {healthy} of {len(stored)} have neither fault."
+    yield f"The other {healthy} of {len(stored)} have none of these faults."

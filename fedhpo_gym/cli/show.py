@@ -16,17 +16,16 @@ from fedhpo_gym.cli.problems import page
 from fedhpo_gym.cli.words import health_words, number
 from fedhpo_gym.datasets import SOURCES
 from fedhpo_gym.errors import FedHPOError, unknown_name
-from fedhpo_gym.identity import Identity
 from fedhpo_gym.landscape import LABELS, health_on
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.surrogates import open_surrogate
+from fedhpo_gym.surrogates import open_preferred
 from fedhpo_gym.tables import open_table
-from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks import TASKS, Task
 
-OPENERS: Mapping[str, Callable[[Identity], Stored]] = {
-    "tabular": open_table,
-    "surrogate": open_surrogate,
+OPENERS: Mapping[str, Callable[[Task], Stored]] = {
+    "tabular": lambda task: open_table(task.identity),
+    "surrogate": lambda task: open_preferred(task.surrogate_identities),
 }
 WIDTH = 100
 HEADS = ("name", "from", "to", "scale", "grid points", "unit", "set by")
@@ -68,7 +67,22 @@ def description(task: Task, backend: str) -> dict[str, Any]:
         "backends": {name: _answers(name, task) for name in BACKENDS},
         "backend": backend,
         "stored": _stored(backend, task),
+        "elsewhere": _elsewhere(backend, task),
     }
+
+
+def _elsewhere(backend: str, task: Task) -> list[str]:
+    """Return other versions whose variant has stored numbers; none for a backend that trains."""
+    if backend not in OPENERS:
+        return []
+    chosen = {name: getattr(task, name) for name in task.options if name != "preprocessing"}
+    others = [one.variant(**chosen) for one in TASKS.values() if one.name == task.name]
+    return [
+        f"{one.id} (backend {name!r})"
+        for one in others
+        for name in OPENERS
+        if one.version != task.version and _answers(name, one)["answers"]
+    ]
 
 
 def _about(task: Task) -> str:
@@ -95,7 +109,7 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
         words = "" if source.offline else f"; the data comes by `{source.repair}`"
         return {"answers": True, "words": f"trains whatever is asked, on {source.name}{words}"}
     try:
-        stored = OPENERS[name](task.identity)
+        stored = OPENERS[name](task)
     except FedHPOError as error:
         return {"answers": False, "words": str(error)}
     rounds, rates = (stored.fidelity_space[n] for n in ("round", "client_sample_rate"))
@@ -115,7 +129,7 @@ def _stored(backend: str, task: Task) -> dict[str, Any] | None:
     """
     if backend not in OPENERS or not _answers(backend, task)["answers"]:
         return None
-    stored = OPENERS[backend](task.identity)
+    stored = OPENERS[backend](task)
     card = stored.card
     command = f"fedhpo-gym health {task.id} --write"
     return {
@@ -159,6 +173,8 @@ def _print(found: Mapping[str, Any]) -> None:
     stored = found["stored"]
     if stored is None:
         say(f"\nThe backend {found['backend']!r} has no stored numbers, so no health is known.")
+        for line in found["elsewhere"]:
+            say(f"The same variant has stored numbers in another version: {line}.")
         return
     say(f"\nThe numbers of the backend {found['backend']!r}:\n")
     for name, value in stored.items():

@@ -7,6 +7,8 @@ from typing import Any
 
 MOST_EDGES = 1
 """Hyperparameters whose optimum may lie at an edge of the grid."""
+MOST_NOISE = 1.0
+"""Spread of seeds, as a share of that of configurations, from which seeds decide."""
 INERT = 0.02
 """A hyperparameter with a smaller share of the variance, interactions included, is not worth it."""
 
@@ -23,6 +25,9 @@ def faults(health: Mapping[str, Any], labels: Mapping[str, float] | None) -> lis
         found.append("optimum loses to the label frequencies")
     if len(health["edges"]) > MOST_EDGES:
         found.append("optimum at more than one edge")
+    noise, spread = health["seed_noise"], health["spread"]
+    if noise is not None and spread and noise >= MOST_NOISE * spread:
+        found.append("seeds differ more than configurations")
     return found
 
 

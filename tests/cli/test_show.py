@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 from fedhpo_gym.archive import add_to_card
 from fedhpo_gym.cli import BAD, ERROR, main
+from fedhpo_gym.cli.health import chosen
+from fedhpo_gym.cli.problems import page
 from fedhpo_gym.landscape import HEALTH, LABELS
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tables.locate import EMBEDDED, ENV_VAR
@@ -53,6 +56,34 @@ def test_a_problem_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["stored"]["health"] == json.loads(json.dumps(card_of("LR-CreditG-fedavg")[HEALTH]))
     assert [d["name"] for d in found["space"]][:2] == ["learning_rate", "weight_decay"]
     assert found["backends"]["tabular"]["answers"]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_what_is_shown_is_what_answers(version: int, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"FedHPO-GNN-Cora-v{version}"
+    found = shown(capsys, name)
+    env = gym.make(name, disable_env_checker=True)
+    _, info = env.reset(seed=0)
+    assert info["fingerprint"] == f"surrogate-sha256:{found['stored']['fingerprint']}"
+
+
+def test_a_version_with_a_surrogate_of_its_own_is_judged_by_that_one() -> None:
+    old, new = ({card.name for card in chosen([f"GNN-Cora-v{version}"])} for version in (0, 1))
+    shared = {"GNN-Cora-fedprox.surrogate.json"}
+    assert old & new == shared
+    assert "GNN-Cora-v1-fedavg.surrogate.json" in new - old
+    assert "GNN-Cora-fedavg.surrogate.json" in old - new
+    assert "| GNN-Cora-v0, -v1 | fedprox |" in page()
+    assert "| GNN-Cora-v0, -v1 | fedavg |" not in page()
+
+
+def test_a_variant_without_numbers_names_the_version_that_has_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["show", "FedHPO-LR-CreditG-v1", "--alpha", "0.1"]) == 0
+    words = capsys.readouterr().out
+    assert "has no stored numbers" in words
+    assert "in another version: FedHPO-LR-CreditG-v0 (backend 'surrogate')" in words
 
 
 def card_of(name: str, kind: str = "table") -> Any:

@@ -1,7 +1,8 @@
 """The only door to stable-baselines3: training a policy in one or several environments.
 
-Every id trains with stable-baselines3 alone, `PPO("MultiInputPolicy", gym.make(id))`. What is here
-does it in many environments at once, seeded, and returns a `Policy` of plain arrays.
+Every id follows the protocol of stable-baselines3, `PPO("MultiInputPolicy", gym.make(id))`, and
+observations want to be normalised first. What is here does both in many environments at once,
+seeded, and returns a `Policy` of plain arrays.
 """
 
 from __future__ import annotations
