@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -18,6 +19,7 @@ SLOTS: Final = 144
 """Slots of ten minutes in a day: drawn availability changes at their borders."""
 
 _MARGIN = 1e-6  # what FLGo takes off, so that beta = 0 leaves a positive deviation
+_PORTION = 65_536  # clients drawn at a time: 75 MB
 Floats = NDArray[np.float64]
 
 
@@ -70,6 +72,11 @@ class Availability:
         """Return the number of clients."""
         return len(self.period_s)
 
+    @cached_property
+    def _ends(self) -> Floats:
+        """Where intervals end on one line for all clients: client, and share of its period."""
+        return np.asarray(self.client + 0.5 * self.end_s / self.period_s[self.client])
+
     def wait_s(self, clients: NDArray[np.integer], time_s: float) -> Floats:
         """Return the seconds from a time until each of some clients is available: 0 if it is.
 
@@ -80,9 +87,7 @@ class Availability:
         phase = np.fmod(time_s, period)
         first = np.searchsorted(self.client, clients, side="left")
         last = np.searchsorted(self.client, clients, side="right")
-        # An interval's place on one line for all clients: its client, and the share of its period.
-        line = self.client + 0.5 * self.end_s / self.period_s[self.client]
-        found = np.searchsorted(line, clients + 0.5 * phase / period, side="left")
+        found = np.searchsorted(self._ends, clients + 0.5 * phase / period, side="left")
         found = np.clip(found, first, last)
         wraps = found == last
         begin = self.start_s[np.where(wraps, first, found)] + np.where(wraps, period, 0.0)
@@ -111,15 +116,20 @@ def drawn(kind: str, number: int, beta: float, seed: int) -> Availability:
     rng = stream(seed, "availability_slots")
     ends = (np.arange(SLOTS) + 1) / SLOTS
     day = 0.4 * np.sin(2 * np.pi * ends) + 0.5 if kind == "sine" else np.ones(SLOTS)
-    clients = []
-    for rate in rates.tolist():
-        short = rng.random(SLOTS) - rate * day
-        clients.append((DAY_S, _runs((short < 0) | (short == short.min()))))
-    return Availability.of_intervals(clients)
+    parts = []
+    for some in np.array_split(rates, math.ceil(number / _PORTION)):
+        short = rng.random((len(some), SLOTS)) - some[:, None] * day
+        parts.append((short < 0) | (short == short.min(axis=1, keepdims=True)))
+    client, first, last = (np.concatenate(p) for p in zip(*_runs_of(parts), strict=True))
+    slot_s = DAY_S / SLOTS
+    return Availability(np.full(number, DAY_S), client, first * slot_s, last * slot_s)
 
 
-def _runs(available: NDArray[np.bool_]) -> Floats:
-    """Return the (runs, 2) beginnings and ends, in seconds, of slots that are True."""
-    edges = np.diff(np.concatenate([[0], available.astype(np.int8), [0]]))
-    borders = np.stack([np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)], axis=1)
-    return np.asarray(borders * (DAY_S / SLOTS), dtype=np.float64)
+def _runs_of(parts: list[NDArray[np.bool_]]) -> Iterator[tuple[NDArray[np.intp], ...]]:
+    """Yield whose the runs of True are, their first slots, and the slots that end them."""
+    before = 0
+    for available in parts:
+        edges = np.diff(np.pad(available.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+        client, first = np.nonzero(edges == 1)
+        yield client + before, first, np.nonzero(edges == -1)[1]
+        before += len(available)

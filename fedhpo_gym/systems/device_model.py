@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -13,15 +14,14 @@ from numpy.typing import NDArray
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
 from fedhpo_gym.systems.availability import DAY_S, Availability, drawn
 from fedhpo_gym.systems.base import System
+from fedhpo_gym.systems.cohorts import Draw, Invited, Round, invite, take_round
 from fedhpo_gym.systems.devices import Devices
 from fedhpo_gym.systems.measured import KILOBYTE
-from fedhpo_gym.systems.rounds import client_seconds, ending
-from fedhpo_gym.systems.work import ClientWork, Work
+from fedhpo_gym.systems.work import ClientWork, Floats, Happened, Work
 from fedhpo_gym.typed import as_typed
 
 DEVICES: Final = ("lognormal", "flash", "fedscale", "alike")
@@ -29,6 +29,7 @@ AVAILABILITY: Final = ("always", "lognormal", "sine", "fedscale", "flash")
 PLANNED_ROUNDS: Final = 128
 """Simulated rounds whose mean is the cost of a planned one."""
 _MAX_MEANS = 4096
+_MAX_KEPT = 1000  # clients of a round whose plan is kept: 7 MB
 _POSITIVE = ("upload_median_bytes_per_s", "download_median_bytes_per_s")
 _NON_NEGATIVE = (
     "client_compute_s",
@@ -37,18 +38,6 @@ _NON_NEGATIVE = (
     "download_sigma",
     "bandwidth_variation",
 )
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class _Round:
-    """What a round, or the mean of some, takes."""
-
-    time_s: float
-    computation_s: float
-    reports: float
-    invited: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,10 +192,9 @@ class DeviceModel(System):
         """
         up_bytes, down_bytes = self.message_bytes(work)
         if work.happened is None:
-            taken = [self._planned(work)]
-            share = float(work.rounds)
+            taken, share = [self._planned(work)], float(work.rounds)
         else:
-            taken, share = self._taken(work), 1.0
+            taken, share = self._taken(work, work.happened), 1.0
         computation_s = share * math.fsum(one.computation_s for one in taken)
         computation_s += work.rounds * self.server_compute_s
         communication_s = share * math.fsum(one.time_s - one.computation_s for one in taken)
@@ -219,92 +207,64 @@ class DeviceModel(System):
             rounds=work.rounds,
         )
 
-    def _taken(self, work: Work) -> list[_Round]:
+    def _taken(self, work: Work, happened: Happened) -> list[Round]:
         """Return what each of the rounds took that happened."""
-        happened = work.happened
-        assert happened is not None  # noqa: S101
         number, time_s, found = _clients_of(work), happened.start_s, []
-        units = self.client_units(work, number)
+        units, sizes = self.client_units(work, number), self.message_bytes(work)
         for index, sampled in enumerate(happened.sampled):
-            key = (self.seed, happened.first_round + index)
+            draw = Draw(happened.seed, (self.seed, happened.first_round + index))
             cohort = np.flatnonzero(sampled)
-            found.append(self._round(work, units, time_s, happened.seed, key, cohort))
+            who = self._invite(number, cohort if len(cohort) else 1, time_s, draw)
+            found.append(take_round(who, units, self.client_compute_s, sizes, self._patience_s))
             time_s += found[-1].time_s + self.server_compute_s
         return found
 
-    def _planned(self, work: Work) -> _Round:
+    def _planned(self, work: Work) -> Round:
         """Return what a planned round takes on average."""
         number = _clients_of(work)
-        units = self.client_units(work, number)
-        key = (work.num_parameters, work.sampled_clients, number, units.tobytes())
+        units, sizes = self.client_units(work, number), self.message_bytes(work)
+        key = (*sizes, work.sampled_clients, units.tobytes())
         if key not in self._means:
             if len(self._means) >= _MAX_MEANS:
                 self._means.clear()
-            nobody = np.zeros(0, np.intp)
-            simulated = [
-                self._round(
-                    work, units, DAY_S * index / PLANNED_ROUNDS, self.seed, (index,), nobody
-                )
-                for index in range(PLANNED_ROUNDS)
+            rounds = [
+                take_round(who, units, self.client_compute_s, sizes, self._patience_s)
+                for who in self._plan(number, work.sampled_clients)
             ]
-            columns = np.array([list(vars(one).values()) for one in simulated])
-            self._means[key] = _Round(*columns.mean(axis=0).tolist())
+            columns = np.array([list(vars(one).values()) for one in rounds])
+            self._means[key] = Round(*columns.mean(axis=0).tolist())
         return self._means[key]
 
-    def _round(
-        self,
-        work: Work,
-        units: Floats,
-        start_s: float,
-        seed: int,
-        key: tuple[int, ...],
-        cohort: NDArray[np.intp],
-    ) -> _Round:
-        """Simulate one round; draws belong to a client's place among the invited.
-
-        Without a cohort, one is drawn.
-        """
-        number = len(units)
-        wanted = len(cohort) or min(work.sampled_clients, number)
-        invited = min(number, math.ceil(wanted * (1.0 + self.over_selection) - 1e-9))
-        clients = cohort
-        if len(cohort) < invited:
-            order = stream(seed, "invited_clients", *key).permutation(number)
-            others = order[~np.isin(order, cohort)]
-            clients = np.concatenate([cohort, others])[:invited]
-        compute_s, transfer_s = self._client_seconds(work, units, clients, seed, key)
-        report_s = compute_s + transfer_s
-        hours = self.hours(number)
-        if hours is not None:
-            report_s = report_s + hours.wait_s(clients % len(hours), start_s)
-        survives = np.ones(invited, np.bool_)
-        if self.dropout:
-            survives = stream(seed, "dropout", *key).random(invited) >= self.dropout
-        end = ending(report_s, survives, wanted, self.deadline_s or math.inf)
-        busy_s = min(float(compute_s[end.last]), end.after_s)
-        return _Round(end.after_s, busy_s, end.reports, invited)
-
-    def _client_seconds(
-        self,
-        work: Work,
-        units: Floats,
-        clients: NDArray[np.intp],
-        seed: int,
-        key: tuple[int, ...],
-    ) -> tuple[Floats, Floats]:
-        """Return the (clients,) seconds of computation and of both transfers in a round."""
-        theirs = self.population(len(units)).take(clients)
-        up_bytes, down_bytes = self.message_bytes(work)
-        return client_seconds(
-            units[clients],
-            self.client_compute_s,
-            theirs.compute,
-            (up_bytes, _speeds(theirs.upload, theirs.upload_variation, seed, "upload", key)),
-            (
-                down_bytes,
-                _speeds(theirs.download, theirs.download_variation, seed, "download", key),
-            ),
+    def _plan(self, number: int, cohort: int) -> Iterable[Invited]:
+        """Return who is invited to the planned rounds, which are the same for all work."""
+        found = self._plans.get((number, cohort))
+        if found is not None:
+            return found
+        drawn_rounds = (
+            self._invite(number, cohort, DAY_S * index / PLANNED_ROUNDS, Draw(self.seed, (index,)))
+            for index in range(PLANNED_ROUNDS)
         )
+        if cohort > _MAX_KEPT:
+            return drawn_rounds
+        self._plans[number, cohort] = list(drawn_rounds)
+        return self._plans[number, cohort]
+
+    def _invite(
+        self, number: int, cohort: NDArray[np.integer] | int, start_s: float, draw: Draw
+    ) -> Invited:
+        return invite(
+            self.population(number),
+            self.hours(number),
+            cohort,
+            start_s,
+            draw,
+            over_selection=self.over_selection,
+            dropout=self.dropout,
+        )
+
+    @property
+    def _patience_s(self) -> float:
+        return self.deadline_s or math.inf
 
     def client_units(self, work: Work, number: int) -> Floats:
         """Return in how many units of `compute` each of the clients counts its round.
@@ -341,7 +301,11 @@ class DeviceModel(System):
         return {}
 
     @cached_property
-    def _means(self) -> dict[tuple[object, ...], _Round]:
+    def _plans(self) -> dict[tuple[int, int], list[Invited]]:
+        return {}
+
+    @cached_property
+    def _means(self) -> dict[tuple[object, ...], Round]:
         return {}
 
 
@@ -360,18 +324,3 @@ def _each(clients: ClientWork | None, compute: str) -> Floats | None:
         return None
     each = {"epochs": clients.epochs, "steps": clients.steps, "samples": clients.samples}
     return each[compute]
-
-
-def _speeds(
-    mean: Floats, variation: Floats, seed: int, direction: str, key: tuple[int, ...]
-) -> Floats:
-    """Return the speeds of one round's transfers: log-normal with these means and variations.
-
-    FLASH draws them from a normal distribution cut off at zero, under which the mean time of a
-    transfer is infinite.
-    """
-    if not variation.any():
-        return mean
-    sigma = np.sqrt(np.log1p(variation**2))
-    deviates = stream(seed, f"{direction}_speeds", *key).standard_normal(len(mean))
-    return np.asarray(mean * np.exp(sigma * deviates - 0.5 * sigma**2))

@@ -12,6 +12,8 @@ from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 
+Floats = NDArray[np.float64]
+
 
 @dataclass(frozen=True, eq=False)
 class ClientWork:
@@ -23,9 +25,9 @@ class ClientWork:
         samples: (clients,) training samples read, once per epoch; None likewise.
     """
 
-    epochs: NDArray[np.float64]
-    steps: NDArray[np.float64] | None = None
-    samples: NDArray[np.float64] | None = None
+    epochs: Floats
+    steps: Floats | None = None
+    samples: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
