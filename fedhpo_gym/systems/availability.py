@@ -77,6 +77,11 @@ class Availability:
         """Where intervals end on one line for all clients: client, and share of its period."""
         return np.asarray(self.client + 0.5 * self.end_s / self.period_s[self.client])
 
+    @cached_property
+    def _first(self) -> NDArray[np.intp]:
+        """(clients + 1,) where the intervals of each client begin."""
+        return np.searchsorted(self.client, np.arange(len(self.period_s) + 1))
+
     def wait_s(self, clients: NDArray[np.integer], time_s: float) -> Floats:
         """Return the seconds from a time until each of some clients is available: 0 if it is.
 
@@ -85,8 +90,7 @@ class Availability:
         """
         period = self.period_s[clients]
         phase = np.fmod(time_s, period)
-        first = np.searchsorted(self.client, clients, side="left")
-        last = np.searchsorted(self.client, clients, side="right")
+        first, last = self._first[clients], self._first[clients + 1]
         found = np.searchsorted(self._ends, clients + 0.5 * phase / period, side="left")
         found = np.clip(found, first, last)
         wraps = found == last

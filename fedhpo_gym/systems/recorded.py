@@ -175,8 +175,11 @@ def _read(path: str) -> tuple[tuple[str, ...], list[dict[str, float]]]:
         ) from error
     limits.require_bytes(len(content), file)
     try:
-        rows = list(csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""), strict=True))
-        return _numbers(path, rows)
+        lines = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
+        names = lines.fieldnames or ()
+        if len(set(names)) < len(names):
+            raise _damaged(path, f"it names a column twice: {', '.join(names)[:200]}")
+        return _numbers(path, list(lines))
     except (ValueError, csv.Error) as error:
         if isinstance(error, DamagedDataError):
             raise

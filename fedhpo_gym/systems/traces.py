@@ -122,8 +122,8 @@ def read_flash_availability(path: str) -> Availability:
     def one(phone: Any) -> Floats:
         if "messages" in phone:
             return _ready(str(phone["messages"]))
-        rows = phone["ready_time"]
-        return np.array([[_checked(second) for second in row] for row in rows]).reshape(-1, 2)
+        rows = [(_checked(begin), _checked(end)) for begin, end in phone["ready_time"]]
+        return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
     def parse(phones: dict[str, Any]) -> Availability:
         found = [rows for rows in map(one, phones.values()) if len(rows)]
