@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.systems.availability import Availability
 from fedhpo_gym.systems.devices import Devices
-from fedhpo_gym.systems.rounds import client_seconds, ending
+from fedhpo_gym.systems.rounds import client_seconds, endings
 from fedhpo_gym.systems.work import Floats
 
 
@@ -34,18 +35,18 @@ class Draw:
 
 @dataclass(frozen=True, eq=False)
 class Invited:
-    """The clients that a server invites to a round; what is random belongs to a client's place.
+    """The clients that a server invites to rounds; what is random belongs to a client's place.
 
     So whoever is invited beyond them changes nothing for the first ones.
 
     Attributes:
-        clients: (invited,) who.
+        clients: (rounds, invited) who.
         wanted: reports that the server waits for.
-        compute: (invited,) how many times as long as the reference device each computes.
-        upload: (invited,) bytes/s from each in this round.
-        download: (invited,) bytes/s to each in this round.
-        wait_s: (invited,) seconds until each is available.
-        survives: (invited,) whether each does not drop out.
+        compute: (rounds, invited) how many times as long as the reference device each computes.
+        upload: (rounds, invited) bytes/s from each in this round.
+        download: (rounds, invited) bytes/s to each in this round.
+        wait_s: (rounds, invited) seconds until each is available.
+        survives: (rounds, invited) whether each does not drop out.
     """
 
     clients: NDArray[np.integer]
@@ -56,22 +57,29 @@ class Invited:
     wait_s: Floats
     survives: NDArray[np.bool_]
 
+    @classmethod
+    def joined(cls, rounds: Sequence[Invited]) -> Invited:
+        """Return rounds with equally many clients as one record."""
+        arrays = [name for name in vars(rounds[0]) if name != "wanted"]
+        joined = {name: np.concatenate([getattr(one, name) for one in rounds]) for name in arrays}
+        return cls(wanted=rounds[0].wanted, **joined)
 
-@dataclass(frozen=True)
-class Round:
-    """What a round took, or some rounds on average.
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """What some rounds took.
 
     Attributes:
-        time_s: seconds, without the server's computation.
-        computation_s: of these, seconds in which the last client that counted computed.
-        reports: reports that counted.
-        invited: clients that received the model.
+        time_s: (rounds,) seconds, without the server's computation.
+        computation_s: (rounds,) of these, seconds in which the last client that counted computed.
+        reports: (rounds,) reports that counted.
+        invited: clients that received the model in each.
     """
 
-    time_s: float
-    computation_s: float
-    reports: float
-    invited: float
+    time_s: Floats
+    computation_s: Floats
+    reports: NDArray[np.integer]
+    invited: int
 
 
 def invite(
@@ -84,7 +92,7 @@ def invite(
     over_selection: float,
     dropout: float,
 ) -> Invited:
-    """Invite clients to a round.
+    """Invite clients to one round.
 
     Args:
         devices: those of all clients.
@@ -112,31 +120,31 @@ def invite(
     if hours is not None:
         wait_s = hours.wait_s(clients % len(hours), start_s)
     return Invited(
-        clients,
+        clients[None],
         wanted,
-        theirs.compute,
-        _speeds(theirs.upload, theirs.upload_variation, draw, "upload_speeds"),
-        _speeds(theirs.download, theirs.download_variation, draw, "download_speeds"),
-        wait_s,
-        survives,
+        theirs.compute[None],
+        _speeds(theirs.upload, theirs.upload_variation, draw, "upload_speeds")[None],
+        _speeds(theirs.download, theirs.download_variation, draw, "download_speeds")[None],
+        wait_s[None],
+        survives[None],
     )
 
 
-def take_round(
+def take_rounds(
     invited: Invited,
     units: Floats,
     second_per_unit: float,
     message_bytes: tuple[float, float],
     deadline_s: float,
-) -> Round:
-    """Return what a round takes in which the invited do their work.
+) -> Rounds:
+    """Return what rounds take in which the invited do their work.
 
     Args:
         invited: who takes part.
         units: (clients,) what a client's time is counted in, of all clients.
         second_per_unit: seconds that the reference device needs for one.
         message_bytes: of a message to the server, and of one to a client.
-        deadline_s: seconds after which the round ends; infinity for none.
+        deadline_s: seconds after which a round ends; infinity for none.
     """
     compute_s, transfer_s = client_seconds(
         units[invited.clients],
@@ -146,9 +154,9 @@ def take_round(
         (message_bytes[1], invited.download),
     )
     report_s = invited.wait_s + compute_s + transfer_s
-    end = ending(report_s, invited.survives, invited.wanted, deadline_s)
-    busy_s = min(float(compute_s[end.last]), end.after_s)
-    return Round(end.after_s, busy_s, end.reports, len(report_s))
+    end = endings(report_s, invited.survives, invited.wanted, deadline_s)
+    busy_s = compute_s[np.arange(len(compute_s)), end.last]
+    return Rounds(end.after_s, np.minimum(busy_s, end.after_s), end.reports, report_s.shape[1])
 
 
 def _speeds(mean: Floats, variation: Floats, draw: Draw, name: str) -> Floats:

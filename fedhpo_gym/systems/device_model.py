@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
 from fedhpo_gym.systems.availability import DAY_S, Availability, drawn
 from fedhpo_gym.systems.base import System
-from fedhpo_gym.systems.cohorts import Draw, Invited, Round, invite, take_round
+from fedhpo_gym.systems.cohorts import Draw, Invited, invite, take_rounds
 from fedhpo_gym.systems.devices import Devices
 from fedhpo_gym.systems.measured import KILOBYTE
 from fedhpo_gym.systems.work import ClientWork, Floats, Happened, Work
@@ -38,6 +38,15 @@ _NON_NEGATIVE = (
     "download_sigma",
     "bandwidth_variation",
 )
+
+
+class _Total(NamedTuple):
+    """Sums over rounds; see `Rounds`. `other_s` is all time but the computation."""
+
+    other_s: float
+    computation_s: float
+    reports: float
+    invited: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,63 +200,68 @@ class DeviceModel(System):
         of the models that the server sent and of the reports that counted.
         """
         up_bytes, down_bytes = self.message_bytes(work)
-        if work.happened is None:
-            taken, share = [self._planned(work)], float(work.rounds)
-        else:
-            taken, share = self._taken(work, work.happened), 1.0
-        computation_s = share * math.fsum(one.computation_s for one in taken)
-        computation_s += work.rounds * self.server_compute_s
-        communication_s = share * math.fsum(one.time_s - one.computation_s for one in taken)
+        past = work.happened
+        total = self._planned(work) if past is None else self._taken(work, past)
+        computation_s = total.computation_s + work.rounds * self.server_compute_s
         return Cost(
-            time_s=communication_s + computation_s,
-            communication_s=communication_s,
+            time_s=total.other_s + computation_s,
+            communication_s=total.other_s,
             computation_s=computation_s,
-            upload_bytes=share * up_bytes * math.fsum(one.reports for one in taken),
-            download_bytes=share * down_bytes * math.fsum(one.invited for one in taken),
+            upload_bytes=up_bytes * total.reports,
+            download_bytes=down_bytes * total.invited,
             rounds=work.rounds,
         )
 
-    def _taken(self, work: Work, happened: Happened) -> list[Round]:
-        """Return what each of the rounds took that happened."""
+    def _taken(self, work: Work, happened: Happened) -> _Total:
+        """Return what the rounds took that happened, one after the other."""
         number, time_s, found = _clients_of(work), happened.start_s, []
-        units, sizes = self.client_units(work, number), self.message_bytes(work)
         for index, sampled in enumerate(happened.sampled):
             draw = Draw(happened.seed, (self.seed, happened.first_round + index))
             cohort = np.flatnonzero(sampled)
             who = self._invite(number, cohort if len(cohort) else 1, time_s, draw)
-            found.append(take_round(who, units, self.client_compute_s, sizes, self._patience_s))
-            time_s += found[-1].time_s + self.server_compute_s
-        return found
+            found.append(self._total(work, who))
+            time_s += found[-1].other_s + found[-1].computation_s + self.server_compute_s
+        return _Total(*[math.fsum(column) for column in zip(*found, strict=True)])
 
-    def _planned(self, work: Work) -> Round:
-        """Return what a planned round takes on average."""
+    def _planned(self, work: Work) -> _Total:
+        """Return what planned rounds take: as many as there are times their mean."""
         number = _clients_of(work)
-        units, sizes = self.client_units(work, number), self.message_bytes(work)
-        key = (*sizes, work.sampled_clients, units.tobytes())
+        units = self.client_units(work, number).tobytes()
+        key = (*self.message_bytes(work), work.sampled_clients, units)
         if key not in self._means:
             if len(self._means) >= _MAX_MEANS:
                 self._means.clear()
-            rounds = [
-                take_round(who, units, self.client_compute_s, sizes, self._patience_s)
-                for who in self._plan(number, work.sampled_clients)
-            ]
-            columns = np.array([list(vars(one).values()) for one in rounds])
-            self._means[key] = Round(*columns.mean(axis=0).tolist())
-        return self._means[key]
+            parts = [self._total(work, who) for who in self._plan(number, work.sampled_clients)]
+            sums = [math.fsum(column) for column in zip(*parts, strict=True)]
+            self._means[key] = _Total(*[one / PLANNED_ROUNDS for one in sums])
+        return _Total(*[work.rounds * one for one in self._means[key]])
+
+    def _total(self, work: Work, who: Invited) -> _Total:
+        """Return the sums over some rounds of the same work."""
+        units = self.client_units(work, work.num_clients)
+        sizes = self.message_bytes(work)
+        deadline_s = self.deadline_s or math.inf
+        rounds = take_rounds(who, units, self.client_compute_s, sizes, deadline_s)
+        return _Total(
+            math.fsum((rounds.time_s - rounds.computation_s).tolist()),
+            math.fsum(rounds.computation_s.tolist()),
+            float(rounds.reports.sum()),
+            float(rounds.invited * len(rounds.time_s)),
+        )
 
     def _plan(self, number: int, cohort: int) -> Iterable[Invited]:
         """Return who is invited to the planned rounds, which are the same for all work."""
         found = self._plans.get((number, cohort))
         if found is not None:
-            return found
-        drawn_rounds = (
+            return [found]
+        rounds = (
             self._invite(number, cohort, DAY_S * index / PLANNED_ROUNDS, Draw(self.seed, (index,)))
             for index in range(PLANNED_ROUNDS)
         )
         if cohort > _MAX_KEPT:
-            return drawn_rounds
-        self._plans[number, cohort] = list(drawn_rounds)
-        return self._plans[number, cohort]
+            return rounds
+        self._plans[number, cohort] = Invited.joined(list(rounds))
+        return [self._plans[number, cohort]]
 
     def _invite(
         self, number: int, cohort: NDArray[np.integer] | int, start_s: float, draw: Draw
@@ -261,10 +275,6 @@ class DeviceModel(System):
             over_selection=self.over_selection,
             dropout=self.dropout,
         )
-
-    @property
-    def _patience_s(self) -> float:
-        return self.deadline_s or math.inf
 
     def client_units(self, work: Work, number: int) -> Floats:
         """Return in how many units of `compute` each of the clients counts its round.
@@ -301,11 +311,11 @@ class DeviceModel(System):
         return {}
 
     @cached_property
-    def _plans(self) -> dict[tuple[int, int], list[Invited]]:
+    def _plans(self) -> dict[tuple[int, int], Invited]:
         return {}
 
     @cached_property
-    def _means(self) -> dict[tuple[object, ...], Round]:
+    def _means(self) -> dict[tuple[object, ...], _Total]:
         return {}
 
 

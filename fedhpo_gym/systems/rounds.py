@@ -34,27 +34,28 @@ def client_seconds(
     return units * second_per_unit * compute_factor, transfer_s
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a round ended.
+@dataclass(frozen=True, eq=False)
+class Endings:
+    """How some rounds ended.
 
     Attributes:
-        after_s: seconds after its beginning.
-        last: position, among the invited, of the client whose report was the last that counted.
-        reports: how many counted.
+        after_s: (rounds,) seconds after their beginnings.
+        last: (rounds,) position, among the invited, of the client whose report was the last that
+            counted.
+        reports: (rounds,) how many counted.
     """
 
-    after_s: float
-    last: int
-    reports: int
+    after_s: Floats
+    last: NDArray[np.intp]
+    reports: NDArray[np.intp]
 
 
-def ending(
+def endings(
     report_s: Floats, survives: NDArray[np.bool_], wanted: int, deadline_s: float = math.inf
-) -> Ending:
-    """Return when a round ends.
+) -> Endings:
+    """Return when rounds end, each on its own.
 
-    - It ends with the report that makes `wanted`.
+    - A round ends with the report that makes `wanted`.
     - With a deadline, the server cannot tell a client that dropped out from a slow one. A round
       that lacks reports ends at the deadline, with those that are there.
     - Without a deadline, the server knows who dropped out, and ends with the last survivor.
@@ -65,18 +66,19 @@ def ending(
     So inviting more clients, or more speed, never makes a round with a deadline end later.
 
     Args:
-        report_s: (invited,) seconds from the round's beginning to each client's report.
-        survives: (invited,) whether a client does not drop out.
+        report_s: (rounds, invited) seconds from a round's beginning to each client's report.
+        survives: (rounds, invited) whether a client does not drop out.
         wanted: reports that the server waits for, at least one.
         deadline_s: seconds; infinity for none.
     """
-    alive = np.flatnonzero(survives)
-    order = alive[np.argsort(report_s[alive], kind="stable")]
-    in_time = order[report_s[order] <= deadline_s][:wanted]
-    if not len(in_time):
-        fastest = int(np.argmin(report_s))
-        late_s = deadline_s if deadline_s < math.inf else 0.0
-        return Ending(max(late_s, float(report_s[fastest])), fastest, 1)
-    last = int(in_time[-1])
-    enough = len(in_time) == wanted or deadline_s == math.inf
-    return Ending(float(report_s[last]) if enough else deadline_s, last, len(in_time))
+    rows = np.arange(len(report_s))
+    times = np.where(survives, report_s, np.inf)
+    order = np.argsort(times, axis=1, kind="stable")
+    in_time = np.count_nonzero(survives & (report_s <= deadline_s), axis=1)
+    reports = np.minimum(in_time, wanted)
+    fastest = np.argmin(report_s, axis=1)
+    last = np.where(reports > 0, order[rows, np.maximum(reports, 1) - 1], fastest)
+    after_s = report_s[rows, last]
+    if deadline_s < math.inf:
+        after_s = np.where(reports < wanted, np.maximum(after_s, deadline_s), after_s)
+    return Endings(after_s, last, np.maximum(reports, 1))

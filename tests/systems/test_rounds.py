@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhpo_gym.systems.rounds import Ending, client_seconds, ending
+from fedhpo_gym.systems.rounds import client_seconds, endings
 
-EVERYBODY = np.ones(4, np.bool_)
+
+class Ending(NamedTuple):
+    after_s: float
+    last: int
+    reports: int
+
+
+def ending(
+    report_s: np.ndarray, survives: np.ndarray, wanted: int, deadline_s: float = math.inf
+) -> Ending:
+    """One round; two at once are each as they are alone."""
+    one = endings(report_s[None], survives[None], wanted, deadline_s)
+    reports, alive = np.stack([report_s[::-1], report_s]), np.stack([survives[::-1], survives])
+    two = endings(reports, alive, wanted, deadline_s)
+    found = Ending(float(one.after_s[0]), int(one.last[0]), int(one.reports[0]))
+    assert found == (two.after_s[1], two.last[1], two.reports[1])
+    return found
+
+
 REPORTS = np.array([3.0, 1.0, 7.0, 5.0])
 
 

@@ -153,3 +153,30 @@ def test_trials_are_charged_their_epochs_on_request(grid: dict[str, Any]) -> Non
 def test_trials_refuse_rules_that_count_samples(rule: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"`system\['compute'\]`.*FedHPO-DAC"):
         gym.make("FedHPO-LR-CreditG-v0", system={"compute": rule})
+
+
+def test_trials_take_all_rules_where_somebody_says_the_samples() -> None:
+    """25 samples in minibatches of 4 are 7 steps an epoch; 5 clients, H_5 = 137/60."""
+    system = {"compute": "steps", "samples_per_client": 25}
+    env = gym.make(
+        "FedHPO-LR-CreditG-v0",
+        system=system,
+        fidelity={"round": 100, "client_sample_rate": 1.0},
+    )
+    env.reset(seed=0)
+    info = env.step(np.full(4, -1, np.float32))[4]
+    assert (info["configuration"]["batch_size"], info["configuration"]["step_size"]) == (4, 1)
+    assert info["cost"]["computation_s"] == pytest.approx(100 * 7 * 137 / 60)
+
+
+def test_trials_of_devices_cost_the_same_whenever_they_are_asked() -> None:
+    system = {"model": "devices", "availability": "lognormal", "dropout": 0.2, "seed": 3}
+    env = gym.make("FedHPO-LR-CreditG-v0", system=system, budget_trials=4)
+    env.reset(seed=0)
+    action = np.zeros(env.action_space.shape or (), np.float32)
+    found = [env.step(action)[4]["cost"]["time_s"] for _ in range(3)]
+    assert len(set(found)) == 1
+    thaw = gym.make("FedHPO-LR-CreditG-v0", system=system, budget_trials=4, freeze_thaw=True)
+    thaw.reset(seed=1)
+    assert thaw.step(action)[4]["cost"]["time_s"] == found[0]
+    assert thaw.step(action)[4]["cost"]["time_s"] == 0.0

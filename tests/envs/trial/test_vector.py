@@ -49,6 +49,20 @@ KINDS: list[dict[str, Any]] = [
     {"freeze_thaw": True, "fidelity": {"round": 81, "client_sample_rate": 1.0}, "budget_s": 1500.0},
     {"grid": True, "budget_s": 500.0},
     {"seed": 1, "system": {"server_compute_s": 3.0}, "budget_s": 1200.0},
+    {"system": {"model": "devices", "dropout": 0.1, "compute": "epochs"}, "freeze_thaw": True},
+    {
+        "system": {
+            "model": "devices",
+            "devices": "flash",
+            "availability": "sine",
+            "over_selection": 0.3,
+            "deadline_s": 60.0,
+            "compute": "steps",
+            "samples_per_client": 200,
+        },
+        "grid": True,
+        "budget_s": 1e5,
+    },
 ]
 
 
