@@ -112,7 +112,6 @@ def invite(
         free = np.ones(len(devices), np.bool_)
         free[given] = False
         clients = np.concatenate([given, order[free[order]][: number - len(given)]])
-    theirs = devices.take(clients)
     survives = np.ones(number, np.bool_)
     if dropout:
         survives = draw.stream("dropout").random(number) >= dropout
@@ -122,9 +121,11 @@ def invite(
     return Invited(
         clients[None],
         wanted,
-        theirs.compute[None],
-        _speeds(theirs.upload, theirs.upload_variation, draw, "upload_speeds")[None],
-        _speeds(theirs.download, theirs.download_variation, draw, "download_speeds")[None],
+        devices.compute[clients][None],
+        _speeds(devices.upload, devices.upload_variation, clients, draw, "upload_speeds")[None],
+        _speeds(devices.download, devices.download_variation, clients, draw, "download_speeds")[
+            None
+        ],
         wait_s[None],
         survives[None],
     )
@@ -159,14 +160,21 @@ def take_rounds(
     return Rounds(end.after_s, np.minimum(busy_s, end.after_s), end.reports, report_s.shape[1])
 
 
-def _speeds(mean: Floats, variation: Floats, draw: Draw, name: str) -> Floats:
+def _speeds(
+    means: Floats,
+    variations: Floats,
+    clients: NDArray[np.integer],
+    draw: Draw,
+    name: str,
+) -> Floats:
     """Return the speeds of one round's transfers: log-normal with these means and variations.
 
     FLASH draws them from a normal distribution cut off at zero, under which the mean time of a
     transfer is infinite.
     """
+    mean, variation = means[clients], variations[clients]
     if not variation.any():
-        return mean
+        return np.asarray(mean)
     sigma = np.sqrt(np.log1p(variation**2))
     deviates = draw.stream(name).standard_normal(len(mean))
     return np.asarray(mean * np.exp(sigma * deviates - 0.5 * sigma**2))

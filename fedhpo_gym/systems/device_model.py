@@ -26,10 +26,10 @@ from fedhpo_gym.typed import as_typed
 
 DEVICES: Final = ("lognormal", "flash", "fedscale", "alike")
 AVAILABILITY: Final = ("always", "lognormal", "sine", "fedscale", "flash")
-PLANNED_ROUNDS: Final = 512
+PLANNED_ROUNDS: Final = 256
 """Simulated rounds whose mean is the cost of a planned one."""
 _MAX_MEANS = 4096
-_MAX_KEPT = 500  # clients of a round whose plan is kept: 12 MB
+_MAX_KEPT = 1000  # clients of a round whose plan is kept: 12 MB
 _POSITIVE = ("upload_median_bytes_per_s", "download_median_bytes_per_s")
 _NON_NEGATIVE = (
     "client_compute_s",

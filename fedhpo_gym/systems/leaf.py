@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation
 from fedhpo_gym.files import write_text
 
 _COMMON = ("client_id", "round_number", "hierarchy", "num_samples", "set")
@@ -91,6 +92,83 @@ def local_computations(
     if not batch_size >= 1:
         raise InvalidArgumentError(f"`batch_size` must be at least 1, got {batch_size!r}.")
     return epochs * (num_samples // batch_size) * batch_size * flops_per_sample
+
+
+def stat_rows(evaluation: Evaluation, seed: int) -> list[StatRow]:
+    """Return the rows of a model: its accuracy and loss on every client's train and test data.
+
+    Args:
+        evaluation: holds the metrics by client; those of the requested round are taken where the
+            backend knows them, else those of the best round so far.
+        seed: one of its seeds.
+
+    Raises:
+        InvalidArgumentError: it has no such seed.
+    """
+    if seed not in evaluation.seeds:
+        raise InvalidArgumentError(f"`seed` must be one of {evaluation.seeds}, got {seed!r}.")
+    at = evaluation.seeds.index(seed)
+    known = evaluation.current
+    number = evaluation.fidelity.round if known is not None else int(evaluation.best_round[at])
+    metrics = (evaluation.best if known is None else known)[at]
+    rows = []
+    parts: tuple[Literal["train", "test"], ...] = ("train", "test")
+    for part in parts:
+        for client, row in enumerate(metrics[:, SPLITS.index(part)]):
+            samples = int(evaluation.num_samples[at, client, SPLITS.index(part)])
+            loss, accuracy = (float(row[METRICS.index(name)]) for name in ("loss", "accuracy"))
+            found = StatRow(
+                client_id=str(client),
+                round_number=number,
+                num_samples=samples,
+                set=part,
+                accuracy=accuracy,
+                loss=loss,
+            )
+            rows.append(found)
+    return rows
+
+
+def sys_rows(
+    num_samples: Sequence[int],
+    *,
+    first_round: int,
+    epochs: int,
+    batch_size: int,
+    flops_per_sample: float,
+    message_bytes: tuple[float, float],
+    rounds: int = 1,
+) -> list[SysRow]:
+    """Return the rows of some rounds of which each had the same cohort.
+
+    A round environment with `rounds_per_step=1` says all that is needed in `info`.
+
+    Args:
+        num_samples: (clients,) training samples, 0 for clients that did not train:
+            `info["num_train_samples"]`.
+        first_round: number of the first of these rounds.
+        epochs: local epochs.
+        batch_size: of local training.
+        flops_per_sample: floating point operations of one sample, forward and backward.
+        message_bytes: bytes of a model to the server and from it: `System.message_bytes`.
+        rounds: how many rounds.
+
+    Raises:
+        InvalidArgumentError: see `local_computations`.
+    """
+    return [
+        SysRow(
+            client_id=str(client),
+            round_number=first_round + index,
+            num_samples=samples,
+            bytes_written=message_bytes[0],
+            bytes_read=message_bytes[1],
+            local_computations=local_computations(epochs, samples, batch_size, flops_per_sample),
+        )
+        for index in range(rounds)
+        for client, samples in enumerate(num_samples)
+        if samples
+    ]
 
 
 def write_metrics(

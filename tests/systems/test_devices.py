@@ -268,6 +268,6 @@ def test_planned_rounds_cost_what_rounds_cost_on_average() -> None:
     asked: dict[str, Any] = {"minibatch_steps": 4.0, "clients": clients}
     rounds = Work.of_course(100, 20, Fidelity(1500, 0.3), happened=happened, **asked)
     plan = Work.of_course(100, 20, Fidelity(1500, 0.3), **asked)
-    # Errors of 512 and 1500 rounds, whose time has a standard deviation of about half its mean.
+    # Errors of 256 and 1500 rounds, whose time has a standard deviation of about half its mean.
     assert model.cost(plan).time_s == pytest.approx(model.cost(rounds).time_s, rel=0.08)
     assert model.cost(plan).upload_bytes == pytest.approx(model.cost(rounds).upload_bytes, rel=0.05)
