@@ -168,7 +168,7 @@ def _read(path: str) -> tuple[tuple[str, ...], list[dict[str, float]]]:
     try:
         with file.open("rb") as handle:
             content = handle.read(limits.max_bytes() + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path may hold what no path can
         raise MissingDataError(
             f"the file of recorded rounds {file} cannot be read ({error}); write it, or choose "
             "another system model"

@@ -177,6 +177,8 @@ def test_damaged_records_are_refused(tmp_path: Path, text: str, message: str) ->
 def test_records_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match=r"nothing\.csv"):
         RecordedModel(path=str(tmp_path / "nothing.csv"))
+    with pytest.raises(MissingDataError, match="cannot be read"):
+        RecordedModel(path="a\0b")
     with pytest.raises(InvalidArgumentError, match="`path` must name a file"):
         RecordedModel()
     with pytest.raises(DamagedDataError, match="no column `num_parameters`"):
