@@ -11,7 +11,7 @@ from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems.work import Work
-from fedhpo_gym.typed import as_typed
+from fedhpo_gym.typed import as_typed, shown
 
 Compute = Literal["constant", "epochs", "steps", "samples"]
 
@@ -92,14 +92,17 @@ class System(ABC):
     def _one_of(self, name: str, known: tuple[str, ...]) -> None:
         as_typed(name, value := getattr(self, name), str)
         if value not in known:
-            raise InvalidArgumentError(f"`{name}` must be one of {known}, got {value!r}.")
+            raise InvalidArgumentError(f"`{name}` must be one of {known}, got {shown(value)}.")
 
-    def _positive(self, *names: str, most: float = math.inf) -> None:
+    def _positive(self, *names: str, least: float = 0.0, most: float = math.inf) -> None:
+        lower = f" and at least {least:g}" if least else ""
         upper = "finite" if most == math.inf else f"at most {most:g}"
         for name in names:
             number = as_number(value := getattr(self, name))
-            if number is None or not 0 < number < math.inf or number > most:
-                raise InvalidArgumentError(f"`{name}` must be positive and {upper}, got {value!r}.")
+            if number is None or not (0 < number < math.inf and least <= number <= most):
+                raise InvalidArgumentError(
+                    f"`{name}` must be positive{lower} and {upper}, got {shown(value)}."
+                )
             object.__setattr__(self, name, number)
 
     def _non_negative(self, *names: str, most: float = math.inf) -> None:
@@ -108,7 +111,7 @@ class System(ABC):
             number = as_number(value := getattr(self, name))
             if number is None or not 0 <= number < math.inf or number > most:
                 raise InvalidArgumentError(
-                    f"`{name}` must be non-negative and {upper}, got {value!r}."
+                    f"`{name}` must be non-negative and {upper}, got {shown(value)}."
                 )
             object.__setattr__(self, name, number)
 
@@ -117,7 +120,7 @@ class System(ABC):
             number = as_integer(value := getattr(self, name))
             if number is None or not 0 <= number < end:
                 raise InvalidArgumentError(
-                    f"`{name}` must be an integer in [0, {end}), got {value!r}."
+                    f"`{name}` must be an integer in [0, {end}), got {shown(value)}."
                 )
             object.__setattr__(self, name, number)
 

@@ -22,7 +22,7 @@ from fedhpo_gym.systems.cohorts import Draw, Invited, invite, take_rounds
 from fedhpo_gym.systems.devices import Devices
 from fedhpo_gym.systems.measured import KILOBYTE
 from fedhpo_gym.systems.work import ClientWork, Floats, Happened, Work
-from fedhpo_gym.typed import as_typed
+from fedhpo_gym.typed import as_typed, shown
 
 DEVICES: Final = ("lognormal", "flash", "fedscale", "alike")
 AVAILABILITY: Final = ("always", "lognormal", "sine", "fedscale", "flash")
@@ -30,14 +30,9 @@ PLANNED_ROUNDS: Final = 256
 """Simulated rounds whose mean is the cost of a planned one."""
 _MAX_MEANS = 4096
 _MAX_KEPT = 1000  # clients of a round whose plan is kept: 12 MB
-_POSITIVE = ("upload_median_bytes_per_s", "download_median_bytes_per_s")
-_NON_NEGATIVE = (
-    "client_compute_s",
-    "compute_sigma",
-    "upload_sigma",
-    "download_sigma",
-    "bandwidth_variation",
-)
+_SPEEDS = ("upload_median_bytes_per_s", "download_median_bytes_per_s")
+_SPREADS = ("compute_sigma", "upload_sigma", "download_sigma", "bandwidth_variation")
+_SLOWEST, _MOST, _MOST_SPREAD = 1e-6, 1e18, 10.0  # what is drawn stays a finite number
 
 
 class _Total(NamedTuple):
@@ -125,8 +120,9 @@ class DeviceModel(System):
         super().__post_init__()
         self._one_of("devices", DEVICES)
         self._one_of("availability", AVAILABILITY)
-        self._positive(*_POSITIVE)
-        self._non_negative(*_NON_NEGATIVE, most=1e12)
+        self._positive(*_SPEEDS, least=_SLOWEST, most=_MOST)
+        self._non_negative("client_compute_s", most=_MOST)
+        self._non_negative(*_SPREADS, most=_MOST_SPREAD)
         self._non_negative("over_selection", most=1e6)
         self._non_negative("deadline_s")
         self._whole("seed")
@@ -135,7 +131,8 @@ class DeviceModel(System):
         correlation = as_number(self.bandwidth_correlation)
         if correlation is None or not -1 <= correlation <= 1:
             raise InvalidArgumentError(
-                f"`bandwidth_correlation` must be in [-1, 1], got {self.bandwidth_correlation!r}."
+                "`bandwidth_correlation` must be in [-1, 1], got "
+                f"{shown(self.bandwidth_correlation)}."
             )
         self._check_files()
 
@@ -149,7 +146,7 @@ class DeviceModel(System):
             if bool(path) != (kind in needing) and not (path and kind in may):
                 raise InvalidArgumentError(
                     f"`{name}_path` must name a file for `{name}` of {needing}, and none where "
-                    f"nothing is read, got {path!r} for {kind!r}."
+                    f"nothing is read, got {shown(path)} for {kind!r}."
                 )
         if self.devices == "fedscale" and self.compute != "samples":
             raise InvalidArgumentError(

@@ -240,6 +240,9 @@ def test_a_round_always_has_a_report(model: DeviceModel) -> None:
         ({"over_selection": -0.1}, "`over_selection` must be non-negative"),
         ({"bandwidth_correlation": 2}, "`bandwidth_correlation` must be in"),
         ({"seed": -1}, "`seed` must be an integer"),
+        ({"seed": 10**5000}, "`seed` must be an integer"),
+        ({"compute_sigma": 11}, "`compute_sigma` must be non-negative and at most 10"),
+        ({"upload_median_bytes_per_s": 1e-9}, "`upload_median_bytes_per_s` must be positive and"),
         ({"upload_compression": 1.5}, "`upload_compression` must be positive and at most 1"),
         ({"download_compression": 0}, "`download_compression` must be positive"),
         ({"samples_per_client": 1.5}, "`samples_per_client` must be an integer"),
@@ -271,3 +274,18 @@ def test_planned_rounds_cost_what_rounds_cost_on_average() -> None:
     # Errors of 256 and 1500 rounds, whose time has a standard deviation of about half its mean.
     assert model.cost(plan).time_s == pytest.approx(model.cost(rounds).time_s, rel=0.08)
     assert model.cost(plan).upload_bytes == pytest.approx(model.cost(rounds).upload_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_widest_devices_have_finite_times(sign: int) -> None:
+    model = DeviceModel(
+        compute_sigma=10,
+        upload_sigma=10,
+        download_sigma=10,
+        bandwidth_variation=10,
+        client_compute_s=1e18,
+        upload_median_bytes_per_s=1e18 if sign > 0 else 1e-6,
+        bandwidth_correlation=sign,
+    )
+    cost = model.cost(Work.of_course(10**9, 1000, Fidelity(1, 0.1)))
+    assert np.isfinite(cost.time_s)

@@ -134,6 +134,17 @@ def test_single_devices_are_charged_for_the_rounds_that_they_took() -> None:
     assert found == pytest.approx([2 * (2.0 * 6 + 0.5)] * 2)
 
 
+@pytest.mark.parametrize("chance", [{"bandwidth_variation": 0.5}, {"availability": "sine"}])
+def test_rounds_of_a_course_differ(chance: dict[str, Any]) -> None:
+    process = two_clients(system={"model": "devices", **chance}, budget_s=1e9)
+    actions = np.zeros((2, 4), np.float32)
+    found = []
+    for _ in range(2):
+        process.step(actions)
+        found.append(process.episodes.cost[0]["time_s"])
+    assert found[0] != found[1]
+
+
 def test_a_round_costs_by_when_it_begins_and_by_its_course() -> None:
     system = {"model": "devices", "availability": "sine", "bandwidth_variation": 0.5}
     process = two_clients(system=system, budget_s=1e9)
