@@ -20,15 +20,7 @@ from fedhpo_gym.identity import Identity
 from fedhpo_gym.studies.environments import remake_environment, resolve_id
 from fedhpo_gym.surrogates import list_surrogates, open_surrogate
 from fedhpo_gym.tables import list_samples, list_tables, open_sample, open_table
-from fedhpo_gym.tasks import (
-    TASKS,
-    TESTING,
-    Task,
-    get_task,
-    make_catalogue,
-    task_of,
-    with_version_one,
-)
+from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task, make_catalogue, task_of, with_version_one
 from fedhpo_gym.tasks.algorithms import ALGORITHMS
 from fedhpo_gym.tasks.federated import STORED_ROUNDS
 
