@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
-from fedhpo_gym.systems import SystemModel, Work
+from fedhpo_gym.systems import ClientWork, Happened, System, Work
 from fedhpo_gym.tasks.federated import Task
 
 EPOCHS, BATCH_SIZE = "step_size", "batch_size"
@@ -27,6 +27,7 @@ def work_of(
     client_sample_rate: float,
     sampled: Chosen | None = None,
     num_samples: Samples | None = None,
+    happened: Happened | None = None,
 ) -> Work:
     """Return the work of some rounds of a course.
 
@@ -40,8 +41,12 @@ def work_of(
         client_sample_rate: fraction of clients sampled in a round.
         sampled: (clients,) who trained in at least one of the rounds; None where nobody knows, so
             that everybody may have.
-        num_samples: (clients,) training samples; None where nobody knows.
+        num_samples: (clients,) training samples; where nobody knows, None: then the system's
+            `samples_per_client` count, if it says so.
+        happened: the rounds, if they are past.
     """
+    if num_samples is None and task.system.samples_per_client:
+        num_samples = np.full(task.num_clients, task.system.samples_per_client)
     steps = samples = None
     if num_samples is not None:
         steps, samples = _most_steps_and_samples(task, configuration, sampled, num_samples)
@@ -52,6 +57,8 @@ def work_of(
         local_epochs=_most_epochs(task, configuration, sampled),
         minibatch_steps=steps,
         samples=samples,
+        clients=_of_clients(task, configuration, num_samples),
+        happened=happened,
     )
 
 
@@ -67,7 +74,7 @@ def decisive_names(task: Task) -> tuple[str, ...]:
     return (*task.architecture, *own)
 
 
-def round_system(task: Task) -> SystemModel:
+def round_system(task: Task) -> System:
     """Return the system of a task's round environments: local epochs cost unless asked otherwise.
 
     The paper charges every configuration alike, and then a step would have nothing to trade.
@@ -95,15 +102,24 @@ def _most_steps_and_samples(
 ) -> tuple[float, float]:
     """Return the most minibatch steps, and the most samples read, of a client in a round."""
     held = np.where(True if sampled is None else sampled, num_samples, 0)
+    each = _of_clients(task, configuration, held)
+    assert each.steps is not None and each.samples is not None  # noqa: PT018, S101
+    return float(each.steps.max()), float(each.samples.max())
+
+
+def _of_clients(task: Task, configuration: Mapping[str, Value], held: Samples | None) -> ClientWork:
+    """Return what each client does in a round, given the (clients,) samples that they hold."""
     columns = []
     for name, default in ((EPOCHS, 1.0), (BATCH_SIZE, math.inf)):
-        column = np.full(len(held), _shared(task, configuration, name, default))
+        column = np.full(task.num_clients, _shared(task, configuration, name, default))
         own = _own(configuration, name)
         column[list(own)] = list(own.values())
         columns.append(column)
     epochs, batch = columns
+    if held is None:
+        return ClientWork(epochs)
     steps = epochs * np.ceil(held / np.minimum(batch, np.maximum(held, 1)))
-    return float(steps.max()), float((epochs * held).max())
+    return ClientWork(epochs, steps, epochs * held)
 
 
 def _shared(task: Task, configuration: Mapping[str, Value], name: str, default: float) -> float:

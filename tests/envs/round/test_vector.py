@@ -34,6 +34,17 @@ FORMS: dict[str, dict[str, Any]] = {
     "fedopt": {"algorithm": "fedopt", "rounds_per_step": 3},
     "per client": {"per_client": True},
     "ends early": {"budget_s": 9.0},
+    "devices": {
+        "system": {
+            "model": "devices",
+            "devices": "flash",
+            "availability": "sine",
+            "dropout": 0.2,
+            "over_selection": 0.3,
+            "deadline_s": 900.0,
+            "compute": "steps",
+        }
+    },
 }
 
 
