@@ -19,7 +19,8 @@ from fedhpo_gym.analysis.plot import COLOURS, SETTINGS
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.systems import CROSS_SILO, DeviceModel, SystemModel, Work, harmonic
 from fedhpo_gym.systems.availability import DAY_S
-from fedhpo_gym.systems.cohorts import Draw, invite
+from fedhpo_gym.systems.cohorts import invite
+from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.device_model import PLANNED_ROUNDS
 from fedhpo_gym.systems.rounds import client_seconds, endings
 

@@ -1,5 +1,6 @@
 """What an evaluation costs on the simulated clock."""
 
+from fedhpo_gym.systems.asynchronous import JobClock
 from fedhpo_gym.systems.base import COMPUTE_RULES, NEEDS_SAMPLES, System
 from fedhpo_gym.systems.calibration import Calibration, calibrate
 from fedhpo_gym.systems.choice import SYSTEM_MODELS, changed_system
@@ -18,6 +19,7 @@ __all__ = [
     "ClientWork",
     "DeviceModel",
     "Happened",
+    "JobClock",
     "RecordedModel",
     "RoundRecord",
     "System",

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
-from fedhpo_gym.systems.work import Floats, Work
+from fedhpo_gym.systems import asynchronous
+from fedhpo_gym.systems.draw import Draw
+from fedhpo_gym.systems.work import ClientWork, Floats, Work
 from fedhpo_gym.typed import as_typed, shown
 
 Indices = NDArray[np.integer]
@@ -58,13 +60,50 @@ class System(ABC):
         self._non_negative("server_compute_s")
         self._whole("samples_per_client")
 
-    @abstractmethod
     def cost(self, work: Work) -> Cost:
         """Return what the work of some rounds costs.
 
         Raises:
-            InvalidArgumentError: `compute` follows what the work does not say.
+            InvalidArgumentError: `compute` follows what the work does not say, or asynchronous
+                work is asked of a system that does not know single clients.
         """
+        return self._cost(work) if not work.reports else asynchronous.cost(self, work)
+
+    @abstractmethod
+    def _cost(self, work: Work) -> Cost:
+        """Return what the work of some synchronous rounds costs; see `cost`."""
+
+    def job_means(self, work: Work) -> asynchronous.Means:
+        """Return how long clients are expected to take for a job of asynchronous training.
+
+        Raises:
+            InvalidArgumentError: this system does not know single clients, or is set up for what
+                asynchronous training does not have.
+        """
+        raise InvalidArgumentError(
+            "`system['model']` must be 'analytic' or 'devices' for asynchronous algorithms, whose "
+            f"clients take their time each on its own, got {type(self).__name__}"
+        )
+
+    def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
+        """Return the seconds of one job of a client, and whether it then reports.
+
+        Args:
+            work: see `job_means`.
+            client: who does it.
+            start_s: when it is begun.
+            draw: names what is random.
+        """
+        raise NotImplementedError
+
+    def client_units(self, work: Work, number: int) -> Floats:
+        """Return in how many units of `compute` each of the clients counts its round.
+
+        Raises:
+            InvalidArgumentError: the work does not say it.
+        """
+        each = _each(work.clients, self.compute)
+        return np.full(number, self.units(work)) if each is None else each
 
     def times_s(
         self, works: Sequence[Work], which: Indices, rounds: Indices, rates: Floats
@@ -149,6 +188,14 @@ class System(ABC):
                     f"`{name}` must be an integer in [0, {end}), got {shown(value)}."
                 )
             object.__setattr__(self, name, number)
+
+
+def _each(clients: ClientWork | None, compute: str) -> Floats | None:
+    """Return the units of each client, None where all are alike."""
+    if clients is None or compute == "constant":
+        return None
+    each = {"epochs": clients.epochs, "steps": clients.steps, "samples": clients.samples}
+    return each[compute]
 
 
 def shared_parameters(system: System) -> dict[str, Any]:

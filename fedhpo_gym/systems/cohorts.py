@@ -9,28 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.systems.availability import Availability
 from fedhpo_gym.systems.devices import Devices
+from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.rounds import client_seconds, endings
 from fedhpo_gym.systems.work import Floats
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Names the random numbers of a round: those of equal draws are equal.
-
-    Attributes:
-        seed: a seed.
-        keys: what tells rounds of a seed apart.
-    """
-
-    seed: int
-    keys: tuple[int, ...]
-
-    def stream(self, name: str) -> np.random.Generator:
-        """Return the round's stream of a name."""
-        return stream(self.seed, name, *self.keys)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,12 +16,15 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
+from fedhpo_gym.systems.asynchronous import Means
 from fedhpo_gym.systems.availability import DAY_S, Availability, drawn
 from fedhpo_gym.systems.base import System
-from fedhpo_gym.systems.cohorts import Draw, Invited, invite, take_rounds
+from fedhpo_gym.systems.cohorts import Invited, invite, take_rounds
 from fedhpo_gym.systems.devices import Devices
+from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.measured import KILOBYTE
-from fedhpo_gym.systems.work import ClientWork, Floats, Happened, Work
+from fedhpo_gym.systems.rounds import client_seconds
+from fedhpo_gym.systems.work import Happened, Work
 from fedhpo_gym.typed import as_typed, shown
 
 DEVICES: Final = ("lognormal", "flash", "fedscale", "alike")
@@ -189,7 +192,7 @@ class DeviceModel(System):
             self._hours[number] = drawn(self.availability, number, beta, self.seed)
         return self._hours[number]
 
-    def cost(self, work: Work) -> Cost:
+    def _cost(self, work: Work) -> Cost:
         """See `System.cost` and the class.
 
         The computation is that of the client whose report was the last that counted, and of the
@@ -273,14 +276,36 @@ class DeviceModel(System):
             dropout=self.dropout,
         )
 
-    def client_units(self, work: Work, number: int) -> Floats:
-        """Return in how many units of `compute` each of the clients counts its round.
+    def job_means(self, work: Work) -> Means:
+        """See `System.job_means`; the wait is the mean over times spread evenly over a day."""
+        for name in ("over_selection", "deadline_s"):
+            if value := getattr(self, name):
+                raise InvalidArgumentError(
+                    f"`{name}` must be 0 for asynchronous algorithms, which wait for no cohort, "
+                    f"got {value!r}; leave it out"
+                )
+        number = _clients_of(work)
+        devices, hours = self.population(number), self.hours(number)
+        compute_s, transfer_s = client_seconds(
+            self.client_units(work, number),
+            self.client_compute_s,
+            devices.compute,
+            (self.message_bytes(work)[0], devices.upload / (1.0 + devices.upload_variation**2)),
+            (self.message_bytes(work)[1], devices.download / (1.0 + devices.download_variation**2)),
+        )
+        wait_s = np.zeros(number)
+        if hours is not None:
+            rows = np.arange(number) % len(hours)
+            times = DAY_S * np.arange(PLANNED_ROUNDS) / PLANNED_ROUNDS
+            wait_s = np.mean([hours.wait_s(rows, time_s) for time_s in times.tolist()], axis=0)
+        return Means(wait_s + transfer_s, compute_s, self.dropout)
 
-        Raises:
-            InvalidArgumentError: the work does not say it.
-        """
-        each = _each(work.clients, self.compute)
-        return np.full(number, self.units(work)) if each is None else each
+    def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
+        """See `System.job`."""
+        who = self._invite(_clients_of(work), np.array([client]), start_s, draw)
+        units = self.client_units(work, work.num_clients)
+        rounds = take_rounds(who, units, self.client_compute_s, self.message_bytes(work), math.inf)
+        return float(rounds.time_s[0]), bool(who.survives[0, 0])
 
     def _population(self, number: int) -> Devices:
         median = self.upload_median_bytes_per_s, self.download_median_bytes_per_s
@@ -323,11 +348,3 @@ def _clients_of(work: Work) -> int:
             "`Work.of_course` does."
         )
     return work.num_clients
-
-
-def _each(clients: ClientWork | None, compute: str) -> Floats | None:
-    """Return the units of each client, None where all are alike."""
-    if clients is None or compute == "constant":
-        return None
-    each = {"epochs": clients.epochs, "steps": clients.steps, "samples": clients.samples}
-    return each[compute]

@@ -13,7 +13,9 @@ import numpy as np
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
+from fedhpo_gym.systems.asynchronous import Means
 from fedhpo_gym.systems.base import Indices, System
+from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.work import Floats, Work
 
 Mode = Literal["cross_silo", "cross_device", "point_to_point"]
@@ -75,8 +77,8 @@ class SystemModel(System):
         self._positive(*_POSITIVE)
         self._non_negative("client_compute_mean_s")
 
-    def cost(self, work: Work) -> Cost:
-        """Return what the work of some rounds costs.
+    def _cost(self, work: Work) -> Cost:
+        """See `System.cost`.
 
         Eq. 1 with the expected straggler of Proposition 1: a round takes the communication
         time, plus c * H_N for the slowest of N sampled clients, plus the server's time. c counts
@@ -110,7 +112,9 @@ class SystemModel(System):
     def times_s(
         self, works: Sequence[Work], which: Indices, rounds: Indices, rates: Floats
     ) -> Floats:
-        """See `System.times_s`; computed as arrays."""
+        """See `System.times_s`; synchronous rounds are computed as arrays."""
+        if any(work.reports for work in works):
+            return super().times_s(works, which, rounds, rates)
         sizes = np.array([self.message_bytes(work) for work in works], np.float64)[which]
         units = np.array([self.units(work) for work in works], np.float64)[which]
         clients = np.array([work.num_clients for work in works], np.float64)[which]
@@ -122,6 +126,20 @@ class SystemModel(System):
         client_s = self.client_compute_mean_s * units
         computation_s = rounds * (client_s * stragglers + self.server_compute_s)
         return np.asarray(rounds * communication_s + computation_s, dtype=np.float64)
+
+    def job_means(self, work: Work) -> Means:
+        """See `System.job_means`: clients that train at once share the server's link."""
+        up_bytes, down_bytes = self.message_bytes(work)
+        other_s = self._communication_s(up_bytes, down_bytes, work.client_share)
+        compute_s = self.client_compute_mean_s * self.client_units(work, work.num_clients)
+        return Means(np.full(work.num_clients, float(other_s)), compute_s)
+
+    def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
+        """See `System.job`: exponential, as in Eq. 1."""
+        del start_s
+        means = self.job_means(work)
+        deviate = draw.stream("client computation").standard_exponential()
+        return float(means.other_s[client] + deviate * means.compute_s[client]), True
 
     def _communication_s(self, up_bytes: Number, down_bytes: Number, clients: Number) -> Floats:
         """Return the communication time of one round, in seconds (T_comm of Eq. 1)."""

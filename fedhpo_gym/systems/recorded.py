@@ -77,7 +77,7 @@ class RecordedModel(System):
         derived = self._table
         del derived  # it stays read
 
-    def cost(self, work: Work) -> Cost:
+    def _cost(self, work: Work) -> Cost:
         """See `System.cost` and the class.
 
         Raises:

@@ -39,12 +39,15 @@ class Happened:
         first_round: rounds that the course had taken before.
         start_s: simulated second at which the first of these rounds begins.
         sampled: (rounds, clients) who trained.
+        seconds: (rounds,) simulated seconds of aggregations, which the engine knows; for
+            asynchronous algorithms only.
     """
 
     seed: int
     first_round: int
     start_s: float
     sampled: NDArray[np.bool_]
+    seconds: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Work:
         num_clients: clients of the federation; 0 where nobody says.
         clients: the same of each client; None where all are alike.
         happened: the rounds, if they are past; None where they are only planned, as in trials.
+        reports: of an asynchronous algorithm, whose rounds are aggregations: how many an
+            aggregation waits for, while `sampled_clients` train at once. 0: rounds are synchronous.
     """
 
     num_parameters: int
@@ -79,6 +84,7 @@ class Work:
     num_clients: int = 0
     clients: ClientWork | None = field(default=None, compare=False, repr=False)
     happened: Happened | None = field(default=None, compare=False, repr=False)
+    reports: int = 0
 
     @classmethod
     def of_course(
@@ -92,6 +98,7 @@ class Work:
         samples: float | None = None,
         clients: ClientWork | None = None,
         happened: Happened | None = None,
+        reports: int = 0,
     ) -> Self:
         """Return the work of `fidelity.round` rounds in a federation.
 
@@ -104,6 +111,7 @@ class Work:
             samples: see the class.
             clients: see the class.
             happened: see the class.
+            reports: see the class.
 
         Raises:
             InvalidArgumentError: there is no parameter or no client, or work is negative.
@@ -130,6 +138,7 @@ class Work:
             int(num_clients),
             clients,
             happened,
+            reports,
         )
 
     def of_rounds(self, rounds: int, client_sample_rate: float) -> Self:

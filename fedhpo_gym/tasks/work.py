@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
-from fedhpo_gym.systems import ClientWork, Happened, System, Work
+from fedhpo_gym.systems import ClientWork, Happened, JobClock, System, Work
+from fedhpo_gym.tasks.algorithms import BUFFER
 from fedhpo_gym.tasks.federated import Task
 
 EPOCHS, BATCH_SIZE = "step_size", "batch_size"
@@ -59,7 +60,25 @@ def work_of(
         samples=samples,
         clients=_of_clients(task, configuration, num_samples),
         happened=happened,
+        reports=int(_shared(task, configuration, BUFFER, 1.0)) if task.asynchronous else 0,
     )
+
+
+def job_clock(
+    task: Task,
+    configuration: Mapping[str, Value],
+    client_sample_rate: float,
+    num_samples: Samples | None = None,
+) -> JobClock | None:
+    """Return how long jobs of an asynchronous course take; None for synchronous algorithms.
+
+    Raises:
+        InvalidArgumentError: the system does not know single clients, or what they compute.
+    """
+    if not task.asynchronous:
+        return None
+    work = work_of(task, configuration, 1, client_sample_rate, num_samples=num_samples)
+    return JobClock(task.system, work)
 
 
 def decisive_names(task: Task) -> tuple[str, ...]:
@@ -71,7 +90,8 @@ def decisive_names(task: Task) -> tuple[str, ...]:
         "samples": (EPOCHS,),
     }[task.system.compute]
     own = [name for name in task.space.names if name.partition("@")[0] in reads]
-    return (*task.architecture, *own)
+    buffer = [name for name in task.space.names if name == BUFFER]
+    return (*task.architecture, *own, *buffer)
 
 
 def round_system(task: Task) -> System:

@@ -10,7 +10,7 @@ from fedhpo_gym.courses.base import Courses
 from fedhpo_gym.envs.arguments import chosen_options
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.process import RoundProcess, RoundSettings
-from fedhpo_gym.errors import needing
+from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import Instance, Task, get_task, make_instances, round_system
@@ -84,6 +84,12 @@ class RoundArguments:
     def __post_init__(self) -> None:
         """Check every field, by deriving all that needs no training data."""
         check_fields(self)
+        if self.per_client and self.variant.asynchronous:
+            raise InvalidArgumentError(
+                f"`per_client` must be False for {self.variant.algorithm!r}: an action has a row "
+                "for every client of the next rounds, and nobody knows yet who begins in them; use "
+                "a synchronous algorithm"
+            )
         derived = (self.variant, self.chosen_instances, self.controls)
         del derived  # they stay cached
         self._round_settings(1.0 if self.budget_s is None else self.budget_s)

@@ -155,11 +155,15 @@ class Controls:
         dearest: dict[str, Value] = {**self.default}
         # The smaller its minibatches, the more steps a client takes.
         dearest.update(
-            {d.name: d.low if _is_batch_size(d) else d.high for d in self.space.dimensions}
+            {d.name: d.low if self._dear_if_low(d) else d.high for d in self.space.dimensions}
         )
         rate = float(dearest[RATE])
         work = work_of(self._task, dearest, rounds, rate, num_samples=num_samples)
         return self._task.system.cost(work)
+
+    def _dear_if_low(self, dimension: Dimension) -> bool:
+        # The fewer clients train at once, the longer it takes until enough have reported.
+        return _is_batch_size(dimension) or (self._task.asynchronous and dimension.name == RATE)
 
     def _ordered(self, configuration: Mapping[str, Value]) -> dict[str, Value]:
         return {name: configuration[name] for name in self._names}

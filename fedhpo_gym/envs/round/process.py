@@ -273,6 +273,7 @@ class RoundProcess:
             int(state.rounds[index]),
             float(state.elapsed_s[index]),
             report.sampled[index],
+            None if report.seconds is None else report.seconds[index],
         )
 
     def _measure(self, report: Report, trained: NDArray[np.bool_]) -> None:
