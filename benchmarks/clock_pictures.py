@@ -20,8 +20,8 @@ from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.systems import CROSS_SILO, DeviceModel, SystemModel, Work, harmonic
 from fedhpo_gym.systems.availability import DAY_S
 from fedhpo_gym.systems.cohorts import invite
-from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.device_model import PLANNED_ROUNDS
+from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.rounds import client_seconds, endings
 
 PATH = Path(__file__).resolve().parents[1] / "docs" / "pictures" / "clocks.svg"

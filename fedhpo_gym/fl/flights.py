@@ -66,8 +66,8 @@ def until_aggregation(
 ) -> tuple[Queue, Sequence[Job], Sequence[Job]]:
     """Let clients train until there are enough reports for an aggregation.
 
-    Whenever fewer than `at_once` clients train, an idle one begins, drawn uniformly. While the
-    server aggregates, everything waits.
+    Whenever fewer than `at_once` clients train, an idle one begins, drawn uniformly. Reports of the
+    same instant are collected before anybody begins. While the server aggregates, everything waits.
 
     Args:
         queue: where the course stands.
@@ -86,7 +86,8 @@ def until_aggregation(
     started: list[Job] = []
     arrived: list[Job] = []
     while len(arrived) < reports:
-        while len(flying) < at_once:
+        together = bool(flying) and min(flying).done_s <= now_s
+        while len(flying) < at_once and not together:
             busy = {job.client for job in flying}
             idle = [client for client in range(num_clients) if client not in busy]
             drawn = stream(seed, "asynchronous clients", begun).integers(len(idle))

@@ -16,6 +16,7 @@ from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
+from fedhpo_gym.fl.flights import Even  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.seeding import stream  # noqa: E402
@@ -93,6 +94,15 @@ def test_it_equals_a_plain_loop(
     np.testing.assert_allclose(found.metrics[1], np.asarray(metrics), rtol=2e-4, atol=2e-5)
     assert found.feedback is not None
     np.testing.assert_allclose(found.feedback.seconds[1].cumsum(), times, rtol=1e-12)
+
+
+def test_reports_of_one_instant_equal_a_plain_loop(federation: Federation) -> None:
+    chosen = course(0.8, None, **GIVEN[4][1] | {"buffer_size": 3})
+    metrics, times = plain_asynchronous(federation, chosen, "fedbuff", 6, Even())
+    found = batch_of(federation, "fedbuff", chosen).advance(6)
+    np.testing.assert_allclose(found.metrics[0], np.asarray(metrics), rtol=2e-4, atol=2e-5)
+    assert found.feedback is not None
+    assert found.feedback.seconds[0].cumsum().tolist() == times
 
 
 @pytest.mark.parametrize(("algorithm", "given"), [GIVEN[1], GIVEN[5]], ids=str)

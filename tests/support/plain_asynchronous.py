@@ -25,7 +25,8 @@ def plain_asynchronous(
     for version in range(aggregations):
         reports = []
         while len(reports) < given.get("buffer_size", 1):
-            while len(flying) < at_once:
+            waiting = any(job[0] <= now for job in flying)
+            while len(flying) < at_once and not waiting:
                 idle = sorted({*range(federation.num_clients)} - {job[2] for job in flying})
                 client = idle[stream(seed, "asynchronous clients", begun).integers(len(idle))]
                 took, survives = clock.job(seed, begun, client, now)

@@ -91,8 +91,8 @@ class FedBuff(Asynchronous):
 
     D_i is the way from the model that a client received to what it made of it: Algorithm 1 of
     Nguyen et al. (2022), without secure aggregation. Their discount is the default: an exponent of
-    1/2. With as many reports as clients train at once, devices alike and a rate of 1, it is the
-    plain mean of a synchronous round.
+    1/2. Where all clients train at once, take equally long and are all waited for, a rate of 1
+    gives synchronous rounds with a mean that does not count samples.
     """
 
     name = "fedbuff"
