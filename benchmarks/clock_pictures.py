@@ -1,4 +1,4 @@
-"""Draw one round under each clock: `python benchmarks/clock_pictures.py`.
+"""Draw rounds under each clock: `python benchmarks/clock_pictures.py`.
 
 Bars are computed by the clocks themselves: a model of 25,000 parameters, three clients of five, and
 links of 50 kB/s, so that messages, computation and waiting can be seen.
@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 
 from fedhpo_gym.analysis.plot import COLOURS, SETTINGS
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.systems import CROSS_SILO, DeviceModel, SystemModel, Work, harmonic
+from fedhpo_gym.fl.flights import Queue, until_aggregation
+from fedhpo_gym.systems import CROSS_SILO, DeviceModel, JobClock, SystemModel, Work, harmonic
 from fedhpo_gym.systems.availability import DAY_S
 from fedhpo_gym.systems.cohorts import invite
 from fedhpo_gym.systems.device_model import PLANNED_ROUNDS
@@ -25,6 +26,7 @@ from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.rounds import client_seconds, endings
 
 PATH = Path(__file__).resolve().parents[1] / "docs" / "pictures" / "clocks.svg"
+BESIDE = PATH.with_name("asynchronous.svg")
 WORK = Work.of_course(25_000, 5, Fidelity(1, 0.6))
 LINK = 50_000.0
 EQUATION = replace(
@@ -51,11 +53,13 @@ class Panel:
         title: its name.
         rows: who, and what they do.
         end_s: the end of the round.
+        more_s: ends of later rounds.
     """
 
     title: str
     rows: Sequence[tuple[str, Sequence[Bar]]]
     end_s: float
+    more_s: Sequence[float] = ()
 
 
 def equation(title: str, system: SystemModel) -> Panel:
@@ -127,8 +131,77 @@ def recorded() -> Panel:
     return Panel("recorded", [("the round", [("upload", 0.0, 5.0), ("compute", 5.0, 3.0)])], 8.0)
 
 
+def asynchronous(title: str, system: DeviceModel, reports: int, until_s: float) -> Panel:
+    """Return the aggregations of a time: three clients train at once, nobody waits."""
+    work = replace(WORK, reports=reports)
+    clock, means = JobClock(system, work), system.job_means(work)
+    queue, version = Queue(), 0
+    bars: list[list[Bar]] = [[] for _ in range(5)]
+    ends: list[float] = []
+    while queue.now_s < until_s:
+        queue, begun, _ = until_aggregation(
+            queue, version, reports=reports, at_once=3, num_clients=5, clock=clock, seed=1
+        )
+        for job in begun:
+            busy = float(means.compute_s[job.client])
+            transfers = float(means.other_s[job.client])
+            down = transfers * system.population(5).upload[job.client]
+            down /= (
+                system.population(5).upload[job.client] + system.population(5).download[job.client]
+            )
+            at = job.done_s - busy - transfers
+            for name, length in (
+                ("download", down),
+                ("compute", busy),
+                ("upload", transfers - down),
+            ):
+                bars[job.client].append((name, at, length))
+                at += length
+        ends.append(queue.now_s)
+        version += 1
+    rows = [(f"client {client}", own) for client, own in enumerate(bars)]
+    return Panel(title, rows, ends[0], ends[1:])
+
+
+def beside() -> None:
+    """Write the picture of synchronous rounds beside asynchronous ones."""
+    until_s = 60.0
+    rows: list[list[Bar]] = [[] for _ in range(5)]
+    ends: list[float] = []
+    index = 0
+    while not ends or ends[-1] < until_s:
+        panel = devices("", DEVICES, index)
+        begin = ends[-1] if ends else 0.0
+        for name, own in panel.rows:
+            rows[int(name.split()[1])] += [(part, begin + at, long) for part, at, long in own]
+        ends.append(begin + panel.end_s)
+        index += 1
+    synchronous = Panel(
+        "synchronous rounds of 3",
+        [(f"client {client}", own) for client, own in enumerate(rows)],
+        ends[0],
+        ends[1:],
+    )
+    panels = [
+        synchronous,
+        asynchronous("FedBuff, 3 at once, K = 3", DEVICES, 3, until_s),
+        asynchronous("FedAsync, 3 at once", DEVICES, 1, until_s),
+    ]
+    with mpl.rc_context({**SETTINGS, "svg.hashsalt": "asynchronous", "font.size": 9}):
+        figure = Figure(figsize=(10, 6.0), layout="constrained")
+        axes: Any = figure.subplots(3, 1, sharex=True)
+        for panel, axis in zip(panels, axes.flat, strict=True):
+            _draw(axis, panel)
+            axis.set_title(panel.title)
+            axis.set_xlim(0, until_s)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+        figure.savefig(BESIDE, metadata={"Date": None, "Creator": None})
+
+
 def main() -> None:
-    """Write the picture."""
+    """Write the pictures."""
+    beside()
     faulty = replace(DEVICES, over_selection=0.6, dropout=0.3, deadline_s=20.0)
     panels = [
         equation("analytic, cross-silo", EQUATION),
@@ -159,6 +232,8 @@ def _draw(axis: Any, panel: Panel) -> None:
                 row, length, left=begin, height=0.6, color=PARTS[name], alpha=alpha, label=label
             )
     axis.axvline(panel.end_s, color="black", linewidth=1, linestyle="--", label="end of the round")
+    for end_s in panel.more_s:
+        axis.axvline(end_s, color="black", linewidth=1, linestyle="--")
     axis.set_yticks(range(len(panel.rows)), [name for name, _ in panel.rows])
     axis.invert_yaxis()
     axis.set_xlabel("seconds")

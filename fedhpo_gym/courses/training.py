@@ -110,8 +110,9 @@ def require_device(task: Task, seed: int, device: str) -> None:
         InvalidArgumentError: it cannot.
     """
     configuration = {d.name: d.high for d in task.space.dimensions}
+    samples = task_federation(task, seed).num_samples[:, 0]
     try:
-        make_batch(task, [make_course(task, configuration, 1.0, seed)], device)
+        make_batch(task, [make_course(task, configuration, 1.0, seed, samples)], device)
     except (RuntimeError, AssertionError) as error:  # torch raises either
         reason = str(error).splitlines()[0]
         raise InvalidArgumentError(

@@ -174,8 +174,10 @@ def test_trials_refuse_rules_that_count_samples(rule: str) -> None:
         get_task("LR-Twitter-v0"),
         get_task("LR-CreditG-v0").variant(system=replace(CROSS_SILO, compute="epochs")),
         get_task("CNN-FEMNIST-v0").variant(system=replace(CROSS_DEVICE, max_connections=3)),
+        get_task("LR-CreditG-v0").variant(algorithm="fedbuff"),
+        get_task("MLP-Car-v0").variant(algorithm="fedbuff", system=DeviceModel(compute="epochs")),
     ],
-    ids=lambda task: f"{task.name}-{task.system.mode}-{task.system.compute}",
+    ids=lambda task: f"{task.name}-{task.algorithm}-{task.system.compute}",
 )
 def test_many_trials_cost_what_each_costs(task: Task) -> None:
     assert_many_cost_what_each_costs(task)
