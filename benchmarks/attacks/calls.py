@@ -21,7 +21,7 @@ from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.systems import SystemModel
+from fedhpo_gym.systems import DeviceModel, SystemModel
 from fedhpo_gym.tasks import get_task
 
 TRIAL, ROUNDS = "FedHPO-LR-CreditG-v0", "FedHPO-DAC-LR-BreastCancer-v0"
@@ -117,6 +117,7 @@ def targets() -> tuple[Target, ...]:
         Target("Task.variant", task.variant, {}, ("algorithm", "alpha", "preprocessing", "seeds")),
         Target("Task.fix", task.fix, {"settings": {}}),
         Target("SystemModel", SystemModel, {}, _names(SystemModel)),
+        Target("DeviceModel", DeviceModel, {}, _names(DeviceModel)),
         Target("Dimension", Dimension, box, _names(Dimension)),
         Target("SearchSpace", SearchSpace, {"dimensions": (Dimension(**box),)}),
         Target("SearchSpace.from_dict", SearchSpace.from_dict, {"content": task.space.to_dict()}),

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym.backends.base import Backend, CheckedQuery, ColumnBackend, StoredBackend
-from fedhpo_gym.errors import needing, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, needing, unknown_name
 from fedhpo_gym.surrogates import has_surrogate
 from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import Task
@@ -59,10 +59,16 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
         UnknownNameError: no such backend.
         MissingDataError: it has nothing to answer from; the message says what to do.
         MissingDependencyError: it trains, and torch is not installed.
-        InvalidArgumentError: it takes no such option, or not this value.
+        InvalidArgumentError: it takes no such option, or not this value; or the task's algorithm
+            is asynchronous, which no stored numbers can answer for.
     """
     if as_typed("backend", name, str) not in BACKENDS:
         raise unknown_name("backend", name, BACKENDS)
+    if task.asynchronous and name in STORED:
+        raise InvalidArgumentError(
+            f"`backend` must be 'raw' for {task.algorithm!r}: the clock decides what asynchronous "
+            f"courses train on, and stored numbers know no clock; got {name!r}"
+        )
     module, _, attribute = BACKENDS[name].partition(":")
     with needing(f'backend="{name}"', "torch", "raw", "torch"):
         kind = getattr(importlib.import_module(module), attribute)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.building.units import UnitShape, read_unit
 from fedhpo_gym.courses.training import engine_version
 from fedhpo_gym.datasets import load_dataset
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import SearchSpace
@@ -102,8 +103,17 @@ class Design(ABC, Generic[U]):
         return {"splits": list(splits), "metrics": list(metrics)}
 
     def plan(self) -> dict[str, Any]:
-        """Return everything that decides a course's numbers; a resumed build must have the same."""
+        """Return everything that decides a course's numbers; a resumed build must have the same.
+
+        Raises:
+            InvalidArgumentError: the task's algorithm is asynchronous.
+        """
         task = self.task
+        if task.asynchronous:
+            raise InvalidArgumentError(
+                f"`algorithm` must be synchronous where results are stored, got "
+                f"{task.algorithm!r}, whose courses depend on the clock; use backend='raw'"
+            )
         return {
             "name": task.table_name,
             "engine_version": engine_version(task),

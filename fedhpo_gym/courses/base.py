@@ -33,6 +33,8 @@ class Report:
         alignment: (N, rounds, clients) cosine of a client's update and the round's mean update.
         before: (N, rounds, clients, splits, metrics) of the model a client received.
         after: likewise, of the model it made of it; both are zeros unless asked for.
+        seconds: (N, rounds) simulated seconds of aggregations where training decides them, as
+            asynchronous algorithms do; None where the system's clock does.
     """
 
     metrics: Metrics
@@ -42,6 +44,7 @@ class Report:
     alignment: NDArray[np.float32]
     before: Metrics
     after: Metrics
+    seconds: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -149,6 +149,7 @@ class RunningCourses(Courses):
             alignment=feedback.alignment,
             before=feedback.before,
             after=feedback.after,
+            seconds=feedback.seconds if self._task.asynchronous else None,
         )
 
     def snapshot(self, position: int) -> CourseSnapshot:
@@ -184,7 +185,8 @@ class RunningCourses(Courses):
     def _course(self, configuration: Configuration, rate: float, index: int) -> Course:
         # Two instances may share a seed and differ in alpha: a course asks for its data by the
         # instance, and the federation holds the seed that everything is drawn from.
-        return training.make_course(self._task, configuration, rate, index)
+        samples = self._federation(index).num_samples[:, 0] if self._task.asynchronous else None
+        return training.make_course(self._task, configuration, rate, index, samples)
 
     def _federation(self, index: int) -> Federation:
         instance = self._instances[index]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import load_dataset
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
@@ -20,7 +21,7 @@ from fedhpo_gym.fl.engine import Curves as Curves
 from fedhpo_gym.fl.lockstep import CourseState as CourseState
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
-from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks import Task, job_clock
 from fedhpo_gym.tasks.federated import OWN_TASKS
 
 
@@ -68,6 +69,8 @@ def fingerprint(task: Task) -> str:
     """Return a digest of everything that numbers of really trained courses depend on."""
     data = load_dataset(task.dataset).fingerprint
     words = f"{data} {task.table_name} engine {engine_version(task)}"
+    if task.asynchronous:  # the clock decides who trains on what
+        words += f" {task.system!r}"
     return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 
 
@@ -77,10 +80,27 @@ def engine_version(task: Task) -> int:
 
 
 def make_course(
-    task: Task, configuration: Mapping[str, float], client_sample_rate: float, seed: int
+    task: Task,
+    configuration: Mapping[str, float],
+    client_sample_rate: float,
+    seed: int,
+    num_samples: NDArray[np.int64] | None = None,
 ) -> Course:
-    """Return the course of a configuration, with what the task fixes."""
-    return Course({**task.all_settings, **configuration}, client_sample_rate, seed)
+    """Return the course of a configuration, with what the task fixes.
+
+    Args:
+        task: the task.
+        configuration: hyperparameters.
+        client_sample_rate: fraction of clients sampled per round, or that train at once.
+        seed: of the course.
+        num_samples: (clients,) training samples where clocks may count them.
+
+    Raises:
+        InvalidArgumentError: the task's algorithm is asynchronous, and its system does not say how
+            long clients take.
+    """
+    clock = job_clock(task, configuration, client_sample_rate, num_samples)
+    return Course({**task.all_settings, **configuration}, client_sample_rate, seed, clock)
 
 
 def require_device(task: Task, seed: int, device: str) -> None:
@@ -90,8 +110,9 @@ def require_device(task: Task, seed: int, device: str) -> None:
         InvalidArgumentError: it cannot.
     """
     configuration = {d.name: d.high for d in task.space.dimensions}
+    samples = task_federation(task, seed).num_samples[:, 0]
     try:
-        make_batch(task, [make_course(task, configuration, 1.0, seed)], device)
+        make_batch(task, [make_course(task, configuration, 1.0, seed, samples)], device)
     except (RuntimeError, AssertionError) as error:  # torch raises either
         reason = str(error).splitlines()[0]
         raise InvalidArgumentError(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
 
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, suggest
-from fedhpo_gym.systems import SystemModel
 from fedhpo_gym.typed import as_typed, parameter_types, shown
 
 R = TypeVar("R")
@@ -71,19 +70,6 @@ def from_names(record: type[R], arguments: Mapping[str, Any], others: Sequence[s
     if "task" not in arguments:
         raise InvalidArgumentError("`task` must name a problem of the catalogue, got nothing")
     return record(**arguments)
-
-
-def changed_system(base: SystemModel, changes: Mapping[str, Any]) -> SystemModel:
-    """Return a system model with some parameters replaced.
-
-    Raises:
-        InvalidArgumentError: a parameter is unknown or out of its range.
-    """
-    known = {field.name for field in fields(SystemModel)}
-    for name in changes:
-        if name not in known:
-            raise InvalidArgumentError(f"unknown system parameter {name!r}.{suggest(name, known)}")
-    return replace(base, **changes)
 
 
 def chosen_options(record: object, names: Sequence[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.algorithms import Algorithm
+from fedhpo_gym.fl.asynchronous import AsynchronousLockstep
 from fedhpo_gym.fl.buffers import Buffers
 from fedhpo_gym.fl.feedback import Feedback, GroupEvaluation, OfClients, empty_feedback
 from fedhpo_gym.fl.lockstep import CourseState, Lockstep
@@ -137,6 +138,8 @@ class CourseBatch:
                             lockstep, feedback, index - 1, self._local_metrics
                         )
                     lockstep.step(observer)
+                    if feedback is not None and lockstep.seconds is not None:
+                        _scatter(lockstep, lockstep.seconds, feedback.seconds[:, index - 1])
                     if index in at:
                         values = self._evaluate(lockstep, evaluation)
                         _scatter(lockstep, values, metrics[:, at.index(index)])
@@ -222,7 +225,9 @@ class CourseBatch:
         """Pack courses into groups; each starts from its state, or from its seed at round 0."""
         rounds = [0 if state is None else state.round for state in states]
         self._needs = [self._needs_of(course) for course in courses]
-        groups = pack(self._needs, rounds, self._model.slots, self._shapes)
+        alone = self._algorithm.asynchronous  # what clients have begun is a course's own
+        groups = pack(self._needs, rounds, 1 if alone else self._model.slots, self._shapes)
+        kind = AsynchronousLockstep if alone else Lockstep
         self._courses = tuple(courses)
         self._parts = []
         self._last = {
@@ -230,7 +235,7 @@ class CourseBatch:
         }
         for group in groups:
             stack = Stack([self._prepare(seed, group) for seed in group.seeds])
-            lockstep = Lockstep(
+            lockstep = kind(
                 group,
                 courses,
                 stack,

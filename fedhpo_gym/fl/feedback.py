@@ -33,6 +33,8 @@ class Feedback:
         alignment: (courses, rounds, clients) cosine of a client's update and the weighted mean of
             all updates of the round (of those trained at once, if not all fit into memory), in
             [-1, 1].
+        seconds: (courses, rounds) simulated seconds of each round of an asynchronous algorithm;
+            else 0.
     """
 
     sampled: NDArray[np.bool_]
@@ -40,6 +42,7 @@ class Feedback:
     after: NDArray[np.float32]
     update_norm: NDArray[np.float32]
     alignment: NDArray[np.float32]
+    seconds: NDArray[np.float64]
 
 
 def empty_feedback(size: tuple[int, int, int]) -> Feedback:
@@ -51,6 +54,7 @@ def empty_feedback(size: tuple[int, int, int]) -> Feedback:
         np.zeros(metrics, dtype=np.float32),
         np.zeros(size, dtype=np.float32),
         np.zeros(size, dtype=np.float32),
+        np.zeros(size[:2], dtype=np.float64),
     )
 
 

@@ -97,12 +97,19 @@ class Roster:
     def items(self, elapsed: int) -> Items:
         """Return the items of a round, `elapsed` rounds after the blocks were packed."""
         block, client = np.nonzero(self._sampled(elapsed))
+        items = self.items_of(block, client, self.batch_key[block])
+        return items.take(np.lexsort((-items.steps, items.width)))
+
+    def items_of(
+        self, block: NDArray[np.int64], client: NDArray[np.int64], batch_key: NDArray[np.int64]
+    ) -> Items:
+        """Return the items of some (block, client) pairs, in this order."""
         size = self.samples[block, client]
         total = np.bincount(block, size, minlength=len(self.batch_key))
-        items = Items(
+        return Items(
             block,
             client,
-            self.batch_key[block],
+            batch_key,
             self.federation[block],
             size,
             self._batch_size[block, client],
@@ -112,7 +119,6 @@ class Roster:
             (size / np.maximum(total, 1)[block]).astype(np.float32),
             self.num_sampled[block],
         )
-        return items.take(np.lexsort((-items.steps, items.width)))
 
     def names(self, items: Items | None, elapsed: int) -> Names:
         """Return whom random numbers of a round are drawn for; None for the blocks' server."""

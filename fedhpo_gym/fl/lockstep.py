@@ -13,6 +13,7 @@ from torch import Tensor
 from fedhpo_gym.fl.algorithms import Algorithm, Context
 from fedhpo_gym.fl.buffers import Buffers
 from fedhpo_gym.fl.cohorts import shared_blocks, shared_names, split_cohorts
+from fedhpo_gym.fl.draws import Names
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.items import Items, Roster, split_items
 from fedhpo_gym.fl.local import LocalTraining
@@ -42,6 +43,7 @@ class CourseState:
         round: finished rounds.
         diverged_at: round in which the course left the finite numbers; 0 if it did not.
         last: (clients, splits, metrics) of its last finite evaluation, if there was one.
+        flying: what asynchronous training has begun, see `asynchronous.Flying`; else None.
     """
 
     parameters: Parameters
@@ -50,6 +52,7 @@ class CourseState:
     round: int
     diverged_at: int
     last: NDArray[np.float32] | None = None
+    flying: object = None
 
 
 Observer = Callable[[Items, Parameters, Parameters], None]
@@ -66,7 +69,11 @@ class Lockstep:
         elapsed: number of rounds since the courses were packed.
         diverged_at: (blocks, slots) round in which a course left the finite numbers; 0 if none.
         positions: (blocks, slots) position of each course in the batch; -1 where a slot is idle.
+        seconds: (blocks, slots) simulated seconds of the last round where training itself decides
+            them; else None.
     """
+
+    seconds: NDArray[np.float64] | None = None
 
     def __init__(
         self,
@@ -213,7 +220,7 @@ class Lockstep:
         """Return the parameters of the items after local training, (.., items, .., slots)."""
         received = self._receive(items, start)
         pull = self._algorithm.pull(self._context(items))
-        names = self.roster.names(items, self.elapsed)
+        names = self._names(items)
         if self._algorithm.keeps_copy:
             own = self._gather_personal(items)
             self._local.run(own, items, self._settings, names, pull, received)
@@ -342,8 +349,10 @@ class Lockstep:
         }
 
     def _context(self, items: Items | None = None) -> Context:
-        names = self.roster.names(items, self.elapsed)
-        return self._settings.context(items, self.roster, names, self._horizon)
+        return self._settings.context(items, self.roster, self._names(items), self._horizon)
+
+    def _names(self, items: Items | None) -> Names:
+        return self.roster.names(items, self.elapsed)
 
     def _index(self, values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)

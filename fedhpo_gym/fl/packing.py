@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,27 @@ from fedhpo_gym.evaluation.records import Fidelity
 
 FULL_BATCH = 2**31 - 1
 """Batch size of courses whose configuration names none: one step takes the whole training split."""
+
+
+class JobClock(Protocol):
+    """How long clients take to receive the model, train it and report, each on its own.
+
+    Attributes:
+        server_s: seconds of an aggregation.
+    """
+
+    @property
+    def server_s(self) -> float: ...
+
+    def job(self, seed: int, number: int, client: int, start_s: float) -> tuple[float, bool]:
+        """Return the seconds until a client is done, and whether its report then arrives.
+
+        Args:
+            seed: of the federation.
+            number: jobs of the course that were begun before.
+            client: who does it.
+            start_s: when it is begun.
+        """
 
 
 @dataclass(frozen=True)
@@ -28,11 +49,13 @@ class Course:
             value of `name` for client i alone.
         client_sample_rate: fraction of clients sampled per round.
         seed: seed of data split, partition, initialisation, client sampling and minibatches.
+        clock: how long clients take, which asynchronous algorithms ask; None: one second each.
     """
 
     configuration: Mapping[str, float]
     client_sample_rate: float
     seed: int
+    clock: JobClock | None = None
 
     def value(self, name: str, default: float) -> PerClient:
         """Return a setting of the course, for all clients and for those that differ."""

@@ -4,27 +4,23 @@ Wang et al. (2022), FedHPO-Bench, Eq. 1 and Proposition 1, defaults of Appendix 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
-from fedhpo_gym.systems.work import Work
-from fedhpo_gym.typed import as_typed
+from fedhpo_gym.systems.asynchronous import Means
+from fedhpo_gym.systems.base import Indices, System
+from fedhpo_gym.systems.draw import Draw
+from fedhpo_gym.systems.work import Floats, Work
 
-Floats = NDArray[np.float64]
-Mode = Literal["cross_silo", "cross_device"]
-Compute = Literal["constant", "epochs", "steps", "samples"]
+Mode = Literal["cross_silo", "cross_device", "point_to_point"]
 
-MODES: Final[tuple[Mode, ...]] = ("cross_silo", "cross_device")
-COMPUTE_RULES: Final[tuple[Compute, ...]] = ("constant", "epochs", "steps", "samples")
-NEEDS_SAMPLES: Final = ("steps", "samples")
-"""Rules that need to know how many samples clients have."""
+MODES: Final[tuple[Mode, ...]] = ("cross_silo", "cross_device", "point_to_point")
 MEBIBYTE: Final = 1024.0 * 1024.0
 """Bytes in what the paper calls a megabyte."""
 
@@ -32,34 +28,33 @@ _POSITIVE: Final = (
     "client_upload_bytes_per_s",
     "client_download_bytes_per_s",
     "server_upload_bytes_per_s",
-    "bytes_per_parameter",
+    "server_download_bytes_per_s",
     "max_connections",
 )
 _MAX_EXPONENT: Final = 690.0  # exp(690) = 1e299 s leaves room to multiply by the rounds
 _EULER_GAMMA: Final = 0.5772156649015329
 _EXACT_HARMONIC: Final = 100_000
+_exp = np.frompyfunc(math.exp, 1, 1)  # numpy's own differs in the last bits
+Number = float | Floats
 
 
-@dataclass(frozen=True)
-class SystemModel:
-    """Bandwidths, latency, and computation times of a federation.
+@dataclass(frozen=True, kw_only=True)
+class SystemModel(System):
+    """Bandwidths, latency, and computation times of a federation; see also `System`.
 
     A variant is ``dataclasses.replace(CROSS_SILO, server_compute_s=1.0)``.
 
     Attributes:
         mode: ``"cross_silo"``: the server sends to its clients one by one, without latency.
             ``"cross_device"``: it sends to all at once, with a latency of
-            ``exp(clients - max_connections)`` seconds, capped near 1e299.
+            ``exp(clients - max_connections)`` seconds, capped near 1e299. ``"point_to_point"``:
+            it sends to them and receives from them one by one.
         client_upload_bytes_per_s: Bandwidth from a client, in bytes/s.
         client_download_bytes_per_s: Bandwidth to a client, in bytes/s.
-        server_upload_bytes_per_s: Bandwidth from the server, in bytes/s; cross-silo only.
-        bytes_per_parameter: Size of one model parameter in a message.
-        compute: What c is the time of. ``"constant"``: a round, whatever is trained (the paper).
-            ``"epochs"``, ``"steps"``, ``"samples"``: one local epoch, one minibatch step, or one
-            sample of the client that computes most in a round.
+        server_upload_bytes_per_s: Bandwidth from the server, in bytes/s; not in cross-device.
+        server_download_bytes_per_s: Bandwidth to the server, in bytes/s; point-to-point only.
         client_compute_mean_s: Mean c of the exponential computation time of a client, in seconds
-            per unit of ``compute``.
-        server_compute_s: Computation time of the server in a round, in seconds.
+            per unit of ``compute``, of the client that computes most in a round.
         max_connections: Number of clients at which the latency reaches one second;
             cross-device only.
 
@@ -71,37 +66,19 @@ class SystemModel:
     client_upload_bytes_per_s: float = 0.25 * MEBIBYTE
     client_download_bytes_per_s: float = 0.75 * MEBIBYTE
     server_upload_bytes_per_s: float = 0.25 * MEBIBYTE
-    bytes_per_parameter: float = 4
-    compute: Compute = "constant"
+    server_download_bytes_per_s: float = 0.75 * MEBIBYTE
     client_compute_mean_s: float = 1.0
-    server_compute_s: float = 0.0
     max_connections: int = 65535
 
     def __post_init__(self) -> None:
         """Check every field."""
-        for name in ("mode", "compute"):
-            as_typed(name, getattr(self, name), str)
-        if self.mode not in MODES:
-            raise InvalidArgumentError(f"`mode` must be one of {MODES}, got {self.mode!r}.")
-        if self.compute not in COMPUTE_RULES:
-            raise InvalidArgumentError(
-                f"`compute` must be one of {COMPUTE_RULES}, got {self.compute!r}."
-            )
-        for name in _POSITIVE:
-            number = as_number(value := getattr(self, name))
-            if number is None or not 0 < number < math.inf:
-                raise InvalidArgumentError(f"`{name}` must be positive and finite, got {value!r}.")
-            object.__setattr__(self, name, number)
-        for name in ("client_compute_mean_s", "server_compute_s"):
-            number = as_number(value := getattr(self, name))
-            if number is None or not 0 <= number < math.inf:
-                raise InvalidArgumentError(
-                    f"`{name}` must be non-negative and finite, got {value!r}."
-                )
-            object.__setattr__(self, name, number)
+        super().__post_init__()
+        self._one_of("mode", MODES)
+        self._positive(*_POSITIVE)
+        self._non_negative("client_compute_mean_s")
 
-    def cost(self, work: Work) -> Cost:
-        """Return what the work of some rounds costs.
+    def _cost(self, work: Work) -> Cost:
+        """See `System.cost`.
 
         Eq. 1 with the expected straggler of Proposition 1: a round takes the communication
         time, plus c * H_N for the slowest of N sampled clients, plus the server's time. c counts
@@ -114,92 +91,67 @@ class SystemModel:
         Raises:
             InvalidArgumentError: `compute` follows what the work does not say.
         """
-        message_bytes = float(work.num_parameters * self.bytes_per_parameter)
-        communication_s = work.rounds * self._communication_s(message_bytes, work.client_share)
-        client_s = self.client_compute_mean_s * self._units(work)
+        up_bytes, down_bytes = self.message_bytes(work)
+        communication_s = work.rounds * float(
+            self._communication_s(up_bytes, down_bytes, work.client_share)
+        )
+        client_s = self.client_compute_mean_s * self.units(work)
         computation_s = work.rounds * (
             client_s * harmonic(work.sampled_clients) + self.server_compute_s
         )
-        exchanged_bytes = work.rounds * work.sampled_clients * message_bytes
+        messages = work.rounds * work.sampled_clients
         return Cost(
             time_s=communication_s + computation_s,
             communication_s=communication_s,
             computation_s=computation_s,
-            upload_bytes=exchanged_bytes,
-            download_bytes=exchanged_bytes,
+            upload_bytes=messages * up_bytes,
+            download_bytes=messages * down_bytes,
             rounds=work.rounds,
         )
 
     def times_s(
-        self,
-        num_parameters: Floats,
-        local_epochs: Floats,
-        rounds: NDArray[np.integer],
-        rates: Floats,
-        num_clients: int,
+        self, works: Sequence[Work], which: Indices, rounds: Indices, rates: Floats
     ) -> Floats:
-        """Return the (B,) `time_s` that `cost` has for many works, bit for bit.
-
-        Args:
-            num_parameters: (B,) parameters of the models that are exchanged.
-            local_epochs: (B,) local epochs of a client in a round.
-            rounds: (B,) communication rounds.
-            rates: (B,) client sample rates.
-            num_clients: clients in the federation.
-
-        Raises:
-            InvalidArgumentError: `compute` follows how many samples clients have.
-        """
-        message_bytes = num_parameters * self.bytes_per_parameter
-        shares = num_clients * rates
-        upload_s = message_bytes / self.client_upload_bytes_per_s
-        download_s = message_bytes / self.client_download_bytes_per_s
-        if self.mode == "cross_silo":
-            send_s = shares * message_bytes / self.server_upload_bytes_per_s
-            communication_s = upload_s + np.maximum(send_s, download_s)
-        else:
-            latency_s = [self._latency_s(share) for share in shares.tolist()]
-            communication_s = upload_s + download_s + np.array(latency_s)
+        """See `System.times_s`; synchronous rounds are computed as arrays."""
+        if any(work.reports for work in works):
+            return super().times_s(works, which, rounds, rates)
+        sizes = np.array([self.message_bytes(work) for work in works], np.float64)[which]
+        units = np.array([self.units(work) for work in works], np.float64)[which]
+        clients = np.array([work.num_clients for work in works], np.float64)[which]
+        communication_s = self._communication_s(sizes[:, 0], sizes[:, 1], clients * rates)
         sampled, where = np.unique(
-            np.maximum(np.floor(rates * num_clients + 1e-9), 1.0), return_inverse=True
+            np.maximum(np.floor(rates * clients + 1e-9), 1.0), return_inverse=True
         )
-        stragglers = np.array([harmonic(int(number)) for number in sampled])[where]
-        units = local_epochs if self.compute == "epochs" else np.ones(len(rounds))
-        if self.compute in NEEDS_SAMPLES:
-            raise self._unknown_samples()
+        stragglers = np.array([harmonic(int(number)) for number in sampled], np.float64)[where]
         client_s = self.client_compute_mean_s * units
         computation_s = rounds * (client_s * stragglers + self.server_compute_s)
         return np.asarray(rounds * communication_s + computation_s, dtype=np.float64)
 
-    def _units(self, work: Work) -> float:
-        """Return how often a client takes c seconds in a round."""
-        units = {
-            "constant": 1.0,
-            "epochs": work.local_epochs,
-            "steps": work.minibatch_steps,
-            "samples": work.samples,
-        }[self.compute]
-        if units is None:
-            raise self._unknown_samples()
-        return units
+    def job_means(self, work: Work) -> Means:
+        """See `System.job_means`: clients that train at once share the server's link."""
+        up_bytes, down_bytes = self.message_bytes(work)
+        other_s = self._communication_s(up_bytes, down_bytes, work.client_share)
+        compute_s = self.client_compute_mean_s * self.client_units(work, work.num_clients)
+        return Means(np.full(work.num_clients, float(other_s)), compute_s)
 
-    def _unknown_samples(self) -> InvalidArgumentError:
-        return InvalidArgumentError(
-            f"`compute` must be 'constant' or 'epochs' where nobody knows how many samples a "
-            f"client has, got {self.compute!r}."
-        )
+    def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
+        """See `System.job`: exponential, as in Eq. 1."""
+        del start_s
+        means = self.job_means(work)
+        deviate = draw.stream("client computation").standard_exponential()
+        return float(means.other_s[client] + deviate * means.compute_s[client]), True
 
-    def _communication_s(self, message_bytes: float, clients: float) -> float:
+    def _communication_s(self, up_bytes: Number, down_bytes: Number, clients: Number) -> Floats:
         """Return the communication time of one round, in seconds (T_comm of Eq. 1)."""
-        upload_s = message_bytes / self.client_upload_bytes_per_s
-        download_s = message_bytes / self.client_download_bytes_per_s
-        if self.mode == "cross_silo":
-            send_s = clients * message_bytes / self.server_upload_bytes_per_s
-            return upload_s + max(send_s, download_s)
-        return upload_s + download_s + self._latency_s(clients)
-
-    def _latency_s(self, clients: float) -> float:
-        return math.exp(min(clients - self.max_connections, _MAX_EXPONENT))
+        upload_s = up_bytes / self.client_upload_bytes_per_s
+        download_s = down_bytes / self.client_download_bytes_per_s
+        if self.mode == "cross_device":
+            exponents = np.minimum(clients - self.max_connections, _MAX_EXPONENT)
+            return np.asarray(upload_s + download_s + _exp(exponents), np.float64)
+        send_s = clients * down_bytes / self.server_upload_bytes_per_s
+        if self.mode == "point_to_point":
+            upload_s = np.maximum(clients * up_bytes / self.server_download_bytes_per_s, upload_s)
+        return np.asarray(upload_s + np.maximum(send_s, download_s))
 
 
 @lru_cache(maxsize=4096)

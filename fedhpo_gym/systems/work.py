@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientWork:
+    """What each client computes in a round in which it trains.
+
+    Attributes:
+        epochs: (clients,) local epochs.
+        steps: (clients,) minibatch steps; None where nobody knows how many samples clients have.
+        samples: (clients,) training samples read, once per epoch; None likewise.
+    """
+
+    epochs: Floats
+    steps: Floats | None = None
+    samples: Floats | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Happened:
+    """Rounds that a course has really taken: which, who trained, and when they began.
+
+    Attributes:
+        seed: of the course.
+        first_round: rounds that the course had taken before.
+        start_s: simulated second at which the first of these rounds begins.
+        sampled: (rounds, clients) who trained.
+        seconds: (rounds,) simulated seconds of aggregations, which the engine knows; for
+            asynchronous algorithms only.
+    """
+
+    seed: int
+    first_round: int
+    start_s: float
+    sampled: NDArray[np.bool_]
+    seconds: Floats | None = None
 
 
 @dataclass(frozen=True)
 class Work:
     """The work of some rounds of one course.
 
-    What clients compute is told of the client that computes most in a round: a round waits for
-    its slowest client.
+    What clients compute is told of the client that computes most in a round, which is all that
+    Eq. 1 asks: a round waits for its slowest client. Models of single devices ask for `clients`.
 
     Attributes:
         num_parameters: parameters of the model that is exchanged.
@@ -27,6 +67,11 @@ class Work:
         minibatch_steps: minibatch steps of a client in a round; None where nobody knows how many
             samples clients have.
         samples: training samples a client reads in a round, once per epoch; None likewise.
+        num_clients: clients of the federation; 0 where nobody says.
+        clients: the same of each client; None where all are alike.
+        happened: the rounds, if they are past; None where they are only planned, as in trials.
+        reports: of an asynchronous algorithm, whose rounds are aggregations: how many an
+            aggregation waits for, while `sampled_clients` train at once. 0: rounds are synchronous.
     """
 
     num_parameters: int
@@ -36,6 +81,10 @@ class Work:
     local_epochs: float = 1.0
     minibatch_steps: float | None = None
     samples: float | None = None
+    num_clients: int = 0
+    clients: ClientWork | None = field(default=None, compare=False, repr=False)
+    happened: Happened | None = field(default=None, compare=False, repr=False)
+    reports: int = 0
 
     @classmethod
     def of_course(
@@ -47,6 +96,9 @@ class Work:
         local_epochs: float = 1.0,
         minibatch_steps: float | None = None,
         samples: float | None = None,
+        clients: ClientWork | None = None,
+        happened: Happened | None = None,
+        reports: int = 0,
     ) -> Self:
         """Return the work of `fidelity.round` rounds in a federation.
 
@@ -57,6 +109,9 @@ class Work:
             local_epochs: see the class.
             minibatch_steps: see the class.
             samples: see the class.
+            clients: see the class.
+            happened: see the class.
+            reports: see the class.
 
         Raises:
             InvalidArgumentError: there is no parameter or no client, or work is negative.
@@ -80,4 +135,14 @@ class Work:
             local_epochs,
             minibatch_steps,
             samples,
+            int(num_clients),
+            clients,
+            happened,
+            reports,
         )
+
+    def of_rounds(self, rounds: int, client_sample_rate: float) -> Self:
+        """Return the work of so many planned rounds with cohorts of another size."""
+        sampled = Fidelity(rounds, client_sample_rate).sampled_clients(self.num_clients)
+        share = self.num_clients * client_sample_rate
+        return replace(self, rounds=rounds, sampled_clients=sampled, client_share=share)

@@ -18,7 +18,7 @@ from fedhpo_gym.tasks.hetero import HETERO_TASKS
 from fedhpo_gym.tasks.instances import Instance, make_instances
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
-from fedhpo_gym.tasks.work import decisive_names, round_system, work_of
+from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
 
 
 def make_catalogue(tasks: Iterable[Task]) -> Mapping[str, Task]:
@@ -113,6 +113,7 @@ __all__ = [
     "Task",
     "decisive_names",
     "get_task",
+    "job_clock",
     "make_catalogue",
     "make_instances",
     "round_system",

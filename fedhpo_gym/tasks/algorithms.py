@@ -47,10 +47,12 @@ class AlgorithmSpec:
     Attributes:
         dimensions: what is searched.
         settings: what is fixed, by name.
+        asynchronous: clients report when they are done, and a round is one aggregation.
     """
 
     dimensions: tuple[Dimension, ...] = ()
     settings: Mapping[str, Setting] = field(default_factory=dict)
+    asynchronous: bool = False
 
 
 _ADAPTIVE = AlgorithmSpec(
@@ -61,6 +63,15 @@ _ADAPTIVE = AlgorithmSpec(
         "second_decay": Setting(0.99, 0.0, 0.9999),
     },
 )
+
+BUFFER = "buffer_size"
+"""Reports that an asynchronous aggregation waits for; 1 where nothing says more."""
+
+_LATE = {
+    "hinge_slope": Setting(0.0, 0.0, 1e6),
+    "hinge_after": Setting(4.0, 0.0, 1e6),
+    "mu": Setting(0.0, 0.0, 1e6),
+}
 
 ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
     {
@@ -87,10 +98,28 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
             (Dimension("regularization", 0.001, 1.0, "float", log=True, bins=4),),
         ),
         "local": AlgorithmSpec(),
+        "fedasync": AlgorithmSpec(
+            (
+                Dimension("mixing", 0.1, 1.0, "float", bins=4, scope="server"),
+                Dimension("staleness_exponent", 0.0, 1.0, "float", bins=3, scope="server"),
+            ),
+            _LATE,
+            asynchronous=True,
+        ),
+        "fedbuff": AlgorithmSpec(
+            (
+                Dimension(BUFFER, 1, 16, "int", log=True, bins=5, scope="server"),
+                Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
+            ),
+            {"staleness_exponent": Setting(0.5, 0.0, 10.0), **_LATE},
+            asynchronous=True,
+        ),
     }
 )
 """By name. FedOpt: paper Table 8. FedProx, NbAFL: the original's scripts. FedAdam, FedYogi: from
-the ranges that Reddi et al. (2021) tune in. Ditto: our choice, around FederatedScope's 0.1."""
+the ranges that Reddi et al. (2021) tune in. Ditto: our choice, around FederatedScope's 0.1.
+FedAsync: mixing and exponents around those of Xie et al. (2019). FedBuff: buffers around the 10 of
+Nguyen et al. (2022)."""
 
 TRAINING: Mapping[str, Setting] = MappingProxyType(
     {

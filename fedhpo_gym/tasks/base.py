@@ -16,7 +16,7 @@ from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.objectives import Objective, objectives_of
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.systems import CROSS_SILO, SystemModel
+from fedhpo_gym.systems import CROSS_SILO, System
 from fedhpo_gym.typed import as_typed
 
 REWARDS = ("improvement", "anytime", "score", "incumbent", "regret")
@@ -57,7 +57,7 @@ class Problem(ABC):
     numbers: int | None = None
     reward: str = "score"
     seeds: tuple[int, ...] = (1, 2, 3)
-    system: SystemModel = CROSS_SILO
+    system: System = CROSS_SILO
     metrics: tuple[MetricSpec, ...] = CLASSIFICATION
     splits: tuple[str, ...] = SPLITS
     seen_splits: tuple[str, ...] = ("train", "val")

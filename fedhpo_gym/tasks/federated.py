@@ -176,6 +176,11 @@ class Task(Problem):
         added = ALGORITHMS[self.algorithm].dimensions
         return SearchSpace((*self.client_space.dimensions, *added))
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether clients report when they are done, and a round is one aggregation."""
+        return ALGORITHMS[self.algorithm].asynchronous
+
     def parameters_of(self, configuration: Mapping[str, Value]) -> int:
         """Return the size of the model of a configuration: it decides what a message costs.
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
-from fedhpo_gym.systems import SystemModel, Work
+from fedhpo_gym.systems import ClientWork, Happened, JobClock, System, Work
+from fedhpo_gym.tasks.algorithms import BUFFER
 from fedhpo_gym.tasks.federated import Task
 
 EPOCHS, BATCH_SIZE = "step_size", "batch_size"
@@ -27,6 +28,7 @@ def work_of(
     client_sample_rate: float,
     sampled: Chosen | None = None,
     num_samples: Samples | None = None,
+    happened: Happened | None = None,
 ) -> Work:
     """Return the work of some rounds of a course.
 
@@ -40,8 +42,12 @@ def work_of(
         client_sample_rate: fraction of clients sampled in a round.
         sampled: (clients,) who trained in at least one of the rounds; None where nobody knows, so
             that everybody may have.
-        num_samples: (clients,) training samples; None where nobody knows.
+        num_samples: (clients,) training samples; where nobody knows, None: then the system's
+            `samples_per_client` count, if it says so.
+        happened: the rounds, if they are past.
     """
+    if num_samples is None and task.system.samples_per_client:
+        num_samples = np.full(task.num_clients, task.system.samples_per_client)
     steps = samples = None
     if num_samples is not None:
         steps, samples = _most_steps_and_samples(task, configuration, sampled, num_samples)
@@ -52,7 +58,27 @@ def work_of(
         local_epochs=_most_epochs(task, configuration, sampled),
         minibatch_steps=steps,
         samples=samples,
+        clients=_of_clients(task, configuration, num_samples),
+        happened=happened,
+        reports=int(_shared(task, configuration, BUFFER, 1.0)) if task.asynchronous else 0,
     )
+
+
+def job_clock(
+    task: Task,
+    configuration: Mapping[str, Value],
+    client_sample_rate: float,
+    num_samples: Samples | None = None,
+) -> JobClock | None:
+    """Return how long jobs of an asynchronous course take; None for synchronous algorithms.
+
+    Raises:
+        InvalidArgumentError: the system does not know single clients, or what they compute.
+    """
+    if not task.asynchronous:
+        return None
+    work = work_of(task, configuration, 1, client_sample_rate, num_samples=num_samples)
+    return JobClock(task.system, work)
 
 
 def decisive_names(task: Task) -> tuple[str, ...]:
@@ -64,10 +90,11 @@ def decisive_names(task: Task) -> tuple[str, ...]:
         "samples": (EPOCHS,),
     }[task.system.compute]
     own = [name for name in task.space.names if name.partition("@")[0] in reads]
-    return (*task.architecture, *own)
+    buffer = [name for name in task.space.names if name == BUFFER]
+    return (*task.architecture, *own, *buffer)
 
 
-def round_system(task: Task) -> SystemModel:
+def round_system(task: Task) -> System:
     """Return the system of a task's round environments: local epochs cost unless asked otherwise.
 
     The paper charges every configuration alike, and then a step would have nothing to trade.
@@ -95,15 +122,24 @@ def _most_steps_and_samples(
 ) -> tuple[float, float]:
     """Return the most minibatch steps, and the most samples read, of a client in a round."""
     held = np.where(True if sampled is None else sampled, num_samples, 0)
+    each = _of_clients(task, configuration, held)
+    assert each.steps is not None and each.samples is not None  # noqa: PT018, S101
+    return float(each.steps.max()), float(each.samples.max())
+
+
+def _of_clients(task: Task, configuration: Mapping[str, Value], held: Samples | None) -> ClientWork:
+    """Return what each client does in a round, given the (clients,) samples that they hold."""
     columns = []
     for name, default in ((EPOCHS, 1.0), (BATCH_SIZE, math.inf)):
-        column = np.full(len(held), _shared(task, configuration, name, default))
+        column = np.full(task.num_clients, _shared(task, configuration, name, default))
         own = _own(configuration, name)
         column[list(own)] = list(own.values())
         columns.append(column)
     epochs, batch = columns
+    if held is None:
+        return ClientWork(epochs)
     steps = epochs * np.ceil(held / np.minimum(batch, np.maximum(held, 1)))
-    return float(steps.max()), float((epochs * held).max())
+    return ClientWork(epochs, steps, epochs * held)
 
 
 def _shared(task: Task, configuration: Mapping[str, Value], name: str, default: float) -> float:

@@ -69,7 +69,7 @@ class AlgorithmConformance:
             np.testing.assert_array_equal(np.concatenate(curves, axis=1), expected)
 
     def test_it_learns(self) -> None:
-        losses = self._train(self._courses(), rounds=12).mean(axis=2)[:, :, 0, 0]
+        losses = self._train(self._courses(), rounds=30).mean(axis=2)[:, :, 0, 0]
         assert (losses.min(axis=1) < losses[:, 0]).all()
 
     def _courses(self) -> list[Any]:

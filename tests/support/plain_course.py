@@ -71,8 +71,10 @@ def plain_course(
             start = sent | {name: own[client][name] for name in kept}
             job = (kind, federation, course, index, client)
             if algorithm == "ditto":
-                own[client] = _train(module, own[client], sent, config["regularization"], *job)
-            local = _train(module, start, start, _of(course, "mu", client, 0.0), *job)
+                own[client] = train_client(
+                    module, own[client], sent, config["regularization"], *job
+                )
+            local = train_client(module, start, start, _of(course, "mu", client, 0.0), *job)
             own[client] |= {name: local[name] for name in kept}
             trace.updates[-1][client] = (start, local)
             if algorithm == "nbafl":
@@ -137,7 +139,7 @@ def _of(course: Course, name: str, client: int, default: float | None = None) ->
     return value
 
 
-def _train(
+def train_client(
     module: nn.Module,
     start: State,
     anchor: State,

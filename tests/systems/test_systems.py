@@ -201,3 +201,26 @@ def test_cost_refuses_bad_arguments(parameters: Any, clients: Any) -> None:
 def test_words_are_strings(name: str, value: object) -> None:
     with pytest.raises(InvalidArgumentError, match=f"`{name}` must be a string"):
         replace(CROSS_SILO, **{name: value})
+
+
+def test_point_to_point_by_hand() -> None:
+    # 200 B messages, n = 3: the server sends at 40 B/s (15 s, more than the client's 10 s) and
+    # receives at 15 B/s (40 s, more than the client's 20 s).
+    model = replace(SIMPLE, mode="point_to_point", server_download_bytes_per_s=15.0)
+    cost = model.cost(Work.of_course(100, 4, Fidelity(10, 0.75)))
+    assert cost.communication_s == pytest.approx(10 * (15 + 40))
+    one = model.cost(Work.of_course(100, 1, Fidelity(1, 1.0)))
+    assert one.communication_s == pytest.approx(20 + 10)
+
+
+@pytest.mark.parametrize("mode", ["cross_silo", "cross_device", "point_to_point"])
+def test_compression_is_a_factor_on_bytes(mode: Any) -> None:
+    work = Work.of_course(100, 4, Fidelity(10, 0.75))
+    whole = replace(SIMPLE, mode=mode)
+    both = replace(whole, upload_compression=0.25, download_compression=0.25)
+    assert both.cost(work).communication_s == pytest.approx(
+        whole.cost(replace(work, num_parameters=25)).communication_s
+    )
+    assert both.cost(work).computation_s == whole.cost(work).computation_s
+    up = replace(whole, upload_compression=0.5).cost(work)
+    assert (up.upload_bytes, up.download_bytes) == (10 * 3 * 100, 10 * 3 * 200)

@@ -26,7 +26,7 @@ WORK = Work.of_course(100, 4, Fidelity(10, 0.6), local_epochs=3, minibatch_steps
 
 
 def test_what_a_course_asks_for() -> None:
-    assert Work(100, 10, 2, 2.4, 3, 12, 90) == WORK
+    assert Work(100, 10, 2, 2.4, 3, 12, 90, 4) == WORK
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedhpo_gym.courses.base import Courses
-from fedhpo_gym.envs.arguments import changed_system, chosen_options
+from fedhpo_gym.envs.arguments import chosen_options
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.process import RoundProcess, RoundSettings
-from fedhpo_gym.errors import needing
+from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.space import Value
-from fedhpo_gym.systems import NEEDS_SAMPLES
+from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import Instance, Task, get_task, make_instances, round_system
 from fedhpo_gym.typed import check_fields
 
@@ -32,7 +32,7 @@ class RoundArguments:
             are computed with.
         settings: hyperparameters fixed that are not in the search space.
         system: parameters of the system model that differ from the task's; `compute` is "epochs"
-            unless given.
+            unless given, and `model` chooses another kind of clock, of `SYSTEM_MODELS`.
         device: torch device.
         instances: "train" (seeds 100 to 131), "test" (1000 to 1015), "all", or a list of
             (alpha, seed) pairs; see `make_instances`.
@@ -50,7 +50,8 @@ class RoundArguments:
         reward_scale: factor of the improvement.
         time_price: what the whole budget costs, in the unit of rewards.
         divergence_penalty: what divergence costs besides the lowest potential.
-        budget_s: simulated seconds of an episode; by default as many as the horizon can cost.
+        budget_s: simulated seconds of an episode; by default as many as the horizon can cost, or
+            is expected to cost at most where single devices decide.
 
     Raises:
         InvalidArgumentError: an argument is out of its range.
@@ -83,6 +84,12 @@ class RoundArguments:
     def __post_init__(self) -> None:
         """Check every field, by deriving all that needs no training data."""
         check_fields(self)
+        if self.per_client and self.variant.asynchronous:
+            raise InvalidArgumentError(
+                f"`per_client` must be False for {self.variant.algorithm!r}: an action has a row "
+                "for every client of the next rounds, and nobody knows yet who begins in them; use "
+                "a synchronous algorithm"
+            )
         derived = (self.variant, self.chosen_instances, self.controls)
         del derived  # they stay cached
         self._round_settings(1.0 if self.budget_s is None else self.budget_s)

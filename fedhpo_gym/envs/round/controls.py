@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.systems import Happened
 from fedhpo_gym.tasks import Task, work_of
 
 RATE = "client_sample_rate"
@@ -129,6 +130,7 @@ class Controls:
         rounds: int,
         sampled: NDArray[np.bool_],
         num_samples: NDArray[np.integer] | None = None,
+        happened: Happened | None = None,
     ) -> Cost:
         """Return what some rounds cost, by the rule of the task's system.
 
@@ -137,13 +139,14 @@ class Controls:
             rounds: number of rounds.
             sampled: (clients,) who trained in at least one of them.
             num_samples: (clients,) training samples; rules that count them need it.
+            happened: the rounds themselves; clocks of single devices then charge just them.
         """
         rate = float(configuration[RATE])
-        work = work_of(self._task, configuration, rounds, rate, sampled, num_samples)
+        work = work_of(self._task, configuration, rounds, rate, sampled, num_samples, happened)
         return self._task.system.cost(work)
 
     def largest_cost(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Cost:
-        """Return what some rounds cost at most, whatever the actions.
+        """Return what some rounds cost at most, or are expected to, whatever the actions.
 
         Args:
             rounds: number of rounds.
@@ -152,11 +155,15 @@ class Controls:
         dearest: dict[str, Value] = {**self.default}
         # The smaller its minibatches, the more steps a client takes.
         dearest.update(
-            {d.name: d.low if _is_batch_size(d) else d.high for d in self.space.dimensions}
+            {d.name: d.low if self._dear_if_low(d) else d.high for d in self.space.dimensions}
         )
         rate = float(dearest[RATE])
         work = work_of(self._task, dearest, rounds, rate, num_samples=num_samples)
         return self._task.system.cost(work)
+
+    def _dear_if_low(self, dimension: Dimension) -> bool:
+        # The fewer clients train at once, the longer it takes until enough have reported.
+        return _is_batch_size(dimension) or (self._task.asynchronous and dimension.name == RATE)
 
     def _ordered(self, configuration: Mapping[str, Value]) -> dict[str, Value]:
         return {name: configuration[name] for name in self._names}

@@ -17,7 +17,7 @@ from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.state import Episodes, Row
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
-from fedhpo_gym.systems import NEEDS_SAMPLES
+from fedhpo_gym.systems import NEEDS_SAMPLES, Happened
 from fedhpo_gym.tasks import Instance, Task
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
@@ -223,6 +223,7 @@ class RoundProcess:
                 settings.rounds_per_step,
                 trained[index],
                 state.num_samples[index, :, TRAIN],
+                self._happened(index, report),
             )
             state.elapsed_s[index] += cost.time_s
             state.upload_bytes[index] += cost.upload_bytes
@@ -263,6 +264,17 @@ class RoundProcess:
         """Go back to a snapshot of an episode on the same instances and settings."""
         self._courses.restore(index, snapshot.course)
         self.episodes.put(index, snapshot.row)
+
+    def _happened(self, index: int, report: Report) -> Happened:
+        """Return the rounds of an episode's step, before its clock goes on."""
+        state = self.episodes
+        return Happened(
+            self.instances[state.instance[index]].seed,
+            int(state.rounds[index]),
+            float(state.elapsed_s[index]),
+            report.sampled[index],
+            None if report.seconds is None else report.seconds[index],
+        )
 
     def _measure(self, report: Report, trained: NDArray[np.bool_]) -> None:
         """Take in what the clients and the evaluation report."""

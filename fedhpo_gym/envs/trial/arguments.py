@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedhpo_gym.backends import STORED, Backend, default_backend, make_backend
-from fedhpo_gym.envs.arguments import changed_system, chosen_options
+from fedhpo_gym.envs.arguments import chosen_options
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
 from fedhpo_gym.envs.trial.instances import open_instances
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import Value
-from fedhpo_gym.systems import NEEDS_SAMPLES
+from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import REWARDS, Task, get_task
 from fedhpo_gym.typed import check_fields, shown
 from fedhpo_gym.wrappers.incumbent_reward import check_reward
@@ -36,8 +36,9 @@ class TrialArguments:
             NbAFL.
         seed: answer for one seed; None averages over the task's seeds.
         device: torch device of the raw backend.
-        system: parameters of the system model that differ from the task's; `compute` may be
-            "constant" or "epochs".
+        system: parameters of the system model that differ from the task's; `model` chooses
+            another kind of clock, of `SYSTEM_MODELS`. `compute` may be "constant" or "epochs", and
+            anything where `samples_per_client` is given.
         objectives: names of the objectives; the first ranks trials.
         constraints: soft constraints of `ScalarizePenalty`.
         fidelity: fidelity dimensions that are fixed.
@@ -102,11 +103,12 @@ class TrialArguments:
         if self.device is not None and self.backend != "raw":
             name = self.backend or default_backend(self.variant)
             raise InvalidArgumentError(f'`device` is for backend="raw" only, got backend={name!r}')
-        if (rule := self.variant.system.compute) in NEEDS_SAMPLES:
+        system = self.variant.system
+        if (rule := system.compute) in NEEDS_SAMPLES and not system.samples_per_client:
             raise InvalidArgumentError(
                 "`system['compute']` must be 'constant' or 'epochs' for trials, whose cost is "
-                f"known before anybody counts a client's samples, got {rule!r}; FedHPO-DAC-* ids "
-                "take all rules"
+                f"known before anybody counts a client's samples, got {rule!r}; say how many with "
+                "`samples_per_client`, or use FedHPO-DAC-* ids, which take all rules"
             )
 
     def _check_reward(self) -> None:

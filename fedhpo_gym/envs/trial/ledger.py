@@ -43,13 +43,12 @@ def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float
     rounds, rates = columns["round"], columns["client_sample_rate"]
     names = decisive_names(task)
     queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
-    works = {
-        query: work_of(task, dict(zip(names, query, strict=True)), 1, 1.0) for query in {*queries}
-    }
     if not names:
-        queries, works = [()] * len(rounds), {(): work_of(task, {}, 1, 1.0)}
-    shapes = np.array([(w.num_parameters, w.local_epochs) for w in map(works.get, queries) if w])
-    return task.system.times_s(shapes[:, 0], shapes[:, 1], rounds, rates, task.num_clients)
+        queries = [()] * len(rounds)
+    known = {query: index for index, query in enumerate(dict.fromkeys(queries))}
+    works = [work_of(task, dict(zip(names, query, strict=True)), 1, 1.0) for query in known]
+    which = np.array([known[query] for query in queries], dtype=np.intp)
+    return task.system.times_s(works, which, rounds, rates)
 
 
 class Prices:

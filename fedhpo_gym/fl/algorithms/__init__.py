@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.fl.algorithms.adaptive import FedAdam, FedYogi
+from fedhpo_gym.fl.algorithms.asynchronous import Asynchronous, FedAsync, FedBuff
 from fedhpo_gym.fl.algorithms.base import Algorithm, Context
 from fedhpo_gym.fl.algorithms.ditto import Ditto
 from fedhpo_gym.fl.algorithms.fedavg import FedAvg
@@ -26,6 +27,8 @@ _KINDS: tuple[type[Algorithm], ...] = (
     FedBN,
     Ditto,
     Local,
+    FedAsync,
+    FedBuff,
 )
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({kind.name: kind() for kind in _KINDS})
@@ -45,11 +48,14 @@ def get_algorithm(name: str) -> Algorithm:
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
+    "Asynchronous",
     "Context",
     "Ditto",
     "FedAdam",
+    "FedAsync",
     "FedAvg",
     "FedBN",
+    "FedBuff",
     "FedOpt",
     "FedProx",
     "FedYogi",

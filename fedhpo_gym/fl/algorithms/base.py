@@ -47,12 +47,14 @@ class Algorithm(ABC):
         keeps_copy: every client also trains a model of its own that never leaves it, pulled
             towards the broadcast model; evaluation is of that model.
         reads_uploads: `upload` reads local parameters, and so every client's must be written out.
+        asynchronous: clients report when they are done, see `asynchronous.Asynchronous`.
     """
 
     name: str
     hyperparameters: Mapping[str, float | None] = {}
     keeps_copy: bool = False
     reads_uploads: bool = False
+    asynchronous: bool = False
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
         """Return the server's state before the first round: none, unless overridden.

@@ -125,6 +125,45 @@ def test_a_step_is_charged_by_the_rule(rule: str, units: tuple[int, int]) -> Non
     assert found == pytest.approx([2 * 2.0 * unit * 1.5 for unit in units])
 
 
+def test_single_devices_are_charged_for_the_rounds_that_they_took() -> None:
+    system = {"model": "devices", "devices": "alike", "compute": "steps", "client_compute_s": 2.0}
+    process = two_clients(system={**system, "server_compute_s": 0.5})
+    process.step(np.zeros((2, 4), np.float32))
+    # Two rounds of the first client: 3 epochs of two minibatches, 2 s each, and the server.
+    found = [cost["computation_s"] for cost in process.episodes.cost]
+    assert found == pytest.approx([2 * (2.0 * 6 + 0.5)] * 2)
+
+
+@pytest.mark.parametrize("chance", [{"bandwidth_variation": 0.5}, {"availability": "sine"}])
+def test_rounds_of_a_course_differ(chance: dict[str, Any]) -> None:
+    process = two_clients(system={"model": "devices", **chance}, budget_s=1e9)
+    actions = np.zeros((2, 4), np.float32)
+    found = []
+    for _ in range(2):
+        process.step(actions)
+        found.append(process.episodes.cost[0]["time_s"])
+    assert found[0] != found[1]
+
+
+def test_a_round_costs_by_when_it_begins_and_by_its_course() -> None:
+    system = {"model": "devices", "availability": "sine", "bandwidth_variation": 0.5}
+    process = two_clients(system=system, budget_s=1e9)
+    actions = np.zeros((2, 4), np.float32)
+    process.step(actions)
+    snapshot = process.snapshot(0)
+    first = [cost["time_s"] for cost in process.episodes.cost]
+    assert first[0] != first[1]  # other seeds
+    process.step(actions)
+    second = process.episodes.cost[0]["time_s"]
+    assert second != first[0]
+    process.restore(0, snapshot)
+    process.step(actions)
+    assert process.episodes.cost[0]["time_s"] == second
+    again = two_clients(system=system, budget_s=1e9)
+    again.step(actions)
+    assert [cost["time_s"] for cost in again.episodes.cost] == first
+
+
 @pytest.mark.parametrize("rule", ["constant", "epochs", "steps", "samples"])
 def test_no_course_costs_more_than_the_default_budget(rule: str) -> None:
     process = two_clients(system={"compute": rule})

@@ -34,6 +34,30 @@ FORMS: dict[str, dict[str, Any]] = {
     "fedopt": {"algorithm": "fedopt", "rounds_per_step": 3},
     "per client": {"per_client": True},
     "ends early": {"budget_s": 9.0},
+    "fedasync": {"algorithm": "fedasync", "rounds_per_step": 3},
+    "fedbuff on devices": {
+        "algorithm": "fedbuff",
+        "dynamic": [
+            "learning_rate",
+            "step_size",
+            "batch_size",
+            "buffer_size",
+            "client_sample_rate",
+        ],
+        "client_sample_rate": None,
+        "system": {"model": "devices", "availability": "sine", "dropout": 0.2, "compute": "steps"},
+    },
+    "devices": {
+        "system": {
+            "model": "devices",
+            "devices": "flash",
+            "availability": "sine",
+            "dropout": 0.2,
+            "over_selection": 0.3,
+            "deadline_s": 900.0,
+            "compute": "steps",
+        }
+    },
 }
 
 

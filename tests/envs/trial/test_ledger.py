@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedhpo_gym.backends import Backend
@@ -17,7 +18,17 @@ from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
-from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, Work
+from fedhpo_gym.systems import (
+    COMPUTE_RULES,
+    CROSS_DEVICE,
+    CROSS_SILO,
+    DeviceModel,
+    RecordedModel,
+    System,
+    SystemModel,
+    Work,
+)
+from fedhpo_gym.systems.model import MODES
 from fedhpo_gym.tasks import Task, get_task
 
 TASK = get_task("MLP-CreditG")
@@ -163,15 +174,67 @@ def test_trials_refuse_rules_that_count_samples(rule: str) -> None:
         get_task("LR-Twitter-v0"),
         get_task("LR-CreditG-v0").variant(system=replace(CROSS_SILO, compute="epochs")),
         get_task("CNN-FEMNIST-v0").variant(system=replace(CROSS_DEVICE, max_connections=3)),
+        get_task("LR-CreditG-v0").variant(algorithm="fedbuff"),
+        get_task("MLP-Car-v0").variant(algorithm="fedbuff", system=DeviceModel(compute="epochs")),
     ],
-    ids=lambda task: f"{task.name}-{task.system.mode}-{task.system.compute}",
+    ids=lambda task: f"{task.name}-{task.algorithm}-{task.system.compute}",
 )
 def test_many_trials_cost_what_each_costs(task: Task) -> None:
-    rng = np.random.default_rng(0)
-    queries = [{**task.space.sample(rng), **task.fidelity_space.sample(rng)} for _ in range(50)]
+    assert_many_cost_what_each_costs(task)
+
+
+def assert_many_cost_what_each_costs(task: Task, seed: int = 0, number: int = 50) -> None:
+    rng = np.random.default_rng(seed)
+    queries = [{**task.space.sample(rng), **task.fidelity_space.sample(rng)} for _ in range(number)]
     columns = {name: np.array([query[name] for query in queries]) for name in queries[0]}
     each = [charge(task, q, q["round"], q["client_sample_rate"]).time_s for q in queries]  # type: ignore[arg-type]
     assert times_s(task, columns).tolist() == each
+
+
+NAMES = ("LR-CreditG-v0", "MLP-Car-v0", "LR-Twitter-v0")
+SHARES = st.sampled_from([0.1, 0.5, 1.0])
+SHARED = {
+    "compute": st.sampled_from(COMPUTE_RULES),
+    "samples_per_client": st.integers(1, 300),
+    "server_compute_s": st.floats(0, 9),
+    "upload_compression": SHARES,
+    "download_compression": SHARES,
+}
+CLOCKS = st.one_of(
+    st.builds(
+        SystemModel,
+        mode=st.sampled_from(MODES),
+        max_connections=st.integers(1, 70_000),
+        server_download_bytes_per_s=st.floats(1.0, 1e9),
+        **SHARED,
+    ),
+    st.builds(
+        DeviceModel,
+        devices=st.sampled_from(["lognormal", "flash", "alike"]),
+        availability=st.sampled_from(["always", "sine"]),
+        over_selection=SHARES,
+        dropout=st.sampled_from([0.0, 0.3]),
+        deadline_s=st.sampled_from([0.0, 20.0]),
+        seed=st.integers(0, 3),
+        **SHARED,
+    ),
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(system=CLOCKS, name=st.sampled_from(NAMES), seed=st.integers(0, 2**32 - 1))
+def test_many_trials_cost_what_each_costs_on_every_clock(
+    system: System, name: str, seed: int
+) -> None:
+    assert_many_cost_what_each_costs(get_task(name).variant(system=system), seed, 12)
+
+
+def test_many_trials_cost_what_each_costs_by_recorded_times(tmp_path: Path) -> None:
+    file = tmp_path / "rounds.csv"
+    rows = [f"{0.1 * n},{0.3 * n},{n}" for n in range(1, 6)]
+    file.write_text("\n".join(["communication_s,computation_s,sampled_clients", *rows]))
+    task = get_task("LR-CreditG-v0").variant(system=RecordedModel(path=str(file)))
+    assert_many_cost_what_each_costs(task)
 
 
 def test_what_nobody_knows_is_refused_for_many_trials_too() -> None:
@@ -179,3 +242,30 @@ def test_what_nobody_knows_is_refused_for_many_trials_too() -> None:
     query = {**task.space.sample(np.random.default_rng(0)), "round": 3, "client_sample_rate": 0.4}
     with pytest.raises(InvalidArgumentError, match="samples"):
         times_s(task, {name: np.array([value]) for name, value in query.items()})
+
+
+def test_trials_take_all_rules_where_somebody_says_the_samples() -> None:
+    """25 samples in minibatches of 4 are 7 steps an epoch; 5 clients, H_5 = 137/60."""
+    system = {"compute": "steps", "samples_per_client": 25}
+    env = gym.make(
+        "FedHPO-LR-CreditG-v0",
+        system=system,
+        fidelity={"round": 100, "client_sample_rate": 1.0},
+    )
+    env.reset(seed=0)
+    info = env.step(np.full(4, -1, np.float32))[4]
+    assert (info["configuration"]["batch_size"], info["configuration"]["step_size"]) == (4, 1)
+    assert info["cost"]["computation_s"] == pytest.approx(100 * 7 * 137 / 60)
+
+
+def test_trials_of_devices_cost_the_same_whenever_they_are_asked() -> None:
+    system = {"model": "devices", "availability": "lognormal", "dropout": 0.2, "seed": 3}
+    env = gym.make("FedHPO-LR-CreditG-v0", system=system, budget_trials=4)
+    env.reset(seed=0)
+    action = np.zeros(env.action_space.shape or (), np.float32)
+    found = [env.step(action)[4]["cost"]["time_s"] for _ in range(3)]
+    assert len(set(found)) == 1
+    thaw = gym.make("FedHPO-LR-CreditG-v0", system=system, budget_trials=4, freeze_thaw=True)
+    thaw.reset(seed=1)
+    assert thaw.step(action)[4]["cost"]["time_s"] == found[0]
+    assert thaw.step(action)[4]["cost"]["time_s"] == 0.0

@@ -35,6 +35,9 @@ ID = "FedHPO-LR-CreditG-v0"
 N = 4
 STEPS = 80
 
+PHONES: dict[str, Any] = {"model": "devices", "devices": "flash", "availability": "sine"}
+PHONES |= {"over_selection": 0.3, "deadline_s": 60.0}
+
 KINDS: list[dict[str, Any]] = [
     {},
     {"objectives": ["val_f1", "fairness_jain", "delta"], "budget_s": 900.0},
@@ -54,6 +57,8 @@ KINDS: list[dict[str, Any]] = [
     {"reward": "incumbent", "reward_transform": "squash", "freeze_thaw": True, "budget_trials": 9},
     {"reward": "regret", "fidelity": {"round": 81}, "budget_trials": 7},
     {"seed": 1, "system": {"server_compute_s": 3.0}, "budget_s": 1200.0},
+    {"system": {"model": "devices", "dropout": 0.1, "compute": "epochs"}, "freeze_thaw": True},
+    {"system": {**PHONES, "compute": "steps", "samples_per_client": 200}, "grid": True},
 ]
 
 
@@ -157,7 +162,7 @@ def test_vector_rewards_follow_mo_gymnasium() -> None:
 def test_a_backend_that_stores_nothing_gives_the_same(arguments: dict[str, Any]) -> None:
     arguments = {**arguments, "backend": "surrogate"}
     run_both(make(**arguments), singles(**arguments), 20)
-    arguments["reward"] = "improvement"
+    arguments |= {"reward": "improvement", "system": PHONES}
     run_both(make(**arguments), singles(**arguments), 20)
 
 

@@ -1,0 +1,195 @@
+"""One group of courses that are trained asynchronously: a round is an aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.fl.algorithms import Asynchronous
+from fedhpo_gym.fl.algorithms.asynchronous import BUFFER
+from fedhpo_gym.fl.draws import Names
+from fedhpo_gym.fl.flights import Even, Job, Queue, until_aggregation
+from fedhpo_gym.fl.items import Items, split_items
+from fedhpo_gym.fl.lockstep import MAX_LOCAL_BYTES, CourseState, Lockstep, Observer
+from fedhpo_gym.fl.models import Parameters
+from fedhpo_gym.fl.models.base import fit
+from fedhpo_gym.fl.packing import Course, Group
+
+
+class Made(NamedTuple):
+    """What a client received, and what it made of it: (.., slots) parameters, without items."""
+
+    received: Parameters
+    local: Parameters
+
+
+@dataclass(frozen=True, eq=False)
+class Flying:
+    """What a course has begun: part of its state.
+
+    Attributes:
+        queue: the jobs, in virtual time.
+        made: what will be reported, by number of the job.
+    """
+
+    queue: Queue
+    made: Mapping[int, Made]
+
+
+class AsynchronousLockstep(Lockstep):
+    """Trains courses of an `Asynchronous` algorithm; a block holds one course.
+
+    A client's training is computed when it begins, with the hyperparameters of that moment, and
+    counts when virtual time has come to its end. Two models are kept for every client that trains.
+    """
+
+    _algorithm: Asynchronous
+
+    def __init__(self, group: Group, *others: Any) -> None:
+        """See `Lockstep.__init__`.
+
+        Raises:
+            InvalidArgumentError: a part of the model stays with the clients.
+        """
+        super().__init__(group, *others)
+        self._flying = [Flying(Queue(), {}) for _ in group.blocks]
+        self._keys: list[tuple[int, int]] = []
+        if self.personal_names:
+            raise InvalidArgumentError(
+                f"`algorithm` must not be {self._algorithm.name!r} for a model of which a part "
+                f"stays with the clients, such as {min(self.personal_names)!r}; use a synchronous "
+                "one"
+            )
+
+    def configure(self, courses: Sequence[Course]) -> None:
+        """See `Lockstep.configure`; what clients have begun they finish as they began it."""
+        super().configure(courses)
+        own = [courses[int(block.courses[0])] for block in self.group.blocks]
+        self._clocks = [course.clock or Even() for course in own]
+        self._reports = [int(course.configuration.get(BUFFER, 1)) for course in own]
+
+    def step(self, observer: Observer | None = None) -> None:
+        """Train until every course has had one more aggregation."""
+        took, started, arrived = np.zeros(len(self._flying)), [], []
+        for block, flying in enumerate(self._flying):
+            queue, new, done = until_aggregation(
+                flying.queue,
+                self._version(block),
+                reports=self._reports[block],
+                at_once=int(self.roster.num_sampled[block]),
+                num_clients=self.stack.num_clients,
+                clock=self._clocks[block],
+                seed=self._seed(block),
+            )
+            took[block] = queue.now_s - flying.queue.now_s
+            started += [(block, job) for job in new]
+            arrived += [(block, job) for job in done]
+            self._flying[block] = Flying(queue, flying.made)
+        self.seconds = np.repeat(took[:, None], self.diverged_at.shape[1], axis=1)
+        self._begin(started)
+        if observer is not None:
+            self._show(arrived, observer)
+        average = self._mean(arrived)
+        self.elapsed += 1
+        self._commit(self.parameters, average)
+        for block, flying in enumerate(self._flying):
+            kept = {job.number: flying.made[job.number] for job in flying.queue.flying}
+            self._flying[block] = replace(flying, made=kept)
+
+    def _begin(self, started: Sequence[tuple[int, Job]]) -> None:
+        """Train what clients begin, all of them from the models as they are."""
+        if not started:
+            return
+        items = self._items(started)
+        items = items.take(np.lexsort((-items.steps, items.width)))
+        size = sum(value.numel() * value.element_size() for value in self.parameters.values())
+        made: list[dict[int, Made]] = [dict(flying.made) for flying in self._flying]
+        for part in split_items(items, size // len(self._flying), MAX_LOCAL_BYTES):
+            local = self._train(part, self.parameters)
+            for index, block in enumerate(part.block.tolist()):
+                made[block][self._keys[part.batch_key[index]][1]] = Made(
+                    {name: value[:, block].clone() for name, value in self.parameters.items()},
+                    {name: value[:, index].clone() for name, value in local.items()},
+                )
+        for block, flying in enumerate(self._flying):
+            self._flying[block] = replace(flying, made=made[block])
+
+    def _mean(self, arrived: Sequence[tuple[int, Job]]) -> Parameters:
+        """Return the mean of discounted updates; of running statistics, what they become."""
+        weights = self._discounts(arrived)
+        total = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
+        for (block, job), weight in zip(arrived, weights, strict=True):
+            made = self._flying[block].made[job.number]
+            for name, local in made.local.items():
+                current = self.parameters[name][:, block]
+                follows = self._algorithm.from_current or name in self._model.buffers
+                before = current if follows else made.received[name]
+                total[name][:, block] += weight / self._reports[block] * (local - before)
+        rate = self._algorithm.rate(self._context()).clamp(max=1.0)
+        for name in self._model.buffers:
+            total[name] = self.parameters[name] + fit(rate, total[name]) * total[name]
+        return total
+
+    def _discounts(self, arrived: Sequence[tuple[int, Job]]) -> Tensor:
+        """Return (reports, slots): how much each counts, by how old it is."""
+        ages = [float(self._version(block) - job.version) for block, job in arrived]
+        context = self._context(self._items(arrived))
+        staleness = torch.tensor(ages, device=self._device)[:, None, None]
+        return self._algorithm.discount(staleness, context)[:, 0]
+
+    def _show(self, arrived: Sequence[tuple[int, Job]], observer: Observer) -> None:
+        """Let the observer see reports when they arrive."""
+        items = self._items(arrived)
+        made = [self._flying[block].made[job.number] for block, job in arrived]
+        received, local = (
+            {name: torch.stack([one[i][name] for one in made], dim=1) for name in self.parameters}
+            for i in range(2)
+        )
+        observer(items, received, local)
+
+    def _items(self, jobs: Sequence[tuple[int, Job]]) -> Items:
+        """Return the items of jobs; random numbers are named by a job, as by a round elsewhere."""
+        self._keys = [(self._seed(block), job.number) for block, job in jobs]
+        return self.roster.items_of(
+            np.array([block for block, _ in jobs]),
+            np.array([job.client for _, job in jobs]),
+            np.arange(len(jobs)),
+        )
+
+    def _names(self, items: Items | None) -> Names:
+        if items is None:
+            return super()._names(None)
+        return Names(self._keys, items.batch_key, items.client)
+
+    def _seed(self, block: int) -> int:
+        return self.stack.federations[int(self.roster.federation[block])].seed
+
+    def _version(self, block: int) -> int:
+        return self.group.blocks[block].round + self.elapsed
+
+    def items(self, ahead: int = 0) -> Items:
+        """Refuse: who trains in a round is known when it is over.
+
+        Raises:
+            InvalidArgumentError: always.
+        """
+        raise InvalidArgumentError(
+            "`sampled` must not be asked of asynchronous courses, whose clients begin when others "
+            f"are done, got {ahead} rounds ahead; use a synchronous algorithm"
+        )
+
+    def get(self, block: int, slot: int) -> CourseState:
+        """See `Lockstep.get`."""
+        return replace(super().get(block, slot), flying=self._flying[block])
+
+    def put(self, block: int, slot: int, state: CourseState) -> None:
+        """See `Lockstep.put`."""
+        super().put(block, slot, state)
+        if isinstance(state.flying, Flying):
+            self._flying[block] = state.flying

@@ -1,0 +1,203 @@
+"""What every system model shares: messages, and what a client's time is counted in."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.checks import as_integer, as_number
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import Cost
+from fedhpo_gym.systems import asynchronous
+from fedhpo_gym.systems.draw import Draw
+from fedhpo_gym.systems.work import ClientWork, Floats, Work
+from fedhpo_gym.typed import as_typed, shown
+
+Indices = NDArray[np.integer]
+Compute = Literal["constant", "epochs", "steps", "samples"]
+
+COMPUTE_RULES: Final[tuple[Compute, ...]] = ("constant", "epochs", "steps", "samples")
+NEEDS_SAMPLES: Final = ("steps", "samples")
+"""Rules that need to know how many samples clients have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class System(ABC):
+    """Turns work into simulated seconds and bytes.
+
+    Attributes:
+        bytes_per_parameter: size of one model parameter in a message.
+        upload_compression: bytes of a message to the server, as a share of the model's.
+        download_compression: likewise, of a message to a client.
+        compute: what a client's time is counted in. "constant": rounds, whatever is trained (the
+            paper). "epochs", "steps", "samples": local epochs, minibatch steps, or samples read.
+        samples_per_client: training samples of a client where nobody counts them, as in trials;
+            the rules "steps" and "samples" need it there. 0: unknown.
+        server_compute_s: computation time of the server in a round, in seconds.
+
+    Raises:
+        InvalidArgumentError: a field is out of its range.
+    """
+
+    bytes_per_parameter: float = 4
+    upload_compression: float = 1.0
+    download_compression: float = 1.0
+    compute: Compute = "constant"
+    samples_per_client: int = 0
+    server_compute_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the shared fields; subclasses check their own, too."""
+        self._one_of("compute", COMPUTE_RULES)
+        self._positive("bytes_per_parameter")
+        self._positive("upload_compression", "download_compression", most=1.0)
+        self._non_negative("server_compute_s")
+        self._whole("samples_per_client")
+
+    def cost(self, work: Work) -> Cost:
+        """Return what the work of some rounds costs.
+
+        Raises:
+            InvalidArgumentError: `compute` follows what the work does not say, or asynchronous
+                work is asked of a system that does not know single clients.
+        """
+        return self._cost(work) if not work.reports else asynchronous.cost(self, work)
+
+    @abstractmethod
+    def _cost(self, work: Work) -> Cost:
+        """Return what the work of some synchronous rounds costs; see `cost`."""
+
+    def job_means(self, work: Work) -> asynchronous.Means:
+        """Return how long clients are expected to take for a job of asynchronous training.
+
+        Raises:
+            InvalidArgumentError: this system does not know single clients, or is set up for what
+                asynchronous training does not have.
+        """
+        raise InvalidArgumentError(
+            "`system['model']` must be 'analytic' or 'devices' for asynchronous algorithms, whose "
+            f"clients take their time each on its own, got {type(self).__name__}"
+        )
+
+    def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
+        """Return the seconds of one job of a client, and whether it then reports.
+
+        Args:
+            work: see `job_means`.
+            client: who does it.
+            start_s: when it is begun.
+            draw: names what is random.
+        """
+        raise NotImplementedError
+
+    def client_units(self, work: Work, number: int) -> Floats:
+        """Return in how many units of `compute` each of the clients counts its round.
+
+        Raises:
+            InvalidArgumentError: the work does not say it.
+        """
+        each = _each(work.clients, self.compute)
+        return np.full(number, self.units(work)) if each is None else each
+
+    def times_s(
+        self, works: Sequence[Work], which: Indices, rounds: Indices, rates: Floats
+    ) -> Floats:
+        """Return the (B,) `time_s` that `cost` has for many planned works, bit for bit.
+
+        Args:
+            works: what configurations ask for, whatever their rounds and cohorts.
+            which: (B,) each one's place in `works`.
+            rounds: (B,) communication rounds.
+            rates: (B,) client sample rates.
+
+        Raises:
+            InvalidArgumentError: see `cost`.
+        """
+        asked = list(zip(which.tolist(), rounds.tolist(), rates.tolist(), strict=True))
+        times = {
+            (index, number, rate): self.cost(works[index].of_rounds(number, rate)).time_s
+            for index, number, rate in {*asked}
+        }
+        return np.array([times[one] for one in asked], dtype=np.float64)
+
+    def message_bytes(self, work: Work) -> tuple[float, float]:
+        """Return the bytes of a message to the server, and of one to a client."""
+        whole = float(work.num_parameters * self.bytes_per_parameter)
+        return whole * self.upload_compression, whole * self.download_compression
+
+    def units(self, work: Work) -> float:
+        """Return in how many units of `compute` the client with most work counts its round.
+
+        Raises:
+            InvalidArgumentError: the work does not say it.
+        """
+        return self._known(
+            {
+                "constant": 1.0,
+                "epochs": work.local_epochs,
+                "steps": work.minibatch_steps,
+                "samples": work.samples,
+            }[self.compute]
+        )
+
+    def _known(self, units: float | None) -> float:
+        if units is None:
+            raise InvalidArgumentError(
+                f"`compute` must be 'constant' or 'epochs' where nobody knows how many samples a "
+                f"client has, got {self.compute!r}."
+            )
+        return units
+
+    def _one_of(self, name: str, known: tuple[str, ...]) -> None:
+        as_typed(name, value := getattr(self, name), str)
+        if value not in known:
+            raise InvalidArgumentError(f"`{name}` must be one of {known}, got {shown(value)}.")
+
+    def _positive(self, *names: str, least: float = 0.0, most: float = math.inf) -> None:
+        lower = f" and at least {least:g}" if least else ""
+        upper = "finite" if most == math.inf else f"at most {most:g}"
+        for name in names:
+            number = as_number(value := getattr(self, name))
+            if number is None or not (0 < number < math.inf and least <= number <= most):
+                raise InvalidArgumentError(
+                    f"`{name}` must be positive{lower} and {upper}, got {shown(value)}."
+                )
+            object.__setattr__(self, name, number)
+
+    def _non_negative(self, *names: str, most: float = math.inf) -> None:
+        upper = "finite" if most == math.inf else f"at most {most:g}"
+        for name in names:
+            number = as_number(value := getattr(self, name))
+            if number is None or not 0 <= number < math.inf or number > most:
+                raise InvalidArgumentError(
+                    f"`{name}` must be non-negative and {upper}, got {shown(value)}."
+                )
+            object.__setattr__(self, name, number)
+
+    def _whole(self, *names: str, end: int = 2**32) -> None:
+        for name in names:
+            number = as_integer(value := getattr(self, name))
+            if number is None or not 0 <= number < end:
+                raise InvalidArgumentError(
+                    f"`{name}` must be an integer in [0, {end}), got {shown(value)}."
+                )
+            object.__setattr__(self, name, number)
+
+
+def _each(clients: ClientWork | None, compute: str) -> Floats | None:
+    """Return the units of each client, None where all are alike."""
+    if clients is None or compute == "constant":
+        return None
+    each = {"epochs": clients.epochs, "steps": clients.steps, "samples": clients.samples}
+    return each[compute]
+
+
+def shared_parameters(system: System) -> dict[str, Any]:
+    """Return the parameters that every system model has, by name."""
+    return {field.name: getattr(system, field.name) for field in fields(System)}

@@ -1,0 +1,50 @@
+"""Choosing a system model by name, and some of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from fedhpo_gym.errors import InvalidArgumentError, suggest, unknown_name
+from fedhpo_gym.systems.base import System, shared_parameters
+from fedhpo_gym.systems.device_model import DeviceModel
+from fedhpo_gym.systems.model import SystemModel
+from fedhpo_gym.systems.recorded import RecordedModel
+from fedhpo_gym.typed import as_typed
+
+SYSTEM_MODELS: Final[Mapping[str, type[System]]] = MappingProxyType(
+    {"analytic": SystemModel, "devices": DeviceModel, "recorded": RecordedModel}
+)
+"""Kinds of clocks: Eq. 1 of FedHPO-Bench, single devices, and times that a user measured."""
+
+
+def changed_system(base: System, changes: Mapping[str, Any]) -> System:
+    """Return a system model with some parameters replaced.
+
+    Args:
+        base: the model.
+        changes: parameters by name. `model` chooses another kind, of `SYSTEM_MODELS`: it takes over
+            the parameters that all kinds have.
+
+    Raises:
+        UnknownNameError: there is no such kind.
+        InvalidArgumentError: a parameter is unknown or out of its range.
+        MissingDataError: a file that a parameter names does not exist.
+        DamagedDataError: it is not of the form that it should have.
+    """
+    given = dict(changes)
+    kind = type(base)
+    if "model" in given:
+        name = as_typed("model", given.pop("model"), str)
+        if name not in SYSTEM_MODELS:
+            raise unknown_name("system model", name, SYSTEM_MODELS)
+        kind = SYSTEM_MODELS[name]
+    known = [field.name for field in fields(kind)]
+    for name in given:
+        if name not in known:
+            raise InvalidArgumentError(f"unknown system parameter {name!r}.{suggest(name, known)}")
+    if kind is type(base):
+        return replace(base, **given)
+    return kind(**{**shared_parameters(base), **given})

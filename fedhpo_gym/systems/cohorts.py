@@ -1,0 +1,163 @@
+"""Who is invited to a round, and what chance deals them: all but the work that they are given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.systems.availability import Availability
+from fedhpo_gym.systems.devices import Devices
+from fedhpo_gym.systems.draw import Draw
+from fedhpo_gym.systems.rounds import client_seconds, endings
+from fedhpo_gym.systems.work import Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Invited:
+    """The clients that a server invites to rounds; what is random belongs to a client's place.
+
+    So whoever is invited beyond them changes nothing for the first ones.
+
+    Attributes:
+        clients: (rounds, invited) who.
+        wanted: reports that the server waits for.
+        compute: (rounds, invited) how many times as long as the reference device each computes.
+        upload: (rounds, invited) bytes/s from each in this round.
+        download: (rounds, invited) bytes/s to each in this round.
+        wait_s: (rounds, invited) seconds until each is available.
+        survives: (rounds, invited) whether each does not drop out.
+    """
+
+    clients: NDArray[np.integer]
+    wanted: int
+    compute: Floats
+    upload: Floats
+    download: Floats
+    wait_s: Floats
+    survives: NDArray[np.bool_]
+
+    @classmethod
+    def joined(cls, rounds: Sequence[Invited]) -> Invited:
+        """Return rounds with equally many clients as one record."""
+        arrays = [name for name in vars(rounds[0]) if name != "wanted"]
+        joined = {name: np.concatenate([getattr(one, name) for one in rounds]) for name in arrays}
+        return cls(wanted=rounds[0].wanted, **joined)
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """What some rounds took.
+
+    Attributes:
+        time_s: (rounds,) seconds, without the server's computation.
+        computation_s: (rounds,) of these, seconds in which the last client that counted computed.
+        reports: (rounds,) reports that counted.
+        invited: clients that received the model in each.
+    """
+
+    time_s: Floats
+    computation_s: Floats
+    reports: NDArray[np.integer]
+    invited: int
+
+
+def invite(
+    devices: Devices,
+    hours: Availability | None,
+    cohort: NDArray[np.integer] | int,
+    start_s: float,
+    draw: Draw,
+    *,
+    over_selection: float,
+    dropout: float,
+) -> Invited:
+    """Invite clients to one round.
+
+    Args:
+        devices: those of all clients.
+        hours: when clients are available, client i as row i modulo the rows; None: always.
+        cohort: who is to take part; a number, for so many that are drawn uniformly.
+        start_s: when the round begins.
+        draw: names what is random.
+        over_selection: clients invited beyond the cohort, as a share of it, rounded up.
+        dropout: probability that a client drops out.
+    """
+    given = np.zeros(0, np.intp) if isinstance(cohort, int) else cohort
+    wanted = min(cohort, len(devices)) if isinstance(cohort, int) else len(cohort)
+    number = min(len(devices), math.ceil(wanted * (1.0 + over_selection) - 1e-9))
+    clients = given
+    if len(given) < number:
+        order = draw.stream("invited_clients").permutation(len(devices))
+        free = np.ones(len(devices), np.bool_)
+        free[given] = False
+        clients = np.concatenate([given, order[free[order]][: number - len(given)]])
+    survives = np.ones(number, np.bool_)
+    if dropout:
+        survives = draw.stream("dropout").random(number) >= dropout
+    wait_s = np.zeros(number)
+    if hours is not None:
+        wait_s = hours.wait_s(clients % len(hours), start_s)
+    return Invited(
+        clients[None],
+        wanted,
+        devices.compute[clients][None],
+        _speeds(devices.upload, devices.upload_variation, clients, draw, "upload_speeds")[None],
+        _speeds(devices.download, devices.download_variation, clients, draw, "download_speeds")[
+            None
+        ],
+        wait_s[None],
+        survives[None],
+    )
+
+
+def take_rounds(
+    invited: Invited,
+    units: Floats,
+    second_per_unit: float,
+    message_bytes: tuple[float, float],
+    deadline_s: float,
+) -> Rounds:
+    """Return what rounds take in which the invited do their work.
+
+    Args:
+        invited: who takes part.
+        units: (clients,) what a client's time is counted in, of all clients.
+        second_per_unit: seconds that the reference device needs for one.
+        message_bytes: of a message to the server, and of one to a client.
+        deadline_s: seconds after which a round ends; infinity for none.
+    """
+    compute_s, transfer_s = client_seconds(
+        units[invited.clients],
+        second_per_unit,
+        invited.compute,
+        (message_bytes[0], invited.upload),
+        (message_bytes[1], invited.download),
+    )
+    report_s = invited.wait_s + compute_s + transfer_s
+    end = endings(report_s, invited.survives, invited.wanted, deadline_s)
+    busy_s = compute_s[np.arange(len(compute_s)), end.last]
+    return Rounds(end.after_s, np.minimum(busy_s, end.after_s), end.reports, report_s.shape[1])
+
+
+def _speeds(
+    means: Floats,
+    variations: Floats,
+    clients: NDArray[np.integer],
+    draw: Draw,
+    name: str,
+) -> Floats:
+    """Return the speeds of one round's transfers: log-normal with these means and variations.
+
+    FLASH draws them from a normal distribution cut off at zero, under which the mean time of a
+    transfer is infinite.
+    """
+    mean, variation = means[clients], variations[clients]
+    if not variation.any():
+        return np.asarray(mean)
+    sigma = np.sqrt(np.log1p(variation**2))
+    deviates = draw.stream(name).standard_normal(len(mean))
+    return np.asarray(mean * np.exp(sigma * deviates - 0.5 * sigma**2))

@@ -1,0 +1,350 @@
+"""The clock of single devices: every client has its own speeds, hours, and faults."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.checks import as_number
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import Cost
+from fedhpo_gym.systems import devices as populations
+from fedhpo_gym.systems import traces
+from fedhpo_gym.systems.asynchronous import Means
+from fedhpo_gym.systems.availability import DAY_S, Availability, drawn
+from fedhpo_gym.systems.base import System
+from fedhpo_gym.systems.cohorts import Invited, invite, take_rounds
+from fedhpo_gym.systems.devices import Devices
+from fedhpo_gym.systems.draw import Draw
+from fedhpo_gym.systems.measured import KILOBYTE
+from fedhpo_gym.systems.rounds import client_seconds
+from fedhpo_gym.systems.work import Happened, Work
+from fedhpo_gym.typed import as_typed, shown
+
+DEVICES: Final = ("lognormal", "flash", "fedscale", "alike")
+AVAILABILITY: Final = ("always", "lognormal", "sine", "fedscale", "flash")
+PLANNED_ROUNDS: Final = 256
+"""Simulated rounds whose mean is the cost of a planned one."""
+_MAX_MEANS = 4096
+_MAX_KEPT = 1000  # clients of a round whose plan is kept: 12 MB
+_SPEEDS = ("upload_median_bytes_per_s", "download_median_bytes_per_s")
+_SPREADS = ("compute_sigma", "upload_sigma", "download_sigma", "bandwidth_variation")
+_SLOWEST, _MOST, _MOST_SPREAD = 1e-6, 1e18, 10.0  # what is drawn stays a finite number
+
+
+class _Total(NamedTuple):
+    """Sums over rounds; see `Rounds`. `other_s` is all time but the computation."""
+
+    other_s: float
+    computation_s: float
+    reports: float
+    invited: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceModel(System):
+    """A clock that knows every client's device; see also `System`.
+
+    **A round.** The server invites a cohort, and with `over_selection` some more clients. Each
+    begins when it is next available, receives the model, computes, and sends its update; what it
+    has begun it finishes. The round ends as `rounds.ending` says, and the server computes. Client i
+    of a federation always has the same device and the same hours.
+
+    **What happened, and what is planned.** A round environment knows who trained and when
+    (`Work.happened`): it pays for just these rounds. What is random in them, such as dropout, is
+    drawn by the system's seed, the course's seed and the round, so that the same course costs the
+    same. A trial is priced before anybody is sampled, and its stored numbers come from cohorts that
+    nobody recorded. It pays the *expected* time, as Proposition 1 of FedHPO-Bench does: the mean of
+    `PLANNED_ROUNDS` simulated rounds, with uniform cohorts of its size that begin at times spread
+    evenly over a day, times its rounds. The simulated rounds are the same for all configurations.
+    So a trial costs the same whenever it is asked, twice the rounds cost twice as much (freeze-thaw
+    pays differences), and configurations differ by their work and never by luck.
+
+    **What it does not do.** It charges time and bytes, and changes no training: the cohort that the
+    engine drew is the one that is aggregated. Over-selection and deadlines would favour fast
+    devices, which the learning curves then do not show.
+
+    Attributes:
+        client_compute_s: seconds per unit of `compute` on a device with factor 1; a factor on the
+            time that was measured for "fedscale".
+        devices: "lognormal": drawn; "flash": of FLASH's 19 phones (with `devices_path`: of a file
+            of that form); "fedscale": of a file of FedScale's capacities; "alike": all the same.
+        devices_path: file of devices.
+        compute_sigma: standard deviation of the logarithm of computation times between devices,
+            whose median is `client_compute_s` (0.6: FedScale's skew). "lognormal" and "flash".
+        upload_median_bytes_per_s: median speed from a device. "lognormal" and "alike".
+        download_median_bytes_per_s: median speed to it, likewise.
+        upload_sigma: standard deviation of its logarithm between devices. "lognormal".
+        download_sigma: likewise. These and their correlation are our fit of FLASH's 19 phones.
+        bandwidth_correlation: of the logarithms of both speeds. "lognormal".
+        bandwidth_variation: standard deviation of the speed of a transfer between rounds, as a
+            share of the device's mean. "lognormal"; measured devices bring their own.
+        availability: "always"; "lognormal" or "sine": drawn, see `availability.drawn`; "fedscale"
+            or "flash": of a file.
+        availability_path: file of availability.
+        availability_beta: how much clients differ in it, in [0, 1).
+        over_selection: clients invited beyond the cohort, as a share of it (FedScale: 0.3).
+        dropout: probability that an invited client drops out of a round, in [0, 1).
+        deadline_s: seconds after which a round ends; 0 for none.
+        seed: what is drawn.
+
+    Raises:
+        InvalidArgumentError: a field is out of its range, or a file is asked for and not named.
+        MissingDataError: a file does not exist.
+        DamagedDataError: a file is not of the form that it should have.
+    """
+
+    client_compute_s: float = 1.0
+    devices: Literal["lognormal", "flash", "fedscale", "alike"] = "lognormal"
+    devices_path: str = ""
+    compute_sigma: float = 0.6
+    upload_median_bytes_per_s: float = 3102.6 * KILOBYTE
+    download_median_bytes_per_s: float = 5171.7 * KILOBYTE
+    upload_sigma: float = 0.701
+    download_sigma: float = 0.484
+    bandwidth_correlation: float = 0.448
+    bandwidth_variation: float = 0.0
+    availability: Literal["always", "lognormal", "sine", "fedscale", "flash"] = "always"
+    availability_path: str = ""
+    availability_beta: float = 0.1
+    over_selection: float = 0.0
+    dropout: float = 0.0
+    deadline_s: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every field, and read the files."""
+        super().__post_init__()
+        self._one_of("devices", DEVICES)
+        self._one_of("availability", AVAILABILITY)
+        self._positive(*_SPEEDS, least=_SLOWEST, most=_MOST)
+        self._non_negative("client_compute_s", most=_MOST)
+        self._non_negative(*_SPREADS, most=_MOST_SPREAD)
+        self._non_negative("over_selection", most=1e6)
+        self._non_negative("deadline_s")
+        self._whole("seed")
+        for name in ("dropout", "availability_beta"):
+            self._non_negative(name, most=0.999)
+        correlation = as_number(self.bandwidth_correlation)
+        if correlation is None or not -1 <= correlation <= 1:
+            raise InvalidArgumentError(
+                "`bandwidth_correlation` must be in [-1, 1], got "
+                f"{shown(self.bandwidth_correlation)}."
+            )
+        self._check_files()
+
+    def _check_files(self) -> None:
+        for name, needing, may in (
+            ("devices", ("fedscale",), ("flash", "fedscale")),
+            ("availability", ("fedscale", "flash"), ("fedscale", "flash")),
+        ):
+            kind = getattr(self, name)
+            path = as_typed(f"{name}_path", getattr(self, f"{name}_path"), str)
+            if bool(path) != (kind in needing) and not (path and kind in may):
+                raise InvalidArgumentError(
+                    f"`{name}_path` must name a file for `{name}` of {needing}, and none where "
+                    f"nothing is read, got {shown(path)} for {kind!r}."
+                )
+        if self.devices == "fedscale" and self.compute != "samples":
+            raise InvalidArgumentError(
+                "`compute` must be 'samples' for devices of FedScale, whose time is measured per "
+                f"sample, got {self.compute!r}."
+            )
+        derived = (self.measured, self.trace)
+        del derived  # they stay read
+
+    @cached_property
+    def measured(self) -> Devices | None:
+        """The devices that were measured; None where all are drawn."""
+        if self.devices == "fedscale":
+            return traces.read_fedscale_devices(self.devices_path)
+        if self.devices == "flash":
+            return traces.read_flash_speeds(self.devices_path)
+        return None
+
+    @cached_property
+    def trace(self) -> Availability | None:
+        """When clients were available; None where it is drawn."""
+        if self.availability == "fedscale":
+            return traces.read_fedscale_availability(self.availability_path)
+        if self.availability == "flash":
+            return traces.read_flash_availability(self.availability_path)
+        return None
+
+    def population(self, number: int) -> Devices:
+        """Return the devices of a federation's clients."""
+        if number not in self._populations:
+            self._populations[number] = self._population(number)
+        return self._populations[number]
+
+    def hours(self, number: int) -> Availability | None:
+        """Return when clients are available; None: always. Client i has row i modulo the rows."""
+        if self.availability == "always" or self.trace is not None:
+            return self.trace
+        if number not in self._hours:
+            beta = self.availability_beta
+            self._hours[number] = drawn(self.availability, number, beta, self.seed)
+        return self._hours[number]
+
+    def _cost(self, work: Work) -> Cost:
+        """See `System.cost` and the class.
+
+        The computation is that of the client whose report was the last that counted, and of the
+        server. All other time is communication: transfers, and waiting for clients. Bytes are those
+        of the models that the server sent and of the reports that counted.
+        """
+        up_bytes, down_bytes = self.message_bytes(work)
+        past = work.happened
+        total = self._planned(work) if past is None else self._taken(work, past)
+        computation_s = total.computation_s + work.rounds * self.server_compute_s
+        return Cost(
+            time_s=total.other_s + computation_s,
+            communication_s=total.other_s,
+            computation_s=computation_s,
+            upload_bytes=up_bytes * total.reports,
+            download_bytes=down_bytes * total.invited,
+            rounds=work.rounds,
+        )
+
+    def _taken(self, work: Work, happened: Happened) -> _Total:
+        """Return what the rounds took that happened, one after the other."""
+        number, time_s, found = _clients_of(work), happened.start_s, []
+        for index, sampled in enumerate(happened.sampled):
+            draw = Draw(happened.seed, (self.seed, happened.first_round + index))
+            cohort = np.flatnonzero(sampled)
+            who = self._invite(number, cohort if len(cohort) else 1, time_s, draw)
+            found.append(self._total(work, who))
+            time_s += found[-1].other_s + found[-1].computation_s + self.server_compute_s
+        return _Total(*[math.fsum(column) for column in zip(*found, strict=True)])
+
+    def _planned(self, work: Work) -> _Total:
+        """Return what planned rounds take: as many as there are times their mean."""
+        number = _clients_of(work)
+        units = self.client_units(work, number).tobytes()
+        key = (*self.message_bytes(work), work.sampled_clients, units)
+        if key not in self._means:
+            if len(self._means) >= _MAX_MEANS:
+                self._means.clear()
+            parts = [self._total(work, who) for who in self._plan(number, work.sampled_clients)]
+            sums = [math.fsum(column) for column in zip(*parts, strict=True)]
+            self._means[key] = _Total(*[one / PLANNED_ROUNDS for one in sums])
+        return _Total(*[work.rounds * one for one in self._means[key]])
+
+    def _total(self, work: Work, who: Invited) -> _Total:
+        """Return the sums over some rounds of the same work."""
+        units = self.client_units(work, work.num_clients)
+        sizes = self.message_bytes(work)
+        deadline_s = self.deadline_s or math.inf
+        rounds = take_rounds(who, units, self.client_compute_s, sizes, deadline_s)
+        return _Total(
+            math.fsum((rounds.time_s - rounds.computation_s).tolist()),
+            math.fsum(rounds.computation_s.tolist()),
+            float(rounds.reports.sum()),
+            float(rounds.invited * len(rounds.time_s)),
+        )
+
+    def _plan(self, number: int, cohort: int) -> Iterable[Invited]:
+        """Return who is invited to the planned rounds, which are the same for all work."""
+        found = self._plans.get((number, cohort))
+        if found is not None:
+            return [found]
+        rounds = (
+            self._invite(number, cohort, DAY_S * index / PLANNED_ROUNDS, Draw(self.seed, (index,)))
+            for index in range(PLANNED_ROUNDS)
+        )
+        if cohort > _MAX_KEPT:
+            return rounds
+        self._plans[number, cohort] = Invited.joined(list(rounds))
+        return [self._plans[number, cohort]]
+
+    def _invite(
+        self, number: int, cohort: NDArray[np.integer] | int, start_s: float, draw: Draw
+    ) -> Invited:
+        return invite(
+            self.population(number),
+            self.hours(number),
+            cohort,
+            start_s,
+            draw,
+            over_selection=self.over_selection,
+            dropout=self.dropout,
+        )
+
+    def job_means(self, work: Work) -> Means:
+        """See `System.job_means`; the wait is the mean over times spread evenly over a day."""
+        for name in ("over_selection", "deadline_s"):
+            if value := getattr(self, name):
+                raise InvalidArgumentError(
+                    f"`{name}` must be 0 for asynchronous algorithms, which wait for no cohort, "
+                    f"got {value!r}; leave it out"
+                )
+        number = _clients_of(work)
+        devices, hours = self.population(number), self.hours(number)
+        compute_s, transfer_s = client_seconds(
+            self.client_units(work, number),
+            self.client_compute_s,
+            devices.compute,
+            (self.message_bytes(work)[0], devices.upload / (1.0 + devices.upload_variation**2)),
+            (self.message_bytes(work)[1], devices.download / (1.0 + devices.download_variation**2)),
+        )
+        wait_s = np.zeros(number)
+        if hours is not None:
+            rows = np.arange(number) % len(hours)
+            times = DAY_S * np.arange(PLANNED_ROUNDS) / PLANNED_ROUNDS
+            wait_s = np.mean([hours.wait_s(rows, time_s) for time_s in times.tolist()], axis=0)
+        return Means(wait_s + transfer_s, compute_s, self.dropout)
+
+    def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
+        """See `System.job`."""
+        who = self._invite(_clients_of(work), np.array([client]), start_s, draw)
+        units = self.client_units(work, work.num_clients)
+        rounds = take_rounds(who, units, self.client_compute_s, self.message_bytes(work), math.inf)
+        return float(rounds.time_s[0]), bool(who.survives[0, 0])
+
+    def _population(self, number: int) -> Devices:
+        median = self.upload_median_bytes_per_s, self.download_median_bytes_per_s
+        if self.devices == "alike":
+            return populations.alike(number, 1.0, *median)
+        if self.measured is not None:
+            sigma = self.compute_sigma if self.devices == "flash" else None
+            return populations.drawn_of(self.measured, number, self.seed, sigma)
+        return populations.lognormal(
+            number,
+            self.seed,
+            compute_sigma=self.compute_sigma,
+            upload=(median[0], self.upload_sigma),
+            download=(median[1], self.download_sigma),
+            correlation=self.bandwidth_correlation,
+            variation=self.bandwidth_variation,
+        )
+
+    @cached_property
+    def _populations(self) -> dict[int, Devices]:
+        return {}
+
+    @cached_property
+    def _hours(self) -> dict[int, Availability]:
+        return {}
+
+    @cached_property
+    def _plans(self) -> dict[tuple[int, int], Invited]:
+        return {}
+
+    @cached_property
+    def _means(self) -> dict[tuple[object, ...], _Total]:
+        return {}
+
+
+def _clients_of(work: Work) -> int:
+    if work.num_clients < 1:
+        raise InvalidArgumentError(
+            "`work` must say `num_clients` where clients have devices of their own, got none; "
+            "`Work.of_course` does."
+        )
+    return work.num_clients

@@ -1,0 +1,194 @@
+"""System metrics as LEAF counts them, and the two CSV files that it writes.
+
+Caldas et al. (2018), LEAF, section 2: bytes that devices read and write, and floating point
+operations that they compute; `models/metrics/writer.py` of TalwalkarLab/leaf (BSD-2-Clause) for the
+columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation
+from fedhpo_gym.files import write_text
+
+_COMMON = ("client_id", "round_number", "hierarchy", "num_samples", "set")
+STAT_COLUMNS: Final = (*_COMMON, "accuracy", "loss")
+SYS_COLUMNS: Final = (*_COMMON, "bytes_written", "bytes_read", "local_computations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatRow:
+    """How the model of a round does on a client's data.
+
+    Attributes:
+        client_id: the client.
+        round_number: rounds that the model has had.
+        hierarchy: the client's group; empty where there is none.
+        num_samples: samples of the client in this part of its data.
+        set: "train" or "test".
+        accuracy: share of samples that are right.
+        loss: mean loss of a sample.
+    """
+
+    client_id: str
+    round_number: int
+    num_samples: int
+    set: Literal["train", "test"]
+    accuracy: float
+    loss: float
+    hierarchy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SysRow:
+    """What a client spent in a round in which it trained.
+
+    Attributes:
+        client_id: the client.
+        round_number: the round.
+        hierarchy: the client's group; empty where there is none.
+        num_samples: training samples of the client.
+        set: always "train".
+        bytes_written: bytes of the model that the client sent.
+        bytes_read: bytes of the model that it received.
+        local_computations: floating point operations.
+    """
+
+    client_id: str
+    round_number: int
+    num_samples: int
+    bytes_written: float
+    bytes_read: float
+    local_computations: float
+    set: Literal["train"] = "train"
+    hierarchy: str = ""
+
+
+def local_computations(
+    epochs: int, num_samples: int, batch_size: int, flops_per_sample: float
+) -> float:
+    """Return a client's floating point operations in a round: whole minibatches only, as in LEAF.
+
+    epochs * floor(samples / batch size) * batch size * operations per sample: the rest of an epoch,
+    smaller than a minibatch, is trained on but not counted.
+
+    Raises:
+        InvalidArgumentError: an argument is negative, or the batch size is not positive.
+    """
+    for name, value in (
+        ("epochs", epochs),
+        ("num_samples", num_samples),
+        ("flops_per_sample", flops_per_sample),
+    ):
+        if not value >= 0:
+            raise InvalidArgumentError(f"`{name}` must be non-negative, got {value!r}.")
+    if not batch_size >= 1:
+        raise InvalidArgumentError(f"`batch_size` must be at least 1, got {batch_size!r}.")
+    return epochs * (num_samples // batch_size) * batch_size * flops_per_sample
+
+
+def stat_rows(evaluation: Evaluation, seed: int) -> list[StatRow]:
+    """Return the rows of a model: its accuracy and loss on every client's train and test data.
+
+    Args:
+        evaluation: holds the metrics by client; those of the requested round are taken where the
+            backend knows them, else those of the best round so far.
+        seed: one of its seeds.
+
+    Raises:
+        InvalidArgumentError: it has no such seed.
+    """
+    if seed not in evaluation.seeds:
+        raise InvalidArgumentError(f"`seed` must be one of {evaluation.seeds}, got {seed!r}.")
+    at = evaluation.seeds.index(seed)
+    known = evaluation.current
+    number = evaluation.fidelity.round if known is not None else int(evaluation.best_round[at])
+    metrics = (evaluation.best if known is None else known)[at]
+    rows = []
+    parts: tuple[Literal["train", "test"], ...] = ("train", "test")
+    for part in parts:
+        for client, row in enumerate(metrics[:, SPLITS.index(part)]):
+            samples = int(evaluation.num_samples[at, client, SPLITS.index(part)])
+            loss, accuracy = (float(row[METRICS.index(name)]) for name in ("loss", "accuracy"))
+            found = StatRow(
+                client_id=str(client),
+                round_number=number,
+                num_samples=samples,
+                set=part,
+                accuracy=accuracy,
+                loss=loss,
+            )
+            rows.append(found)
+    return rows
+
+
+def sys_rows(
+    num_samples: Sequence[int],
+    *,
+    first_round: int,
+    epochs: int,
+    batch_size: int,
+    flops_per_sample: float,
+    message_bytes: tuple[float, float],
+    rounds: int = 1,
+) -> list[SysRow]:
+    """Return the rows of some rounds of which each had the same cohort.
+
+    A round environment with `rounds_per_step=1` says all that is needed in `info`.
+
+    Args:
+        num_samples: (clients,) training samples, 0 for clients that did not train:
+            `info["num_train_samples"]`.
+        first_round: number of the first of these rounds.
+        epochs: local epochs.
+        batch_size: of local training.
+        flops_per_sample: floating point operations of one sample, forward and backward.
+        message_bytes: bytes of a model to the server and from it: `System.message_bytes`.
+        rounds: how many rounds.
+
+    Raises:
+        InvalidArgumentError: see `local_computations`.
+    """
+    return [
+        SysRow(
+            client_id=str(client),
+            round_number=first_round + index,
+            num_samples=samples,
+            bytes_written=message_bytes[0],
+            bytes_read=message_bytes[1],
+            local_computations=local_computations(epochs, samples, batch_size, flops_per_sample),
+        )
+        for index in range(rounds)
+        for client, samples in enumerate(num_samples)
+        if samples
+    ]
+
+
+def write_metrics(
+    folder: Path, stat: Iterable[StatRow], system: Iterable[SysRow], name: str = "metrics"
+) -> tuple[Path, Path]:
+    """Write `<name>_stat.csv` and `<name>_sys.csv`; each replaces an older one as a whole.
+
+    Returns:
+        The paths of both.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for part, columns, rows in (("stat", STAT_COLUMNS, stat), ("sys", SYS_COLUMNS, system)):
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+        found.append(folder / f"{name}_{part}.csv")
+        write_text(found[-1], text.getvalue())
+    return found[0], found[1]

@@ -1,0 +1,214 @@
+"""The clock of recorded times: rounds cost what a user's rounds took."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from fedhpo_gym import limits
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.evaluation.records import Cost
+from fedhpo_gym.systems.base import System
+from fedhpo_gym.systems.work import Work
+from fedhpo_gym.typed import as_typed
+
+WORK_COLUMNS: Final = (
+    "num_parameters",
+    "sampled_clients",
+    "local_epochs",
+    "minibatch_steps",
+    "samples",
+)
+TIME_COLUMNS: Final = ("communication_s", "computation_s")
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """A measured round.
+
+    Attributes:
+        work: what was done in it: the work of one round.
+        communication_s: seconds of messages.
+        computation_s: seconds in which clients and server computed.
+    """
+
+    work: Work
+    communication_s: float
+    computation_s: float
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the round."""
+        return self.communication_s + self.computation_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedModel(System):
+    """A clock that looks rounds up; see also `System`.
+
+    A round costs the mean of the recorded rounds with the same work, in the columns that the file
+    has: a file without columns of work says the same of every round. Work that was not recorded is
+    refused; `calibrate` fits a model that has an answer for it. The recorded times include the
+    server's, so `server_compute_s` and `compute` decide nothing here but what work is looked up by.
+
+    Attributes:
+        path: a CSV file with a header. Columns `communication_s` and `computation_s`, in seconds of
+            one round, and any of `num_parameters`, `sampled_clients`, `local_epochs`,
+            `minibatch_steps` and `samples`: what one round's client with most work did.
+
+    Raises:
+        InvalidArgumentError: a field is out of its range.
+        MissingDataError: the file does not exist.
+        DamagedDataError: it is not of this form.
+    """
+
+    path: str = ""
+
+    def __post_init__(self) -> None:
+        """Check every field, and read the file."""
+        super().__post_init__()
+        if not as_typed("path", self.path, str):
+            raise InvalidArgumentError("`path` must name a file of recorded rounds, got none.")
+        derived = self._table
+        del derived  # it stays read
+
+    def _cost(self, work: Work) -> Cost:
+        """See `System.cost` and the class.
+
+        Raises:
+            InvalidArgumentError: no recorded round did this work.
+        """
+        columns, means = self._table
+        asked = tuple(_amount(work, name) for name in columns)
+        if asked not in means:
+            said = ", ".join(f"{n}={v}" for n, v in zip(columns, asked, strict=True))
+            raise InvalidArgumentError(
+                f"`path` must hold rounds like every one that is charged, and {self.path} has none "
+                f"with {said}; fit a model to it with `fedhpo_gym.systems.calibrate`."
+            )
+        communication_s, computation_s = (work.rounds * mean for mean in means[asked])
+        up_bytes, down_bytes = self.message_bytes(work)
+        messages = work.rounds * work.sampled_clients
+        return Cost(
+            time_s=communication_s + computation_s,
+            communication_s=communication_s,
+            computation_s=computation_s,
+            upload_bytes=messages * up_bytes,
+            download_bytes=messages * down_bytes,
+            rounds=work.rounds,
+        )
+
+    @cached_property
+    def _table(self) -> tuple[tuple[str, ...], dict[tuple[float, ...], tuple[float, float]]]:
+        """The columns of work, and the mean seconds of messages and of computation by work."""
+        columns, rows = _read(self.path)
+        seconds: dict[tuple[float, ...], list[tuple[float, float]]] = {}
+        for row in rows:
+            key = tuple(row[name] for name in columns)
+            seconds.setdefault(key, []).append((row[TIME_COLUMNS[0]], row[TIME_COLUMNS[1]]))
+        means = {
+            key: (
+                math.fsum(c for c, _ in each) / len(each),
+                math.fsum(s for _, s in each) / len(each),
+            )
+            for key, each in seconds.items()
+        }
+        return columns, means
+
+
+def read_records(path: str) -> list[RoundRecord]:
+    """Read measured rounds, for `calibrate`; see `RecordedModel.path` for the form.
+
+    Columns of work that the file lacks have the defaults of `Work`; without `sampled_clients`, one
+    client took part.
+
+    Raises:
+        MissingDataError: the file does not exist.
+        DamagedDataError: it is not of this form, or does not say `num_parameters`.
+    """
+    columns, rows = _read(path)
+    if "num_parameters" not in columns:
+        raise _damaged(path, "it has no column `num_parameters`")
+    return [_record(row) for row in rows]
+
+
+def _record(row: dict[str, float]) -> RoundRecord:
+    clients = int(row.get("sampled_clients", 1))
+    work = Work(
+        int(row["num_parameters"]),
+        1,
+        clients,
+        float(clients),
+        row.get("local_epochs", 1.0),
+        row.get("minibatch_steps"),
+        row.get("samples"),
+        clients,
+    )
+    return RoundRecord(work, row[TIME_COLUMNS[0]], row[TIME_COLUMNS[1]])
+
+
+def _amount(work: Work, name: str) -> float:
+    amount = getattr(work, name)
+    if amount is None:
+        raise InvalidArgumentError(
+            f"`path` must not have the column {name!r} where nobody knows how many samples a "
+            "client has; leave it out, or give `samples_per_client`."
+        )
+    return float(amount)
+
+
+def _read(path: str) -> tuple[tuple[str, ...], list[dict[str, float]]]:
+    """Return the columns of work that a file of rounds has, and its rows as numbers."""
+    file = Path(path)
+    try:
+        with file.open("rb") as handle:
+            content = handle.read(limits.max_bytes() + 1)
+    except (OSError, ValueError) as error:  # a path may hold what no path can
+        raise MissingDataError(
+            f"the file of recorded rounds {file} cannot be read ({error}); write it, or choose "
+            "another system model"
+        ) from error
+    limits.require_bytes(len(content), file)
+    try:
+        lines = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
+        names = lines.fieldnames or ()
+        if len(set(names)) < len(names):
+            raise _damaged(path, f"it names a column twice: {', '.join(names)[:200]}")
+        return _numbers(path, list(lines))
+    except (ValueError, csv.Error) as error:
+        if isinstance(error, DamagedDataError):
+            raise
+        raise _damaged(path, str(error)) from error
+
+
+def _numbers(
+    path: str, rows: list[dict[str, Any]]
+) -> tuple[tuple[str, ...], list[dict[str, float]]]:
+    if not rows:
+        raise _damaged(path, "it has no rounds")
+    names = tuple(rows[0])
+    for name in TIME_COLUMNS:
+        if name not in names:
+            raise _damaged(path, f"it has no column `{name}`")
+    if unknown := sorted(set(map(str, names)) - {*WORK_COLUMNS, *TIME_COLUMNS}):
+        raise _damaged(path, f"it has the unknown column {unknown[0]!r}")
+    found = []
+    for index, row in enumerate(rows):
+        numbers = {name: float(row[name] or "nothing") for name in names}
+        wrong = [name for name, value in numbers.items() if not 0 <= value < math.inf]
+        if wrong:
+            raise _damaged(path, f"`{wrong[0]}` of round {index} is {numbers[wrong[0]]!r}")
+        found.append(numbers)
+    return tuple(name for name in WORK_COLUMNS if name in names), found
+
+
+def _damaged(path: str, why: str) -> DamagedDataError:
+    return DamagedDataError(
+        f"{path} is no file of recorded rounds: {why}; write one line of numbers per round, under "
+        f"a header of {', '.join(TIME_COLUMNS)} and any of {', '.join(WORK_COLUMNS)}"
+    )

@@ -1,0 +1,239 @@
+"""Devices and hours from files in the formats of FedScale and FLASH; nothing in them is run.
+
+FedScale (Apache-2.0) has dictionaries by client, as pickles: its device capacities and its client
+behaviours. FLASH (BSD-2-Clause) has JSON: network speeds, logs of phone states, and the intervals
+that it derives of these. Each may be JSON here, and FedScale's also a pickle of plain data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym import limits
+from fedhpo_gym.checks import as_number
+from fedhpo_gym.errors import DamagedDataError, FedHPOError, MissingDataError
+from fedhpo_gym.systems.availability import DAY_S, Availability
+from fedhpo_gym.systems.devices import Devices, of_flash
+from fedhpo_gym.systems.plain_pickle import load_plain
+
+KILOBIT_BYTES: Final = 1024.0 / 8
+"""Bytes in a kilobit of FedScale, whose sizes are bytes / 1024 * 8."""
+FORWARD_AND_BACKWARD: Final = 3.0
+"""FedScale's times are of inference; a step of training takes three times as long."""
+FLASH_START: Final = datetime(2020, 1, 2)
+_READY: Final = {
+    "screen_lock": ("locked", True),
+    "screen_unlock": ("locked", False),
+    "battery_charged_on": ("charged", True),
+    "battery_charged_off": ("charged", False),
+    "wifi": ("wifi", True),
+    **dict.fromkeys(("2g", "3g", "4g", "5g", "unknown"), ("wifi", False)),
+}
+_OTHER_STATES: Final = frozenset({"screen_on", "screen_off"})
+
+T = TypeVar("T")
+Floats = NDArray[np.float64]
+
+
+def read_fedscale_devices(path: str) -> Devices:
+    """Read FedScale's capacities: {client: {"computation": ms, "communication": kbit/s}}.
+
+    `computation` is the time of inference of one sample, tripled for training; `communication` is
+    the speed in both directions.
+
+    Raises:
+        MissingDataError: there is no such file.
+        DamagedDataError: it is not of this form, or too large.
+    """
+
+    def parse(clients: dict[str, Any]) -> Devices:
+        rows = [
+            (_number(one, "computation"), _number(one, "communication")) for one in clients.values()
+        ]
+        milliseconds, kilobits = np.array(rows, dtype=np.float64).T
+        speed = kilobits * KILOBIT_BYTES
+        steady = np.zeros(len(rows))
+        return Devices(FORWARD_AND_BACKWARD * milliseconds / 1000.0, speed, speed, steady, steady)
+
+    return _read(path, parse)
+
+
+def read_flash_speeds(path: str = "") -> Devices:
+    """Read FLASH's speeds: {phone: {"down_u", "down_sigma", "up_u", "up_sigma"}} in kB/s.
+
+    Args:
+        path: the file; the 19 phones that FLASH published if it is empty.
+
+    Raises:
+        MissingDataError: there is no such file.
+        DamagedDataError: it is not of this form, or too large.
+    """
+    if not path:
+        return of_flash()
+    names = ("down_u", "down_sigma", "up_u", "up_sigma")
+    return _read(
+        path,
+        lambda phones: of_flash(
+            np.array([[_number(one, name) for name in names] for one in phones.values()])
+        ),
+    )
+
+
+def read_fedscale_availability(path: str) -> Availability:
+    """Read FedScale's behaviours: {client: {"active": [s], "inactive": [s], "finish_time": s}}.
+
+    A client is available from `active[i]` to `inactive[i]`, and all repeats after `finish_time`.
+
+    Raises:
+        MissingDataError: there is no such file.
+        DamagedDataError: it is not of this form, or too large.
+    """
+
+    def one(client: Any) -> tuple[float, Floats]:
+        begin, end = _numbers(client, "active"), _numbers(client, "inactive")
+        period_s = _number(client, "finish_time")
+        if len(begin) != len(end):
+            raise ValueError("`active` and `inactive` have different lengths")
+        return period_s, np.stack([begin, end], axis=1)
+
+    return _read(path, lambda clients: _intervals([one(client) for client in clients.values()]))
+
+
+def read_flash_availability(path: str) -> Availability:
+    """Read FLASH's intervals, {phone: {"ready_time": [[s, s]]}}, or the logs they come from.
+
+    A log is {phone: {"messages": text}} with lines of time, tab and state. A phone is available
+    while it is locked, charged, and on a wireless network, as FLASH defines it. All repeats after
+    the last whole day. Phones that are never available are left out, as FLASH leaves them out.
+
+    Raises:
+        MissingDataError: there is no such file.
+        DamagedDataError: it is not of this form, or too large.
+    """
+
+    def one(phone: Any) -> Floats:
+        if "messages" in phone:
+            return _ready(str(phone["messages"]))
+        rows = [(_checked(begin), _checked(end)) for begin, end in phone["ready_time"]]
+        return np.array(rows, dtype=np.float64).reshape(-1, 2)
+
+    def parse(phones: dict[str, Any]) -> Availability:
+        found = [rows for rows in map(one, phones.values()) if len(rows)]
+        period_s = [DAY_S * max(1, math.ceil(rows[-1, 1] / DAY_S)) for rows in found]
+        return _intervals(list(zip(period_s, found, strict=True)))
+
+    return _read(path, parse)
+
+
+def _ready(messages: str) -> Floats:
+    """Return the (intervals, 2) seconds in which a phone is locked, charged, and has Wi-Fi."""
+    state = {"locked": False, "charged": False, "wifi": False}
+    found: list[tuple[float, float]] = []
+    since = None
+    for line in filter(str.strip, messages.split("\n")):
+        moment, word = (part.strip() for part in line.strip().split("\t"))
+        word = word.lower()
+        if word in _READY:
+            name, value = _READY[word]
+            state[name] = value
+        elif word not in _OTHER_STATES and not word.endswith("%"):
+            raise ValueError(f"a phone has no state {word[:40]!r}")
+        parsed = datetime.strptime(moment, "%Y-%m-%d %H:%M:%S")
+        second = (parsed - FLASH_START).total_seconds()
+        if all(state.values()) and since is None:
+            since = second
+        elif not all(state.values()) and since is not None:
+            found.append((since, second))
+            since = None
+    return _merged(found)
+
+
+def _merged(intervals: list[tuple[float, float]]) -> Floats:
+    """Return intervals in order, with those that touch made one."""
+    kept: list[list[float]] = []
+    for begin, end in sorted(intervals):
+        if kept and begin <= kept[-1][1]:
+            kept[-1][1] = max(kept[-1][1], end)
+        else:
+            kept.append([begin, end])
+    return np.array(kept, dtype=np.float64).reshape(-1, 2)
+
+
+def _intervals(clients: list[tuple[float, Floats]]) -> Availability:
+    """Return the availability of clients, after a look at how much it is."""
+    if not clients:
+        raise ValueError("nobody in it is ever available")
+    return Availability.of_intervals(clients)
+
+
+def _read(path: str, parse: Callable[[dict[str, Any]], T]) -> T:
+    """Read a file of a dictionary by client."""
+    file = Path(path)
+    with _reading(file):
+        with file.open("rb") as handle:
+            content = handle.read(limits.max_bytes() + 1)
+        if content[:1] in (b"\x80", b"(", b"}"):
+            # A pickle's values take some times as much as its text.
+            limits.require_bytes(16 * len(content), f"{file}, decoded,")
+            held = load_plain(content)
+        else:
+            held = limits.load_json(content, file)
+        if not isinstance(held, dict) or not held:
+            raise ValueError("it is no dictionary by client, or an empty one")
+        _bound(held, file)
+        return parse(held)
+
+
+def _bound(clients: dict[Any, Any], file: Path) -> None:
+    """Refuse more values than memory takes: a pickle may name one long list many times."""
+    size = 0
+    for client in clients.values():
+        if not isinstance(client, dict):
+            raise TypeError("a client is no dictionary")
+        size += sum(
+            len(value) for value in client.values() if isinstance(value, list | tuple | str)
+        )
+    limits.require_bytes(16 * size, f"{file}, decoded,")
+
+
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Say of which file an error is, and what to do."""
+    again = "get it again from its publisher, or write it as JSON"
+    try:
+        yield
+    except FedHPOError as error:
+        if isinstance(error, DamagedDataError):
+            raise
+        raise DamagedDataError(f"{file} is not what it should be: {error}; {again}") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MissingDataError(f"there is no file {file}; {again}") from error
+    except OSError as error:
+        raise MissingDataError(f"{file} cannot be read ({error}); {again}") from error
+    except KeyError as error:
+        raise DamagedDataError(f"{file} has a client without {error}; {again}") from error
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        raise DamagedDataError(f"{file} is not what it should be: {error}; {again}") from error
+
+
+def _number(client: Any, name: str) -> float:
+    return _checked(client[name])
+
+
+def _numbers(client: Any, name: str) -> Floats:
+    return np.array([_checked(one) for one in client[name]], dtype=np.float64)
+
+
+def _checked(value: object) -> float:
+    number = as_number(value)
+    if number is None or not math.isfinite(number):
+        raise ValueError(f"it has {str(value)[:40]!r} where a finite number should be")
+    return float(number)

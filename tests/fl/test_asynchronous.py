@@ -1,0 +1,228 @@
+"""Laws of asynchronous training: parity with a plain loop, bits in any company, and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedhpo_gym.datasets.records import make_dataset  # noqa: E402
+from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
+from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
+from fedhpo_gym.fl.flights import Even  # noqa: E402
+from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model  # noqa: E402
+from fedhpo_gym.fl.packing import Course  # noqa: E402
+from fedhpo_gym.seeding import stream  # noqa: E402
+from plain_asynchronous import plain_asynchronous  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """Clients of very different speed, of whom some drop out."""
+
+    slowest: float = 20.0
+    dropout: float = 0.2
+    server_s: float = 0.25
+
+    def job(self, seed: int, number: int, client: int, start_s: float) -> tuple[float, bool]:
+        rng = stream(seed, "uneven", number)
+        mean = self.slowest ** (client / 4) * (1.0 + 0.1 * (start_s % 1.0))
+        return float(mean * rng.standard_exponential()), bool(rng.random() >= self.dropout)
+
+
+UNEVEN = Uneven()
+GIVEN: list[tuple[str, dict[str, float]]] = [
+    ("fedasync", {"mixing": 0.6, "staleness_exponent": 0.0}),
+    ("fedasync", {"mixing": 0.9, "staleness_exponent": 0.7, "mu": 0.8}),
+    (
+        "fedasync",
+        {"mixing": 0.9, "staleness_exponent": 0.0, "hinge_slope": 2.0, "hinge_after": 1.0},
+    ),
+    ("fedbuff", {"buffer_size": 1, "server_learning_rate": 0.5}),
+    ("fedbuff", {"buffer_size": 4, "server_learning_rate": 1.0, "staleness_exponent": 1.5}),
+    ("fedbuff", {"buffer_size": 7, "server_learning_rate": 0.7, "mu": 0.5, "hinge_slope": 3.0}),
+]
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    rng = np.random.default_rng(1)
+    users = np.repeat(np.arange(5), (40, 30, 25, 20, 12))
+    labels = rng.integers(3, size=len(users))
+    features = rng.normal(size=(len(users), 4)) * 2 + labels[:, None]
+    return make_user_federation(make_dataset("made", features, labels, 3, users), seed=1)
+
+
+def course(at_once: float = 0.6, clock: Any = UNEVEN, **changes: float) -> Course:
+    config = {"learning_rate": 0.1, "weight_decay": 0.01, "batch_size": 8, "step_size": 2}
+    return Course({**config, **changes}, at_once, 1, clock)
+
+
+def batch_of(
+    federation: Federation, algorithm: str, *courses: Course, model: type[Model] | None = None
+) -> CourseBatch:
+    kind = model or LogisticRegression
+    chosen = get_algorithm(algorithm)
+    return CourseBatch({1: federation}, kind, chosen, courses, observe=True, local_metrics=False)
+
+
+def same(one: Curves, other: Curves, mine: Any = slice(None), rounds: Any = slice(None)) -> None:
+    assert one.feedback is not None
+    assert other.feedback is not None
+    np.testing.assert_array_equal(one.metrics, other.metrics[mine][:, rounds])
+    for name, values in vars(one.feedback).items():
+        np.testing.assert_array_equal(
+            values, vars(other.feedback)[name][mine][:, rounds], err_msg=name
+        )
+
+
+@pytest.mark.parametrize(("algorithm", "given"), GIVEN, ids=str)
+def test_it_equals_a_plain_loop(
+    federation: Federation, algorithm: str, given: dict[str, float]
+) -> None:
+    chosen = course(**given)
+    metrics, times = plain_asynchronous(federation, chosen, algorithm, 9, UNEVEN)
+    other = course(0.8, Uneven(3.0), **given, learning_rate=0.3)
+    found = batch_of(federation, algorithm, other, chosen).advance(9)
+    np.testing.assert_allclose(found.metrics[1], np.asarray(metrics), rtol=2e-4, atol=2e-5)
+    assert found.feedback is not None
+    np.testing.assert_allclose(found.feedback.seconds[1].cumsum(), times, rtol=1e-12)
+
+
+def test_reports_of_one_instant_equal_a_plain_loop(federation: Federation) -> None:
+    chosen = course(0.8, None, **GIVEN[4][1] | {"buffer_size": 3})
+    metrics, times = plain_asynchronous(federation, chosen, "fedbuff", 6, Even())
+    found = batch_of(federation, "fedbuff", chosen).advance(6)
+    np.testing.assert_allclose(found.metrics[0], np.asarray(metrics), rtol=2e-4, atol=2e-5)
+    assert found.feedback is not None
+    assert found.feedback.seconds[0].cumsum().tolist() == times
+
+
+@pytest.mark.parametrize(("algorithm", "given"), [GIVEN[1], GIVEN[5]], ids=str)
+def test_a_course_has_the_same_bits_in_any_company(
+    federation: Federation, algorithm: str, given: dict[str, float]
+) -> None:
+    courses = [
+        course(**given),
+        course(1.0, **given),
+        course(0.4, Uneven(2.0, 0.0), **given, step_size=1),
+        course(**given, learning_rate=0.02),
+        course(0.6, None, **given, batch_size=16),
+    ]
+    together = batch_of(federation, algorithm, *courses).advance(6)
+    backwards = batch_of(federation, algorithm, *courses[::-1]).advance(6)
+    same(backwards, together, slice(None, None, -1))
+    for index, chosen in enumerate(courses):
+        alone = batch_of(federation, algorithm, chosen).advance(6)
+        same(alone, together, slice(index, index + 1))
+
+
+@pytest.mark.parametrize(("algorithm", "given"), [GIVEN[1], GIVEN[5]], ids=str)
+def test_a_course_goes_on_from_a_snapshot_with_what_is_in_flight(
+    federation: Federation, algorithm: str, given: dict[str, float]
+) -> None:
+    first, second = course(**given), course(0.8, **given)
+    whole = batch_of(federation, algorithm, first, second).advance(7)
+    batch = batch_of(federation, algorithm, first, second)
+    batch.advance(3)
+    snapshot = batch.snapshot()
+    for _ in range(2):
+        same(batch.advance(4), whole, rounds=slice(3, None))
+        batch.restore(snapshot)
+    other = batch_of(federation, algorithm, second)
+    other.restore([snapshot[1]])
+    same(other.advance(4), whole, slice(1, 2), slice(3, None))
+    batch.restart([0, 1])
+    same(batch.advance(2), whole, rounds=slice(0, 2))
+
+
+def test_what_is_begun_is_finished_as_it_was_begun(federation: Federation) -> None:
+    """All five train at once; what is changed then shows when somebody begins anew."""
+    given = {"buffer_size": 1, "server_learning_rate": 0.5}
+    calm = [course(1.0, None, **given), course(1.0, None, **given)]
+    batch = batch_of(federation, "fedbuff", *calm)
+    batch.advance(1)
+    batch.configure([calm[0], course(1.0, None, **given, learning_rate=0.01)])
+    metrics = batch.advance(6).metrics
+    np.testing.assert_array_equal(metrics[0, :4], metrics[1, :4])
+    assert not np.array_equal(metrics[0, 5], metrics[1, 5])
+
+
+def test_a_full_buffer_of_clients_alike_is_a_synchronous_round(federation: Federation) -> None:
+    equal = make_user_federation(
+        make_dataset(
+            "equal", federation.features[:100], federation.labels[:100], 3, np.arange(100) % 5
+        ),
+        seed=1,
+    )
+    assert len(set(equal.num_samples[:, 0])) == 1
+    full = {"batch_size": 2.0**20, "step_size": 3}
+    given = {"buffer_size": 5, "server_learning_rate": 1.0, **full}
+    found = batch_of(equal, "fedbuff", course(1.0, None, **given)).advance(5)
+    expected = batch_of(equal, "fedavg", course(1.0, None, **full)).advance(5)
+    np.testing.assert_allclose(found.metrics, expected.metrics, rtol=1e-4, atol=1e-6)
+
+
+def test_nobody_waits_for_the_slowest(federation: Federation) -> None:
+    """One client takes 1,000 s, the others 1 s: four reports a second, and they are the others."""
+
+    class OneIsSlow:
+        server_s = 0.0
+
+        def job(self, seed: int, number: int, client: int, start_s: float) -> tuple[float, bool]:
+            return (1000.0 if client == 4 else 1.0), True
+
+    given = {"buffer_size": 4, "server_learning_rate": 1.0}
+    found = batch_of(federation, "fedbuff", course(1.0, OneIsSlow(), **given)).advance(6)
+    assert found.feedback is not None
+    np.testing.assert_array_equal(found.feedback.seconds[0], np.ones(6))
+    assert found.feedback.sampled[0, :, :4].all()
+    assert not found.feedback.sampled[0, :, 4].any()
+
+
+def test_discounts_are_those_of_the_paper() -> None:
+    """Xie et al. (2019), Section 5.2: constant, polynomial and hinge."""
+    ages = torch.tensor([0.0, 1.0, 4.0, 7.0])[:, None, None]
+
+    def discounts(**given: float) -> list[float]:
+        values = {"staleness_exponent": 0.0, "hinge_slope": 0.0, "hinge_after": 4.0, **given}
+        hyperparameters = {name: torch.full((4, 1, 1), value) for name, value in values.items()}
+        context = type("Context", (), {"hyperparameters": hyperparameters})
+        found: list[float] = get_algorithm("fedasync").discount(ages, context).flatten().tolist()  # type: ignore[attr-defined]
+        return found
+
+    assert discounts() == [1.0, 1.0, 1.0, 1.0]
+    expected = [1.0, 2**-0.5, 5**-0.5, 8**-0.5]
+    np.testing.assert_allclose(discounts(staleness_exponent=0.5), expected, rtol=1e-6)
+    np.testing.assert_allclose(discounts(hinge_slope=10.0), [1.0, 1.0, 1.0, 1 / 31], rtol=1e-6)
+
+
+def test_running_statistics_follow_the_reports() -> None:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 255, (45, 8, 8, 3), dtype=np.uint8)
+    users = np.repeat(np.arange(3), (20, 15, 10))
+    data = make_dataset("small", pixels, rng.integers(3, size=45), 3, users)
+    pictures = make_user_federation(data, seed=1)
+    for algorithm, given in (GIVEN[1], GIVEN[4]):
+        chosen = course(0.7, **given, learning_rate=0.01)
+        batch = batch_of(pictures, algorithm, chosen, model=ConvNet)
+        first = batch.snapshot()[0]
+        batch.advance(3)
+        state = batch.snapshot()[0]
+        assert first is not None
+        assert state is not None
+        assert (state.parameters["variance1"] > 0).all()
+        assert not torch.equal(state.parameters["mean1"], first.parameters["mean1"])
+
+
+def test_who_trains_next_is_refused(federation: Federation) -> None:
+    batch = batch_of(federation, "fedbuff", course(**GIVEN[3][1]))
+    with pytest.raises(InvalidArgumentError, match="asynchronous"):
+        batch.sampled(2)
