@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,3 +27,9 @@ class RandomSearch(Agent):
     def ask(self, observation: Observation) -> NDArray[np.float32]:
         box = self.action_space
         return self._rng.uniform(box.low, box.high).astype(np.float32)
+
+    def _state(self) -> dict[str, Any]:
+        return {"rng": self._rng.bit_generator.state}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._rng.bit_generator.state = state["rng"]
