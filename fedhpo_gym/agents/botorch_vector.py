@@ -68,7 +68,9 @@ class VectorModelSearch(TrialSearch):
         actions, scores = self.told()
         points = self.on_grid(self.to_unit(actions))
         pending = self.on_grid(self.to_unit(self.in_flight()))
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            # Of objectives that do not vary, of kernels that are hard to invert: not the user's.
+            warnings.simplefilter("ignore")
             torch.manual_seed(int(rng.integers(2**31)))
             found = self._maximiser(points, scores, pending if len(pending) else None)
         return self.from_unit(self.on_grid(found))[0]
