@@ -51,6 +51,11 @@ AGENTS: Mapping[str, str] = MappingProxyType(
         "fedex": "fedhpo_gym.agents.fedex.agent:FedEx",
         "fedex-personalised": "fedhpo_gym.agents.fedex.personalised:PersonalisedFedEx",
         "fts": "fedhpo_gym.agents.fts.agent:FTS",
+        "dp-fts-de": "fedhpo_gym.agents.fts.private:PrivateFTS",
+        "flora": "fedhpo_gym.agents.flora:FLoRA",
+        "fedpop": "fedhpo_gym.agents.fedpop:FedPop",
+        "auto-fedrl": "fedhpo_gym.agents.auto_fedrl:AutoFedRL",
+        "proxy": "fedhpo_gym.agents.proxy:ProxyTuning",
         "policy": "fedhpo_gym.agents.rl.agent:PolicyAgent",
     }
 )

@@ -85,9 +85,7 @@ class VectorModelSearch(TrialSearch):
         waiting = None if pending is None else torch.from_numpy(pending)
         acquisition = self._acquisition(model, x, y, waiting)
         bounds = torch.stack([torch.zeros(x.shape[1]), torch.ones(x.shape[1])]).to(x)
-        found, _ = optimize_acqf(
-            acquisition, bounds, q=1, num_restarts=RESTARTS, raw_samples=RAW
-        )
+        found, _ = optimize_acqf(acquisition, bounds, q=1, num_restarts=RESTARTS, raw_samples=RAW)
         return np.asarray(found.detach().numpy(), dtype=np.float64)
 
     @abstractmethod

@@ -42,9 +42,7 @@ class ForestSearch(TrialSearch):
 
     replays = False
 
-    def __init__(
-        self, problem: SearchProblem, *, initial: int = 10, candidates: int = 500
-    ) -> None:
+    def __init__(self, problem: SearchProblem, *, initial: int = 10, candidates: int = 500) -> None:
         super().__init__(problem)
         self._initial, self._candidates = initial, candidates
 

@@ -60,9 +60,7 @@ class PriorBand(Hyperband):
         fidelities: Sequence[str] = ROUND,
     ) -> None:
         super().__init__(problem, low=low, high=high, eta=eta, fidelities=fidelities)
-        chosen = tuple(
-            d for d in problem.search_space.dimensions if d.name not in self.fidelities
-        )
+        chosen = tuple(d for d in problem.search_space.dimensions if d.name not in self.fidelities)
         space = SearchSpace(chosen)
         if prior is not None and set(prior) != set(space.names):
             raise InvalidArgumentError(

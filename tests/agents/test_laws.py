@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fedhpo_gym.agents import AGENTS, agent_class
+from fedhpo_gym.agents import AGENTS, agent_class, read_problem
 from fedhpo_gym.agents.rl.policy import Policy, save_policy
 from fedhpo_gym.errors import MissingDependencyError
 from fedhpo_gym.testing.agent import (
@@ -52,8 +52,6 @@ class WithPolicy(AgentConformance):
         return {"policy": str(self.folder)}
 
 
-LEARNED = {"policy": WithPolicy}
-"""What to give to agents that need something learned."""
 HEAVY = {"bo-gp", "parego", "qlognehvi"}
 """Agents whose libraries take long to load, or whose suggestions take long."""
 DECISIVE = {**dict.fromkeys(HEAVY, 12), "bo-rf": 14}
@@ -71,13 +69,25 @@ class Quick(AgentConformance):
         return _all_elsewhere(self.name in HEAVY)[self.law_class, self.name]
 
 
+class WithConfigurations(Quick):
+    """Gives an agent configurations that were good elsewhere."""
+
+    def options(self, env: gym.Env[Any, Any]) -> dict[str, Any]:
+        space = read_problem(env, 0).search_space
+        return {"configurations": [space.decode(np.full(len(space), u)) for u in (0.5, -0.5)]}
+
+
+LEARNED: dict[str, type[AgentConformance]] = {"policy": WithPolicy, "proxy": WithConfigurations}
+"""What to give to agents that need something learned."""
+
+
 @cache
 def _all_elsewhere(heavy: bool) -> dict[tuple[str, str], Any]:
     wanted: list[tuple[str, str, dict[str, Any], int]] = []
     for kind in (k for names in JOINED.values() for k in names):
         laws = globals()[kind]
         if issubclass(laws, Quick) and (laws.name in HEAVY) == heavy:
-            options: dict[str, Any] = laws().options(None)
+            options: dict[str, Any] = laws().options(laws().env())
             wanted.append((laws.law_class, laws.name, options, SEED))
     found = actions_elsewhere(wanted)
     return {(law, name): one for (law, name, _, _), one in zip(wanted, found, strict=True)}
