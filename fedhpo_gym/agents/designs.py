@@ -101,7 +101,7 @@ class SobolSearch(_Spread):
 
     def _drawn(self, block: int) -> Array:
         with needing("agent 'sobol'", "SciPy", "agents", "scipy"):
-            from scipy.stats import qmc  # noqa: PLC0415 - half a second
+            from scipy.stats import qmc
         rng = stream(self.seed, "sobol", block)
         return np.asarray(qmc.Sobol(self.action_space.shape[0], rng=rng).random(self.size))
 
@@ -130,6 +130,6 @@ class LatinHypercube(_Spread):
 
     def _drawn(self, block: int) -> Array:
         with needing("agent 'latin-hypercube'", "SciPy", "agents", "scipy"):
-            from scipy.stats import qmc  # noqa: PLC0415 - half a second
+            from scipy.stats import qmc
         rng = stream(self.seed, "latin_hypercube", block)
         return np.asarray(qmc.LatinHypercube(self.action_space.shape[0], rng=rng).random(self.size))

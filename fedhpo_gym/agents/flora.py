@@ -19,7 +19,7 @@ from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, needing, unknown_name
 from fedhpo_gym.seeding import stream
 
-with needing("agent 'flora'", "scikit-learn", "surrogate", "sklearn"):
+with needing("agent 'flora'", "scikit-learn", "agents", "sklearn"):
     from sklearn.ensemble import RandomForestRegressor
 
 SURFACES = ("sgm", "aplm", "mplm")

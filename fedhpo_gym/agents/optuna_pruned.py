@@ -82,10 +82,10 @@ class PrunedTPE(LadderSearch):
 
 
 class MedianTPE(PrunedTPE):
-    """TPE with median stopping: what is worse than the median of the trials before, stops.
+    """TPE with median stopping: what is worse than the median of others on its rung, stops.
 
-    Optuna's defaults, as in FedHPO-Bench's Appendix C: the first five configurations are never
-    stopped.
+    Optuna's defaults, as in FedHPO-Bench's Appendix C: the others are configurations that came to
+    the top, and until there are five of them, nothing is stopped.
     """
 
     def _pruner(self) -> optuna.pruners.BasePruner:

@@ -12,7 +12,6 @@ from fedhpo_gym.agents.base import Agent, Observation
 from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.seeding import stream
 
-
 BLOCK = 64
 """Actions that are drawn at once."""
 
