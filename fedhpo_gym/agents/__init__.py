@@ -26,8 +26,8 @@ AGENTS: Mapping[str, str] = MappingProxyType(
     {
         "random": "fedhpo_gym.agents.random_search:RandomSearch",
         "grid": "fedhpo_gym.agents.designs:GridSearch",
-        "sobol": "fedhpo_gym.agents.designs:SobolSearch",
-        "latin-hypercube": "fedhpo_gym.agents.designs:LatinHypercube",
+        "sobol": "fedhpo_gym.agents.spread:SobolSearch",
+        "latin-hypercube": "fedhpo_gym.agents.spread:LatinHypercube",
         "de": "fedhpo_gym.agents.evolution:DifferentialEvolution",
         "cma-es": "fedhpo_gym.agents.cma_es:CMAES",
         "bo-gp": "fedhpo_gym.agents.optuna_gp:GaussianProcessSearch",

@@ -114,7 +114,7 @@ class Agent(ABC):
         """Return what `_restore` needs; nothing for an agent that remembers nothing."""
         return {}
 
-    def _restore(self, state: Mapping[str, Any]) -> None:
+    def _restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - see `_state`
         """Take in what `_state` returned."""
 
     @classmethod

@@ -23,7 +23,7 @@ with needing("agents 'tpe-md' and 'tpe-hb'", "Optuna", "agents", "optuna"):
 
 
 class PrunedTPE(LadderSearch):
-    """A configuration climbs the ladder, rung by rung, until the pruner stops it or it is at the top.
+    """A configuration climbs the ladder, rung by rung, to the top or until the pruner stops it.
 
     What is stopped is never asked for again, so that it costs no more. In FedHPO-Bench's code the
     pruner was built but never connected; here it is. Rungs are eta times one another instead of

@@ -12,7 +12,6 @@ from box_problem import box_problem
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.agents.auto_fedrl import AutoFedRL, AutoFedRLSettings
 from fedhpo_gym.agents.fedpop import FedPop, FedPopSettings
-from fedhpo_gym.agents.flora import FLoRA
 from fedhpo_gym.agents.fts.private import PrivateSettings, PrivateThompson
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
@@ -39,6 +38,9 @@ def rounds(agent: Any, number: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("surface", ["sgm", "aplm", "mplm"])
 def test_flora_searches_and_then_stays_at_the_lowest_point(surface: Any) -> None:
+    pytest.importorskip("sklearn")
+    from fedhpo_gym.agents.flora import FLoRA
+
     agent = FLoRA(box_problem(ROWS, 0), local_steps=12, surface=surface)
     actions = rounds(agent, 15)
     assert len({str(row) for action in actions[:12] for row in action}) == 48

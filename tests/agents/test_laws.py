@@ -121,3 +121,10 @@ def test_every_agent_is_in_a_class(name: str) -> None:
         pytest.skip(str(error))
     assert JOINED[name], f"{name!r} acts on nothing; say what in `acts_on`"
     assert all(found in globals() for found in JOINED[name])
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_is_in_the_table(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert any(f"`{name}`" in row for row in rows)

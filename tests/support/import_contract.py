@@ -80,7 +80,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "openml": ("datasets", "datasets.*"),
     "pandas": ("datasets", "datasets.*"),
     "sklearn": ("datasets", "datasets.*", "fitting*", "agents.forest", "agents.flora"),
-    "scipy": ("datasets.graphs.*", "agents.designs"),
+    "scipy": ("datasets.graphs.*", "agents.spread"),
     "rdkit": ("datasets.graphs.molecules",),
     "networkx": ("federations.graphs",),
     "optuna": ("agents.optuna_*",),
