@@ -1,4 +1,4 @@
-"""What agents cost: `python benchmarks/agent_speed.py [NAME ...]` prints a table in Markdown.
+"""What agents cost: `python benchmarks/agent_speed.py [--agent NAME ...]`.
 
 Every agent of trials acts in an environment that is a formula. "suggest" is the processor time of
 an `ask` and its `tell`, as the mean over the last quarter of the trials: models cost more the more
@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Iterable, Iterator
 from time import process_time
 from typing import Any
 
 import gymnasium as gym
+from measuring import load_average, parser, table, write_report
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import AGENTS, agent_class, make_agent, run_episode
@@ -24,6 +26,7 @@ from fedhpo_gym.testing import make_env
 
 TRIALS, HEAVY_TRIALS = 120, 24
 HEAVY = ("bo-gp", "parego", "qlognehvi")
+NOTE = "Processor time, the means of the last quarter of the trials."
 ID, RANDOM_TRIALS = "FedHPO-LR-CreditG-v1", 3000
 
 
@@ -72,25 +75,33 @@ def random_costs() -> dict[str, float]:
     return {name: min(times) for name, times in found.items()}
 
 
-def main(names: list[str]) -> int:
-    """Print the table."""
-    warnings.simplefilter("ignore")
-    sys.stdout.write("| agent | trials | suggest, ms | resume, ms |\n|---|---|---|---|\n")
-    for name in names or AGENTS:
+def rows(names: Iterable[str]) -> Iterator[list[str]]:
+    """Yield a row of each agent of trials that needs nothing learned."""
+    for name in names:
         try:
             kind = agent_class(name)
-        except MissingDependencyError as error:
-            sys.stdout.write(f"| {name} | {error} | | |\n")
+        except MissingDependencyError:
+            yield [name, "", "not installed", ""]
             continue
         if "trial" in kind.acts_on and kind.learned is None:
-            number, suggest, resume = cost(name)
-            sys.stdout.write(f"| {name} | {number} | {suggest:.2f} | {resume:.1f} |\n")
-            sys.stdout.flush()
-    sys.stdout.write(f"\n| random search on {ID} | µs per trial |\n|---|---|\n")
-    for name, micro in random_costs().items():
-        sys.stdout.write(f"| {name} | {micro:.0f} |\n")
+            trials, suggest, resume = cost(name)
+            yield [name, str(trials), f"{suggest:.2f}", f"{resume:.1f}"]
+
+
+def main() -> int:
+    """Measure and write the report."""
+    options = parser(__file__, __doc__)
+    options.add_argument("--agent", action="append", choices=[*AGENTS], help="only this one")
+    chosen = options.parse_args()
+    load = load_average()
+    warnings.simplefilter("ignore")
+    agents = table(["agent", "trials", "suggest, ms", "resume, ms"], rows(chosen.agent or AGENTS))
+    micro = [[name, f"{time:.0f}"] for name, time in random_costs().items()]
+    random = table([f"random search on {ID}", "µs per trial"], micro)
+    command = ["python", "benchmarks/agent_speed.py", *sys.argv[1:]]
+    write_report(chosen.out, "What agents cost", command, load, [NOTE, agents, random])
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
