@@ -26,9 +26,10 @@ with (
     )
     from botorch.acquisition.multi_objective.parego import qLogNParEGO
     from botorch.fit import fit_gpytorch_mll
-    from botorch.models import ModelListGP, SingleTaskGP
+    from botorch.models.gp_regression import SingleTaskGP
+    from botorch.models.model_list_gp_regression import ModelListGP
     from botorch.models.transforms import Standardize
-    from botorch.optim import optimize_acqf
+    from botorch.optim.optimize import optimize_acqf
     from botorch.sampling.normal import SobolQMCNormalSampler
     from botorch.utils.multi_objective.hypervolume import infer_reference_point
     from botorch.utils.multi_objective.pareto import is_non_dominated
@@ -73,7 +74,7 @@ class VectorModelSearch(TrialSearch):
             warnings.simplefilter("ignore")
             torch.manual_seed(int(rng.integers(2**31)))
             found = self._maximiser(points, scores, pending if len(pending) else None)
-        return self.from_unit(self.on_grid(found))[0]
+        return self.from_unit(self.on_grid(found)[0])
 
     def _maximiser(self, points: Array, scores: Array, pending: Array | None) -> Array:
         x, y = torch.from_numpy(points), torch.from_numpy(scores)

@@ -94,5 +94,5 @@ def _step(dimension: Any) -> float:
     if dimension.values is not None:
         return 1.0 / len(dimension.values)
     if dimension.kind == "int" and not dimension.log:
-        return 1.0 / (dimension.high - dimension.low + 1)
+        return float(1.0 / (dimension.high - dimension.low + 1))
     return 0.0

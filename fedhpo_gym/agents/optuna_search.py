@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,7 @@ class OptunaSearch(TrialSearch):
     def _sampler(self) -> optuna.samplers.BaseSampler:
         """Return the sampler, seeded."""
 
-    def _directions(self) -> Sequence[str]:
+    def _directions(self) -> Sequence[Literal["maximize"]]:
         return ["maximize"] * len(self.problem.objectives)
 
     def _suggest(self, number: int) -> NDArray[Any]:
@@ -58,7 +58,7 @@ class OptunaSearch(TrialSearch):
 
 def new_study(
     sampler: optuna.samplers.BaseSampler,
-    directions: Sequence[str] = ("maximize",),
+    directions: Sequence[Literal["maximize"]] = ("maximize",),
     pruner: optuna.pruners.BasePruner | None = None,
 ) -> optuna.study.Study:
     """Return a study in memory, with a name of its own, without a message."""

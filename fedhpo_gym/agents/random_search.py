@@ -32,7 +32,8 @@ class RandomSearch(Agent):
         if self._next == len(self._drawn):
             self._drawn, self._next = self._block(BLOCK), 0
         self._next += 1
-        return self._drawn[self._next - 1].copy()
+        action: NDArray[np.float32] = self._drawn[self._next - 1].copy()
+        return action
 
     def _block(self, number: int) -> NDArray[np.float32]:
         """Draw several actions at once: the same numbers as one by one, sooner."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, score_of
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.problem import Process, SearchProblem
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 
 Row = NDArray[np.float32]
@@ -32,8 +32,8 @@ class TrialSearch(Agent):
         results: number of a trial -> its (k,) scores, in the order in which they were told.
     """
 
-    acts_on = ("trial",)
-    rewards = "scalar"
+    acts_on: ClassVar[tuple[Process, ...]] = ("trial",)
+    rewards: ClassVar[Literal["any", "scalar", "vector"]] = "scalar"
     replays: ClassVar[bool] = True
 
     def __init__(self, problem: SearchProblem) -> None:
@@ -98,7 +98,7 @@ class TrialSearch(Agent):
     def from_unit(self, points: NDArray[Any]) -> NDArray[np.float32]:
         """Return the actions of (..., n) points of the unit cube."""
         box = self.action_space
-        return (box.low + points * (box.high - box.low)).astype(np.float32)
+        return np.asarray(box.low + points * (box.high - box.low), dtype=np.float32)
 
     def to_unit(self, actions: NDArray[Any]) -> Array:
         """Return the points of the unit cube of (..., n) actions."""

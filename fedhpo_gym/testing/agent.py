@@ -79,7 +79,8 @@ class Unbounded(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         """Step; what diverged has no score."""
-        observation, given, terminated, truncated, info = self.env.step(action)
+        observation, step_reward, terminated, truncated, info = self.env.step(action)
+        given: Any = step_reward
         lost = (-np.inf, np.nan, None)[self._count % 3]
         self._count += 1
         if lost is None:
@@ -127,7 +128,9 @@ class AgentConformance:
 
     def elsewhere(self, seed: int) -> list[Any]:
         """Return the actions of an episode in another process."""
-        return actions_elsewhere([(self.law_class, self.name, self.options(self.env()), seed)])[0]
+        wanted = (self.law_class, self.name, self.options(self.env()), seed)
+        found: list[Any] = actions_elsewhere([wanted])[0]
+        return found
 
     def test_it_runs_an_episode_with_legal_actions(self) -> None:
         self._check_legal(self.episode())
