@@ -88,6 +88,35 @@ class Agent(ABC):
             info: what the environment reports about this step.
         """
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the agent has learned and drawn, as JSON data, between two steps.
+
+        A new agent of the same class, problem and options that loads it goes on as this one would.
+        """
+        return {"agent": type(self).__name__, "seed": self.seed, "state": self._state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take in what `state_dict` of another agent returned; only a new agent does.
+
+        Raises:
+            InvalidArgumentError: it is the state of another agent or seed, or this one is not new.
+            DamagedDataError: what it says cannot have been.
+        """
+        made = {"agent": type(self).__name__, "seed": self.seed}
+        given = {name: state.get(name) for name in made}
+        if given != made:
+            raise InvalidArgumentError(
+                f"`state` must be of {made}, got one of {given}; make the agent it belongs to."
+            )
+        self._restore(state["state"])
+
+    def _state(self) -> dict[str, Any]:
+        """Return what `_restore` needs; nothing for an agent that remembers nothing."""
+        return {}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - see `_state`
+        """Take in what `_state` returned."""
+
     @classmethod
     def check_rewards(cls, problem: SearchProblem) -> None:
         """Refuse rewards that agents of this class cannot use.

@@ -7,12 +7,14 @@ Falkner, Klein, Hutter, "BOHB: robust and efficient hyperparameter optimization 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.hyperband import Hyperband, Point
+from fedhpo_gym.agents.hyperband import Hyperband, Point, rounded
+from fedhpo_gym.agents.ladder import ROUND
 from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
@@ -67,37 +69,60 @@ class BOHB(Hyperband):
         low: Value | None = None,
         high: Value | None = None,
         eta: int = 3,
+        fidelities: Sequence[str] = ROUND,
         model: ModelSettings | None = None,
     ) -> None:
         """Start as `Hyperband` does; `model` says how configurations are drawn."""
-        super().__init__(problem, low=low, high=high, eta=eta)
+        super().__init__(problem, low=low, high=high, eta=eta, fidelities=fidelities)
         self._model = model or ModelSettings()
         self._model_rng = stream(self.seed, "bohb")
         self._seen: list[list[tuple[float, Point]]] = [[] for _ in self.rungs]
 
-    def _learn(self, rung: int, point: Point, score: float) -> None:
+    def _see(self, rung: int, place: int, point: Point, score: float) -> None:
         self._seen[rung].append((score, point))
 
-    def _draw(self) -> Point:
-        prior, densities = super()._draw(), self._densities()
-        if densities is None or self._model_rng.random() < self._model.random_share:
+    def _draw(self, rung: int) -> Point:
+        prior, pair = super()._draw(rung), self._densities()
+        if pair is None or self._model_rng.random() < self._model.random_share:
             return prior
-        good, bad = densities
-        points = good.draw(self._model.candidates, self._model.widening, self._model_rng)
-        best: Point = points[np.argmax(good.log(points) - bad.log(points))]
-        return best.astype(np.float32).astype(np.float64)
+        return rounded(likeliest(pair, self._model, self._model_rng))
 
     def _densities(self) -> tuple[Density, Density] | None:
         """Return l and g, of at least one point more than there are coordinates each."""
-        fewest = self.action_space.shape[0]
         for seen in reversed(self._seen):
-            if len(seen) >= fewest + 2:
-                order = sorted(seen, key=lambda one: -one[0])
-                points = np.array([point for _, point in order])
-                number = max(fewest, int(self._model.good_share * len(seen)))
-                rest = max(fewest, len(seen) - number)
-                return Density(points[:number]), Density(points[-rest:])
+            pair = densities(seen, self.action_space.shape[0], self._model.good_share)
+            if pair is not None:
+                return pair
         return None
+
+
+def densities(
+    seen: Sequence[tuple[float, Point]], fewest: int, good_share: float
+) -> tuple[Density, Density] | None:
+    """Return the densities of good and of bad points; None where too few were seen.
+
+    Args:
+        seen: scores and points.
+        fewest: of how many points a density is made, at least.
+        good_share: of the points, those with the highest scores.
+    """
+    if len(seen) < fewest + 2:
+        return None
+    order = sorted(seen, key=lambda one: -one[0])
+    points = np.array([point for _, point in order])
+    number = max(fewest, int(good_share * len(seen)))
+    rest = max(fewest, len(seen) - number)
+    return Density(points[:number]), Density(points[-rest:])
+
+
+def likeliest(
+    pair: tuple[Density, Density], model: ModelSettings, rng: np.random.Generator
+) -> Point:
+    """Return that of some points drawn near good ones at which l / g is largest."""
+    good, bad = pair
+    points = good.draw(model.candidates, model.widening, rng)
+    best: Point = points[np.argmax(good.log(points) - bad.log(points))]
+    return best
 
 
 class Density:

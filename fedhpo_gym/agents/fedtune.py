@@ -89,6 +89,12 @@ class FedTune(Agent):
             passes = float(self._configuration[self._passes])
             self.controller.update(accuracy, round_costs(samples[samples > 0], passes))
 
+    def _state(self) -> dict[str, Any]:
+        return self.controller.to_dict()
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self.controller.restore(state)
+
     def _position(self, name: str) -> tuple[int, int]:
         """Return which step a dimension starts at, and the last there is."""
         points, value = self._steps[name], self._configuration[name]

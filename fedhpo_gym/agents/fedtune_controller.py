@@ -7,8 +7,9 @@ perspective" (arXiv 2110.03061), Section 4.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,6 +181,23 @@ class FedTuneController:
         self._before, self._previous = self._previous, over
         self._stage = Stage(*settings)
         self.decisions += 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what it remembers, as plain JSON data."""
+        stages = (self._stage, self._previous, self._before)
+        return {
+            "stages": [{**vars(stage), "costs": stage.costs.tolist()} for stage in stages],
+            "slopes": self._slopes.tolist(),
+            "decisions": self.decisions,
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on where the one was that returned `data`, with the same settings."""
+        self._stage, self._previous, self._before = (
+            Stage(**{**stage, "costs": np.array(stage["costs"])}) for stage in data["stages"]
+        )
+        self._slopes = np.array(data["slopes"])
+        self.decisions = int(data["decisions"])
 
     def _decide(self, over: Stage) -> tuple[int, int]:
         change = np.abs(over.costs - self._previous.costs)

@@ -6,29 +6,73 @@ hyperparameter optimization", JMLR 18 (2018), Algorithm 1.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation, score_of
+from fedhpo_gym.agents.ladder import ROUND, LadderSearch
 from fedhpo_gym.agents.problem import SearchProblem
-from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.agents.search import Array
 from fedhpo_gym.seeding import stream
-from fedhpo_gym.space.dimension import Dimension, Value
+from fedhpo_gym.space.dimension import Value
 
 Point = NDArray[np.float64]
 
 
-class Hyperband(Agent):
+class Bracket:
+    """One round of successive halving: a rung is told entirely before the next one is asked.
+
+    Attributes:
+        rung: where it is.
+        waiting: configurations to try there; None for one that is still to be drawn.
+        pool: configurations that came up to this rung; none on the first.
+        first: whether no bracket was before it.
+        over: whether nothing is left to ask, nor will be.
+    """
+
+    def __init__(self, rung: int, number: int, top: int, eta: int, *, first: bool = False) -> None:
+        """Start on a rung with a number of configurations."""
+        self.rung, self._top, self._eta, self.first = rung, top, eta, first
+        self.waiting: list[Point | None] = [None] * number
+        self.pool: list[Point] = []
+        self.over = False
+        self._told: list[tuple[float, Point]] = []
+        self._open = 0
+
+    @property
+    def place(self) -> int:
+        """How many configurations of this rung were taken before."""
+        return self._open + len(self._told)
+
+    def take(self) -> Point | None:
+        """Return the next configuration; None for one that is still to be drawn."""
+        self._open += 1
+        return self.waiting.pop(0)
+
+    def report(self, score: float, point: Point) -> None:
+        """Take in what a configuration reached; when the rung is full, the best 1/eta go on."""
+        self._told.append((score, point))
+        self._open -= 1
+        if self.waiting or self._open:
+            return
+        best = sorted(self._told, key=lambda one: -one[0])[: len(self._told) // self._eta]
+        self._told = []
+        self.over = not best or self.rung == self._top
+        if not self.over:
+            self.rung += 1
+            self.pool = [point for _, point in best]
+            self.waiting = list(self.pool)
+
+
+class Hyperband(LadderSearch):
     """Brackets of successive halving over one fidelity, the last coordinate of every action.
 
     A bracket starts with many configurations on a low rung, or few on a high one; a rung is asked
     for entirely before the best 1/eta of it go on to the next. The brackets take turns, without
-    end. Each one takes about as many rounds as any other.
+    end. Each one takes about as many rounds as any other. Where more trials are asked for than a
+    rung has, the next bracket begins.
 
     Differs from the paper: a bracket that starts s rungs below the top has
     floor((s_max + 1) / (s + 1)) eta^s configurations instead of the ceiling of the unrounded
@@ -38,10 +82,6 @@ class Hyperband(Agent):
         rungs: values of the fidelity, lowest first.
     """
 
-    acts_on = ("trial",)
-    fidelity = "round"
-    rewards = "scalar"
-
     def __init__(
         self,
         problem: SearchProblem,
@@ -49,100 +89,65 @@ class Hyperband(Agent):
         low: Value | None = None,
         high: Value | None = None,
         eta: int = 3,
+        fidelities: Sequence[str] = ROUND,
     ) -> None:
-        """Start with the bracket of the most configurations.
-
-        Args:
-            problem: at least two coordinates in [-1, 1], of which `fidelity` is the last; the
-                seed decides which configurations are drawn.
-            low: the lowest rung is at least this; by default the fidelity's.
-            high: the highest rung; by default the fidelity's.
-            eta: a rung is this many times the one below it.
-
-        Raises:
-            InvalidArgumentError: an argument breaks one of these rules.
-            OffGridError: the fidelity has no such value as a rung.
-        """
-        super().__init__(problem)
-        dimension = problem.fidelities[self.fidelity]
-        box = self.action_space
-        if box.shape[0] < 2 or (box.low != -1).any() or (box.high != 1).any():
-            raise InvalidArgumentError(
-                "`action_space` must be a Box in [-1, 1] of a configuration's coordinates and then "
-                f"the fidelity's, got {box}"
-            )
-        base = as_integer(eta)
-        if base is None or base < 2:
-            raise InvalidArgumentError(f"`eta` must be an integer of at least 2, got {eta!r}")
-        eta = base
-        self.rungs = _rungs(dimension, low, high, eta)
-        self._coordinates = [dimension.encode(rung) for rung in self.rungs]
-        self._eta = eta
+        """Start with the bracket of the most configurations; see `LadderSearch`."""
+        super().__init__(problem, low=low, high=high, eta=eta, fidelities=fidelities)
         self._rng = stream(self.seed, "hyperband")
-        self._rung = len(self.rungs) - 1
-        self._start = 0
-        self._waiting: list[Point | None] = []
-        self._told: list[tuple[float, Point]] = []
-        self._asked: Point | None = None
+        self._brackets: list[Bracket] = []
+        self._begun = 0
+        self._jobs: dict[int, tuple[Bracket, int, int, Point]] = {}
 
-    def ask(self, observation: Observation) -> NDArray[np.float32]:
-        if not self._waiting:
-            self._climb()
+    def _suggest(self, number: int) -> NDArray[Any]:
+        bracket = next((one for one in self._brackets if one.waiting), None)
+        if bracket is None:
+            bracket = self._bracket(self._begun)
+            self._begun += 1
+            self._brackets.append(bracket)
         # A new configuration is drawn when its turn comes: BOHB has learned more by then.
-        kept = self._waiting.pop(0)
-        self._asked = self._draw() if kept is None else kept
-        return np.array([*self._asked, self._coordinates[self._rung]], dtype=np.float32)
+        place = bracket.place
+        point = self._point(bracket, place, bracket.take())
+        self._jobs[number] = (bracket, bracket.rung, place, point)
+        return self.on_rung(point, bracket.rung)
 
-    def tell(
-        self,
-        action: NDArray[np.float32],
-        reward: float,
-        observation: Observation,
-        terminated: bool,
-        info: Mapping[str, Any],
-    ) -> None:
-        score = score_of(reward, info)
-        if self._asked is None:
-            raise InvalidArgumentError("`tell` must follow `ask`, but nothing was asked.")
-        self._told.append((score, self._asked))
-        self._learn(self._rung, self._asked, score)
-        self._asked = None
+    def _learn(self, number: int, scores: Array) -> None:
+        bracket, rung, place, point = self._jobs.pop(number)
+        score = float(scores[0])
+        bracket.report(score, point)
+        self._brackets = [one for one in self._brackets if not one.over]
+        self._see(rung, place, point, score)
 
-    def _climb(self) -> None:
-        """Go on to the next rung of the bracket, or to the first of the next bracket."""
-        best = sorted(self._told, key=lambda one: -one[0])[: len(self._told) // self._eta]
-        self._told = []
-        if best and self._rung + 1 < len(self.rungs):
-            self._rung += 1
-            self._waiting = [point for _, point in best]
-            return
-        self._rung = self._start
-        top = len(self.rungs) - 1
-        below = top - self._start
-        number = (top + 1) // (below + 1) * self._eta**below
-        self._waiting = [None] * number
-        self._start = (self._start + 1) % len(self.rungs)
+    def _bracket(self, turn: int) -> Bracket:
+        """Return the bracket of a turn, counted from 0."""
+        start, top = turn % len(self.rungs), len(self.rungs) - 1
+        number = (top + 1) // (top - start + 1) * self._eta ** (top - start)
+        return Bracket(start, number, top, self._eta, first=turn == 0)
 
-    def _draw(self) -> Point:
+    def _point(self, bracket: Bracket, place: int, kept: Point | None) -> Point:
+        """Return what is tried in a place of a rung, into which `kept` came up, if any did."""
+        return self._draw(bracket.rung) if kept is None else kept
+
+    def _draw(self, rung: int) -> Point:
         """Return a new configuration; here, from the prior of the space."""
-        width = self.action_space.shape[0] - 1
-        return self._rng.uniform(-1.0, 1.0, width).astype(np.float32).astype(np.float64)
+        width = self.action_space.shape[0] - len(self.fidelities)
+        return rounded(self._rng.uniform(-1.0, 1.0, width))
 
-    def _learn(self, rung: int, point: Point, score: float) -> None:
+    def _see(self, rung: int, place: int, point: Point, score: float) -> None:
         """Take in what a configuration reached on a rung; here, nothing more is made of it."""
 
 
-def _rungs(
-    fidelity: Dimension, low: Value | None, high: Value | None, eta: int
-) -> tuple[Value, ...]:
-    bottom = fidelity.validate(fidelity.low if low is None else low, "low")
-    top = fidelity.validate(fidelity.high if high is None else high, "high")
-    if not 0 < bottom <= top:
-        raise InvalidArgumentError(
-            f"`low` must be positive and at most `high`, got low={bottom}, high={top}"
-        )
-    number = math.floor(math.log(top / bottom, eta) + 1e-9) + 1
-    wanted = [top / eta**below for below in reversed(range(number))]
-    if fidelity.kind == "int":
-        wanted = [math.floor(rung + 0.5) for rung in wanted]
-    return tuple(fidelity.validate(rung, "rungs") for rung in wanted)
+class SuccessiveHalving(Hyperband):
+    """The first bracket of Hyperband, of the most configurations, again and again.
+
+    Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter
+    optimization", AISTATS 2016. Differs from the paper: eta is 3 instead of 2.
+    """
+
+    def _bracket(self, turn: int) -> Bracket:
+        top = len(self.rungs) - 1
+        return Bracket(0, self._eta**top, top, self._eta, first=turn == 0)
+
+
+def rounded(point: NDArray[np.float64]) -> Point:
+    """Return the point that its action stands for: actions are float32."""
+    return point.astype(np.float32).astype(np.float64)

@@ -1,24 +1,16 @@
-"""The tree-structured Parzen estimator of Optuna, in ask-and-tell form."""
+"""The tree-structured Parzen estimator of Optuna."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from fedhpo_gym.agents.base import Agent, Observation, score_of
-from fedhpo_gym.agents.problem import SearchProblem
-from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.agents.optuna_search import OptunaSearch
+from fedhpo_gym.errors import needing
 from fedhpo_gym.seeding import stream
 
 with needing("agent 'optuna-tpe'", "Optuna", "agents", "optuna"):
     import optuna
 
 
-class OptunaTPE(Agent):
+class OptunaTPE(OptunaSearch):
     """TPE (Bergstra et al., 2011): model the good and the bad trials apart, maximise their ratio.
 
     Differs from the paper: the implementation and its defaults are Optuna's (10 random trials to
@@ -29,53 +21,12 @@ class OptunaTPE(Agent):
     Scores of trials, or else rewards, must be plain numbers; they are maximised.
     """
 
-    rewards = "scalar"
+    acts_on = ("trial", "round")
 
-    def __init__(self, problem: SearchProblem) -> None:
-        super().__init__(problem)
-        box = self.action_space
-        self._bounds: dict[str, optuna.distributions.BaseDistribution] = {
-            f"x{i}": optuna.distributions.FloatDistribution(float(low), float(high))
-            for i, (low, high) in enumerate(zip(box.low, box.high, strict=True))
-        }
-        sampler = optuna.samplers.TPESampler(
-            seed=int(stream(self.seed, "optuna_tpe").integers(2**32)),
-            multivariate=False,
-            constant_liar=False,
-        )
-        with _quiet():
-            self._study = optuna.create_study(
-                sampler=sampler, direction="maximize", study_name="fedhpo-gym"
-            )
-        self._trial: optuna.trial.Trial | None = None
-
-    def ask(self, observation: Observation) -> NDArray[np.float32]:
-        self._trial = self._study.ask(self._bounds)
-        action = np.array([self._trial.params[name] for name in self._bounds], dtype=np.float32)
-        return np.clip(action, self.action_space.low, self.action_space.high)
-
-    def tell(
-        self,
-        action: NDArray[np.float32],
-        reward: float,
-        observation: Observation,
-        terminated: bool,
-        info: Mapping[str, Any],
-    ) -> None:
-        score = score_of(reward, info)
-        if self._trial is None:
-            raise InvalidArgumentError("`tell` must follow `ask`, but nothing was asked.")
-        with _quiet():
-            self._study.tell(self._trial, score)
-        self._trial = None
+    def _sampler(self) -> optuna.samplers.BaseSampler:
+        return tpe_sampler(int(stream(self.seed, "optuna_tpe").integers(2**32)))
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hold back Optuna's progress messages, and leave its log level as it was."""
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(max(before, optuna.logging.WARNING))
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)
+def tpe_sampler(seed: int) -> optuna.samplers.TPESampler:
+    """Return the sampler of classic TPE, as Optuna 2 had it; 5 has other defaults."""
+    return optuna.samplers.TPESampler(seed=seed, multivariate=False, constant_liar=False)

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -29,10 +29,30 @@ LOWEST_REWARD = -10.0
 OTHER_PROCESS = """
 import json, sys
 from fedhpo_gym.testing import agent
-kind, name, options, seed = json.loads(sys.argv[1])
-laws = type("Laws", (getattr(agent, kind),), {"name": name, "options": lambda self, env: options})()
-json.dump(laws.actions(seed), sys.stdout)
+found = []
+for kind, name, options, seed in json.loads(sys.argv[1]):
+    own = {"name": name, "options": lambda self, env, options=options: options}
+    found.append(type("Laws", (getattr(agent, kind),), own)().actions(seed))
+json.dump(found, sys.stdout)
 """
+
+
+def actions_elsewhere(wanted: Sequence[tuple[str, str, Mapping[str, Any], int]]) -> list[Any]:
+    """Return the actions of episodes in a process of another hash seed.
+
+    Args:
+        wanted: of each episode, the class of laws, the agent's name, its options, and the seed.
+    """
+    done = subprocess.run(  # noqa: S603 - this interpreter, our own code
+        [sys.executable, "-c", OTHER_PROCESS, json.dumps(wanted)],
+        env={**os.environ, "PYTHONHASHSEED": "271828", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[Any] = json.loads(done.stdout)
+    return found
 
 
 class Diverging(gym.Wrapper[Any, Any, Any, Any]):
@@ -49,6 +69,24 @@ class Diverging(gym.Wrapper[Any, Any, Any, Any]):
             reward = np.full(np.shape(reward), LOWEST_REWARD) if np.ndim(reward) else LOWEST_REWARD
             score = {"score": LOWEST_REWARD} if "score" in info else {}
             info = {**_without_numbers(info), **score, "diverged": True}
+        return observation, reward, terminated, truncated, info
+
+
+class Unbounded(gym.Wrapper[Any, Any, Any, Any]):
+    """Makes scores of two steps of three minus infinity, or no number at all."""
+
+    _count = 0
+
+    def step(self, action: Any) -> Any:
+        """Step; what diverged has no score."""
+        observation, step_reward, terminated, truncated, info = self.env.step(action)
+        given: Any = step_reward
+        lost = (-np.inf, np.nan, None)[self._count % 3]
+        self._count += 1
+        if lost is None:
+            return observation, given, terminated, truncated, info
+        reward: Any = np.full(np.shape(given), lost) if np.ndim(given) else lost
+        info = {**info, "score": lost} if "score" in info else info
         return observation, reward, terminated, truncated, info
 
 
@@ -88,6 +126,12 @@ class AgentConformance:
         """Return the actions of an episode as plain data."""
         return [plain(step.action) for step in self.episode(seed)]
 
+    def elsewhere(self, seed: int) -> list[Any]:
+        """Return the actions of an episode in another process."""
+        wanted = (self.law_class, self.name, self.options(self.env()), seed)
+        found: list[Any] = actions_elsewhere([wanted])[0]
+        return found
+
     def test_it_runs_an_episode_with_legal_actions(self) -> None:
         self._check_legal(self.episode())
 
@@ -95,17 +139,8 @@ class AgentConformance:
         assert self.actions(seed=5) == self.actions(seed=5)
 
     def test_another_process_does_the_same(self) -> None:
-        here, env = self.actions(seed=5), self.env()
-        wanted = [self.law_class, self.name, self.options(env), 5]
-        done = subprocess.run(  # noqa: S603 - this interpreter, our own code
-            [sys.executable, "-c", OTHER_PROCESS, json.dumps(wanted)],
-            env={**os.environ, "PYTHONHASHSEED": "271828", "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout) == here
+        here = self.actions(seed=5)
+        assert self.elsewhere(5) == here
 
     def test_the_seed_matters_where_its_class_says_so(self) -> None:
         differ = self.actions(seed=0) != self.actions(seed=1)
@@ -128,6 +163,27 @@ class AgentConformance:
             before = plain([action, observation, info])
             agent.tell(action, reward, observation, terminated, info)  # type: ignore[arg-type]
             assert plain([action, observation, info]) == before
+
+    def test_a_restored_agent_goes_on_as_the_first_would(self) -> None:
+        env = self.env()
+        first = self.make(env, seed=5)
+        observation, _ = env.reset(seed=0)
+        agents = [first]
+        for number in range(STEPS):
+            if number == STEPS // 2:
+                agents.append(self.make(env, seed=5))
+                agents[1].load_state_dict(_through_json(first.state_dict()))
+            asked = [agent.ask(observation) for agent in agents]
+            assert all(np.array_equal(action, asked[0]) for action in asked)
+            observation, reward, terminated, _, info = env.step(asked[0])
+            for agent, action in zip(agents, asked, strict=True):
+                agent.tell(action, reward, observation, terminated, info)  # type: ignore[arg-type]
+        assert agents[1].state_dict() == first.state_dict()
+
+    def test_it_refuses_the_state_of_another_seed(self) -> None:
+        state = self.make(self.env(), seed=5).state_dict()
+        with pytest.raises(InvalidArgumentError, match="`state` must be"):
+            self.make(self.env(), seed=6).load_state_dict(state)
 
     def test_it_survives_steps_that_diverged(self) -> None:
         self._check_legal(self.episode(env=Diverging(self.env())))
@@ -206,6 +262,25 @@ class TrialAgentConformance(AgentConformance):
         env = IncumbentReward(self._trials(self.decisive))
         assert [step.action.tolist() for step in self.episode(3, env)] == expected
 
+    def test_it_survives_scores_that_are_no_numbers(self) -> None:
+        self._check_legal(self.episode(env=Unbounded(self.env())))
+
+    def test_trials_may_be_in_flight_together_and_be_told_in_any_order(self) -> None:
+        env = self.env()
+        agent = self.make(env, seed=5)
+        observation, _ = env.reset(seed=0)
+        flying = [agent.ask(observation) for _ in range(STEPS)]
+        assert all(action in env.action_space for action in flying)
+        told = [(action, *env.step(action)) for action in reversed(flying)]
+        for action, seen, reward, _, _, info in told[: STEPS // 2]:
+            agent.tell(action, reward, seen, False, info)  # type: ignore[arg-type]
+        again = self.make(env, seed=5)
+        again.load_state_dict(_through_json(agent.state_dict()))
+        for action, seen, reward, _, _, info in told[STEPS // 2 :]:
+            for one in (agent, again):
+                one.tell(action, reward, seen, False, info)  # type: ignore[arg-type]
+        assert np.array_equal(agent.ask(observation), again.ask(observation))
+
     def test_it_never_repeats_one_action_only(self) -> None:
         assert len({str(action) for action in self.actions(seed=0)}) > 1
 
@@ -218,7 +293,7 @@ class MultiFidelityAgentConformance(TrialAgentConformance):
     decisive = 300
 
     def test_it_asks_for_more_than_one_fidelity(self) -> None:
-        env = self._trials(300)
+        env = self._trials(self.decisive)
         name = self._registered().fidelity
         assert len({step.info["fidelity"][name] for step in self.episode(env=env)}) > 1
 
@@ -291,6 +366,10 @@ def agent_laws(name: str) -> tuple[type[AgentConformance], ...]:
     if kind.learned is not None:
         laws.append(LearnedAgentConformance)
     return tuple(laws)
+
+
+def _through_json(state: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(state, allow_nan=False))
 
 
 def _without_numbers(value: Any) -> Any:

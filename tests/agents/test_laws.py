@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fedhpo_gym.agents import AGENTS, agent_class
+from fedhpo_gym.agents import AGENTS, agent_class, read_problem
 from fedhpo_gym.agents.rl.policy import Policy, save_policy
 from fedhpo_gym.errors import MissingDependencyError
-from fedhpo_gym.testing.agent import AgentConformance, agent_laws
+from fedhpo_gym.testing.agent import (
+    AgentConformance,
+    MultiFidelityAgentConformance,
+    actions_elsewhere,
+    agent_laws,
+)
 
 
 class WithPolicy(AgentConformance):
@@ -46,6 +52,47 @@ class WithPolicy(AgentConformance):
         return {"policy": str(self.folder)}
 
 
+HEAVY = {"bo-gp", "parego", "qlognehvi"}
+"""Agents whose libraries take long to load, or whose suggestions take long."""
+DECISIVE = {**dict.fromkeys(HEAVY, 12), "bo-rf": 14}
+SEED = 5
+
+
+class Quick(AgentConformance):
+    """Asks one other process for all agents at once, and of ladders for few rungs."""
+
+    def options(self, env: gym.Env[Any, Any]) -> dict[str, Any]:
+        return {"low": 50} if agent_class(self.name).fidelity else super().options(env)
+
+    def elsewhere(self, seed: int) -> list[Any]:
+        assert seed == SEED
+        return _all_elsewhere(self.name in HEAVY)[self.law_class, self.name]
+
+
+class WithConfigurations(Quick):
+    """Gives an agent configurations that were good elsewhere."""
+
+    def options(self, env: gym.Env[Any, Any]) -> dict[str, Any]:
+        space = read_problem(env, 0).search_space
+        return {"configurations": [space.decode(np.full(len(space), u)) for u in (0.5, -0.5)]}
+
+
+LEARNED: dict[str, type[AgentConformance]] = {"policy": WithPolicy, "proxy": WithConfigurations}
+"""What to give to agents that need something learned."""
+
+
+@cache
+def _all_elsewhere(heavy: bool) -> dict[tuple[str, str], Any]:
+    wanted: list[tuple[str, str, dict[str, Any], int]] = []
+    for kind in (k for names in JOINED.values() for k in names):
+        laws = globals()[kind]
+        if issubclass(laws, Quick) and (laws.name in HEAVY) == heavy:
+            options: dict[str, Any] = laws().options(laws().env())
+            wanted.append((laws.law_class, laws.name, options, SEED))
+    found = actions_elsewhere(wanted)
+    return {(law, name): one for (law, name, _, _), one in zip(wanted, found, strict=True)}
+
+
 def _laws(name: str) -> tuple[type[AgentConformance], ...]:
     try:
         return agent_laws(name)
@@ -57,8 +104,12 @@ JOINED: dict[str, list[str]] = {name: [] for name in AGENTS}
 for _name in AGENTS:
     for _law in _laws(_name):
         _class = f"Test_{_name}_{_law.__name__}".replace("-", "_")
-        _bases = (WithPolicy, _law) if agent_class(_name).learned else (_law,)
-        globals()[_class] = type(_class, _bases, {"name": _name, "__module__": __name__})
+        _given = LEARNED.get(_name, Quick)
+        _own: dict[str, Any] = {"name": _name, "__module__": __name__}
+        if _name in DECISIVE or _law is MultiFidelityAgentConformance:
+            _own["decisive"] = DECISIVE.get(_name, 40)
+        _made = type(_class, (_given, _law), _own)
+        globals()[_class] = pytest.mark.slow(_made) if _name in HEAVY else _made
         JOINED[_name].append(_class)
 
 
@@ -70,3 +121,10 @@ def test_every_agent_is_in_a_class(name: str) -> None:
         pytest.skip(str(error))
     assert JOINED[name], f"{name!r} acts on nothing; say what in `acts_on`"
     assert all(found in globals() for found in JOINED[name])
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_is_in_the_table(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert any(f"`{name}`" in row for row in rows)

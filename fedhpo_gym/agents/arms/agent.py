@@ -66,6 +66,21 @@ class ArmAgent(Agent):
         """Return the likeliest arm of every client as an action: (clients, n)."""
         return self.arms.actions(self.likeliest())
 
+    @abstractmethod
+    def policy_state(self) -> dict[str, Any]:
+        """Return what the policy has learned, as JSON data."""
+
+    @abstractmethod
+    def restore_policy(self, state: Mapping[str, Any]) -> None:
+        """Take in what `policy_state` returned."""
+
+    def _state(self) -> dict[str, Any]:
+        return {"rng": self._rng.bit_generator.state, "policy": self.policy_state()}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._rng.bit_generator.state = state["rng"]
+        self.restore_policy(state["policy"])
+
     def ask(self, observation: Observation) -> NDArray[np.float32]:
         self._clients = sampled_clients(observation)
         self._played = self.choose(self._rng, self._clients)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,3 +45,9 @@ class FedEx(ArmAgent):
 
     def learn(self, feedbacks: Sequence[ArmFeedback]) -> None:
         self.policy.update(feedbacks)
+
+    def policy_state(self) -> dict[str, Any]:
+        return self.policy.to_dict()
+
+    def restore_policy(self, state: Mapping[str, Any]) -> None:
+        self.policy = FedExPolicy.from_dict(state)

@@ -198,3 +198,9 @@ class PersonalisedFedEx(ArmAgent):
 
     def learn(self, feedbacks: Sequence[ArmFeedback]) -> None:
         self.policy.update(feedbacks)
+
+    def policy_state(self) -> dict[str, Any]:
+        return self.policy.to_dict()
+
+    def restore_policy(self, state: Mapping[str, Any]) -> None:
+        self.policy = PersonalPolicy.from_dict(state)

@@ -59,3 +59,9 @@ class FTS(Agent):
         for feedback in collect_feedback(self._clients, no_arms, info):
             point = (action[feedback.client].astype(np.float64) + 1.0) / 2.0
             self.policy.observe(feedback.client, point, feedback.before - feedback.after)
+
+    def _state(self) -> dict[str, Any]:
+        return self.policy.to_dict()
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self.policy = type(self.policy).from_dict(state)

@@ -6,6 +6,7 @@ Section 2, under which the features of every point have the same length.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,16 +72,22 @@ def sample_weights(features: Array, values: Array, noise: float, rng: np.random.
 
 
 def maximise(
-    features: FourierFeatures, weights: Array, candidates: int, rng: np.random.Generator
+    features: FourierFeatures,
+    weights: Array,
+    candidates: int,
+    rng: np.random.Generator,
+    value: Callable[[Array], Array] | None = None,
 ) -> Array:
     """Return the (n,) point of the unit cube where the drawn function is (about) largest.
 
-    The best of `candidates` uniform points, then of a tenth as many around it per stage.
+    The best of `candidates` uniform points, then of a tenth as many around it per stage. With
+    `value`, (m, n) points -> (m,), that function is maximised instead.
     """
     dimensions = features.frequencies.shape[1]
     points = rng.random((candidates, dimensions))
     for spread in (*REFINEMENTS, 0.0):
-        best: Array = points[np.argmax(features(points) @ weights)]
+        values = features(points) @ weights if value is None else value(points)
+        best: Array = points[np.argmax(values)]
         steps = spread * rng.standard_normal((max(candidates // 10, 1), dimensions))
         points = np.concatenate([best[None], np.clip(best + steps, 0.0, 1.0)])
     return best

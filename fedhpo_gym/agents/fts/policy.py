@@ -101,9 +101,9 @@ class FederatedThompson:
         trial = self._trials(client)
         rng = stream(self._seed, "fts", client, trial)
         if trial < self.settings.initial:
-            return rng.random(self.dimensions)
-        if (other := self._followed(client, trial)) is not None:
-            return maximise(self._shared, self.message(other), self.settings.candidates, rng)
+            return self._first_point(client, rng)
+        if (point := self._guided(client, trial, rng)) is not None:
+            return point
         features = draw_features(
             self.dimensions, self.settings.own_features, self.settings.length_scale, rng
         )
@@ -160,7 +160,11 @@ class FederatedThompson:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild the optimizers from what `to_dict` returned; they go on as before."""
-        settings = FTSSettings(**data["settings"])
+        return cls.restored(data, FTSSettings(**data["settings"]))
+
+    @classmethod
+    def restored(cls, data: Mapping[str, Any], settings: FTSSettings) -> Self:
+        """Rebuild the optimizers from their data and settings."""
         made = cls(data["clients"], data["dimensions"], data["seed"], settings)
         for client in range(made.clients):
             for point, value in zip(data["points"][client], data["values"][client], strict=True):
@@ -171,6 +175,16 @@ class FederatedThompson:
         if not 0 <= client < self.clients:
             raise InvalidArgumentError(f"`client` must be in [0, {self.clients}), got {client}.")
         return len(self._values[client])
+
+    def _first_point(self, client: int, rng: np.random.Generator) -> Array:
+        """Return a point that a client tries before it models anything."""
+        return rng.random(self.dimensions)
+
+    def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Array | None:
+        """Return the point that another client's message leads to, or None for the own model."""
+        if (other := self._followed(client, trial)) is None:
+            return None
+        return maximise(self._shared, self.message(other), self.settings.candidates, rng)
 
     def _followed(self, client: int, trial: int) -> int | None:
         """Return whose message a trial follows, or None for the client's own model."""

@@ -1,0 +1,125 @@
+"""Auto-FedRL: a distribution of hyperparameters, moved by policy gradients while a course runs.
+
+Guo, Yang, Hatamizadeh, Xu, Xu, Li, Zhao, Xu, Harmon, Turkbey, Turkbey, Wood, Patella, Stellato,
+Carrafiello, Patel, Roth, "Auto-FedRL: federated hyperparameter optimization for multi-institutional
+medical image segmentation", ECCV 2022, Section 3.2 (continuous search).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import Agent, Observation
+from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+
+
+@dataclass(frozen=True)
+class AutoFedRLSettings:
+    """How the distribution learns.
+
+    Attributes:
+        width: standard deviation at the start, in [-1, 1].
+        narrowest: smallest standard deviation.
+        window: steps whose rewards are compared, Z.
+        rate: step of the policy gradient.
+
+    Raises:
+        InvalidArgumentError: a number is out of its range.
+    """
+
+    width: float = 0.5
+    narrowest: float = 0.05
+    window: int = 5
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.narrowest <= self.width or self.window < 2 or self.rate <= 0:
+            raise InvalidArgumentError(
+                "`narrowest` must be in (0, width], `window` at least 2 and `rate` positive, got "
+                f"{self}."
+            )
+
+
+class AutoFedRL(Agent):
+    """Draws the hyperparameters of a step from a normal distribution, and reinforces good ones.
+
+    Differs from the paper: the reward is the environment's, by default the fall of the validation
+    loss in decades minus a price of time; rewards are divided by their standard deviation in the
+    window; the covariance is diagonal. Draws are clipped to the box.
+
+    Args:
+        problem: of a round environment.
+        settings: how it learns.
+
+    Attributes:
+        mean: (n,) centre of the distribution.
+        deviation: (n,) standard deviations.
+    """
+
+    acts_on = ("round",)
+    rewards = "scalar"
+
+    def __init__(
+        self, problem: SearchProblem, *, settings: AutoFedRLSettings | None = None
+    ) -> None:
+        super().__init__(problem)
+        self._settings = settings or AutoFedRLSettings()
+        self._rng = stream(self.seed, "auto_fedrl")
+        self.mean = np.zeros(self.action_space.shape)
+        self.deviation = np.full(self.action_space.shape, self._settings.width)
+        self._past: list[tuple[list[float], float]] = []
+
+    def ask(self, observation: Observation) -> NDArray[np.float32]:
+        drawn = self.mean + self.deviation * self._rng.standard_normal(len(self.mean))
+        box = self.action_space
+        return np.clip(drawn, box.low, box.high).astype(np.float32)
+
+    def tell(
+        self,
+        action: NDArray[np.float32],
+        reward: float,
+        observation: Observation,
+        terminated: bool,
+        info: Mapping[str, Any],
+    ) -> None:
+        if not np.isfinite(reward):
+            return
+        self._past = [*self._past, (action.tolist(), float(reward))][-self._settings.window :]
+        if len(self._past) > 1:
+            self._reinforce()
+
+    def _reinforce(self) -> None:
+        """Take one step along the gradient of the mean reward in the window (Eq. 5)."""
+        points = np.array([point for point, _ in self._past])
+        rewards = np.array([reward for _, reward in self._past])
+        advantage = (rewards - rewards.mean()) / (rewards.std() or 1.0)
+        z = (points - self.mean) / self.deviation
+        # Natural gradients of a normal distribution: the step does not blow up where it is narrow.
+        to_mean = (advantage[:, None] * z).mean(axis=0) * self.deviation
+        to_log = (advantage[:, None] * (z**2 - 1.0)).mean(axis=0) / 2.0
+        rate, box = self._settings.rate, self.action_space
+        self.mean = np.clip(self.mean + rate * to_mean, box.low, box.high)
+        widest = self._settings.width
+        moved = self.deviation * np.exp(np.clip(rate * to_log, -1.0, 1.0))
+        self.deviation = np.clip(moved, self._settings.narrowest, widest)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "rng": self._rng.bit_generator.state,
+            "mean": self.mean.tolist(),
+            "deviation": self.deviation.tolist(),
+            "past": [[point, reward] for point, reward in self._past],
+        }
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._rng.bit_generator.state = state["rng"]
+        self.mean = np.array(state["mean"], dtype=np.float64)
+        self.deviation = np.array(state["deviation"], dtype=np.float64)
+        self._past = [(list(point), float(reward)) for point, reward in state["past"]]

@@ -1,0 +1,129 @@
+"""Many objectives with BoTorch: random scalarisations (ParEGO), and expected hypervolume."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.search import Array, TrialSearch
+from fedhpo_gym.errors import needing
+from fedhpo_gym.seeding import stream
+
+with (
+    needing("agents 'parego' and 'qlognehvi'", "BoTorch", "bo", "botorch"),
+    warnings.catch_warnings(),
+):
+    # A dependency of BoTorch still uses what torch calls deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import torch
+    from botorch.acquisition.multi_objective.logei import (
+        qLogNoisyExpectedHypervolumeImprovement,
+    )
+    from botorch.acquisition.multi_objective.parego import qLogNParEGO
+    from botorch.fit import fit_gpytorch_mll
+    from botorch.models.gp_regression import SingleTaskGP
+    from botorch.models.model_list_gp_regression import ModelListGP
+    from botorch.models.transforms import Standardize
+    from botorch.optim.optimize import optimize_acqf
+    from botorch.sampling.normal import SobolQMCNormalSampler
+    from botorch.utils.multi_objective.hypervolume import infer_reference_point
+    from botorch.utils.multi_objective.pareto import is_non_dominated
+    from gpytorch.mlls import SumMarginalLogLikelihood
+
+SAMPLES, RESTARTS, RAW = 64, 4, 64
+"""Draws of an acquisition value, starts of its maximiser, and points that these are chosen from."""
+SAMPLER_SEED = 1
+
+
+class VectorModelSearch(TrialSearch):
+    """A Gaussian process per objective, and an acquisition function over them.
+
+    Models are BoTorch's defaults (Matérn kernels with a length scale per coordinate, standardised
+    scores), in the unit cube; coordinates of grids are in the middle of their cells. Trials in
+    flight are taken as pending. The first `initial` trials are draws from the prior, by default
+    twice as many as coordinates, plus two. Torch runs on the threads that it has.
+
+    Args:
+        problem: of vector rewards.
+        initial: trials before there is a model.
+    """
+
+    rewards = "vector"
+    replays = False
+
+    def __init__(self, problem: SearchProblem, *, initial: int | None = None) -> None:
+        super().__init__(problem)
+        width = self.action_space.shape[0]
+        self._initial = 2 * width + 2 if initial is None else initial
+
+    def _suggest(self, number: int) -> NDArray[Any]:
+        rng = stream(self.seed, "vector_model", number)
+        width = self.action_space.shape[0]
+        if len(self.results) < self._initial:
+            return self.from_unit(rng.random(width))
+        actions, scores = self.told()
+        points = self.on_grid(self.to_unit(actions))
+        pending = self.on_grid(self.to_unit(self.in_flight()))
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            # Of objectives that do not vary, of kernels that are hard to invert: not the user's.
+            warnings.simplefilter("ignore")
+            torch.manual_seed(int(rng.integers(2**31)))
+            found = self._maximiser(points, scores, pending if len(pending) else None)
+        return self.from_unit(self.on_grid(found)[0])
+
+    def _maximiser(self, points: Array, scores: Array, pending: Array | None) -> Array:
+        x, y = torch.from_numpy(points), torch.from_numpy(scores)
+        models = [
+            SingleTaskGP(x, column[:, None], outcome_transform=Standardize(m=1)) for column in y.T
+        ]
+        model = ModelListGP(*models)
+        fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
+        waiting = None if pending is None else torch.from_numpy(pending)
+        acquisition = self._acquisition(model, x, y, waiting)
+        bounds = torch.stack([torch.zeros(x.shape[1]), torch.ones(x.shape[1])]).to(x)
+        found, _ = optimize_acqf(acquisition, bounds, q=1, num_restarts=RESTARTS, raw_samples=RAW)
+        return np.asarray(found.detach().numpy(), dtype=np.float64)
+
+    @abstractmethod
+    def _acquisition(self, model: Any, x: Any, y: Any, pending: Any) -> Any:
+        """Return the acquisition function of a fitted model."""
+
+
+class QLogNEHVI(VectorModelSearch):
+    """The expected gain of hypervolume under noise (Daulton et al., 2021; Ament et al., 2023).
+
+    The reference point is inferred from the front so far, as BoTorch recommends: a tenth of the
+    range below the worst point of the front, in every objective.
+    """
+
+    def _acquisition(self, model: Any, x: Any, y: Any, pending: Any) -> Any:
+        return qLogNoisyExpectedHypervolumeImprovement(
+            model=model,
+            ref_point=infer_reference_point(y[is_non_dominated(y)]).tolist(),
+            X_baseline=x,
+            sampler=_sampler(),
+            X_pending=pending,
+            prune_baseline=True,
+        )
+
+
+class ParEGO(VectorModelSearch):
+    """A random augmented Chebyshev scalarisation per trial (Knowles, 2006), with noisy EI.
+
+    Differs from the paper: there is a model per objective, and the improvement of their
+    scalarisation is expected, as in Daulton et al. (2020).
+    """
+
+    def _acquisition(self, model: Any, x: Any, y: Any, pending: Any) -> Any:
+        return qLogNParEGO(
+            model=model, X_baseline=x, sampler=_sampler(), X_pending=pending, prune_baseline=True
+        )
+
+
+def _sampler() -> Any:
+    return SobolQMCNormalSampler(torch.Size([SAMPLES]), seed=SAMPLER_SEED)

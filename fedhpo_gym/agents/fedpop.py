@@ -1,0 +1,133 @@
+"""FedPop: clients train with members of a population, which evolves while the course runs.
+
+Chen, Jiang, Zhang, Tresp, "FedPop: federated population-based hyperparameter tuning", 2023
+(arXiv 2308.08634), Algorithm 1, the evolution of client hyperparameters (FedPop-L).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.arms.clients import Point, PointAgent
+from fedhpo_gym.agents.arms.feedback import ArmFeedback
+from fedhpo_gym.agents.population import exploit
+from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+
+
+@dataclass(frozen=True)
+class FedPopSettings:
+    """How the population evolves.
+
+    Attributes:
+        members: of the population.
+        interval: steps between two exchanges.
+        share: of the population that is replaced, and share that replaces it.
+        reach: the largest move of a coordinate in the first step, in [-1, 1].
+        resample: chance that a coordinate is drawn anew.
+        decay: steps after which a move is half as large.
+
+    Raises:
+        InvalidArgumentError: a number is out of its range.
+    """
+
+    members: int = 8
+    interval: int = 2
+    share: float = 0.25
+    reach: float = 0.2
+    resample: float = 0.1
+    decay: float = 25.0
+
+    def __post_init__(self) -> None:
+        if self.members < 2 or self.interval < 1 or not 0 < self.share <= 0.5:
+            raise InvalidArgumentError(
+                "`members` must be at least 2, `interval` at least 1 and `share` in (0, 0.5], got "
+                f"{self}."
+            )
+        if not 0 <= self.resample <= 1 or not 0 < self.reach <= 2 or not 0 < self.decay < math.inf:
+            raise InvalidArgumentError(
+                f"`resample` must be in [0, 1], `reach` in (0, 2] and `decay` positive, got {self}."
+            )
+
+
+class FedPop(PointAgent):
+    """Exploit and explore among the clients of one course.
+
+    A member's score is the mean fall of its clients' validation losses by their local training
+    since the last exchange; the worst members become moved copies of the best. Moves get smaller
+    as the course goes on. A population of whole courses (FedPop-G) is population-based training,
+    `fedhpo_gym.agents.population`.
+
+    Differs from the paper: scores are falls and not losses, which differ more between clients than
+    between hyperparameters; server hyperparameters are part of a row like others, where they are.
+
+    Args:
+        problem: of a round environment made with `per_client=True`.
+        settings: how the population evolves.
+
+    Attributes:
+        population: (members, n) points in [-1, 1].
+    """
+
+    def __init__(self, problem: SearchProblem, *, settings: FedPopSettings | None = None) -> None:
+        super().__init__(problem)
+        self._settings = settings or FedPopSettings()
+        self._rng = stream(self.seed, "fedpop")
+        self.population = self._rng.uniform(-1.0, 1.0, (self._settings.members, self.width))
+        self._played: list[int] = []
+        self._falls: list[list[float]] = [[] for _ in self.population]
+        self._turn = self._steps = 0
+
+    def choose(self, clients: NDArray[np.int64]) -> Point:
+        number = len(self.population)
+        self._played = [(self._turn + i) % number for i in range(len(clients))]
+        self._turn = (self._turn + len(clients)) % number
+        return self.population[self._played]
+
+    def learn(self, points: Point, feedbacks: Sequence[ArmFeedback]) -> None:
+        member_of = dict(zip(self._clients.tolist(), self._played, strict=True))
+        for one in feedbacks:
+            self._falls[member_of[one.client]].append(one.before - one.after)
+        self._steps += 1
+        if self._steps % self._settings.interval == 0:
+            self._evolve()
+
+    def _evolve(self) -> None:
+        tried = np.array([i for i, falls in enumerate(self._falls) if falls])
+        if len(tried) < 2:
+            return
+        scores = [float(np.mean(self._falls[i])) for i in tried]
+        parents = tried[exploit(scores, self._settings.share, self._rng)]
+        before = self.population.copy()
+        for member, parent in zip(tried.tolist(), parents.tolist(), strict=True):
+            if member != parent:
+                self.population[member] = self._moved(before[parent])
+        self._falls = [[] for _ in self.population]
+
+    def _moved(self, point: Point) -> Point:
+        reach = self._settings.reach * 0.5 ** (self._steps / self._settings.decay)
+        moved = np.clip(point + self._rng.uniform(-reach, reach, self.width), -1.0, 1.0)
+        anew = self._rng.random(self.width) < self._settings.resample
+        return np.where(anew, self._rng.uniform(-1.0, 1.0, self.width), moved)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "rng": self._rng.bit_generator.state,
+            "population": self.population.tolist(),
+            "falls": [list(falls) for falls in self._falls],
+            "turn": self._turn,
+            "steps": self._steps,
+        }
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._rng.bit_generator.state = state["rng"]
+        self.population = np.array(state["population"], dtype=np.float64)
+        self._falls = [list(falls) for falls in state["falls"]]
+        self._turn, self._steps = int(state["turn"]), int(state["steps"])

@@ -1,0 +1,92 @@
+"""Bayesian optimization with a random forest, as in SMAC (Hutter, Hoos, Leyton-Brown, 2011)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.search import Array, TrialSearch
+from fedhpo_gym.errors import needing
+from fedhpo_gym.seeding import stream
+
+with needing("agent 'bo-rf'", "scikit-learn", "agents", "sklearn"):
+    from sklearn.ensemble import RandomForestRegressor
+
+TREES: Final = 10
+DEPTH: Final = 20
+SPLIT: Final = 3
+FEATURES: Final = 5 / 6
+"""The forest's settings (FedHPO-Bench, Appendix C), and SMAC's share of features per split."""
+
+
+class ForestSearch(TrialSearch):
+    """Maximises the expected improvement that a forest predicts; each trial refits it.
+
+    A prediction is normal, with the mean and the variance of the trees. Candidates are draws from
+    the prior and neighbours of the five best trials. Trees, depth and splits are those of
+    FedHPO-Bench, Appendix C.
+
+    Differs from SMAC: the forest is scikit-learn's with bootstrap samples. SMAC 2 itself is no
+    choice here: what it suggests depends on Python's hash seed. The first trials are draws from the
+    prior; a random one follows in every fifth place, for SMAC's interleaving. Neighbours differ in
+    one coordinate, by normal moves of a fifth of the range as SMAC's, and are all looked at once.
+
+    Args:
+        problem: what it acts on.
+        initial: trials before there is a model.
+        candidates: draws from the prior, and as many neighbours, per suggestion.
+    """
+
+    replays = False
+
+    def __init__(self, problem: SearchProblem, *, initial: int = 10, candidates: int = 500) -> None:
+        super().__init__(problem)
+        self._initial, self._candidates = initial, candidates
+
+    def _suggest(self, number: int) -> NDArray[Any]:
+        rng = stream(self.seed, "random_forest", number)
+        width = self.action_space.shape[0]
+        prior = rng.random((self._candidates, width))
+        if len(self.results) < self._initial or number % 5 == 4:
+            return self.from_unit(prior[0])
+        actions, scores = self.told()
+        points, losses = self.on_grid(self.to_unit(actions)), -scores[:, 0]
+        forest = RandomForestRegressor(
+            TREES,
+            max_depth=DEPTH,
+            min_samples_split=SPLIT,
+            max_features=FEATURES,
+            random_state=int(rng.integers(2**31)),
+            n_jobs=1,
+        ).fit(points, losses)
+        best = points[np.argsort(losses, kind="stable")[:5]]
+        centres = best[rng.integers(len(best), size=self._candidates)]
+        moves = 0.2 * rng.standard_normal(centres.shape)
+        moved = rng.integers(width, size=self._candidates)[:, None] == np.arange(width)
+        near = centres + np.where(moved, moves, 0.0)
+        places = self.on_grid(np.concatenate([prior, np.clip(near, 0.0, 1.0)]))
+        trees = np.array([tree.predict(places) for tree in forest.estimators_])
+        gain = expected_improvement(trees.mean(axis=0), trees.std(axis=0), losses.min())
+        return self.from_unit(places[np.argmax(gain)])
+
+
+def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
+    """Return E max(best - y, 0) of normal y (Jones, Schonlau and Welch, 1998); lower y is better.
+
+    Args:
+        mean: (m,).
+        deviation: (m,) at least 0; where it is 0, so is the uncertainty.
+        best: the lowest loss so far.
+    """
+    wide = np.maximum(deviation, 1e-12)
+    z = (best - mean) / wide
+    return np.asarray(wide * (z * _normal_share(z) + np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)))
+
+
+def _normal_share(z: Array) -> Array:
+    """Return the distribution function of the standard normal distribution."""
+    return np.array([0.5 * (1.0 + math.erf(x / math.sqrt(2.0))) for x in z.tolist()])

@@ -1,0 +1,167 @@
+"""What agents that search by trials share: who was asked what, what came of it, and their state."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import Agent, Observation, score_of
+from fedhpo_gym.agents.problem import Process, SearchProblem
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+
+Row = NDArray[np.float32]
+Array = NDArray[np.float64]
+
+
+class TrialSearch(Agent):
+    """An optimizer of trials. `ask` may be called several times before a `tell`.
+
+    Trials are told in any order; a told action belongs to the oldest open trial with it. A score
+    that is no finite number counts as minus infinity: worse than any other.
+
+    The state is what was asked and told, in order. Restoring it tells all of it to a new agent.
+    With `replays`, that agent is asked again, too, so that whatever it draws, it has drawn.
+
+    Attributes:
+        replays: whether what it suggests changes more than what is noted here.
+        actions: (n,) what was asked, oldest first.
+        results: number of a trial -> its (k,) scores, in the order in which they were told.
+    """
+
+    acts_on: ClassVar[tuple[Process, ...]] = ("trial",)
+    rewards: ClassVar[Literal["any", "scalar", "vector"]] = "scalar"
+    replays: ClassVar[bool] = True
+
+    def __init__(self, problem: SearchProblem) -> None:
+        super().__init__(problem)
+        self.actions: list[Row] = []
+        self.results: dict[int, Array] = {}
+        self._open: dict[bytes, list[int]] = {}
+        self._asked_by_then: list[int] = []
+
+    @abstractmethod
+    def _suggest(self, number: int) -> NDArray[Any]:
+        """Return the action of trial `number`, counted from 0."""
+
+    def _learn(self, number: int, scores: Array) -> None:
+        """Take in the (k,) scores of a trial; by default, nothing more is made of them."""
+
+    def ask(self, observation: Observation) -> Row:
+        box = self.action_space
+        action = np.clip(
+            np.asarray(self._suggest(len(self.actions)), dtype=np.float32), box.low, box.high
+        )
+        self._note(action)
+        return action.copy()
+
+    def tell(
+        self,
+        action: NDArray[np.float32],
+        reward: float,
+        observation: Observation,
+        terminated: bool,
+        info: Mapping[str, Any],
+    ) -> None:
+        given = reward if self.rewards == "vector" else score_of(reward, info)
+        scores = np.atleast_1d(np.asarray(given, dtype=np.float64))
+        key = np.asarray(action, dtype=np.float32).tobytes()
+        if not self._open.get(key):
+            raise InvalidArgumentError(
+                f"`tell` must follow `ask`, but nothing was asked with the action {action}."
+            )
+        self._take_in(self._open[key][0], np.where(np.isfinite(scores), scores, -np.inf))
+
+    def told(self) -> tuple[Array, Array]:
+        """Return the told trials: (m, n) actions and (m, k) scores.
+
+        In the place of minus infinity stands the worst finite score of its column so far, or 0.
+        """
+        width = self.action_space.shape[0]
+        actions = np.array([self.actions[i] for i in self.results], dtype=np.float64)
+        scores = np.array(list(self.results.values()), dtype=np.float64)
+        if not len(scores):
+            return actions.reshape(0, width), scores.reshape(0, 1)
+        finite = np.isfinite(scores)
+        worst = np.where(finite, scores, np.inf).min(axis=0)
+        return actions, np.where(finite, scores, np.where(np.isfinite(worst), worst, 0.0))
+
+    def in_flight(self) -> Array:
+        """Return (m, n) the actions of trials that were asked and not told yet, oldest first."""
+        numbers = sorted(number for numbers in self._open.values() for number in numbers)
+        width = self.action_space.shape[0]
+        return np.array([self.actions[i] for i in numbers], dtype=np.float64).reshape(-1, width)
+
+    def from_unit(self, points: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the actions of (..., n) points of the unit cube."""
+        box = self.action_space
+        return np.asarray(box.low + points * (box.high - box.low), dtype=np.float32)
+
+    def to_unit(self, actions: NDArray[Any]) -> Array:
+        """Return the points of the unit cube of (..., n) actions."""
+        box = self.action_space
+        low, width = box.low.astype(np.float64), (box.high - box.low).astype(np.float64)
+        return np.asarray((actions - low) / width)
+
+    def on_grid(self, points: Array) -> Array:
+        """Return (m, n) points of the unit cube, moved to the middle of their cells.
+
+        A coordinate of a finite grid, or of whole numbers, stands for as many cells as there are
+        values. To a model, all points of a cell should be one.
+        """
+        moved = points.copy()
+        for i, dimension in enumerate(self.problem.search_space.dimensions):
+            if dimension.values is not None or dimension.kind == "int":
+                values = dimension.decode_many(2.0 * points[:, i] - 1.0)
+                moved[:, i] = (dimension.encode_many(values) + 1.0) / 2.0
+        return moved
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "actions": [action.tolist() for action in self.actions],
+            "told": [
+                [then, number, [float(s) if np.isfinite(s) else None for s in scores]]
+                for then, (number, scores) in zip(
+                    self._asked_by_then, self.results.items(), strict=True
+                )
+            ],
+        }
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        if self.actions:
+            raise InvalidArgumentError(
+                f"`state` must be given to a new agent, this one was asked {len(self.actions)} "
+                "times; make another one."
+            )
+        actions = [np.array(action, dtype=np.float32) for action in state["actions"]]
+        for then, number, scores in state["told"]:
+            self._ask_again(actions[: int(then)])
+            self._take_in(int(number), np.array([-np.inf if s is None else s for s in scores]))
+        self._ask_again(actions)
+
+    def _ask_again(self, actions: list[Row]) -> None:
+        for action in actions[len(self.actions) :]:
+            if self.replays and not np.array_equal(self.ask({}), action):
+                raise DamagedDataError(
+                    f"`state` does not belong to this agent: it asked {action.tolist()} at trial "
+                    f"{len(self.actions)}, and now asks {self.actions[-1].tolist()}; make the "
+                    "agent for the same problem, with the same seed and options."
+                )
+            if not self.replays:
+                self._note(action)
+
+    def _note(self, action: Row) -> None:
+        self._open.setdefault(action.tobytes(), []).append(len(self.actions))
+        self.actions.append(action)
+
+    def _take_in(self, number: int, scores: Array) -> None:
+        numbers = self._open.get(self.actions[number].tobytes(), [])
+        if number not in numbers:
+            raise DamagedDataError(f"`state` tells trial {number} twice, or before it was asked.")
+        numbers.remove(number)
+        self._asked_by_then.append(len(self.actions))
+        self.results[number] = scores
+        self._learn(number, scores)

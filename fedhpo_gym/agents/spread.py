@@ -1,0 +1,81 @@
+"""Points that are evenly spread, by scipy."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.search import Array, TrialSearch
+from fedhpo_gym.checks import as_integer
+from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.seeding import stream
+
+with needing("agents 'sobol' and 'latin-hypercube'", "SciPy", "agents", "scipy"):
+    from scipy.stats import qmc
+
+
+class _Spread(TrialSearch):
+    """Points of a sequence from `scipy.stats.qmc`, in blocks; scores are not looked at."""
+
+    rewards = "any"
+    replays = False
+    size: int
+
+    def __init__(self, problem: SearchProblem) -> None:
+        super().__init__(problem)
+        self._block = -1
+        self._points: Array = np.empty((0, self.action_space.shape[0]))
+
+    def _suggest(self, number: int) -> NDArray[Any]:
+        block, turn = divmod(number, self.size)
+        if block != self._block:
+            self._points, self._block = self._drawn(block), block
+        return self.from_unit(self._points[turn])
+
+    @abstractmethod
+    def _drawn(self, block: int) -> Array:
+        """Return (size, n) points of the unit cube."""
+
+
+class SobolSearch(_Spread):
+    """A scrambled Sobol sequence (Sobol, 1967; Owen, 1998), by scipy; scrambled anew every 1,024.
+
+    Balanced in every power of two of trials.
+    """
+
+    size = 1024
+
+    def _drawn(self, block: int) -> Array:
+        rng = stream(self.seed, "sobol", block)
+        return np.asarray(qmc.Sobol(self.action_space.shape[0], rng=rng).random(self.size))
+
+
+class LatinHypercube(_Spread):
+    """Latin hypercubes of `size` points each (McKay, Beckman and Conover, 1979), by scipy.
+
+    Every coordinate of a block has one point in each of `size` equal intervals.
+
+    Args:
+        problem: what it acts on.
+        block: points of one hypercube.
+
+    Raises:
+        InvalidArgumentError: `block` is no positive integer.
+    """
+
+    size = 32
+
+    def __init__(self, problem: SearchProblem, *, block: int = 32) -> None:
+        super().__init__(problem)
+        number = as_integer(block)
+        if number is None or number < 1:
+            raise InvalidArgumentError(f"`block` must be a positive integer, got {block!r}")
+        self.size = number
+
+    def _drawn(self, block: int) -> Array:
+        rng = stream(self.seed, "latin_hypercube", block)
+        return np.asarray(qmc.LatinHypercube(self.action_space.shape[0], rng=rng).random(self.size))

@@ -1,0 +1,377 @@
+"""What is special about single agents: hand computations, and that each beats random search."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from box_problem import box_problem
+from fedhpo_gym.agents import AGENTS, Agent, agent_class, make_agent, run_episode
+from fedhpo_gym.agents.asha import ASHA
+from fedhpo_gym.agents.dehb import DEHB
+from fedhpo_gym.agents.designs import GridSearch
+from fedhpo_gym.agents.evolution import DifferentialEvolution, Evolution
+from fedhpo_gym.agents.hyperband import Hyperband, SuccessiveHalving
+from fedhpo_gym.agents.ladder import LadderSearch
+from fedhpo_gym.agents.priorband import PriorBand
+from fedhpo_gym.agents.priors import expert_prior
+from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.proxy import best_configurations
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDependencyError
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.testing import make_env
+
+TARGET = np.array([0.3, -0.6, 0.1])
+BOX = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+ROUNDS = Dimension("round", 1, 27, "int")
+RATE = Dimension("client_sample_rate", 0.2, 1.0, "float", values=(0.2, 0.4, 0.6, 0.8, 1.0))
+LADDER_BOX = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
+DATA = Path(__file__).parents[1] / "data"
+HEAVY = ("bo-gp", "parego", "qlognehvi")
+"""Few trials and one seed are enough of these."""
+SLOW = (*HEAVY, "bo-rf", "optuna-tpe", "tpe-md", "tpe-hb", "motpe")
+
+
+def _marked(names: Any) -> list[Any]:
+    return [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in names]
+
+
+def _installed(name: str) -> type[Agent] | None:
+    try:
+        return agent_class(name)
+    except MissingDependencyError:
+        return None
+
+
+def _learners(rewards: str, ladder: bool) -> list[Any]:
+    fixed = ("random", "grid", "sobol", "latin-hypercube", "policy", "proxy", "schedule")
+    kinds = {name: kind for name in {*AGENTS} - {*fixed} if (kind := _installed(name))}
+    return _marked(
+        name
+        for name, kind in sorted(kinds.items())
+        if "trial" in kind.acts_on
+        and kind.rewards == rewards
+        and issubclass(kind, LadderSearch) == ladder
+    )
+
+
+def play(agent: Any, number: int, score: Any) -> list[tuple[NDArray[np.float32], Any]]:
+    """Return actions and scores of trials."""
+    found = []
+    for _ in range(number):
+        action = agent.ask({})
+        found.append((action, score(action)))
+        agent.tell(action, found[-1][1], {}, False, {})
+    return found
+
+
+def bowl(action: NDArray[Any]) -> float:
+    return -float(((action[:3] - TARGET) ** 2).sum())
+
+
+def _best(name: str, number: int, seed: int) -> float:
+    agent = agent_class(name)(box_problem(BOX, seed))
+    return max(score for _, score in play(agent, number, bowl))
+
+
+TRIALS = {"de": 150, "cma-es": 100, "bo-gp": 25}
+FACTOR = {"bo-kde": 1.0}
+"""Of the regret of random search that is allowed; BOHB's model alone is often stuck beside it."""
+
+
+@cache
+def _random_regret(number: int) -> float:
+    return -float(np.mean([_best("random", number, seed) for seed in range(20)]))
+
+
+@pytest.mark.parametrize("name", _learners("scalar", ladder=False))
+def test_it_beats_random_search_on_a_bowl(name: str) -> None:
+    """The optimum, 0, is known: the regret is compared, of the mean over seeds."""
+    number, seeds = TRIALS.get(name, 50), 1 if name in HEAVY else 4
+    found = -np.mean([_best(name, number, seed) for seed in range(8 if name in FACTOR else seeds)])
+    assert found < FACTOR.get(name, 0.8) * _random_regret(number)
+
+
+@pytest.mark.parametrize("name", _learners("scalar", ladder=True))
+def test_a_ladder_beats_random_search_for_equal_rounds(name: str) -> None:
+    """The score of few rounds is worse by 1 / round; 40 full trials have 1,080 rounds."""
+
+    def score(action: NDArray[np.float32]) -> float:
+        return bowl(action) - 1.0 / ROUNDS.decode(float(action[3]))
+
+    regrets = []
+    for seed in range(4):
+        agent, spent, best = agent_class(name)(box_problem(LADDER_BOX, seed, ROUNDS)), 0, 9.0
+        while spent < 40 * 27:
+            ((action, found),) = play(agent, 1, score)
+            rounds = int(ROUNDS.decode(float(action[3])))
+            spent += rounds
+            best = min(best, -found - 1 / 27) if rounds == 27 else best
+        regrets.append(best)
+    assert np.mean(regrets) < 0.8 * _random_regret(40)
+
+
+@pytest.mark.parametrize("name", _learners("vector", ladder=False))
+def test_it_finds_a_larger_front_than_random_search(name: str) -> None:
+    """Two bowls in the plane, whose front is the line between their centres."""
+    centres = np.array([[-0.5, 0.0], [0.5, 0.0]])
+    box = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def scores(action: NDArray[np.float32]) -> NDArray[np.float64]:
+        return -((action - centres) ** 2).sum(axis=1)
+
+    def hypervolume(kind: str, seed: int, number: int) -> float:
+        problem = box_problem(box, seed)
+        if kind != "random":
+            values = {**vars(problem), "objectives": ("a", "b")}
+            problem = SearchProblem(**values)
+        options = {"initial": 6} if kind in HEAVY else {}
+        agent = agent_class(kind)(problem, **options)
+        told = play(agent, number, scores) if kind != "random" else None
+        if told is None:
+            told = [(a, scores(a)) for a in (agent.ask({}) for _ in range(number))]
+        points = np.array([s for _, s in told]) + 2.0  # the reference point is (-2, -2)
+        order = points[np.argsort(-points[:, 0])]
+        tops = np.maximum.accumulate(np.maximum(order[:, 1], 0.0))
+        widths = np.append(order[:, 0], 0.0)
+        return float((np.maximum(widths[:-1], 0) - np.maximum(widths[1:], 0)) @ tops)
+
+    number = 14 if name in HEAVY else 100
+    seeds = range(1 if name in HEAVY else 3)
+    found = np.mean([hypervolume(name, seed, number) for seed in seeds])
+    assert found > np.mean([hypervolume("random", seed, number) for seed in range(20)])
+
+
+GRID = SearchSpace(
+    (
+        Dimension("rate", 0.1, 1.0, "float", values=(0.1, 0.2, 1.0)),
+        Dimension("size", 1, 4, "int", bins=4),
+        Dimension("decay", 0.0, 1.0, "float"),
+    )
+)
+
+
+def test_a_grid_visits_every_point_once_and_then_again() -> None:
+    agent = GridSearch(SearchProblem(BOX, GRID), points=4)
+    tried = [str(GRID.decode(agent.ask({}))) for _ in range(96)]
+    assert len(set(tried[:48])) == 48 == len(set(tried[48:]))
+    assert tried[:48] != tried[48:]
+    assert {GRID.decode(a)["decay"] for a in agent.actions} >= {0.0, 1.0}
+    with pytest.raises(InvalidArgumentError, match="`points`"):
+        GridSearch(SearchProblem(BOX, GRID), points=1)
+    with pytest.raises(InvalidArgumentError, match=r"leave at most.*fewer"):
+        GridSearch(box_problem(BOX), points=1000)
+
+
+def test_spread_points_are_spread() -> None:
+    def cells(agent: Any, number: int) -> NDArray[np.int64]:
+        points = (np.array([agent.ask({}) for _ in range(number)]) + 1) / 2
+        return np.minimum((points * number).astype(int), number - 1)
+
+    for name, number in (("latin-hypercube", 32), ("sobol", 64)):
+        found = cells(agent_class(name)(box_problem(BOX)), number)
+        assert all(sorted(column) == list(range(number)) for column in found.T)
+    small: Any = agent_class("latin-hypercube")
+    assert small(box_problem(BOX), block=4).size == 4
+
+
+def test_offspring_is_rand_1_bin() -> None:
+    pool = np.array([[0.1, 0.2], [0.3, 0.5], [0.6, 0.4]])
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        a, b, c = pool[np.random.default_rng(seed).choice(3, 3, replace=False)]
+        found = Evolution(crossover=1.0).offspring(np.zeros(2), pool, rng)
+        mutant = a + 0.5 * (b - c)
+        inside = (mutant >= 0) & (mutant <= 1)
+        np.testing.assert_allclose(found[inside], mutant[inside])
+        assert ((found >= 0) & (found <= 1)).all()
+        rng = np.random.default_rng(seed)
+        kept = Evolution(crossover=0.0).offspring(np.full(2, 9.0), pool, rng)
+        assert (kept == 9.0).sum() == 1, "one coordinate is always the mutant's"
+    with pytest.raises(InvalidArgumentError, match="`factor`"):
+        Evolution(factor=0.0)
+
+
+def test_a_member_is_replaced_by_what_is_as_good() -> None:
+    agent = DifferentialEvolution(box_problem(BOX, 0), members=4)
+    play(agent, 4, bowl)
+    before, fitness = agent.population.copy(), agent._fitness.copy()
+    ((action, score),) = play(agent, 1, bowl)
+    expected = (action + 1) / 2 if score >= fitness[0] else before[0]
+    np.testing.assert_allclose(agent.population[0], expected, atol=1e-6)
+    np.testing.assert_array_equal(agent.population[1:], before[1:])
+
+
+def test_expected_improvement_is_an_integral() -> None:
+    pytest.importorskip("sklearn")
+    from fedhpo_gym.agents.forest import expected_improvement
+
+    draws = 0.3 + 0.2 * np.random.default_rng(0).standard_normal(400_000)
+    expected = np.maximum(0.25 - draws, 0).mean()
+    found = expected_improvement(np.array([0.3, 0.1, 0.4]), np.array([0.2, 0.0, 0.0]), 0.25)
+    np.testing.assert_allclose(found, [expected, 0.15, 0.0], atol=1e-3)
+
+
+def rounds_of(agent: Any, number: int, score: Any = bowl) -> list[int]:
+    return [int(ROUNDS.decode(float(action[3]))) for action, _ in play(agent, number, score)]
+
+
+def test_brackets_of_halving_by_hand() -> None:
+    halving = SuccessiveHalving(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
+    assert rounds_of(halving, 26) == ([3] * 9 + [9] * 3 + [27]) * 2
+    dehb = DEHB(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
+    hyperband = Hyperband(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
+    assert rounds_of(dehb, 40) == rounds_of(hyperband, 40)
+    assert [len(members) for members in dehb.populations] == [9, 3, 3]
+
+
+def test_asha_promotes_by_hand() -> None:
+    """With eta 3: the third result of a rung promotes its best, from the highest rung down."""
+    agent = ASHA(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
+    scores = iter([0.1, 0.9, 0.2, 0.9, 0.3, 0.4, 0.8, 0.8, 0.5, 0.0, 0.7, 0.7, 0.99])
+    told = play(agent, 13, lambda _: next(scores))
+    rounds = [int(ROUNDS.decode(float(a[3]))) for a, _ in told]
+    assert rounds == [3, 3, 3, 9, 3, 3, 3, 9, 3, 3, 3, 9, 27]
+    np.testing.assert_array_equal(told[3][0][:3], told[1][0][:3])
+    np.testing.assert_array_equal(told[7][0][:3], told[6][0][:3])
+    np.testing.assert_array_equal(told[12][0][:3], told[1][0][:3])
+
+
+@pytest.mark.parametrize("name", ["hyperband", "asha", "dehb", "bohb", "successive-halving"])
+def test_a_worker_is_never_without_a_trial(name: str) -> None:
+    """Four trials are always in flight, as of four workers; the oldest is told first."""
+    agent = agent_class(name)(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
+    flying = [agent.ask({}) for _ in range(4)]
+    for _ in range(60):
+        agent.tell(flying[0], bowl(flying.pop(0)), {}, False, {})
+        flying.append(agent.ask({}))
+    rounds = [int(ROUNDS.decode(float(a[3]))) for a in agent.actions]
+    assert set(rounds) == {3, 9, 27}
+
+
+@pytest.mark.parametrize("name", ["tpe-md", "tpe-hb"])
+def test_what_is_pruned_is_not_charged_any_more(name: str) -> None:
+    agent = agent_class(name)(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
+    tried: dict[str, list[int]] = {}
+    for action, _ in play(agent, 90, bowl):
+        tried.setdefault(str(action[:3]), []).append(int(ROUNDS.decode(float(action[3]))))
+    ladders = list(tried.values())
+    assert all(rounds in ([3], [3, 9], [3, 9, 27]) for rounds in ladders)
+    assert sum(rounds == [3] for rounds in ladders) > 5, "nothing was pruned"
+    assert sum(rounds == [3, 9, 27] for rounds in ladders) > 5, "all was pruned"
+
+
+def test_the_median_rule_by_hand() -> None:
+    """Two rungs: the second is reached where the first is at least the median of those who did."""
+    agent = agent_class("tpe-md")(box_problem(LADDER_BOX, 3, ROUNDS), low=9)
+    came, last = [], None
+    for action, score in play(agent, 60, bowl):
+        top = ROUNDS.decode(float(action[3])) == 27
+        if last is not None:
+            assert top == (len(came) < 5 or last >= np.median(came))
+        if top:
+            came.append(last)
+        last = None if top else score
+    assert 5 < len(came) < 30
+
+
+@pytest.mark.parametrize("name", ["hyperband", "bohb", "dehb"])
+def test_brackets_are_those_of_other_implementations(name: str) -> None:
+    """What `benchmarks/peer_brackets.py` printed with hpbandster 0.7.4 and DEHB 0.1.2."""
+    told = json.loads((DATA / "brackets.json").read_text(encoding="utf-8"))
+    peer = "dehb" if name == "dehb" else "hpbandster"
+    rounds = Dimension("round", 1, 81, "int")
+    for one in told[peer]:
+        problem = box_problem(LADDER_BOX, 0, rounds)
+        agent: Any = agent_class(name)(problem, low=one["low"], high=one["high"])
+        wanted = [rung for number, rung in one["runs"] for _ in range(number)]
+        found = [rounds.decode(float(a[3])) for a, _ in play(agent, len(wanted), bowl)]
+        assert found == wanted
+        if name == "dehb":
+            assert [len(members) for members in agent.populations] == one["populations"]
+
+
+def test_ladders_of_the_client_sample_rate_and_of_both() -> None:
+    five = gym.spaces.Box(-1.0, 1.0, (5,), np.float32)
+    alone = Hyperband(box_problem(LADDER_BOX, 0, RATE), fidelities=["client_sample_rate"])
+    assert alone.rungs == (0.4, 1.0)
+    agent = Hyperband(
+        box_problem(five, 0, ROUNDS, RATE), low=3, fidelities=("round", "client_sample_rate")
+    )
+    seen = {
+        (ROUNDS.decode(float(a[3])), RATE.decode(float(a[4]))) for a, _ in play(agent, 13, bowl)
+    }
+    assert seen == {(3, 0.2), (9, 0.4), (27, 1.0)}
+    with pytest.raises(InvalidArgumentError, match="chooses the fidelity"):
+        Hyperband(box_problem(five, 0, ROUNDS, RATE))
+
+
+@pytest.mark.parametrize("freeze_thaw", [False, True])
+def test_rungs_resume_or_start_again(freeze_thaw: bool) -> None:
+    env = make_env(budget_trials=13, fidelity={"client_sample_rate": 1.0}, freeze_thaw=freeze_thaw)
+    steps = list(run_episode(env, make_agent("hyperband", env, 0, low=3, high=27), 0))
+    charged = [step.info["cost"]["rounds"] for step in steps]
+    assert charged == [3] * 9 + ([6] * 3 + [18] if freeze_thaw else [9] * 3 + [27])
+
+
+def test_priors_are_as_good_as_they_say() -> None:
+    space = SearchSpace(tuple(Dimension(f"x{i}", -1.0, 1.0, "float") for i in range(3)))
+    optimum = dict(zip(space.names, TARGET.tolist(), strict=True))
+    apart = {}
+    for quality in ("good", "bad"):
+        found = [expert_prior(space, {**optimum, "round": 81}, quality, s) for s in range(10)]  # type: ignore[arg-type]
+        apart[quality] = np.mean([np.abs(space.encode(one) - TARGET).max() for one in found])
+    assert apart["good"] < 0.25 < 1.0 < apart["bad"]
+
+
+def test_a_good_prior_helps_and_a_bad_one_is_forgotten() -> None:
+    def late(prior: dict[str, float] | None, name: str = "priorband") -> float:
+        scores = []
+        for seed in range(4):
+            options = {"prior": prior} if prior else {}
+            agent = agent_class(name)(box_problem(LADDER_BOX, seed, ROUNDS), low=3, **options)
+            scores += [score for _, score in play(agent, 60, bowl)]
+        return -float(np.mean(scores))
+
+    names = ("x0", "x1", "x2")
+    good, bad = (dict(zip(names, (s * TARGET).tolist(), strict=True)) for s in (1.0, -1.5))
+    assert late(good) < 0.6 * late(None, "hyperband")
+    assert late(good) < late(bad)
+    with pytest.raises(InvalidArgumentError, match="`prior` must name"):
+        PriorBand(box_problem(LADDER_BOX, 0, ROUNDS), prior={"x0": 0.0})
+
+
+def test_a_proxy_brings_its_best_configurations() -> None:
+    fidelity = {"round": 81, "client_sample_rate": 1.0}
+    proxy = make_env(budget_trials=30, fidelity=fidelity)
+    steps = list(run_episode(proxy, make_agent("random", proxy, 0), 0))
+    best = best_configurations(steps, 3)
+    scores = sorted((s.info["score"] for s in steps), reverse=True)
+    env = make_env(budget_trials=4, fidelity={})
+    told = list(run_episode(env, make_agent("proxy", env, 0, configurations=best), 0))
+    assert [dict(s.info["configuration"]) for s in told] == [*best, best[0]]
+    assert told[0].info["fidelity"]["round"] == 500
+    assert next(s.info["configuration"] for s in steps if s.info["score"] == scores[0]) == best[0]
+    lacking = [{k: v for k, v in best[0].items() if k != "batch_size"}]
+    with pytest.raises(InvalidArgumentError, match="must name 'batch_size'"):
+        make_agent("proxy", env, 0, configurations=lacking)
+
+
+def test_the_state_of_other_options_is_refused() -> None:
+    few, many = (DifferentialEvolution(box_problem(BOX), members=n) for n in (5, 9))
+    play(few, 12, bowl)
+    with pytest.raises(DamagedDataError, match="same problem, with the same seed and options"):
+        many.load_state_dict(few.state_dict())
+    with pytest.raises(InvalidArgumentError, match="a new agent"):
+        few.load_state_dict(few.state_dict())
+    state: Any = DifferentialEvolution(box_problem(BOX)).state_dict()
+    state["state"] = {**few.state_dict()["state"], "told": [[1, 0, [0.1]], [1, 0, [0.1]]]}
+    with pytest.raises(DamagedDataError, match="twice"):
+        DifferentialEvolution(box_problem(BOX), members=5).load_state_dict(state)

@@ -1,0 +1,131 @@
+"""Agents of federated tuning: hand computations, and that they learn where clients agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from box_problem import box_problem
+from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.agents.auto_fedrl import AutoFedRL, AutoFedRLSettings
+from fedhpo_gym.agents.fedpop import FedPop, FedPopSettings
+from fedhpo_gym.agents.fts.private import PrivateSettings, PrivateThompson
+from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
+
+ROWS = gym.spaces.Box(-1.0, 1.0, (4, 2), np.float32)
+TARGET = np.array([0.4, -0.4])
+
+
+def rounds(agent: Any, number: int) -> list[np.ndarray]:
+    """Let four clients, all sampled, train; their loss falls most at the target."""
+    actions = []
+    for _ in range(number):
+        action = agent.ask({"sampled": np.ones(4, np.float32)})
+        after = 1.0 + ((action - TARGET) ** 2).sum(axis=1)
+        info = {
+            "val_loss_before": np.full(4, 3.0),
+            "val_loss_after": after,
+            "num_val_samples": np.full(4, 10),
+        }
+        agent.tell(action, 0.0, {}, False, info)
+        actions.append(action)
+    return actions
+
+
+@pytest.mark.parametrize("surface", ["sgm", "aplm", "mplm"])
+def test_flora_searches_and_then_stays_at_the_lowest_point(surface: Any) -> None:
+    pytest.importorskip("sklearn")
+    from fedhpo_gym.agents.flora import FLoRA
+
+    agent = FLoRA(box_problem(ROWS, 0), local_steps=12, surface=surface)
+    actions = rounds(agent, 15)
+    assert len({str(row) for action in actions[:12] for row in action}) == 48
+    assert len({str(row) for action in actions[12:] for row in action}) == 1
+    assert ((actions[-1][0] - TARGET) ** 2).sum() < 0.15
+    with pytest.raises(UnknownNameError, match="loss surface"):
+        FLoRA(box_problem(ROWS), surface="mean")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="`local_steps`"):
+        FLoRA(box_problem(ROWS), local_steps=0)
+
+
+def test_fedpop_moves_its_population_to_the_target() -> None:
+    agent = FedPop(box_problem(ROWS, 1), settings=FedPopSettings(resample=0.0))
+    start = agent.population.copy()
+    actions = rounds(agent, 2)
+    np.testing.assert_allclose(np.concatenate(actions), start, atol=1e-6)
+    changed = (agent.population != start).any(axis=1)
+    worst = np.argsort(((start - TARGET) ** 2).sum(axis=1))[-2:]
+    assert set(np.flatnonzero(changed)) == set(worst), "the worst quarter becomes copies"
+    rounds(agent, 60)
+    late = ((agent.population - TARGET) ** 2).sum(axis=1).mean()
+    assert late < 0.25 * ((start - TARGET) ** 2).sum(axis=1).mean()
+    with pytest.raises(InvalidArgumentError, match="`members`"):
+        FedPopSettings(members=1)
+
+
+def test_auto_fedrl_follows_the_reward() -> None:
+    box = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    settings = AutoFedRLSettings(rate=0.3)
+    agent = AutoFedRL(box_problem(box, 0, process="round"), settings=settings)
+    for _ in range(200):
+        action = agent.ask({})
+        agent.tell(action, -float(((action - TARGET) ** 2).sum()), {}, False, {})
+    assert np.abs(agent.mean - TARGET).max() < 0.25
+    assert (agent.deviation < settings.width).all()
+    before = agent.mean.copy()
+    agent.tell(agent.ask({}), float("nan"), {}, False, {})
+    np.testing.assert_array_equal(agent.mean, before)
+    with pytest.raises(InvalidArgumentError, match="`narrowest`"):
+        AutoFedRLSettings(narrowest=0.0)
+
+
+def test_a_mixture_is_a_noisy_weighted_sum_of_clipped_messages() -> None:
+    quiet = PrivateSettings(share=1.0, noise_multiplier=1e-12, clip=2.0, shared_features=20)
+    policy = PrivateThompson(3, 2, 0, quiet)
+    rng = np.random.default_rng(0)
+    for client in range(3):
+        for _ in range(4):
+            point = rng.random(2)
+            policy.observe(client, point, -float(((point - 0.5) ** 2).sum()))
+    gain = 1.0 + 9.0 * np.exp(-7 / 20)
+    limit = 2.0 / np.sqrt(2)
+    expected = np.zeros((2, 20))
+    for part, weights in enumerate(([gain, 1.0, gain], [1.0, gain, 1.0])):
+        for client in range(3):
+            message = policy.message(client)
+            clipped = message * min(1.0, limit / np.linalg.norm(message))
+            expected[part] += weights[client] / sum(weights) * clipped
+    np.testing.assert_allclose(policy.mixture(7), expected, atol=1e-9)
+    loud = PrivateThompson(3, 2, 0, PrivateSettings(noise_multiplier=2.0, clip=2.0, share=0.5))
+    # Before any message: noise of z S max(phi) / q, and the largest weight is 10 of 10 + 1 + 1.
+    noise = 2.0 * 2.0 * (10 / 12) / 0.5
+    assert np.std(loud.mixture(0)) == pytest.approx(noise, rel=0.15)
+    again = PrivateThompson.from_dict(policy.to_dict())
+    np.testing.assert_array_equal(again.mixture(7), policy.mixture(7))
+
+
+def test_clients_explore_their_own_part_first() -> None:
+    policy = PrivateThompson(4, 2, 0, PrivateSettings(halvings=2))
+    points = np.array([policy.suggest(client) for client in range(4)])
+    np.testing.assert_array_equal(policy.part_of(points), [0, 1, 2, 3])
+    with pytest.raises(InvalidArgumentError, match="`halvings`"):
+        PrivateThompson(4, 2, 0, PrivateSettings(halvings=3))
+    with pytest.raises(InvalidArgumentError, match="share"):
+        PrivateThompson(4, 2, 0, PrivateSettings(share=2.0))
+
+
+@pytest.mark.parametrize("name", ["fedpop", "dp-fts-de", "flora"])
+def test_diverged_clients_teach_nothing(name: str) -> None:
+    env = AnalyticRounds(per_client=True, horizon=4)
+
+    class Lost(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            seen, reward, over, cut, info = self.env.step(action)
+            return seen, reward, over, cut, {**info, "val_loss_after": [float("nan")] * 5}
+
+    steps = list(run_episode(Lost(env), make_agent(name, env, 0), 0))
+    assert len(steps) == 4
