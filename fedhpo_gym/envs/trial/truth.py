@@ -22,6 +22,8 @@ from fedhpo_gym.tasks.privacy import privacy_spent_many
 MAX_QUERIES = 100_000
 """Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
 AT_ONCE = 4096
+BEYOND = 0.1
+"""How far beyond the nadir point hypervolumes end at least, in units of the front's extent."""
 MAX_KNOWN = 4
 """Truths that are kept."""
 
@@ -65,6 +67,35 @@ class Truth:
     def optimum(self) -> int:
         """The row with the best value of the first objective; the first of equal ones."""
         return int(np.argmin(self.errors[:, 0]))
+
+    def regret(self, values: ArrayLike) -> NDArray[np.float64]:
+        """Return how far values of the first objective are from the best one; 0 is the optimum.
+
+        Args:
+            values: values of any shape, in the unit of the objective.
+
+        Returns:
+            Differences of the same shape, never negative on a table. Where the truth is not exact,
+            better queries may lie between those that were asked.
+        """
+        errors = self.objectives[0].unclipped_errors(np.asarray(values, dtype=np.float64))
+        return np.asarray(errors - self.errors[self.optimum, 0])
+
+    def normalised_regret(self, values: ArrayLike) -> NDArray[np.float64]:
+        """Return regret in units of what one random trial is expected to have.
+
+        That is the regret of the median of the lattice, which no diverged trial moves far. So 1 is
+        luck without any search, and everything worse counts as 1. Where all trials are worth the
+        same, it is 0.
+
+        Args:
+            values: see `regret`.
+        """
+        typical = float(np.median(self.errors[:, 0])) - float(self.errors[self.optimum, 0])
+        regret = self.regret(values)
+        if not typical > 0:
+            return np.where(regret > 0, 1.0, 0.0)
+        return np.clip(regret / typical, 0.0, 1.0)
 
     def front(self, names: Sequence[str] | None = None) -> NDArray[np.int64]:
         """Return the rows that no other dominates, in their order.
@@ -111,6 +142,50 @@ class Truth:
             points = self._as_values(np.asarray(values, dtype=np.float64), names)
         corner = self._as_values(np.asarray(reference, dtype=np.float64), names)
         return hypervolume(np.unique(points, axis=0), corner)
+
+    def hypervolume_regret(
+        self, values: ArrayLike, names: Sequence[str] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the share of the true hypervolume that is missing after each of some trials.
+
+        Volumes end, in each objective, at the worse of two values: the median of the lattice, and
+        the nadir point moved by `BEYOND` of its distance from the ideal one. So a random trial has
+        a chance to count, and so have the ends of the front (Ishibuchi et al., 2018). Shares do not
+        depend on units. An objective that is the same everywhere is left out.
+
+        Args:
+            values: (T, objectives) what trials brought, in their order and in the objectives'
+                units.
+            names: see `front`.
+
+        Returns:
+            (T,) shares that never rise: 1 is nothing, 0 the whole front. On a lattice that is not
+            exact, they may fall below 0.
+
+        Raises:
+            UnknownNameError: see `front`.
+            InvalidArgumentError: the arrays do not fit together.
+            MissingDependencyError: the extra `fronts` is not installed.
+        """
+        found = self._as_values(np.asarray(values, dtype=np.float64), names)
+        errors = self.errors[:, self._columns(names)]
+        front = errors[self.front(names)]
+        ideal, nadir = front.min(axis=0), front.max(axis=0)
+        corner = np.maximum(nadir + BEYOND * (nadir - ideal), np.median(errors, axis=0))
+        alive = corner > ideal
+        if not alive.any():
+            return np.minimum.accumulate((found > ideal).any(axis=-1)).astype(np.float64)
+        ideal, width = ideal[alive], (corner - ideal)[alive]
+        ones = np.ones(len(width))
+        whole = hypervolume(np.unique((front[:, alive] - ideal) / width, axis=0), ones)
+        volume, shares = 0.0, np.empty(len(found))
+        kept = np.empty((0, len(width)))
+        for trial, point in enumerate((found[:, alive] - ideal) / width):
+            if (point < 1.0).all() and not (kept <= point).all(axis=1).any():
+                kept = np.vstack([kept[~(point <= kept).all(axis=1)], point])
+                volume = hypervolume(kept, ones)
+            shares[trial] = 1.0 - volume / whole
+        return shares
 
     def _columns(self, names: Sequence[str] | None) -> list[int]:
         known = [objective.name for objective in self.objectives]
