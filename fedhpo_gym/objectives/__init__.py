@@ -30,27 +30,40 @@ from fedhpo_gym.objectives.privacy import (
     PRIVACY_NAMES,
     PrivacyLedger,
     PrivacyLedgers,
+    Spent,
     epsilon_from_renyi,
     gaussian_ledger,
     renyi_gaussian,
 )
-from fedhpo_gym.objectives.spending import PRIVACY, privacy_objective
+from fedhpo_gym.objectives.spending import (
+    BUDGET_S,
+    COST_NAMES,
+    PRIVACY,
+    Costs,
+    Spending,
+    cost_objectives,
+    privacy_objective,
+)
 from fedhpo_gym.objectives.transforms import TRANSFORMS
 
 
-def objectives_of(metrics: Sequence[MetricSpec], splits: Sequence[str]) -> tuple[Objective, ...]:
+def objectives_of(
+    metrics: Sequence[MetricSpec], splits: Sequence[str], budget_s: float = BUDGET_S
+) -> tuple[Objective, ...]:
     """Make all objectives of what is measured.
 
     Performance of every metric on every split; fairness where clients have a validation accuracy;
-    privacy, which needs no metric.
+    privacy and costs, which need no metric.
 
     Args:
         metrics: what an evaluation holds.
         splits: parts of the data.
+        budget_s: see `cost_objectives`.
     """
     is_fair = "val" in splits and any(metric.name == FAIRNESS_METRIC for metric in metrics)
     fairness = FAIRNESS if is_fair else ()
-    return (*performance_objectives(metrics, splits), *fairness, *PRIVACY)
+    costs = cost_objectives(budget_s)
+    return (*performance_objectives(metrics, splits), *fairness, *PRIVACY, *costs)
 
 
 OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
@@ -73,6 +86,7 @@ def get_objective(name: str) -> Objective:
 
 __all__ = [
     "CAP",
+    "COST_NAMES",
     "FAIRNESS_NAMES",
     "LARGEST",
     "MAX_LOSS",
@@ -82,9 +96,12 @@ __all__ = [
     "PRIVACY_NAMES",
     "TRANSFORMS",
     "WORST_FAIRNESS",
+    "Costs",
     "Objective",
     "PrivacyLedger",
     "PrivacyLedgers",
+    "Spending",
+    "Spent",
     "client_fairness",
     "epsilon_from_renyi",
     "fairness_objective",

@@ -6,7 +6,7 @@ sets differ by one sample of one client that is replaced.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,8 +24,29 @@ CAP: Final = 1e4
 _SEARCH_ORDERS: Final = range(2, 256)
 
 
+class Spent:
+    """What evaluations spend; a ledger alone says nothing of costs."""
+
+    @property
+    def privacy(self) -> "PrivacyLedger | PrivacyLedgers":
+        """The privacy spent."""
+        raise NotImplementedError
+
+    @property
+    def costs(self) -> Mapping[str, float | NDArray[np.float64]]:
+        """What else is spent; see `fedhpo_gym.objectives.costs.COST_NAMES`.
+
+        Raises:
+            InvalidArgumentError: nobody knows.
+        """
+        raise InvalidArgumentError(
+            "`spent` must be a `Spending`, which knows costs, to tell an objective of costs; got "
+            "the privacy spent alone"
+        )
+
+
 @dataclass(frozen=True)
-class PrivacyLedger:
+class PrivacyLedger(Spent):
     """The privacy spent so far; every field is finite, so it fits in an observation.
 
     Attributes:
@@ -53,13 +74,18 @@ class PrivacyLedger:
             if not all(0.0 <= value <= CAP for value in values):
                 raise InvalidArgumentError(f"`{name}` must be in [0, {CAP:g}], got {values!r}.")
 
+    @property
+    def privacy(self) -> "PrivacyLedger":
+        """Itself."""
+        return self
+
     def vector(self) -> NDArray[np.float64]:
         """Return the (5,) fields in the order of ``PRIVACY_NAMES``."""
         return np.array([self.epsilon, self.delta, *self.renyi], dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
-class PrivacyLedgers:
+class PrivacyLedgers(Spent):
     """The privacy spent by B evaluations side by side.
 
     Attributes:
@@ -67,6 +93,11 @@ class PrivacyLedgers:
     """
 
     values: NDArray[np.float64]
+
+    @property
+    def privacy(self) -> "PrivacyLedgers":
+        """Itself."""
+        return self
 
     def vector(self) -> NDArray[np.float64]:
         """Return the (B, 5) fields: ``PrivacyLedger.vector`` with a leading axis."""

@@ -8,12 +8,14 @@ from functools import cached_property
 
 from fedhpo_gym.backends import STORED, Backend, default_backend, make_backend
 from fedhpo_gym.envs.arguments import changed_system, chosen_options
-from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
+from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES
 from fedhpo_gym.envs.trial.instances import open_instances
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES
 from fedhpo_gym.tasks import REWARDS, Task, get_task
+from fedhpo_gym.tasks.privacy import MECHANISMS
 from fedhpo_gym.typed import check_fields, shown
 from fedhpo_gym.wrappers.incumbent_reward import check_reward
 
@@ -38,7 +40,9 @@ class TrialArguments:
         device: torch device of the raw backend.
         system: parameters of the system model that differ from the task's; `compute` may be
             "constant" or "epochs".
-        objectives: names of the objectives; the first ranks trials.
+        objectives: names of the objectives, or your own by `Objective.of`; the first ranks trials. By default "val_loss",
+            "fairness_std" and "epsilon"; on `MO-` ids of version 1 those that move: "val_loss",
+            "fairness_p10", "time_s" and, where the algorithm protects anything, "epsilon".
         constraints: soft constraints of `ScalarizePenalty`.
         fidelity: fidelity dimensions that are fixed.
         grid: offer only the grid of the task's tables.
@@ -75,7 +79,7 @@ class TrialArguments:
     seed: int | None = None
     device: str | None = None
     system: Mapping[str, float | str] | None = None
-    objectives: Sequence[str] = DEFAULT_OBJECTIVES
+    objectives: Sequence[str | Objective] | None = None
     constraints: Mapping[str, float | Mapping[str, float]] | None = None
     fidelity: Mapping[str, Value] | None = None
     grid: bool = False
@@ -164,6 +168,16 @@ class TrialArguments:
         fixed = {"alpha": self.alpha, "preprocessing": self.preprocessing}
         given = {name: value for name, value in fixed.items() if value is not None}
         return open_instances(self.variant, self.backend_name, self.instances, given)
+
+    @property
+    def chosen_objectives(self) -> tuple[str | Objective, ...]:
+        """The objectives: as asked, else those of the id."""
+        if self.objectives is not None:
+            return tuple(self.objectives)
+        if not self.vector_reward or self.variant.version == 0:
+            return DEFAULT_OBJECTIVES
+        protects = self.variant.algorithm in MECHANISMS
+        return (*LIVE_OBJECTIVES, "epsilon") if protects else LIVE_OBJECTIVES
 
     @property
     def reward_kind(self) -> str:

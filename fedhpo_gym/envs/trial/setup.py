@@ -36,6 +36,7 @@ class TrialSetup:
         freeze_thaw: more rounds of a configuration already tried cost only the difference.
         instances: what answers in the episodes of one instance each, `backend` first; none where
             all episodes are of the one problem.
+        own: objectives of the user, beside those of the task.
 
     Raises:
         UnknownNameError: an objective or a fidelity dimension does not exist.
@@ -51,6 +52,7 @@ class TrialSetup:
     grid: bool = False
     freeze_thaw: bool = False
     instances: tuple[Backend, ...] = ()
+    own: tuple[Objective, ...] = ()
 
     def __post_init__(self) -> None:
         """Check what is named."""
@@ -77,7 +79,7 @@ class TrialSetup:
     @cached_property
     def objectives(self) -> tuple[Objective, ...]:
         """The objectives, in the order of the reward vector."""
-        known = self.task.objectives
+        known = {**self.task.objectives, **{one.name: one for one in self.own}}
         for name in self.objective_names:
             if name not in known:
                 raise unknown_name("objective", name, known)
@@ -151,15 +153,26 @@ class TrialSetup:
         }
 
 
-def checked_names(objectives: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of objectives.
+def checked_objectives(
+    task: Task, objectives: Sequence[str | Objective]
+) -> tuple[tuple[str, ...], tuple[Objective, ...]]:
+    """Return the names of objectives, and those among them that are the user's own.
 
     Raises:
-        InvalidArgumentError: they are no list of different names, at least one.
+        InvalidArgumentError: they are no list of objectives with different names, at least one, or
+            one of the user's has the name of another.
     """
-    names = tuple(as_typed("objectives", objectives, Sequence[str]))
+    given = tuple(as_typed("objectives", objectives, Sequence[str | Objective]))
+    own = tuple(one for one in given if isinstance(one, Objective))
+    names = tuple(one.name if isinstance(one, Objective) else one for one in given)
+    for one in own:
+        if one.name in task.objectives:
+            raise InvalidArgumentError(
+                f"an objective of your own must have a name of its own, got {one.name!r}, which "
+                f"{task.name} has"
+            )
     if not names or len(set(names)) < len(names):
         raise InvalidArgumentError(
             f"`objectives` must be a list of different names, at least one, got {shown(objectives)}"
         )
-    return names
+    return names, own

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
+from fedhpo_gym.envs.trial.ledger import spending_many, spending_one
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.seeding import stream
-from fedhpo_gym.tasks.privacy import privacy_spent_many
 
 MAX_QUERIES = 100_000
 """Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
@@ -212,8 +212,7 @@ def truth_of(setup: TrialSetup) -> Truth:
     """Return the truth of a setup; those asked for last are kept.
 
     Raises:
-        InvalidArgumentError: the backend trains, or an objective cannot be computed of many
-            evaluations at once.
+        InvalidArgumentError: the backend trains.
     """
     if setup.backend.name == "raw":
         raise InvalidArgumentError(
@@ -224,7 +223,7 @@ def truth_of(setup: TrialSetup) -> Truth:
     lattice = setup if exact else replace(setup, grid=True)
     fixed = tuple(sorted(setup.fixed.items()))
     backend = setup.backend
-    key = (setup.task, lattice.search_space, fixed, setup.objective_names, backend.seeds)
+    key = (setup.task, lattice.search_space, fixed, setup.objective_names, setup.own, backend.seeds)
     known = (*key, backend.fingerprint)
     if known not in _known:
         cells = _cells(lattice.search_space.grid_size, isinstance(backend, StoredBackend))
@@ -251,20 +250,25 @@ def _values(setup: TrialSetup, cells: NDArray[np.int64]) -> NDArray[np.float64]:
     }
     for dimension, index in zip(setup.search_space.dimensions, at, strict=True):
         columns[dimension.name] = np.array(dimension.grid)[index]
+
+    def queries() -> list[CheckedQuery]:
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [setup.query(dict(zip(columns, row, strict=True))) for row in rows]
+
     backend = setup.backend
     if isinstance(backend, StoredBackend):
         evaluations = backend.look_up(columns)
     else:
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        queries = [setup.query(dict(zip(columns, row, strict=True))) for row in rows]
-        evaluations = backend.evaluate_many(queries)
-    spent = privacy_spent_many(setup.task, columns)
+        evaluations = backend.evaluate_many(queries())
+    spent = spending_many(setup.task, columns)
     found = []
     for objective in setup.objectives:
-        if objective.compute_many is None:
-            raise InvalidArgumentError(
-                f"`objectives` must be computable of many evaluations at once to know the truth, "
-                f"and {objective.name!r} has no `compute_many`"
-            )
-        found.append(objective.compute_many(evaluations, spent))
+        if objective.compute_many is not None:
+            found.append(objective.compute_many(evaluations, spent))
+        else:
+            found.append(np.array([_alone(setup, objective, query) for query in queries()]))
     return np.column_stack(found)
+
+
+def _alone(setup: TrialSetup, objective: Objective, query: CheckedQuery) -> float:
+    return objective.compute(setup.backend.evaluate(*query), spending_one(setup.task, query))
