@@ -40,9 +40,10 @@ class TrialArguments:
         device: torch device of the raw backend.
         system: parameters of the system model that differ from the task's; `compute` may be
             "constant" or "epochs".
-        objectives: names of the objectives, or your own by `Objective.of`; the first ranks trials. By default "val_loss",
-            "fairness_std" and "epsilon"; on `MO-` ids of version 1 those that move: "val_loss",
-            "fairness_p10", "time_s" and, where the algorithm protects anything, "epsilon".
+        objectives: names of the objectives, or your own by `Objective.of`; the first ranks trials.
+            By default "val_loss", "fairness_std" and "epsilon"; on `MO-` ids of version 1 those
+            that move: "val_loss", "fairness_p10", "time_s" and, where the algorithm protects
+            anything, "epsilon".
         constraints: soft constraints of `ScalarizePenalty`.
         fidelity: fidelity dimensions that are fixed.
         grid: offer only the grid of the task's tables.

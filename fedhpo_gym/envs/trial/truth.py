@@ -118,6 +118,19 @@ class Truth:
         errors = self.errors[self.front(names)][:, self._columns(names)].max(axis=0)
         return self._as_values(errors, names)
 
+    def reference(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
+        """Return the point at which volumes end that are compared; see `front`.
+
+        In each objective it is the worse of two values: the median of the lattice, and the nadir
+        point moved by `BEYOND` of its distance from the ideal one. So a random trial has a chance
+        to count, and so have the ends of the front (Ishibuchi et al., 2018).
+        """
+        errors = self.errors[:, self._columns(names)]
+        front = errors[self.front(names)]
+        low, high = front.min(axis=0), front.max(axis=0)
+        corner = np.maximum(high + BEYOND * (high - low), np.median(errors, axis=0))
+        return self._as_values(corner, names)
+
     def hypervolume(
         self,
         reference: ArrayLike,
@@ -148,10 +161,8 @@ class Truth:
     ) -> NDArray[np.float64]:
         """Return the share of the true hypervolume that is missing after each of some trials.
 
-        Volumes end, in each objective, at the worse of two values: the median of the lattice, and
-        the nadir point moved by `BEYOND` of its distance from the ideal one. So a random trial has
-        a chance to count, and so have the ends of the front (Ishibuchi et al., 2018). Shares do not
-        depend on units. An objective that is the same everywhere is left out.
+        Volumes end at `reference`. Shares do not depend on units. An objective that is the same
+        everywhere is left out.
 
         Args:
             values: (T, objectives) what trials brought, in their order and in the objectives'
@@ -170,8 +181,7 @@ class Truth:
         found = self._as_values(np.asarray(values, dtype=np.float64), names)
         errors = self.errors[:, self._columns(names)]
         front = errors[self.front(names)]
-        ideal, nadir = front.min(axis=0), front.max(axis=0)
-        corner = np.maximum(nadir + BEYOND * (nadir - ideal), np.median(errors, axis=0))
+        ideal, corner = front.min(axis=0), self._as_values(self.reference(names), names)
         alive = corner > ideal
         if not alive.any():
             return np.minimum.accumulate((found > ideal).any(axis=-1)).astype(np.float64)

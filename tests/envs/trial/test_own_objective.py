@@ -103,7 +103,7 @@ def test_a_record_says_that_it_cannot_be_replayed_without_it(tmp_path: Path) -> 
     assert do_run(plan, tmp_path, lambda _: None, lambda _: None)
     [path] = tmp_path.rglob("*.jsonl")
     record = read_record(path)
-    with pytest.raises(InvalidArgumentError, match="'gap'.*cannot be replayed without it"):
+    with pytest.raises(InvalidArgumentError, match=r"'gap'.*cannot be replayed without it"):
         replay(record)
     own = {one.name: one for one in (GAP, WORST)}
     assert replay(record, own) is None
