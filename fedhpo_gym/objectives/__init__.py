@@ -28,11 +28,14 @@ from fedhpo_gym.objectives.privacy import (
     NO_PRIVACY,
     ORDERS,
     PRIVACY_NAMES,
+    SEARCH_ORDERS,
     PrivacyLedger,
     PrivacyLedgers,
     Spent,
     epsilon_from_renyi,
     gaussian_ledger,
+    ledger_of,
+    renyi_curve,
     renyi_gaussian,
 )
 from fedhpo_gym.objectives.spending import (
@@ -45,6 +48,7 @@ from fedhpo_gym.objectives.spending import (
     privacy_objective,
 )
 from fedhpo_gym.objectives.transforms import TRANSFORMS
+from fedhpo_gym.objectives.tuning_privacy import selected_renyi, selection_epsilon
 
 
 def objectives_of(
@@ -94,6 +98,7 @@ __all__ = [
     "OBJECTIVES",
     "ORDERS",
     "PRIVACY_NAMES",
+    "SEARCH_ORDERS",
     "TRANSFORMS",
     "WORST_FAIRNESS",
     "Costs",
@@ -108,10 +113,14 @@ __all__ = [
     "fairness_vector",
     "gaussian_ledger",
     "get_objective",
+    "ledger_of",
     "objectives_of",
     "performance",
     "performance_objective",
     "performances",
     "privacy_objective",
+    "renyi_curve",
     "renyi_gaussian",
+    "selected_renyi",
+    "selection_epsilon",
 ]

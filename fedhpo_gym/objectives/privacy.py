@@ -21,7 +21,8 @@ ORDERS: Final = (2, 8, 32)
 CAP: Final = 1e4
 """Largest epsilon or Renyi divergence a ledger holds; it stands for "no guarantee"."""
 
-_SEARCH_ORDERS: Final = range(2, 256)
+SEARCH_ORDERS: Final = range(2, 256)
+"""Renyi orders among which the accountant looks for the smallest epsilon."""
 
 
 class Spent:
@@ -122,12 +123,29 @@ def gaussian_ledger(
     Raises:
         InvalidArgumentError: An argument is out of its range.
     """
-    divergences = _composed(noise_multiplier, rounds, sample_rate, _SEARCH_ORDERS)
-    epsilon = epsilon_from_renyi(_SEARCH_ORDERS, divergences, delta)
+    return ledger_of(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS), delta)
+
+
+def ledger_of(divergences: Sequence[float], delta: float) -> PrivacyLedger:
+    """Return the ledger that Renyi divergences at `SEARCH_ORDERS` prove, capped at ``CAP``.
+
+    Raises:
+        InvalidArgumentError: See `epsilon_from_renyi`.
+    """
+    epsilon = epsilon_from_renyi(SEARCH_ORDERS, divergences, delta)
     if epsilon > CAP:
         return NO_PRIVACY
-    renyi = tuple(min(divergences[order - _SEARCH_ORDERS.start], CAP) for order in ORDERS)
+    renyi = tuple(min(float(divergences[a - SEARCH_ORDERS.start]), CAP) for a in ORDERS)
     return PrivacyLedger(epsilon, delta, renyi)
+
+
+def renyi_curve(noise_multiplier: float, rounds: int, sample_rate: float) -> NDArray[np.float64]:
+    """Return `renyi_gaussian` at all `SEARCH_ORDERS`.
+
+    Raises:
+        InvalidArgumentError: An argument is out of its range.
+    """
+    return np.array(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS))
 
 
 def renyi_gaussian(order: int, noise_multiplier: float, rounds: int, sample_rate: float) -> float:

@@ -36,6 +36,9 @@ class TrialArguments:
             numbers have the task's.
         settings: fixed hyperparameters that are not in the search space, such as `epsilon` of
             NbAFL.
+        tune: settings of the algorithm that are part of the action, by the lowest and the highest
+            value: {"epsilon": [1, 100]}. Stored numbers answer the values in between that they
+            have; "raw" answers all.
         seed: answer for one seed; None averages over the task's seeds.
         device: torch device of the raw backend.
         system: parameters of the system model that differ from the task's; `compute` may be
@@ -77,6 +80,7 @@ class TrialArguments:
     preprocessing: str | None = None
     precision: str | None = None
     settings: Mapping[str, float] | None = None
+    tune: Mapping[str, Sequence[float]] | None = None
     seed: int | None = None
     device: str | None = None
     system: Mapping[str, float | str] | None = None
@@ -193,6 +197,8 @@ class TrialArguments:
         task = task.variant(**{**trained, **chosen_options(self, task.options)})
         if self.settings:
             task = task.fix(self.settings)
+        if self.tune:
+            task = task.tune(self.tune)
         return task.variant(system=changed_system(task.system, self.system or {}))
 
     @property

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery
 from fedhpo_gym.envs.trial import instances, observation
+from fedhpo_gym.envs.trial.tuning import is_counted
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import Objective
@@ -88,7 +89,8 @@ class TrialSetup:
 
     @cached_property
     def _space(self) -> SearchSpace:
-        return self.task.space.discretized() if self.grid else self.backend.space
+        own = self.backend.space
+        return own.discretized() if self.grid else own
 
     @cached_property
     def _fidelities(self) -> SearchSpace:
@@ -111,7 +113,8 @@ class TrialSetup:
         """What one environment shows; see `TrialEnv`."""
         names = instances.NAMES if self.instances else ()
         size = len(self.search_space)
-        return observation.space(self.task, size, self.objectives[0], len(names))
+        counted = is_counted(self.task)
+        return observation.space(self.task, size, self.objectives[0], len(names), counted)
 
     @cached_property
     def reward_space(self) -> gym.spaces.Box:

@@ -21,8 +21,9 @@ def one() -> gym.Env[Any, Any]:
 
 
 def test_its_vector_form_returns_what_ours_does() -> None:
-    theirs, ours = mo_vector.MOSyncVectorEnv([one, one]), gym.make_vec(
-        ID, num_envs=2, budget_trials=3
+    theirs, ours = (
+        mo_vector.MOSyncVectorEnv([one, one]),
+        gym.make_vec(ID, num_envs=2, budget_trials=3),
     )
     for envs in (theirs, ours):
         envs.reset(seed=0)
