@@ -108,7 +108,7 @@ class Source:
                 f"{shown(points)}"
             )
 
-    def errors(self, values: Sequence[float]) -> Floats:
+    def errors(self, values: Sequence[float] | Floats) -> Floats:
         """Return the errors of one value per objective."""
         return np.array([o.error(float(v)) for o, v in zip(self.objectives, values, strict=True)])
 

@@ -114,7 +114,7 @@ def test_no_noise_proves_nothing() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="at least 1, got 0.5"):
+    with pytest.raises(InvalidArgumentError, match=r"at least 1, got 0\.5"):
         selected_renyi([1.0], 0.5, orders=[2])
     with pytest.raises(InvalidArgumentError, match="one divergence per order"):
         selected_renyi([1.0, 2.0], 2, orders=[2])

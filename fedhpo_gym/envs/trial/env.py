@@ -164,6 +164,11 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return tuple(TrialInstance.of(one) for one in self.setup.instances)
 
     @property
+    def reward_dim(self) -> int:
+        """Number of objectives: MO-Gymnasium's name, which algorithms made for it read."""
+        return len(self.setup.objectives)
+
+    @property
     def error_scale(self) -> float:
         """Error of a guess in the first objective; see `TrialSetup.error_scale`."""
         return self.setup.error_scale

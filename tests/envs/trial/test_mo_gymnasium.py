@@ -44,4 +44,5 @@ def test_its_statistics_add_up_our_rewards() -> None:
         _, rewards, terminated, _, info = envs.step(envs.action_space.sample())
         total += rewards
     assert terminated.all()
+    assert one().unwrapped.reward_dim == 3  # type: ignore[attr-defined]
     assert np.allclose(info["episode"]["r"], total)

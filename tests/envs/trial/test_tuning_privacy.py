@@ -132,7 +132,7 @@ def test_the_truth_knows_the_price_of_privacy(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_tuned_backend_survives_pickling() -> None:
     backend = gym.make(ID, **TUNED).unwrapped.backend  # type: ignore[attr-defined]
-    again = pickle.loads(pickle.dumps(backend))  # noqa: S301 - our own
+    again = pickle.loads(pickle.dumps(backend))
     assert again.fingerprint == backend.fingerprint
     assert again.space == backend.space
 
