@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym.backends.base import Backend, CheckedQuery, ColumnBackend, StoredBackend
+from fedhpo_gym.backends.tuned import FEWEST, open_tuned, stored_values
 from fedhpo_gym.errors import InvalidArgumentError, needing, unknown_name
 from fedhpo_gym.surrogates import has_surrogate
 from fedhpo_gym.tables.locate import find
@@ -25,10 +26,14 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
 
 
 def _has_table(task: Task) -> bool:
+    if task.tuned:
+        return len(stored_values("tabular", task, _has_table)) >= FEWEST
     return find(task.table_name, ".table.json") is not None
 
 
 def _has_surrogate(task: Task) -> bool:
+    if task.tuned:
+        return len(stored_values("surrogate", task, _has_surrogate)) >= FEWEST
     return any(has_surrogate(identity.name) for identity in task.surrogate_identities)
 
 
@@ -69,6 +74,8 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
             f"`backend` must be 'raw' for {task.algorithm!r}: the clock decides what asynchronous "
             f"courses train on, and stored numbers know no clock; got {name!r}"
         )
+    if task.tuned and name in STORED:
+        return open_tuned(name, task, lambda one: make_backend(name, one, **options), STORED[name])
     module, _, attribute = BACKENDS[name].partition(":")
     with needing(f'backend="{name}"', "torch", "raw", "torch"):
         kind = getattr(importlib.import_module(module), attribute)

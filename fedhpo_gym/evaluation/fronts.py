@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError, needing
 
 
 def non_dominated(errors: ArrayLike) -> NDArray[np.bool_]:
@@ -36,8 +36,7 @@ def non_dominated(errors: ArrayLike) -> NDArray[np.bool_]:
 def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
     """Return the volume of what points dominate, bounded by a reference point.
 
-    Exact, by slicing along the last objective (While et al., 2006). Made for fronts: the time grows
-    quickly with the number of objectives.
+    Exact, by `moocore` (Fonseca, Paquete and Lopez-Ibanez, 2006).
 
     Args:
         errors: (n, objectives) numbers; points that are not better than the reference in every
@@ -46,6 +45,7 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
 
     Raises:
         InvalidArgumentError: the arrays do not fit together, or hold what is no number.
+        MissingDependencyError: the extra `fronts` is not installed.
     """
     points = _checked("errors", errors)
     corner = np.asarray(reference, dtype=np.float64)
@@ -55,21 +55,13 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
             f"{corner.tolist()}"
         )
     inside = points[(points < corner).all(axis=1)]
-    return _volume(inside, corner)
-
-
-def _volume(points: NDArray[np.float64], corner: NDArray[np.float64]) -> float:
-    if not len(points):
+    if not len(inside):
         return 0.0
-    if points.shape[1] == 1:
-        return float(corner[0] - points.min())
-    heights = np.unique(points[:, -1])
-    depths = np.diff(np.append(heights, corner[-1]))
-    total = 0.0
-    for height, depth in zip(heights, depths, strict=True):
-        below = points[points[:, -1] <= height, :-1]
-        total += depth * _volume(below[non_dominated(below)], corner[:-1])
-    return float(total)
+    if len(corner) == 1:
+        return float(corner[0] - inside.min())
+    with needing("the volume that a front dominates", "moocore", "fronts", "moocore"):
+        import moocore
+    return float(moocore.hypervolume(inside, ref=corner))
 
 
 def _checked(name: str, values: ArrayLike) -> NDArray[np.float64]:

@@ -28,29 +28,46 @@ from fedhpo_gym.objectives.privacy import (
     NO_PRIVACY,
     ORDERS,
     PRIVACY_NAMES,
+    SEARCH_ORDERS,
     PrivacyLedger,
     PrivacyLedgers,
+    Spent,
     epsilon_from_renyi,
     gaussian_ledger,
+    ledger_of,
+    renyi_curve,
     renyi_gaussian,
 )
-from fedhpo_gym.objectives.spending import PRIVACY, privacy_objective
+from fedhpo_gym.objectives.spending import (
+    BUDGET_S,
+    COST_NAMES,
+    PRIVACY,
+    Costs,
+    Spending,
+    cost_objectives,
+    privacy_objective,
+)
 from fedhpo_gym.objectives.transforms import TRANSFORMS
+from fedhpo_gym.objectives.tuning_privacy import selected_renyi, selection_epsilon
 
 
-def objectives_of(metrics: Sequence[MetricSpec], splits: Sequence[str]) -> tuple[Objective, ...]:
+def objectives_of(
+    metrics: Sequence[MetricSpec], splits: Sequence[str], budget_s: float = BUDGET_S
+) -> tuple[Objective, ...]:
     """Make all objectives of what is measured.
 
     Performance of every metric on every split; fairness where clients have a validation accuracy;
-    privacy, which needs no metric.
+    privacy and costs, which need no metric.
 
     Args:
         metrics: what an evaluation holds.
         splits: parts of the data.
+        budget_s: see `cost_objectives`.
     """
     is_fair = "val" in splits and any(metric.name == FAIRNESS_METRIC for metric in metrics)
     fairness = FAIRNESS if is_fair else ()
-    return (*performance_objectives(metrics, splits), *fairness, *PRIVACY)
+    costs = cost_objectives(budget_s)
+    return (*performance_objectives(metrics, splits), *fairness, *PRIVACY, *costs)
 
 
 OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
@@ -73,6 +90,7 @@ def get_objective(name: str) -> Objective:
 
 __all__ = [
     "CAP",
+    "COST_NAMES",
     "FAIRNESS_NAMES",
     "LARGEST",
     "MAX_LOSS",
@@ -80,21 +98,29 @@ __all__ = [
     "OBJECTIVES",
     "ORDERS",
     "PRIVACY_NAMES",
+    "SEARCH_ORDERS",
     "TRANSFORMS",
     "WORST_FAIRNESS",
+    "Costs",
     "Objective",
     "PrivacyLedger",
     "PrivacyLedgers",
+    "Spending",
+    "Spent",
     "client_fairness",
     "epsilon_from_renyi",
     "fairness_objective",
     "fairness_vector",
     "gaussian_ledger",
     "get_objective",
+    "ledger_of",
     "objectives_of",
     "performance",
     "performance_objective",
     "performances",
     "privacy_objective",
+    "renyi_curve",
     "renyi_gaussian",
+    "selected_renyi",
+    "selection_epsilon",
 ]

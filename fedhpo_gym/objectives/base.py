@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation
-from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
+from fedhpo_gym.objectives.privacy import Spent
 from fedhpo_gym.objectives.transforms import TRANSFORMS
 
 LARGEST: Final = float(np.finfo(np.float32).max)
@@ -29,7 +29,7 @@ class Objective:
     the best round before, but they are luck: who wants that model asks for fewer rounds, and gets
     it. A mean over the seeds that survived would call a configuration good that fails one time in
     three, and a model of which nothing is left is perfectly fair. Whether a trial failed decides
-    alone, so that one bit in ``info`` explains its reward. What was spent, privacy, was spent.
+    alone, so that one bit in ``info`` explains its reward. What was spent, was spent.
 
     Whoever ranks configurations uses ``error`` or ``score``; nobody asks for the direction.
 
@@ -50,7 +50,7 @@ class Objective:
         unit: Unit of the value; ``"1"`` for a pure number.
         minimize: Whether lower values are better.
         bounds: Finite lowest and highest value that counts.
-        compute: Reads the value off an evaluation and the privacy spent on it.
+        compute: Reads the value off an evaluation and what was spent on it: privacy and costs.
         compute_many: The same for B evaluations at once, bit for bit; without it, vector
             environments compute one evaluation after the other.
         open_ended: Whether values beyond the worse of the bounds occur.
@@ -64,12 +64,47 @@ class Objective:
     unit: str
     minimize: bool
     bounds: tuple[float, float]
-    compute: Callable[[Evaluation, PrivacyLedger], float]
-    compute_many: (
-        Callable[[Evaluations, PrivacyLedger | PrivacyLedgers], NDArray[np.float64]] | None
-    ) = None
+    compute: Callable[[Evaluation, Spent], float]
+    compute_many: Callable[[Evaluations, Spent], NDArray[np.float64]] | None = None
     open_ended: bool = False
     transform: str = "clip"
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[[Evaluation], float],
+        *,
+        name: str,
+        unit: str,
+        minimize: bool,
+        bounds: tuple[float, float],
+    ) -> Objective:
+        """Make an objective of a function of your own, for `gymnasium.make(id, objectives=[...])`.
+
+        Where training diverged, the value is the worse of the bounds, and the function is not
+        asked.
+
+        Args:
+            function: Reads a number off an evaluation; NaN counts as the worst. It must be pure:
+                equal evaluations, equal numbers.
+            name: See the class.
+            unit: See the class.
+            minimize: See the class.
+            bounds: See the class.
+
+        Raises:
+            InvalidArgumentError: The function cannot be called, or an argument is out of its range.
+        """
+        if not callable(function):
+            raise InvalidArgumentError(
+                f"Objective {name!r}: `function` must take an Evaluation, got {function!r:.80}."
+            )
+        worst = bounds[1] if minimize else bounds[0]
+
+        def compute(evaluation: Evaluation, _spent: Spent) -> float:
+            return float(worst if evaluation.has_diverged else function(evaluation))
+
+        return cls(name, unit, minimize, bounds, compute)
 
     def __post_init__(self) -> None:
         """Check the bounds."""

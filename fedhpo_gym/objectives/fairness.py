@@ -9,7 +9,7 @@ from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
 from fedhpo_gym.objectives.base import Objective
-from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
+from fedhpo_gym.objectives.privacy import Spent
 
 FAIRNESS_METRIC: Final[Metric] = "accuracy"
 """What the named objectives compare between clients."""
@@ -99,12 +99,10 @@ def fairness_objective(
     position = FAIRNESS_NAMES.index(measure)
     bounds = (0.0, WORST_FAIRNESS[position] if is_spread else 1.0)
 
-    def compute(evaluation: Evaluation, _privacy: PrivacyLedger) -> float:
+    def compute(evaluation: Evaluation, _spent: Spent) -> float:
         return float(client_fairness(evaluation, split, metric)[position])
 
-    def compute_many(
-        evaluations: Evaluations, _privacy: PrivacyLedger | PrivacyLedgers
-    ) -> NDArray[np.float64]:
+    def compute_many(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
         return client_fairness(evaluations, split, metric)[:, position]
 
     prefix = "" if split == "val" else f"{split}_"

@@ -11,7 +11,7 @@ from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
 from fedhpo_gym.objectives.base import LARGEST, Objective
-from fedhpo_gym.objectives.privacy import PrivacyLedger, PrivacyLedgers
+from fedhpo_gym.objectives.privacy import Spent
 
 
 def performance(
@@ -93,13 +93,11 @@ def performance_objective(
     low, high = spec.bounds
     bounds = (1.0 - high, 1.0 - low) if is_error else spec.bounds
 
-    def compute(evaluation: Evaluation, _privacy: PrivacyLedger) -> float:
+    def compute(evaluation: Evaluation, _spent: Spent) -> float:
         value = performance(evaluation, where, metric, worst)
         return 1.0 - value if is_error else value
 
-    def compute_many(
-        evaluations: Evaluations, _privacy: PrivacyLedger | PrivacyLedgers
-    ) -> NDArray[np.float64]:
+    def compute_many(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
         values = performances(evaluations, (where,), metric, worst)[:, 0]
         return 1.0 - values if is_error else values
 

@@ -6,7 +6,7 @@ sets differ by one sample of one client that is replaced.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,11 +21,33 @@ ORDERS: Final = (2, 8, 32)
 CAP: Final = 1e4
 """Largest epsilon or Renyi divergence a ledger holds; it stands for "no guarantee"."""
 
-_SEARCH_ORDERS: Final = range(2, 256)
+SEARCH_ORDERS: Final = range(2, 256)
+"""Renyi orders among which the accountant looks for the smallest epsilon."""
+
+
+class Spent:
+    """What evaluations spend; a ledger alone says nothing of costs."""
+
+    @property
+    def privacy(self) -> "PrivacyLedger | PrivacyLedgers":
+        """The privacy spent."""
+        raise NotImplementedError
+
+    @property
+    def costs(self) -> Mapping[str, float | NDArray[np.float64]]:
+        """What else is spent; see `fedhpo_gym.objectives.costs.COST_NAMES`.
+
+        Raises:
+            InvalidArgumentError: nobody knows.
+        """
+        raise InvalidArgumentError(
+            "`spent` must be a `Spending`, which knows costs, to tell an objective of costs; got "
+            "the privacy spent alone"
+        )
 
 
 @dataclass(frozen=True)
-class PrivacyLedger:
+class PrivacyLedger(Spent):
     """The privacy spent so far; every field is finite, so it fits in an observation.
 
     Attributes:
@@ -53,13 +75,18 @@ class PrivacyLedger:
             if not all(0.0 <= value <= CAP for value in values):
                 raise InvalidArgumentError(f"`{name}` must be in [0, {CAP:g}], got {values!r}.")
 
+    @property
+    def privacy(self) -> "PrivacyLedger":
+        """Itself."""
+        return self
+
     def vector(self) -> NDArray[np.float64]:
         """Return the (5,) fields in the order of ``PRIVACY_NAMES``."""
         return np.array([self.epsilon, self.delta, *self.renyi], dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
-class PrivacyLedgers:
+class PrivacyLedgers(Spent):
     """The privacy spent by B evaluations side by side.
 
     Attributes:
@@ -67,6 +94,11 @@ class PrivacyLedgers:
     """
 
     values: NDArray[np.float64]
+
+    @property
+    def privacy(self) -> "PrivacyLedgers":
+        """Itself."""
+        return self
 
     def vector(self) -> NDArray[np.float64]:
         """Return the (B, 5) fields: ``PrivacyLedger.vector`` with a leading axis."""
@@ -91,12 +123,29 @@ def gaussian_ledger(
     Raises:
         InvalidArgumentError: An argument is out of its range.
     """
-    divergences = _composed(noise_multiplier, rounds, sample_rate, _SEARCH_ORDERS)
-    epsilon = epsilon_from_renyi(_SEARCH_ORDERS, divergences, delta)
+    return ledger_of(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS), delta)
+
+
+def ledger_of(divergences: Sequence[float], delta: float) -> PrivacyLedger:
+    """Return the ledger that Renyi divergences at `SEARCH_ORDERS` prove, capped at ``CAP``.
+
+    Raises:
+        InvalidArgumentError: See `epsilon_from_renyi`.
+    """
+    epsilon = epsilon_from_renyi(SEARCH_ORDERS, divergences, delta)
     if epsilon > CAP:
         return NO_PRIVACY
-    renyi = tuple(min(divergences[order - _SEARCH_ORDERS.start], CAP) for order in ORDERS)
+    renyi = tuple(min(float(divergences[a - SEARCH_ORDERS.start]), CAP) for a in ORDERS)
     return PrivacyLedger(epsilon, delta, renyi)
+
+
+def renyi_curve(noise_multiplier: float, rounds: int, sample_rate: float) -> NDArray[np.float64]:
+    """Return `renyi_gaussian` at all `SEARCH_ORDERS`.
+
+    Raises:
+        InvalidArgumentError: An argument is out of its range.
+    """
+    return np.array(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS))
 
 
 def renyi_gaussian(order: int, noise_multiplier: float, rounds: int, sample_rate: float) -> float:

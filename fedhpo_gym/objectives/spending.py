@@ -1,5 +1,8 @@
-"""The privacy spent as objectives: one per entry of the privacy vector."""
+"""What an evaluation spends as objectives: privacy, simulated time, bytes, and computation."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
@@ -7,9 +10,60 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import Evaluation
+from fedhpo_gym.evaluation.records import SPLITS, Evaluation
 from fedhpo_gym.objectives.base import Objective
-from fedhpo_gym.objectives.privacy import CAP, PRIVACY_NAMES, PrivacyLedger, PrivacyLedgers
+from fedhpo_gym.objectives.privacy import (
+    CAP,
+    PRIVACY_NAMES,
+    PrivacyLedger,
+    PrivacyLedgers,
+    Spent,
+)
+
+Costs = Mapping[str, float | NDArray[np.float64]]
+
+COST_NAMES: Final = ("time_s", "upload_bytes", "download_bytes", "parameter_epochs")
+"""What costs hold: three fields of `Cost`, and the parameters of the model times the local epochs
+of a client, times the clients that train in a round, times the rounds."""
+FLOPS_PER_PARAMETER: Final = 6
+"""Floating point operations that a parameter and a sample cost: an addition and a multiplication
+forward, and twice as many backward (Kaplan et al., 2020, Section 2.1)."""
+MAX_BYTES: Final = 1e15
+MAX_FLOPS: Final = 1e24
+BUDGET_S: Final = 21_600.0
+"""Bound of simulated time where no problem says its budget."""
+
+
+class Spending(Spent):
+    """The privacy and the costs of one evaluation, or of B side by side.
+
+    Costs are those of the whole query, whatever of it was paid for before. They are computed when
+    an objective asks for them.
+    """
+
+    def __init__(
+        self, privacy: PrivacyLedger | PrivacyLedgers, find_costs: Callable[[], Costs]
+    ) -> None:
+        """Take what is spent.
+
+        Args:
+            privacy: the privacy spent.
+            find_costs: returns a number, or (B,) numbers, by each of `COST_NAMES`.
+        """
+        self._privacy, self._find = privacy, find_costs
+        self._costs: Costs | None = None
+
+    @property
+    def privacy(self) -> PrivacyLedger | PrivacyLedgers:
+        """The privacy spent."""
+        return self._privacy
+
+    @property
+    def costs(self) -> Costs:
+        """The costs, by each of `COST_NAMES`."""
+        if self._costs is None:
+            self._costs = self._find()
+        return self._costs
 
 
 def privacy_objective(name: str) -> Objective:
@@ -25,16 +79,75 @@ def privacy_objective(name: str) -> Objective:
         raise unknown_name("privacy measure", name, PRIVACY_NAMES)
     position = PRIVACY_NAMES.index(name)
 
-    def compute(_evaluation: Evaluation, privacy: PrivacyLedger) -> float:
-        return float(privacy.vector()[position])
+    def compute(_evaluation: Evaluation, spent: Spent) -> float:
+        return float(spent.privacy.vector()[position])
 
-    def compute_many(
-        evaluations: Evaluations, privacy: PrivacyLedger | PrivacyLedgers
-    ) -> NDArray[np.float64]:
-        return np.full(len(evaluations.best), privacy.vector()[..., position])
+    def compute_many(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
+        return np.full(len(evaluations.best), spent.privacy.vector()[..., position])
 
     unit, high = ("1", 1.0) if name == "delta" else ("nats", CAP)
     return Objective(name, unit, True, (0.0, high), compute, compute_many)
+
+
+def cost_objective(name: str, unit: str, highest: float) -> Objective:
+    """Make the objective that minimizes one of `COST_NAMES`.
+
+    Args:
+        name: Its name.
+        unit: Its unit.
+        highest: The largest value that counts.
+
+    Raises:
+        UnknownNameError: There is no such cost.
+    """
+    if name not in COST_NAMES:
+        raise unknown_name("cost", name, COST_NAMES)
+
+    def compute(_evaluation: Evaluation, spent: Spent) -> float:
+        return float(spent.costs[name])
+
+    def compute_many(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
+        return np.full(len(evaluations.best), spent.costs[name], dtype=np.float64)
+
+    return Objective(name, unit, True, (0.0, highest), compute, compute_many)
+
+
+def flops_objective() -> Objective:
+    """Make the objective ``flops``: an estimate of what all clients compute in training.
+
+    It is ``FLOPS_PER_PARAMETER`` times the parameters of the model, times all samples that are read
+    (mean over clients and seeds). That is what layers of a perceptron cost. Layers that use a
+    parameter several times per sample, such as convolutions, cost more.
+    """
+
+    def compute(evaluation: Evaluation, spent: Spent) -> float:
+        return float(spent.costs["parameter_epochs"]) * _flops_each(evaluation)
+
+    def compute_many(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
+        each = np.full(len(evaluations.best), spent.costs["parameter_epochs"], dtype=np.float64)
+        return each * _flops_each(evaluations)
+
+    return Objective("flops", "FLOP", True, (0.0, MAX_FLOPS), compute, compute_many)
+
+
+def _flops_each(evaluation: Evaluation | Evaluations) -> float:
+    """Return the operations of one parameter in an epoch of a client, in the mean of clients."""
+    samples = evaluation.num_samples[..., SPLITS.index("train")]
+    return FLOPS_PER_PARAMETER * float(samples.mean())
+
+
+def cost_objectives(budget_s: float = BUDGET_S) -> tuple[Objective, ...]:
+    """Make the objectives of costs.
+
+    Args:
+        budget_s: simulated seconds of an episode: no trial is worse than one that takes it all.
+    """
+    return (
+        cost_objective("time_s", "s", budget_s),
+        cost_objective("upload_bytes", "bytes", MAX_BYTES),
+        cost_objective("download_bytes", "bytes", MAX_BYTES),
+        flops_objective(),
+    )
 
 
 PRIVACY: Final[tuple[Objective, ...]] = tuple(privacy_objective(name) for name in PRIVACY_NAMES)

@@ -11,6 +11,8 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, unknown_name
+from fedhpo_gym.objectives import Objective
+from fedhpo_gym.studies.own import with_own
 from fedhpo_gym.studies.wrappers import check_wrapper
 from fedhpo_gym.typed import as_arguments, as_typed, shown
 
@@ -72,8 +74,15 @@ def as_settable(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return as_arguments(env_id, maker, kwargs, (*IDENTIFYING, "render_mode"))
 
 
-def remake_environment(env_id: str, spec: Mapping[str, Any]) -> gym.Env[Any, Any]:
+def remake_environment(
+    env_id: str, spec: Mapping[str, Any], own: Mapping[str, Objective] | None = None
+) -> gym.Env[Any, Any]:
     """Make the environment of a record again.
+
+    Args:
+        env_id: what the record names.
+        spec: its spec.
+        own: objectives of the user's own that it was made with, by name.
 
     Raises:
         UnknownNameError: no environment has this id.
@@ -96,7 +105,7 @@ def remake_environment(env_id: str, spec: Mapping[str, Any]) -> gym.Env[Any, Any
     # Records of version 0.1.0 name a task without its version; an id has exactly one.
     decided = {name: registered.kwargs[name] for name in IDENTIFYING if name in registered.kwargs}
     kept = {name: value for name, value in wanted.kwargs.items() if name not in IDENTIFYING}
-    wanted.kwargs = {**kept, **decided}
+    wanted.kwargs = with_own({**kept, **decided}, own or {})
     _check_options(wanted)
     for wrapper in wanted.additional_wrappers:
         check_wrapper(wrapper)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord, to_dict
 from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.objectives import Objective
 from fedhpo_gym.studies.environments import remake_environment
 
 
@@ -36,8 +37,13 @@ class Difference:
         return f"{where}: {self.field}: recorded {self.recorded!r}, replayed {self.replayed!r}"
 
 
-def replay(record: RunRecord) -> Difference | None:
+def replay(record: RunRecord, own: Mapping[str, Objective] | None = None) -> Difference | None:
     """Feed the actions of a record to its environment, made anew, and compare everything.
+
+    Args:
+        record: the record.
+        own: objectives of the user's own that it was made with, by name: a record holds no
+            functions.
 
     Returns:
         The first difference, or None when every number is equal.
@@ -48,7 +54,7 @@ def replay(record: RunRecord) -> Difference | None:
         MissingDataError: what the environment needs is not on this machine.
     """
     header = record.header
-    env = remake_environment(header.id, header.spec)
+    env = remake_environment(header.id, header.spec, own)
     try:
         _, info = env.reset(seed=header.seed)
         found = info.get("fingerprint")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,7 @@ from fedhpo_gym.analysis.files import read_record, record_path, set_aside, write
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.studies.environments import make_environment
+from fedhpo_gym.studies.own import spec_of
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.version import __version__
 
@@ -35,7 +35,7 @@ def do_run(
         header = Header(
             package_version=__version__,
             id=plan.id,
-            spec=json.loads(env.spec.to_json()) if env.spec else {},
+            spec=spec_of(env),
             agent=plan.agent,
             seed=plan.seed,
             fingerprint=info["fingerprint"],

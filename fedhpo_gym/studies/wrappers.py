@@ -43,6 +43,7 @@ ALLOWED: Final[Mapping[str, Callable[[], Types]]] = {
     **{
         _entry_point(getattr(ours, name)): partial(_own_types, getattr(ours, name))
         for name in ours.__all__
+        if issubclass(getattr(ours, name), gym.Wrapper)
     },
     **{_entry_point(wrapper): partial(dict, types) for wrapper, types in _FOREIGN},
 }

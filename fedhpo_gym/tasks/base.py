@@ -161,7 +161,7 @@ class Problem(ABC):
     @property
     def objectives(self) -> Mapping[str, Objective]:
         """What can be optimised or constrained, by name."""
-        return _objectives(self.metrics, self.splits)
+        return _objectives(self.metrics, self.splits, self.budget_s)
 
     def stored_fidelity_space(self) -> SearchSpace:
         """Return the fidelities that tables hold: a grid of every dimension."""
@@ -179,6 +179,6 @@ class Problem(ABC):
 
 @lru_cache(maxsize=64)
 def _objectives(
-    metrics: tuple[MetricSpec, ...], splits: tuple[str, ...]
+    metrics: tuple[MetricSpec, ...], splits: tuple[str, ...], budget_s: float
 ) -> Mapping[str, Objective]:
-    return MappingProxyType({o.name: o for o in objectives_of(metrics, splits)})
+    return MappingProxyType({o.name: o for o in objectives_of(metrics, splits, budget_s)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -12,7 +12,7 @@ import numpy as np
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.identity import OPTIONS
-from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.algorithms import ALGORITHMS, Setting, check_settings
 from fedhpo_gym.tasks.base import Problem
 from fedhpo_gym.tasks.labels import LABEL_ENTROPY
@@ -36,6 +36,8 @@ SPARSE_ROUNDS = (1, 3, 6, 9, 13, 19, 27, 38, 56, 81, 125, 200, 320, 500)
 """Rounds after which models are evaluated where an evaluation costs as much as training."""
 
 
+TUNED_BINS = 5
+"""Points on the grid of a setting that is tuned."""
 ALPHAS = (1e-6, 1e30)
 """Concentrations that are taken: beyond, draws or file names fail, and nothing changes."""
 
@@ -78,6 +80,7 @@ class Task(Problem):
         precisions: those that the model computes in.
         settings: hyperparameters fixed, as (name, value) pairs, where they are not the
             defaults; see `fix`.
+        tuned: settings of the algorithm that are searched instead; see `tune`.
         model_settings: settings that the model reads, by name.
         architecture: hyperparameters that shape the model.
         guess_loss: what a constant prediction reaches, where the loss is no cross-entropy; see
@@ -103,6 +106,7 @@ class Task(Problem):
     precision: str = "float32"
     precisions: tuple[str, ...] = ("float32",)
     settings: tuple[tuple[str, float], ...] = ()
+    tuned: tuple[Dimension, ...] = ()
     model_settings: tuple[tuple[str, Setting], ...] = ()
     architecture: tuple[str, ...] = ()
     guess_loss: float | None = None
@@ -172,9 +176,9 @@ class Task(Problem):
 
     @property
     def space(self) -> SearchSpace:
-        """Search space of the configurations: client-side dimensions, then the algorithm's."""
+        """Search space: client-side dimensions, then the algorithm's, then settings tuned."""
         added = ALGORITHMS[self.algorithm].dimensions
-        return SearchSpace((*self.client_space.dimensions, *added))
+        return SearchSpace((*self.client_space.dimensions, *added, *self.tuned))
 
     @property
     def asynchronous(self) -> bool:
@@ -192,7 +196,8 @@ class Task(Problem):
     @property
     def all_settings(self) -> dict[str, float]:
         """All hyperparameters fixed: defaults, and what differs from them."""
-        defaults = {name: setting.default for name, setting in self._own_settings.items()}
+        searched = {dimension.name for dimension in self.tuned}
+        defaults = {n: one.default for n, one in self._own_settings.items() if n not in searched}
         return {**defaults, **dict(self.settings)}
 
     def _checked(self, settings: Mapping[str, object]) -> dict[str, float]:
@@ -233,6 +238,7 @@ class Task(Problem):
         if self.precision != "float32":
             parts.append(self.precision)
         parts += [f"{name}{_digits(value)}" for name, value in self.settings]
+        parts += [f"{d.name}{_digits(d.low)}to{_digits(d.high)}" for d in self.tuned]
         return "-".join(parts)
 
     def fix(self, settings: Mapping[str, float]) -> Self:
@@ -245,6 +251,38 @@ class Task(Problem):
         merged = {**dict(self.settings), **self._checked(settings)}
         kept = {name: value for name, value in merged.items() if value != defaults.get(name)}
         return self.variant(settings=tuple(sorted(kept.items())))
+
+    def tune(self, ranges: Mapping[str, Sequence[float]]) -> Self:
+        """Return the task with settings of its algorithm searched, on a logarithmic scale.
+
+        Where a range begins at 0, the scale is linear. A setting that is fixed becomes free.
+
+        Args:
+            ranges: lowest and highest value, by name.
+
+        Raises:
+            InvalidArgumentError: the algorithm has no such setting, or a range is not two rising
+                numbers that the setting may have.
+        """
+        known = ALGORITHMS[self.algorithm].settings
+        for name, ends in ranges.items():
+            if name not in known:
+                raise InvalidArgumentError(
+                    f"`tune` must name settings of {self.algorithm}, {sorted(known) or 'none'}, "
+                    f"got {name!r}"
+                )
+            checked = [known[name].validate(name, end) for end in ends]
+            if len(checked) != 2 or not checked[0] < checked[1]:
+                raise InvalidArgumentError(
+                    f"`tune` must give the lowest and the highest {name!r}, such as [1, 100], got "
+                    f"{shown(ends)}"
+                )
+        tuned = tuple(
+            Dimension(name, float(low), float(high), "float", log=low > 0, bins=TUNED_BINS)
+            for name, (low, high) in ranges.items()
+        )
+        settings = tuple((name, value) for name, value in self.settings if name not in ranges)
+        return self.variant(settings=settings, tuned=tuned)
 
 
 def _digits(value: float) -> str:

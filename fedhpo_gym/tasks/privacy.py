@@ -29,7 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.objectives import NO_PRIVACY, PrivacyLedger, PrivacyLedgers, gaussian_ledger
+from fedhpo_gym.objectives import (
+    NO_PRIVACY,
+    PrivacyLedger,
+    PrivacyLedgers,
+    gaussian_ledger,
+    renyi_curve,
+)
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks.federated import Task
 
@@ -115,6 +121,30 @@ def privacy_spent_many(
         for query in set(queries)
     }
     return PrivacyLedgers(np.stack([known[query] for query in queries]))
+
+
+def renyi_spent(
+    task: Task, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
+) -> NDArray[np.float64]:
+    """Return the (orders,) Renyi divergences, at `SEARCH_ORDERS`, that some rounds spend.
+
+    Args:
+        task: see `privacy_spent`; its algorithm protects something.
+        configuration: values of the search space.
+        rounds: rounds that are trained.
+        client_sample_rate: share of the clients that take part in each.
+    """
+    values = {**task.all_settings, **configuration}
+    noise = MECHANISMS[task.algorithm].noise_multiplier(task, values)
+    clients = Fidelity(rounds, client_sample_rate).sampled_clients(task.num_clients)
+    return rounds * _curve(noise, clients / task.num_clients)
+
+
+@lru_cache(maxsize=4096)
+def _curve(noise_multiplier: float, share: float) -> NDArray[np.float64]:
+    curve = renyi_curve(noise_multiplier, 1, share)
+    curve.flags.writeable = False
+    return curve
 
 
 @lru_cache(maxsize=4096)

@@ -11,10 +11,20 @@ import numpy as np
 
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
-from fedhpo_gym.objectives import NO_PRIVACY, Objective, PrivacyLedger, get_objective
+from fedhpo_gym.objectives import (
+    COST_NAMES,
+    NO_PRIVACY,
+    Objective,
+    PrivacyLedger,
+    Spending,
+    get_objective,
+)
 from fedhpo_gym.testing.rollout import plain
 
-LEDGERS = (NO_PRIVACY, PrivacyLedger(1.5, 1e-5, (0.1, 0.4, 1.6)))
+SPENT = (
+    Spending(NO_PRIVACY, lambda: dict.fromkeys(COST_NAMES, 3.0)),
+    Spending(PrivacyLedger(1.5, 1e-5, (0.1, 0.4, 1.6)), lambda: dict.fromkeys(COST_NAMES, 70.0)),
+)
 NUM_CLIENTS = 5
 
 
@@ -46,8 +56,8 @@ class ObjectiveConformance:
         for seed in range(3):
             evaluation = some_evaluation(seed)
             before = plain([evaluation.best, evaluation.current, evaluation.num_samples])
-            first = self.objective.compute(evaluation, NO_PRIVACY)
-            assert self.objective.compute(evaluation, NO_PRIVACY) == first
+            first = self.objective.compute(evaluation, SPENT[0])
+            assert self.objective.compute(evaluation, SPENT[0]) == first
             assert plain([evaluation.best, evaluation.current, evaluation.num_samples]) == before
 
     def test_the_order_of_clients_does_not_matter(self) -> None:
@@ -60,7 +70,7 @@ class ObjectiveConformance:
             current=None if current is None else current[:, order],
             num_samples=evaluation.num_samples[:, order],
         )
-        values = [self.objective.compute(e, NO_PRIVACY) for e in (evaluation, other)]
+        values = [self.objective.compute(e, SPENT[0]) for e in (evaluation, other)]
         assert math.isclose(*values, rel_tol=1e-12)
 
     def test_many_at_once_are_bit_for_bit_each_alone(self) -> None:
@@ -72,18 +82,16 @@ class ObjectiveConformance:
         for failed in (2, 5):
             alone[failed] = diverged(alone[failed])
         together = Evaluations.stack(alone)
-        for ledger in LEDGERS:
-            values = self.objective.compute_many(together, ledger)
+        for spent in SPENT:
+            values = self.objective.compute_many(together, spent)
             assert values.dtype == np.float64
-            assert values.tolist() == [self.objective.compute(one, ledger) for one in alone]
+            assert values.tolist() == [self.objective.compute(one, spent) for one in alone]
 
     def test_a_course_that_diverged_is_worst_or_does_not_matter(self) -> None:
-        for ledger in LEDGERS:
-            ordinary = [self.objective.compute(some_evaluation(s), ledger) for s in range(5)]
-            failed = [
-                self.objective.compute(diverged(some_evaluation(s)), ledger) for s in range(5)
-            ]
-            if len(set(ordinary)) == 1:  # it depends on what was spent alone
+        for spent in SPENT:
+            ordinary = [self.objective.compute(some_evaluation(s), spent) for s in range(5)]
+            failed = [self.objective.compute(diverged(some_evaluation(s)), spent) for s in range(5)]
+            if not self._reads_the_model(spent):  # what was spent was spent
                 assert failed == ordinary
                 continue
             assert set(failed) == {self.objective.worst}
@@ -93,11 +101,16 @@ class ObjectiveConformance:
             )
 
     def test_it_says_something(self) -> None:
-        assert len(set(self._values())) > 1, "the same value for every model and ledger"
+        assert len(set(self._values())) > 1, "the same value for every model and all that is spent"
+
+    def _reads_the_model(self, spent: Spending) -> bool:
+        evaluation, other = some_evaluation(0), some_evaluation(1)
+        swapped = replace(evaluation, best=other.best)
+        return self.objective.compute(evaluation, spent) != self.objective.compute(swapped, spent)
 
     def _values(self) -> list[float]:
         evaluations = [some_evaluation(seed) for seed in range(5)]
-        return [self.objective.compute(e, ledger) for e in evaluations for ledger in LEDGERS]
+        return [self.objective.compute(e, spent) for e in evaluations for spent in SPENT]
 
 
 def diverged(evaluation: Evaluation) -> Evaluation:

@@ -34,6 +34,16 @@ def evaluation() -> Evaluation:
     )
 
 
+COSTS = ("time_s", "upload_bytes", "download_bytes", "flops")
+
+
+def spent() -> o.Spending:
+    """What an evaluation spent; every client has one training sample."""
+    ledger = o.PrivacyLedger(3.0, 1e-5, (0.1, 0.2, 0.3))
+    found = (90.0, 1600.0, 1700.0, 400.0)
+    return o.Spending(ledger, lambda: dict(zip(o.COST_NAMES, found, strict=True)))
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -57,12 +67,15 @@ def evaluation() -> Evaluation:
         ("renyi_2", 0.1),
         ("renyi_8", 0.2),
         ("renyi_32", 0.3),
+        ("time_s", 90.0),
+        ("upload_bytes", 1600.0),
+        ("download_bytes", 1700.0),
+        ("flops", 6 * 400.0),
     ],
 )
 def test_registered_objectives_by_hand(name: str, expected: float) -> None:
     objective = o.get_objective(name)
-    ledger = o.PrivacyLedger(3.0, 1e-5, (0.1, 0.2, 0.3))
-    value = objective.compute(evaluation(), ledger)
+    value = objective.compute(evaluation(), spent())
     assert objective.name == name
     assert type(value) is float
     assert value == pytest.approx(expected)
@@ -127,7 +140,7 @@ def test_error_clips_and_flips(minimize: bool, value: float, error: float) -> No
 @pytest.mark.parametrize("name", list(o.OBJECTIVES))
 def test_a_course_that_diverged_wins_nothing(name: str) -> None:
     """One seed diverged: the best round before, which would be good, does not count."""
-    objective, ledger = o.OBJECTIVES[name], o.PrivacyLedger(3.0, 1e-5, (0.1, 0.2, 0.3))
+    objective, ledger = o.OBJECTIVES[name], spent()
     good = evaluation()
     best = good.best.copy()
     best[..., 0] = 1e6
@@ -139,7 +152,7 @@ def test_a_course_that_diverged_wins_nothing(name: str) -> None:
     many = Evaluations.stack([good, failed, useless])
     assert objective.compute_many is not None
     assert objective.compute_many(many, ledger)[1] == value
-    if name in o.PRIVACY_NAMES:
+    if name in (*o.PRIVACY_NAMES, *COSTS):
         assert value == objective.compute(good, ledger)
         return
     assert value == objective.worst

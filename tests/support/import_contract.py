@@ -58,7 +58,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "agents": frozenset(),
     "analysis": frozenset(),
     "root": frozenset({"envs", "tasks"}),
-    "studies": frozenset({"agents", "analysis", "tasks", "fl", "wrappers"}),
+    "studies": frozenset({"agents", "analysis", "tasks", "objectives", "fl", "wrappers"}),
     "testing": EVERYTHING,
     "cli": EVERYTHING,
 }
@@ -90,11 +90,12 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pettingzoo": ("envs.round.parallel", "testing.checks"),
     "stable_baselines3": ("agents.rl.sb3", "agents.rl.vectors", "testing.checks"),
     "mo_gymnasium": ("testing.checks",),
+    "moocore": ("evaluation.fronts",),
     "ConfigSpace": ("agents.*",),
     "matplotlib": ("*",),
     "pytest": ("testing*",),
 }
-LAZY_ONLY = frozenset({"matplotlib", "ConfigSpace"})
+LAZY_ONLY = frozenset({"matplotlib", "moocore", "ConfigSpace"})
 IMPORTERS = frozenset({"import_module", "__import__", "require"})
 
 # Modules that can run code found in a file.

@@ -152,6 +152,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.action_space = process.controls.action_space
         self.observation_space = process.observation_space  # type: ignore[assignment]
         self.reward_space = process.reward_space
+        self.reward_dim = process.reward_space.shape[0]
         self._fingerprint = fingerprint
         self.vector_reward = vector_reward
         self._trace: list[Point] = []

@@ -8,12 +8,14 @@ from functools import cached_property
 
 from fedhpo_gym.backends import STORED, Backend, default_backend, make_backend
 from fedhpo_gym.envs.arguments import chosen_options
-from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
+from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES
 from fedhpo_gym.envs.trial.instances import open_instances
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import REWARDS, Task, get_task
+from fedhpo_gym.tasks.privacy import MECHANISMS
 from fedhpo_gym.typed import check_fields, shown
 from fedhpo_gym.wrappers.incumbent_reward import check_reward
 
@@ -34,12 +36,18 @@ class TrialArguments:
             numbers have the task's.
         settings: fixed hyperparameters that are not in the search space, such as `epsilon` of
             NbAFL.
+        tune: settings of the algorithm that are part of the action, by the lowest and the highest
+            value: {"epsilon": [1, 100]}. Stored numbers answer the values in between that they
+            have; "raw" answers all.
         seed: answer for one seed; None averages over the task's seeds.
         device: torch device of the raw backend.
         system: parameters of the system model that differ from the task's; `model` chooses
             another kind of clock, of `SYSTEM_MODELS`. `compute` may be "constant" or "epochs", and
             anything where `samples_per_client` is given.
-        objectives: names of the objectives; the first ranks trials.
+        objectives: names of the objectives, or your own by `Objective.of`; the first ranks trials.
+            By default "val_loss", "fairness_std" and "epsilon"; on `MO-` ids of version 1 those
+            that move: "val_loss", "fairness_p10", "time_s" and, where the algorithm protects
+            anything, "epsilon".
         constraints: soft constraints of `ScalarizePenalty`.
         fidelity: fidelity dimensions that are fixed.
         grid: offer only the grid of the task's tables.
@@ -74,10 +82,11 @@ class TrialArguments:
     preprocessing: str | None = None
     precision: str | None = None
     settings: Mapping[str, float] | None = None
+    tune: Mapping[str, Sequence[float]] | None = None
     seed: int | None = None
     device: str | None = None
     system: Mapping[str, float | str] | None = None
-    objectives: Sequence[str] = DEFAULT_OBJECTIVES
+    objectives: Sequence[str | Objective] | None = None
     constraints: Mapping[str, float | Mapping[str, float]] | None = None
     fidelity: Mapping[str, Value] | None = None
     grid: bool = False
@@ -169,6 +178,16 @@ class TrialArguments:
         return open_instances(self.variant, self.backend_name, self.instances, given)
 
     @property
+    def chosen_objectives(self) -> tuple[str | Objective, ...]:
+        """The objectives: as asked, else those of the id."""
+        if self.objectives is not None:
+            return tuple(self.objectives)
+        if not self.vector_reward or self.variant.version == 0:
+            return DEFAULT_OBJECTIVES
+        protects = self.variant.algorithm in MECHANISMS
+        return (*LIVE_OBJECTIVES, "epsilon") if protects else LIVE_OBJECTIVES
+
+    @property
     def reward_kind(self) -> str:
         """How a trial is rewarded with one number: as asked, else as the task says."""
         return get_task(self.task).reward if self.reward is None else self.reward
@@ -181,6 +200,8 @@ class TrialArguments:
         task = task.variant(**{**trained, **chosen_options(self, task.options)})
         if self.settings:
             task = task.fix(self.settings)
+        if self.tune:
+            task = task.tune(self.tune)
         return task.variant(system=changed_system(task.system, self.system or {}))
 
     @property

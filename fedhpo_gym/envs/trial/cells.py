@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import StoredBackend
 from fedhpo_gym.envs.batched.layout import Indices
+from fedhpo_gym.envs.trial.ledger import spending_many
 from fedhpo_gym.envs.trial.scores import ScoredRows, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.tasks.privacy import privacy_spent_many
 
 CHUNK = 8192
 """Cells that are computed together: a few ten MB."""
@@ -113,7 +113,7 @@ class GridCells:
 
     def _compute(self, cells: Indices) -> ScoredRows:
         columns = self._columns(cells)
-        spent = privacy_spent_many(self._setup.task, columns)
+        spent = spending_many(self._setup.task, columns)
         return self._scorer.rows(self._backend.look_up(columns), spent)
 
     def _columns(self, cells: Indices) -> dict[str, NDArray[Any]]:

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, ColumnBackend
 from fedhpo_gym.envs.batched.layout import Indices, Mask
-from fedhpo_gym.envs.trial.ledger import times_s
+from fedhpo_gym.envs.trial.ledger import spending_many, times_s
 from fedhpo_gym.envs.trial.scores import ROUNDS, TIME_S, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.tasks.privacy import privacy_spent_many
 
 
 class ColumnSource:
@@ -43,7 +42,7 @@ class ColumnSource:
         if where.size:
             columns = self._columns(exact[where])
             task = self._setup.task
-            spent = privacy_spent_many(task, columns)
+            spent = spending_many(task, columns)
             rows = self._scorer.rows(self._backend.look_up(columns), spent)
             rows.numbers[:, TIME_S], rows.numbers[:, ROUNDS] = (
                 times_s(task, columns),

@@ -18,7 +18,7 @@ from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.history import Trial
 from fedhpo_gym.envs.trial.instances import TrialInstance, new_draws
 from fedhpo_gym.envs.trial.process import Numbers, TrialProcess
-from fedhpo_gym.envs.trial.setup import TrialSetup, checked_names
+from fedhpo_gym.envs.trial.setup import TrialSetup, checked_objectives
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives import Objective
@@ -28,6 +28,8 @@ from fedhpo_gym.tasks import Task
 from fedhpo_gym.typed import as_reals, as_typed, shown
 
 DEFAULT_OBJECTIVES = ("val_loss", "fairness_std", "epsilon")
+LIVE_OBJECTIVES = ("val_loss", "fairness_p10", "time_s")
+"""Default objectives of `MO-` ids of version 1: no useless model wins one, and all of them vary."""
 
 Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
@@ -87,7 +89,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         task: Task,
         backend: Backend,
         *,
-        objectives: Sequence[str] = DEFAULT_OBJECTIVES,
+        objectives: Sequence[str | Objective] = DEFAULT_OBJECTIVES,
         fidelity: Mapping[str, Value] | None = None,
         grid: bool = False,
         freeze_thaw: bool = False,
@@ -100,7 +102,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         Args:
             task: the task.
             backend: where numbers come from.
-            objectives: names of the objectives; the first ranks trials.
+            objectives: names of the objectives, or objectives of your own; the first ranks
+                trials.
             fidelity: fidelity dimensions that are fixed; they leave the action.
             grid: offer only the grid of the task's tables, whatever the backend could answer.
             freeze_thaw: more rounds of a configuration already tried cost only the difference.
@@ -121,9 +124,10 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             )
         self.render_mode = render_mode
         self._window: int | None = None
-        names, fixed = checked_names(objectives), dict(fidelity or {})
+        names, own = checked_objectives(task, objectives)
         rules = (reward_transform, grid, freeze_thaw)
-        self._use(TrialSetup(task, backend, names, fixed, *rules, tuple(instances)))
+        fixed = dict(fidelity or {})
+        self._use(TrialSetup(task, backend, names, fixed, *rules, tuple(instances), own))
         self._draws: np.random.Generator | None = None
 
     def _use(self, setup: TrialSetup) -> None:
@@ -158,6 +162,11 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     def instances(self) -> tuple[TrialInstance, ...]:
         """What an episode can be of; empty where all are of the one problem."""
         return tuple(TrialInstance.of(one) for one in self.setup.instances)
+
+    @property
+    def reward_dim(self) -> int:
+        """Number of objectives: MO-Gymnasium's name, which algorithms made for it read."""
+        return len(self.setup.objectives)
 
     @property
     def error_scale(self) -> float:

@@ -12,8 +12,11 @@ from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.envs.batched.layout import Indices
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.records import Cost
+from fedhpo_gym.objectives import COST_NAMES, Costs, Spending
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task, decisive_names, work_of
+from fedhpo_gym.tasks.privacy import privacy_spent, privacy_spent_each, privacy_spent_many
+from fedhpo_gym.tasks.work import EPOCHS
 
 MAX_PRICES = 4096
 _Rounds = TypeVar("_Rounds", int, NDArray[np.int32])
@@ -49,6 +52,59 @@ def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float
     works = [work_of(task, dict(zip(names, query, strict=True)), 1, 1.0) for query in known]
     which = np.array([known[query] for query in queries], dtype=np.intp)
     return task.system.times_s(works, which, rounds, rates)
+
+
+def spending_many(task: Task, columns: Mapping[str, NDArray[Any]]) -> Spending:
+    """Return what B queries spend if nothing of them was paid for before.
+
+    Args:
+        task: the task.
+        columns: see `times_s`.
+    """
+    return Spending(privacy_spent_many(task, columns), lambda: _costs(task, columns))
+
+
+def spending_each(task: Task, queries: Sequence[CheckedQuery]) -> Spending:
+    """Return what some queries spend if nothing of them was paid for before."""
+    rows = [{**configuration, **vars(fidelity)} for configuration, fidelity in queries]
+
+    def find_costs() -> Costs:
+        return _costs(task, {name: np.array([row[name] for row in rows]) for name in rows[0]})
+
+    return Spending(privacy_spent_each(task, queries), find_costs)
+
+
+def spending_one(task: Task, query: CheckedQuery) -> Spending:
+    """Return what one query spends if nothing of it was paid for before."""
+    configuration, (rounds, rate) = query[0], vars(query[1]).values()
+
+    def find_costs() -> Costs:
+        found = _cost_of(task, configuration, rounds, rate)
+        return dict(zip(COST_NAMES, found, strict=True))
+
+    return Spending(privacy_spent(task, *query), find_costs)
+
+
+def _costs(task: Task, columns: Mapping[str, NDArray[Any]]) -> Costs:
+    """Return (B,) costs by each of `COST_NAMES`; equal queries are priced once."""
+    deciding = {*decisive_names(task), *(d for d in columns if d.partition("@")[0] == EPOCHS)}
+    names = ["round", "client_sample_rate", *sorted(deciding)]
+    queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
+    known = {
+        query: _cost_of(task, dict(zip(names[2:], query[2:], strict=True)), *query[:2])
+        for query in {*queries}
+    }
+    found = np.array([known[query] for query in queries]).reshape(len(queries), len(COST_NAMES))
+    return dict(zip(COST_NAMES, found.T, strict=True))
+
+
+def _cost_of(
+    task: Task, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
+) -> tuple[float, ...]:
+    cost = charge(task, configuration, rounds, client_sample_rate)
+    work = work_of(task, configuration, rounds, client_sample_rate)
+    epochs = work.num_parameters * work.local_epochs * work.rounds * work.sampled_clients
+    return cost.time_s, cost.upload_bytes, cost.download_bytes, epochs
 
 
 class Prices:

@@ -32,7 +32,7 @@ def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.E
     env: gym.Env[Any, Any] = TrialEnv(
         backend.task,
         backend,
-        objectives=asked.objectives,
+        objectives=asked.chosen_objectives,
         fidelity=asked.fidelity,
         grid=asked.grid,
         freeze_thaw=asked.freeze_thaw,

@@ -21,10 +21,15 @@ from fedhpo_gym.tasks import Problem
 
 MAX_TIME_S = 1e30
 MAX_TRIALS = 1e9
+TUNING = "tuning_privacy"
 
 
 def space(
-    problem: Problem, action_size: int, objective: Objective, statistics: int = 0
+    problem: Problem,
+    action_size: int,
+    objective: Objective,
+    statistics: int = 0,
+    tuning: bool = False,
 ) -> gym.spaces.Dict:
     """Return the observation space of a problem.
 
@@ -33,6 +38,7 @@ def space(
         action_size: coordinates of an action.
         objective: the first objective.
         statistics: numbers that say what instance it is; 0 where there are none.
+        tuning: whether the privacy that all trials spend together is shown.
     """
 
     def box(low: float, high: float, size: int) -> gym.spaces.Box:
@@ -48,6 +54,7 @@ def space(
             "trials": box(0.0, MAX_TRIALS, 1),
             "incumbent": box(-1.0, 1.0, action_size),
             "incumbent_value": box(*objective.error_bounds, 1),
+            **({TUNING: box(0.0, CAP, len(PRIVACY_NAMES))} if tuning else {}),
             **({"instance": box(0.0, 1.0, statistics)} if statistics else {}),
         }
     )

@@ -13,11 +13,14 @@ from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
 from fedhpo_gym.envs.trial.instances import TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices
+from fedhpo_gym.envs.trial.observation import TUNING
 from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.several import SeveralSources
 from fedhpo_gym.envs.trial.sources import GridSource, make_row_source
+from fedhpo_gym.envs.trial.tuning import TuningLedger, is_counted
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.objectives import PRIVACY_NAMES
 
 Numbers = NDArray[np.float64]
 INFO_KEYS = ("configuration", "fidelity", "test", "diverged", "best_round")
@@ -117,6 +120,8 @@ class TrialProcess:
         self.episodes = Episodes.start(number, self._scorer.values.stop, self._sources.handle_type)
         self._statistics = np.array([statistics(one) for one in setup.instances], np.float32)
         self._shown = layout.columns.get("instance", slice(0, 0))
+        self._tuning = TuningLedger(number) if is_counted(setup.task) else None
+        self._tuned = layout.columns.get(TUNING, slice(0, 0))
         self._incumbent = layout.columns["incumbent"]
         self._actions = np.zeros((number, len(setup.search_space)), dtype=np.float32)
         self._past = [layout.columns[name].start for name in PAST]
@@ -133,6 +138,8 @@ class TrialProcess:
         """
         self.episodes.restart(where)
         self._sources.restart(where)
+        if self._tuning is not None:
+            self._tuning.restart(where)
         if instances is not None:
             self._sources.instance[where] = instances
 
@@ -179,6 +186,8 @@ class TrialProcess:
         if better.any():
             self._actions[better] = np.clip(actions[better].astype(np.float32), -1.0, 1.0)
         frame[:, self._incumbent] = self._actions
+        if self._tuning is not None:
+            self._count(self._tuning, active)
         self.show_instances(frame)
         past = np.empty((len(numbers), len(PAST)))
         past[:, 0], past[:, 1] = state.elapsed_s, state.trials
@@ -186,6 +195,14 @@ class TrialProcess:
         np.maximum(past, self._low, out=past)
         frame[:, self._past] = np.minimum(past, self._high, out=past)
         return numbers
+
+    def _count(self, ledger: TuningLedger, active: Mask) -> None:
+        """Add a trial of every active episode to the privacy that they spend."""
+        state = self.episodes
+        for index in np.flatnonzero(active).tolist():
+            query, rounds = self.query_of(state.handles[index]), state.numbers[index, ROUNDS]
+            ledger.add(index, self.part(index).task, query, int(rounds))
+        self.frame[:, self._tuned] = ledger.vectors
 
     def all_trials(self, index: int) -> tuple[Numbers, Numbers]:
         """Return what all trials that an episode can ask for would bring.
@@ -246,8 +263,14 @@ class TrialProcess:
             "test": dict(zip(names, found[: len(names)], strict=True)),
             "best_round": [int(number) for number in found[len(names) + 1 :]],
             "diverged": bool(found[len(names)]),
+            **self._named_tuning(index),
             **self._named_instance(index),
         }
+
+    def _named_tuning(self, index: int) -> dict[str, Any]:
+        if self._tuning is None:
+            return {}
+        return {TUNING: self._tuning.info(index, int(self.episodes.trials[index]))}
 
     def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries.
@@ -269,6 +292,9 @@ class TrialProcess:
             },
             "incumbent": {"trial": state.best_trial},
         }
+        if self._tuning is not None:
+            columns = self._tuning.vectors.T
+            info[TUNING] = dict(zip(PRIVACY_NAMES, columns, strict=True))
         if self.setup.instances:
             known = [TrialInstance.of(one) for one in self.setup.instances]
             info["instance"] = {

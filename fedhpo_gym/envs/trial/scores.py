@@ -13,7 +13,7 @@ from fedhpo_gym.envs.batched.layout import Layout
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.objectives import PrivacyLedger, PrivacyLedgers
+from fedhpo_gym.objectives import Spent
 
 TIME_S, ROUNDS, ERROR, SHOWN, SCORES = range(5)
 """Columns of the numbers: simulated seconds and rounds paid for (a ledger fills them in), unclipped
@@ -68,31 +68,29 @@ class Scorer:
         """Whether all objectives have `compute_many`."""
         return all(objective.compute_many for objective in self._setup.objectives)
 
-    def values_of(
-        self, evaluations: Evaluations, privacy: PrivacyLedger | PrivacyLedgers
-    ) -> NDArray[np.float64]:
+    def values_of(self, evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
         """Return (B, objectives) values; `can_batch` must be true."""
         computers = [objective.compute_many for objective in self._setup.objectives]
-        columns = [compute(evaluations, privacy) for compute in computers if compute]
+        columns = [compute(evaluations, spent) for compute in computers if compute]
         return np.stack(columns, axis=-1)
 
     def rows(
         self,
         evaluations: Evaluations,
-        privacy: PrivacyLedger | PrivacyLedgers,
+        spent: Spent,
         values: NDArray[np.float64] | None = None,
     ) -> ScoredRows:
         """Return the rows of B evaluations, bit for bit those of each alone; costs are left 0.
 
         Args:
             evaluations: the evaluations.
-            privacy: what they spend.
+            spent: what they spend.
             values: (B, objectives) values, where `can_batch` is false.
         """
         if values is None:
-            values = self.values_of(evaluations, privacy)
+            values = self.values_of(evaluations, spent)
         shown = np.zeros((len(values), self._layout.size))
-        self._layout.fill(shown, observation.measure(self._setup.task, evaluations, privacy))
+        self._layout.fill(shown, observation.measure(self._setup.task, evaluations, spent.privacy))
         # Losses have no bound, and rounding to float32 may step over one.
         np.minimum(np.maximum(shown, self._low, out=shown), self._high, out=shown)
         seen = shown.astype(np.float32)

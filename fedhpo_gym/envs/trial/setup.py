@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery
 from fedhpo_gym.envs.trial import instances, observation
+from fedhpo_gym.envs.trial.tuning import is_counted
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import Objective
@@ -36,6 +37,7 @@ class TrialSetup:
         freeze_thaw: more rounds of a configuration already tried cost only the difference.
         instances: what answers in the episodes of one instance each, `backend` first; none where
             all episodes are of the one problem.
+        own: objectives of the user, beside those of the task.
 
     Raises:
         UnknownNameError: an objective or a fidelity dimension does not exist.
@@ -51,6 +53,7 @@ class TrialSetup:
     grid: bool = False
     freeze_thaw: bool = False
     instances: tuple[Backend, ...] = ()
+    own: tuple[Objective, ...] = ()
 
     def __post_init__(self) -> None:
         """Check what is named."""
@@ -77,7 +80,7 @@ class TrialSetup:
     @cached_property
     def objectives(self) -> tuple[Objective, ...]:
         """The objectives, in the order of the reward vector."""
-        known = self.task.objectives
+        known = {**self.task.objectives, **{one.name: one for one in self.own}}
         for name in self.objective_names:
             if name not in known:
                 raise unknown_name("objective", name, known)
@@ -86,7 +89,8 @@ class TrialSetup:
 
     @cached_property
     def _space(self) -> SearchSpace:
-        return self.task.space.discretized() if self.grid else self.backend.space
+        own = self.backend.space
+        return own.discretized() if self.grid else own
 
     @cached_property
     def _fidelities(self) -> SearchSpace:
@@ -109,7 +113,8 @@ class TrialSetup:
         """What one environment shows; see `TrialEnv`."""
         names = instances.NAMES if self.instances else ()
         size = len(self.search_space)
-        return observation.space(self.task, size, self.objectives[0], len(names))
+        counted = is_counted(self.task)
+        return observation.space(self.task, size, self.objectives[0], len(names), counted)
 
     @cached_property
     def reward_space(self) -> gym.spaces.Box:
@@ -151,15 +156,26 @@ class TrialSetup:
         }
 
 
-def checked_names(objectives: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of objectives.
+def checked_objectives(
+    task: Task, objectives: Sequence[str | Objective]
+) -> tuple[tuple[str, ...], tuple[Objective, ...]]:
+    """Return the names of objectives, and those among them that are the user's own.
 
     Raises:
-        InvalidArgumentError: they are no list of different names, at least one.
+        InvalidArgumentError: they are no list of objectives with different names, at least one, or
+            one of the user's has the name of another.
     """
-    names = tuple(as_typed("objectives", objectives, Sequence[str]))
+    given = tuple(as_typed("objectives", objectives, Sequence[str | Objective]))
+    own = tuple(one for one in given if isinstance(one, Objective))
+    names = tuple(one.name if isinstance(one, Objective) else one for one in given)
+    for one in own:
+        if one.name in task.objectives:
+            raise InvalidArgumentError(
+                f"an objective of your own must have a name of its own, got {one.name!r}, which "
+                f"{task.name} has"
+            )
     if not names or len(set(names)) < len(names):
         raise InvalidArgumentError(
             f"`objectives` must be a list of different names, at least one, got {shown(objectives)}"
         )
-    return names
+    return names, own

@@ -12,12 +12,11 @@ from fedhpo_gym.backends import CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
 from fedhpo_gym.envs.trial.cells import GridCells
 from fedhpo_gym.envs.trial.columns import ColumnSource
-from fedhpo_gym.envs.trial.ledger import GridLedger, Ledger
+from fedhpo_gym.envs.trial.ledger import GridLedger, Ledger, spending_each, spending_one
 from fedhpo_gym.envs.trial.scores import ROUNDS, TIME_S, ScoredRows, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.space import Value
-from fedhpo_gym.tasks.privacy import privacy_spent, privacy_spent_each
 
 
 class RowSource(Protocol):
@@ -93,14 +92,14 @@ class BackendSource:
 
     def _rows(self, queries: Sequence[CheckedQuery]) -> ScoredRows:
         setup = self._setup
-        spent = privacy_spent_each(setup.task, queries)
+        spent = spending_each(setup.task, queries)
         if self._scorer.can_batch:
             return self._scorer.rows(setup.backend.evaluate_many(queries), spent)
         alone = [setup.backend.evaluate(*query) for query in queries]
-        ledgers = [privacy_spent(setup.task, *query) for query in queries]
+        each = [spending_one(setup.task, query) for query in queries]
         values = [
-            [objective.compute(evaluation, ledger) for objective in setup.objectives]
-            for evaluation, ledger in zip(alone, ledgers, strict=True)
+            [objective.compute(evaluation, own) for objective in setup.objectives]
+            for evaluation, own in zip(alone, each, strict=True)
         ]
         return self._scorer.rows(Evaluations.stack(alone), spent, np.array(values))
 

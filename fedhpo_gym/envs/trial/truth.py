@@ -12,16 +12,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
+from fedhpo_gym.envs.trial.ledger import spending_many, spending_one
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.seeding import stream
-from fedhpo_gym.tasks.privacy import privacy_spent_many
 
 MAX_QUERIES = 100_000
 """Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
 AT_ONCE = 4096
+BEYOND = 0.1
+"""How far beyond the nadir point hypervolumes end at least, in units of the front's extent."""
 MAX_KNOWN = 4
 """Truths that are kept."""
 
@@ -66,6 +68,35 @@ class Truth:
         """The row with the best value of the first objective; the first of equal ones."""
         return int(np.argmin(self.errors[:, 0]))
 
+    def regret(self, values: ArrayLike) -> NDArray[np.float64]:
+        """Return how far values of the first objective are from the best one; 0 is the optimum.
+
+        Args:
+            values: values of any shape, in the unit of the objective.
+
+        Returns:
+            Differences of the same shape, never negative on a table. Where the truth is not exact,
+            better queries may lie between those that were asked.
+        """
+        errors = self.objectives[0].unclipped_errors(np.asarray(values, dtype=np.float64))
+        return np.asarray(errors - self.errors[self.optimum, 0])
+
+    def normalised_regret(self, values: ArrayLike) -> NDArray[np.float64]:
+        """Return regret in units of what one random trial is expected to have.
+
+        That is the regret of the median of the lattice, which no diverged trial moves far. So 1 is
+        luck without any search, and everything worse counts as 1. Where all trials are worth the
+        same, it is 0.
+
+        Args:
+            values: see `regret`.
+        """
+        typical = float(np.median(self.errors[:, 0])) - float(self.errors[self.optimum, 0])
+        regret = self.regret(values)
+        if not typical > 0:
+            return np.where(regret > 0, 1.0, 0.0)
+        return np.clip(regret / typical, 0.0, 1.0)
+
     def front(self, names: Sequence[str] | None = None) -> NDArray[np.int64]:
         """Return the rows that no other dominates, in their order.
 
@@ -86,6 +117,19 @@ class Truth:
         """Return the worst value of each objective on the front; see `front`."""
         errors = self.errors[self.front(names)][:, self._columns(names)].max(axis=0)
         return self._as_values(errors, names)
+
+    def reference(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
+        """Return the point at which volumes end that are compared; see `front`.
+
+        In each objective it is the worse of two values: the median of the lattice, and the nadir
+        point moved by `BEYOND` of its distance from the ideal one. So a random trial has a chance
+        to count, and so have the ends of the front (Ishibuchi et al., 2018).
+        """
+        errors = self.errors[:, self._columns(names)]
+        front = errors[self.front(names)]
+        low, high = front.min(axis=0), front.max(axis=0)
+        corner = np.maximum(high + BEYOND * (high - low), np.median(errors, axis=0))
+        return self._as_values(corner, names)
 
     def hypervolume(
         self,
@@ -112,6 +156,47 @@ class Truth:
         corner = self._as_values(np.asarray(reference, dtype=np.float64), names)
         return hypervolume(np.unique(points, axis=0), corner)
 
+    def hypervolume_regret(
+        self, values: ArrayLike, names: Sequence[str] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the share of the true hypervolume that is missing after each of some trials.
+
+        Volumes end at `reference`. Shares do not depend on units. An objective that is the same
+        everywhere is left out.
+
+        Args:
+            values: (T, objectives) what trials brought, in their order and in the objectives'
+                units.
+            names: see `front`.
+
+        Returns:
+            (T,) shares that never rise: 1 is nothing, 0 the whole front. On a lattice that is not
+            exact, they may fall below 0.
+
+        Raises:
+            UnknownNameError: see `front`.
+            InvalidArgumentError: the arrays do not fit together.
+            MissingDependencyError: the extra `fronts` is not installed.
+        """
+        found = self._as_values(np.asarray(values, dtype=np.float64), names)
+        errors = self.errors[:, self._columns(names)]
+        front = errors[self.front(names)]
+        ideal, corner = front.min(axis=0), self._as_values(self.reference(names), names)
+        alive = corner > ideal
+        if not alive.any():
+            return np.minimum.accumulate((found > ideal).any(axis=-1)).astype(np.float64)
+        ideal, width = ideal[alive], (corner - ideal)[alive]
+        ones = np.ones(len(width))
+        whole = hypervolume(np.unique((front[:, alive] - ideal) / width, axis=0), ones)
+        volume, shares = 0.0, np.empty(len(found))
+        kept = np.empty((0, len(width)))
+        for trial, point in enumerate((found[:, alive] - ideal) / width):
+            if (point < 1.0).all() and not (kept <= point).all(axis=1).any():
+                kept = np.vstack([kept[~(point <= kept).all(axis=1)], point])
+                volume = hypervolume(kept, ones)
+            shares[trial] = 1.0 - volume / whole
+        return shares
+
     def _columns(self, names: Sequence[str] | None) -> list[int]:
         known = [objective.name for objective in self.objectives]
         for name in names or ():
@@ -137,8 +222,7 @@ def truth_of(setup: TrialSetup) -> Truth:
     """Return the truth of a setup; those asked for last are kept.
 
     Raises:
-        InvalidArgumentError: the backend trains, or an objective cannot be computed of many
-            evaluations at once.
+        InvalidArgumentError: the backend trains.
     """
     if setup.backend.name == "raw":
         raise InvalidArgumentError(
@@ -149,7 +233,7 @@ def truth_of(setup: TrialSetup) -> Truth:
     lattice = setup if exact else replace(setup, grid=True)
     fixed = tuple(sorted(setup.fixed.items()))
     backend = setup.backend
-    key = (setup.task, lattice.search_space, fixed, setup.objective_names, backend.seeds)
+    key = (setup.task, lattice.search_space, fixed, setup.objective_names, setup.own, backend.seeds)
     known = (*key, backend.fingerprint)
     if known not in _known:
         cells = _cells(lattice.search_space.grid_size, isinstance(backend, StoredBackend))
@@ -176,20 +260,25 @@ def _values(setup: TrialSetup, cells: NDArray[np.int64]) -> NDArray[np.float64]:
     }
     for dimension, index in zip(setup.search_space.dimensions, at, strict=True):
         columns[dimension.name] = np.array(dimension.grid)[index]
+
+    def queries() -> list[CheckedQuery]:
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [setup.query(dict(zip(columns, row, strict=True))) for row in rows]
+
     backend = setup.backend
     if isinstance(backend, StoredBackend):
         evaluations = backend.look_up(columns)
     else:
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        queries = [setup.query(dict(zip(columns, row, strict=True))) for row in rows]
-        evaluations = backend.evaluate_many(queries)
-    spent = privacy_spent_many(setup.task, columns)
+        evaluations = backend.evaluate_many(queries())
+    spent = spending_many(setup.task, columns)
     found = []
     for objective in setup.objectives:
-        if objective.compute_many is None:
-            raise InvalidArgumentError(
-                f"`objectives` must be computable of many evaluations at once to know the truth, "
-                f"and {objective.name!r} has no `compute_many`"
-            )
-        found.append(objective.compute_many(evaluations, spent))
+        if objective.compute_many is not None:
+            found.append(objective.compute_many(evaluations, spent))
+        else:
+            found.append(np.array([_alone(setup, objective, query) for query in queries()]))
     return np.column_stack(found)
+
+
+def _alone(setup: TrialSetup, objective: Objective, query: CheckedQuery) -> float:
+    return objective.compute(setup.backend.evaluate(*query), spending_one(setup.task, query))

@@ -27,6 +27,7 @@ from fedhpo_gym.envs.trial.instances import new_draws
 from fedhpo_gym.envs.trial.make import make_trial_env
 from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, TrialProcess
 from fedhpo_gym.envs.trial.scores import TIME_S
+from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
@@ -165,6 +166,14 @@ class TrialVectorEnv(BatchedVectorEnv):
             penalty = float(self._scalarize.penalty(scores))
             info.update(score=float(scores[0]) - penalty, penalty=penalty)
         return info
+
+    def truth(self, index: int) -> Truth:
+        """Return what can be reached in the episode of environment `index`; see `TrialEnv.truth`.
+
+        Raises:
+            InvalidArgumentError: see `truth_of`.
+        """
+        return truth_of(self._process.part(index))
 
     def _describe(self, index: int) -> dict[str, Any]:
         return self._process.describe(index)

@@ -14,6 +14,7 @@ from fedhpo_gym.envs.trial import truth as module
 from fedhpo_gym.envs.trial.truth import Truth
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.tables import open_table
+from fedhpo_gym.wrappers import RegretInfo
 
 ID = "FedHPO-LR-BreastCancer-v0"
 FULL = {"round": 500, "client_sample_rate": 1.0}
@@ -79,6 +80,47 @@ def test_hypervolumes_are_counted(truth: Truth) -> None:
     assert truth.hypervolume(corner, TWO, some) <= truth.hypervolume(corner, TWO)
 
 
+def test_regret_is_zero_at_the_optimum_and_one_at_the_median(truth: Truth) -> None:
+    losses = truth.values[:, 0]
+    regrets = truth.regret(losses)
+    assert regrets.min() == regrets[truth.optimum] == 0.0
+    assert regrets.tolist() == (losses - losses.min()).tolist()
+    normalised = truth.normalised_regret(losses)
+    assert truth.normalised_regret(np.median(losses)) == 1.0
+    assert normalised.max() == 1.0, "what is worse than luck counts as luck"
+    order = np.argsort(losses, kind="stable")
+    assert (np.diff(normalised[order]) >= 0).all()
+
+
+def test_hypervolume_regret_by_hand() -> None:
+    # Scaled, the front is (0, 1), (1, 0), and volumes end at (1.1, 1.1): 0.11 + 0.11 - 0.01.
+    found = made_truth([[0.0, 20.0], [10.0, 10.0], [10.0, 20.0]])
+    asked = [[10.0, 20.0], [10.0, 10.0], [10.0, 10.0], [0.0, 20.0]]
+    shares = found.hypervolume_regret(asked)
+    assert shares == pytest.approx([1 - 0.01 / 0.21, 1 - 0.11 / 0.21, 1 - 0.11 / 0.21, 0.0])
+
+
+def test_hypervolume_regret_falls_to_zero_and_never_rises(truth: Truth) -> None:
+    for names in (TWO, (*TWO, "val_error")):
+        columns = [[one.name for one in truth.objectives].index(name) for name in names]
+        order = np.random.default_rng(0).permutation(len(truth.values))[:80]
+        order = [*order, *truth.front(names)]
+        shares = truth.hypervolume_regret(truth.values[order][:, columns], names)
+        assert (np.diff(shares) <= 1e-12).all()
+        assert shares[-1] == pytest.approx(0.0, abs=1e-9)
+        assert shares[0] > 0.1
+
+
+def test_one_trial_can_be_the_whole_front() -> None:
+    found = made_truth([[1.0, 1.0], [2.0, 2.0]])
+    assert found.hypervolume_regret([[2.0, 2.0], [1.0, 1.0], [2.0, 2.0]]).tolist() == [1, 0, 0]
+
+
+def made_truth(values: list[list[float]]) -> Truth:
+    setup = gym.make(f"MO-{ID}", objectives=TWO).unwrapped.setup  # type: ignore[attr-defined]
+    return Truth(setup.objectives, True, np.array(values), setup, np.arange(len(values)))
+
+
 def test_maximized_objectives_keep_their_sign() -> None:
     found = fedhpo_gym.truth(ID, objectives=("val_f1", "val_loss"), fidelity=FULL)
     assert found.values[found.optimum, 0] == found.values[:, 0].max() == found.ideal()[0]
@@ -118,6 +160,19 @@ def test_no_agent_sees_it() -> None:
     assert "truth" not in info
     *_, info = env.step(env.action_space.sample())
     assert "truth" not in info
+
+
+def test_who_watches_may_see_regret(truth: Truth) -> None:
+    env = RegretInfo(gym.make(ID, objectives=(*TWO, "val_error"), fidelity=FULL))
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(3):
+        *_, info = env.step(env.action_space.sample())
+        loss = info["incumbent"]["val_loss"]
+        assert info["regret"] == loss - truth.values[truth.optimum, 0]
+        assert info["normalised_regret"] == truth.normalised_regret(loss)
+    with pytest.raises(InvalidArgumentError, match="truth"):
+        RegretInfo(gym.make("CartPole-v1"))
 
 
 def test_the_card_states_the_same_optimum() -> None:

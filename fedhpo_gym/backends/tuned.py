@@ -1,0 +1,167 @@
+"""Stored numbers of several values of a setting, as one problem in which it is searched."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends.base import CheckedQuery, ColumnBackend, StoredBackend
+from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.identity import Identity
+from fedhpo_gym.limits import load_json, require_bytes
+from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.tables.locate import find, list_names
+from fedhpo_gym.tasks import Task
+
+ENDINGS: Mapping[str, str] = {"tabular": ".table.json", "surrogate": ".surrogate.json"}
+"""How the names of cards end, by backend."""
+FEWEST = 2
+"""Values without which there is nothing to search."""
+
+
+class TunedNumbers(ColumnBackend):
+    """Answers a query from the stored numbers of the value that it has of the tuned setting.
+
+    The values in the range that have numbers are legal, and no others.
+    """
+
+    def __init__(self, name: str, task: Task, parts: Mapping[float, ColumnBackend]) -> None:
+        """Put backends together.
+
+        Args:
+            name: of the backends.
+            task: the task; one setting is tuned.
+            parts: by value, in rising order; they answer the same fidelities and seeds.
+        """
+        [tuned] = task.tuned
+        first = next(iter(parts.values()))
+        values = tuple(parts)
+        low, high = values[0], values[-1]
+        dimension = replace(tuned, low=low, high=high, values=values, bins=None)
+        space = SearchSpace((*first.space.dimensions, dimension))
+        super().__init__(task, first.seed, space, first.fidelity_space)
+        self.name = name  # type: ignore[misc]  # that of its parts
+        self._tuned, self._parts = tuned.name, dict(parts)
+        self._first = first
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """See `Backend.__reduce__`."""
+        return _again, (self.name, self.task, self.seed)
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Backend.fingerprint`: a digest of those of its parts."""
+        words = "\n".join(f"{value!r} {one.fingerprint}" for value, one in self._parts.items())
+        return f"{self.name}-tuned-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        """See `Backend.num_samples`."""
+        return self._first.num_samples
+
+    def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
+        """See `Backend.check_fidelity`."""
+        return self._first.check_fidelity(values)
+
+    def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
+        rest = {name: value for name, value in configuration.items() if name != self._tuned}
+        return self._parts[float(configuration[self._tuned])].evaluate(rest, fidelity)
+
+    def _evaluate_many(self, queries: Sequence[CheckedQuery]) -> Evaluations:
+        rows = [{**configuration, **vars(fidelity)} for configuration, fidelity in queries]
+        return self.look_up({name: np.array([row[name] for row in rows]) for name in rows[0]})
+
+    def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
+        """See `ColumnBackend.look_up`."""
+        chosen = np.asarray(columns[self._tuned], dtype=np.float64)
+        rest = {name: column for name, column in columns.items() if name != self._tuned}
+        order, found = [], []
+        for value, part in self._parts.items():
+            rows = np.flatnonzero(chosen == value)
+            if rows.size:
+                order.append(rows)
+                found.append(part.look_up({name: column[rows] for name, column in rest.items()}))
+        back = np.argsort(np.concatenate(order))
+        arrays = [
+            np.concatenate([getattr(one, name) for one in found])[back]
+            for name in ("best", "best_round", "diverged")
+        ]
+        return Evaluations(arrays[0], found[0].num_samples, arrays[1], arrays[2])
+
+
+class TunedTables(TunedNumbers, StoredBackend):
+    """The same of tables: asking for all answers at once is cheap."""
+
+
+def open_tuned(
+    name: str, task: Task, open_one: Callable[[Task], Any], has_one: Callable[[Task], bool]
+) -> TunedNumbers:
+    """Open the stored numbers of a task one of whose settings is tuned.
+
+    Args:
+        name: of the backend.
+        task: the task.
+        open_one: opens the backend of a task that tunes nothing.
+        has_one: returns whether it has numbers.
+
+    Raises:
+        MissingDataError: fewer than two values in the range have numbers; says what to do.
+    """
+    values = stored_values(name, task, has_one)
+    parts = {value: open_one(at_value(task, value)) for value in values}
+    first = next(iter(parts.values()), None)
+    if first is None or len(parts) < FEWEST or not all(_alike(first, p) for p in parts.values()):
+        raise MissingDataError(
+            f"`tune` needs stored numbers of at least {FEWEST} values of one setting, with the "
+            f"same fidelities; backend={name!r} has {values} of "
+            f"{[d.name for d in task.tuned]} in that range for {task.algorithm} on {task.id}. "
+            'Build more (`fedhpo-gym build --setting`), or train: backend="raw" tunes any setting'
+        )
+    kind = TunedTables if isinstance(first, StoredBackend) else TunedNumbers
+    return kind(name, task, parts)
+
+
+def _alike(one: ColumnBackend, other: ColumnBackend) -> bool:
+    mine, theirs = ((b.space, b.fidelity_space, b.seeds) for b in (one, other))
+    return mine == theirs
+
+
+def stored_values(name: str, task: Task, has_one: Callable[[Task], bool]) -> list[float]:
+    """Return the values of the tuned setting, in its range, that have stored numbers; rising."""
+    if len(task.tuned) != 1:
+        return []
+    [tuned] = task.tuned
+    cards = (find(stem, ENDINGS[name]) for stem in list_names(ENDINGS[name]))
+    said = (_settings_on(card, task.name).get(tuned.name) for card in cards if card is not None)
+    values = {value for value in said if value is not None and tuned.low <= value <= tuned.high}
+    return sorted(value for value in values if has_one(at_value(task, value)))
+
+
+def at_value(task: Task, value: float) -> Task:
+    """Return the task with its tuned setting fixed."""
+    [tuned] = task.tuned
+    return task.variant(tuned=()).fix({tuned.name: value})
+
+
+def _settings_on(card: Path, task: str) -> dict[str, float]:
+    """Return the settings of a card of a task; nothing of one that is damaged or another's."""
+    try:
+        require_bytes(card.stat().st_size, card)
+        identity = Identity.from_card(load_json(card.read_bytes(), card))
+    except (OSError, ValueError, TypeError):  # whoever opens it says what is wrong
+        return {}
+    return dict(identity.settings) if identity.task == task else {}
+
+
+def _again(name: str, task: Task, seed: int | None) -> Any:
+    from fedhpo_gym.backends import make_backend
+
+    return make_backend(name, task, seed=seed)

@@ -1,0 +1,350 @@
+"""What scalarisations share: one number of a vector of rewards, in one environment or in many."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fedhpo_gym.checks import as_number
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.evaluation.fronts import non_dominated
+from fedhpo_gym.typed import shown
+from fedhpo_gym.wrappers.checks import check_env
+
+Floats = NDArray[np.float64]
+Points = str | Mapping[str, Sequence[float]]
+
+SOURCES: Final = ("learned", "truth", "bounds")
+"""Where ideal and nadir point can come from, besides being given."""
+
+
+class Seen:
+    """What an episode has seen so far, and what its objectives are measured by.
+
+    Attributes:
+        front: (k, m) errors of the trials that no other dominates; lower is better.
+        ideal: (m,) errors of the ideal point.
+        nadir: (m,) errors of the nadir point, nowhere below the ideal one.
+    """
+
+    def __init__(self, source: Source, truth: Any) -> None:
+        """Start an episode.
+
+        Args:
+            source: where its points come from.
+            truth: returns what can be reached in it.
+        """
+        self._learns = source.kind == "learned"
+        size = len(source.objectives)
+        self.front = np.empty((0, size))
+        self.ideal, self.nadir = np.zeros((2, size)) if self._learns else source.find(truth)
+
+    def add(self, error: Floats) -> None:
+        """Take the (m,) errors of a trial."""
+        if not (self.front <= error).all(axis=1).any():
+            points = np.vstack([self.front, error])
+            self.front = points[non_dominated(points)]
+        if self._learns:
+            self.ideal, self.nadir = self.front.min(axis=0), self.front.max(axis=0)
+
+    def normalised(self, error: Floats) -> Floats:
+        """Return (m,) errors in units of the way from the ideal point (0) to the nadir point (1).
+
+        An objective whose two points are equal keeps its unit.
+        """
+        extent = self.nadir - self.ideal
+        found: Floats = (error - self.ideal) / np.where(extent > 0, extent, 1.0)
+        return found
+
+
+class Source:
+    """Where ideal and nadir point come from.
+
+    Attributes:
+        kind: one of `SOURCES`, or "given".
+        objectives: the objectives, in the order of the rewards.
+    """
+
+    def __init__(self, objectives: Sequence[Any], points: Points) -> None:
+        """Check what was asked for.
+
+        Args:
+            objectives: the objectives.
+            points: "learned" (of the front found so far in the episode, so the reward of a trial
+                depends on those before it), "truth" (of the true front, where stored numbers know
+                it), "bounds" (of each objective's values), or
+                `{"ideal": [...], "nadir": [...]}` in the objectives' units.
+
+        Raises:
+            UnknownNameError: there is no such source.
+            InvalidArgumentError: the points are not as many finite numbers as there are
+                objectives, or the nadir point is better than the ideal one somewhere.
+        """
+        self.objectives = tuple(objectives)
+        self.kind = points if isinstance(points, str) else "given"
+        if isinstance(points, str):
+            if points not in SOURCES:
+                raise unknown_name("source of `points`", points, SOURCES)
+            return
+        if not isinstance(points, Mapping) or set(points) != {"ideal", "nadir"}:
+            raise InvalidArgumentError(
+                f"`points` must be one of {SOURCES} or {{'ideal': [...], 'nadir': [...]}}, got "
+                f"{shown(points)}"
+            )
+        self._given = [
+            self.errors(checked_numbers(f"points: {name}", points[name], len(objectives)))
+            for name in ("ideal", "nadir")
+        ]
+        if not (self._given[0] <= self._given[1]).all():
+            raise InvalidArgumentError(
+                "`points` must have a nadir point that is nowhere better than the ideal one, got "
+                f"{shown(points)}"
+            )
+
+    def errors(self, values: Sequence[float] | Floats) -> Floats:
+        """Return the errors of one value per objective."""
+        return np.array([o.error(float(v)) for o, v in zip(self.objectives, values, strict=True)])
+
+    def find(self, truth: Any) -> tuple[Floats, Floats]:
+        """Return the (m,) errors of the ideal and the nadir point of a new episode.
+
+        Args:
+            truth: returns what can be reached in it.
+        """
+        if self.kind == "truth":
+            known = truth()
+            return self.errors(known.ideal()), self.errors(known.nadir())
+        if self.kind == "bounds":
+            low, high = np.array([one.error_bounds for one in self.objectives]).T
+            return low, high
+        return self._given[0], self._given[1]
+
+
+class Rule(ABC):
+    """Makes one number of the errors of a trial: higher is better.
+
+    Attributes:
+        source: where ideal and nadir point come from.
+    """
+
+    def __init__(self, source: Source) -> None:
+        """Take where the points come from."""
+        self.source = source
+
+    @abstractmethod
+    def value(self, error: Floats, before: Floats, seen: Seen) -> float:
+        """Return what a trial is worth.
+
+        Args:
+            error: (m,) its errors.
+            before: (k, m) the front before it.
+            seen: what the episode has seen, the trial included.
+        """
+
+
+class Episodes:
+    """N episodes that are scalarised by one rule, each by itself."""
+
+    def __init__(self, rule: Rule, number: int) -> None:
+        """Take the rule; `restart` starts an episode."""
+        self._rule = rule
+        self._seen: list[Seen | None] = [None] * number
+
+    def restart(self, index: int, truth: Any) -> None:
+        """Start an episode; `truth` returns what can be reached in it."""
+        self._seen[index] = Seen(self._rule.source, truth)
+
+    def value(self, index: int, scores: Any) -> float:
+        """Return what a trial with (m,) scores is worth.
+
+        Raises:
+            InvalidArgumentError: the scores are no vector of the objectives.
+        """
+        error = -np.asarray(scores, dtype=np.float64)
+        size = len(self._rule.source.objectives)
+        if error.shape != (size,):
+            raise InvalidArgumentError(
+                f"`env` must return {size} rewards, one per objective, got the shape "
+                f"{error.shape}; use the MO- id"
+            )
+        seen = self._seen[index]
+        if seen is None:
+            raise gym.error.ResetNeeded("call `reset` before `step`: an episode starts there")
+        before = seen.front
+        seen.add(error)
+        return self._rule.value(error, before, seen)
+
+
+class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """A vector reward made one number; subclasses bring the rule.
+
+    `info["score"]` is the same number, which agents are told; `info["objectives"]` stays.
+
+    Attributes:
+        vector_reward: False: what is under this wrapper returns a vector, this returns a number.
+    """
+
+    vector_reward = False
+    rule: ClassVar[type[Rule]]
+
+    def __init__(self, env: gym.Env[Any, Any], **arguments: Any) -> None:
+        """Wrap an `MO-` environment; the arguments are the rule's."""
+        check_env(env, "objectives")
+        if env.has_wrapper_attr("vector_reward") and not env.get_wrapper_attr("vector_reward"):
+            raise InvalidArgumentError(
+                f"`env` must return a vector of rewards, got {env}; use the MO- id"
+            )
+        objectives = env.get_wrapper_attr("objectives")
+        self._episodes = Episodes(type(self).rule(objectives, **arguments), 1)
+        gym.utils.RecordConstructorArgs.__init__(self, **arguments)
+        gym.Wrapper.__init__(self, env)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset, and forget what the last episode has seen."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._episodes.restart(0, lambda: self.get_wrapper_attr("truth"))
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step with a reward that is one number."""
+        observation, scores, terminated, truncated, info = self.env.step(action)
+        value = self._episodes.value(0, scores)
+        return observation, value, terminated, truncated, {**info, "score": value}
+
+
+class VectorScalarization(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+    """The same for N environments: bit for bit what each wrapped alone returns.
+
+    Every episode is scalarised by itself, in a loop over environments.
+    """
+
+    def __init__(
+        self, env: gym.vector.VectorEnv[Any, Any, Any], kind: type[Scalarization], **arguments: Any
+    ) -> None:
+        """Wrap what `gymnasium.make_vec` makes of an `MO-` id.
+
+        Args:
+            env: the vector environment.
+            kind: the scalarisation, such as `Chebyshev`.
+            arguments: what it takes.
+
+        Raises:
+            InvalidArgumentError: `env` is of another kind, or an argument is out of its range.
+            UnknownNameError: a name does not exist.
+        """
+        objectives = getattr(getattr(env, "unwrapped", None), "objectives", None)
+        if not isinstance(env, gym.vector.VectorEnv) or objectives is None:
+            raise InvalidArgumentError(
+                f"`env` must be what `gymnasium.make_vec` makes of an MO-FedHPO-* id, got "
+                f"{shown(env)}"
+            )
+        super().__init__(env)
+        self._episodes = Episodes(kind.rule(objectives, **arguments), self.num_envs)
+        self._done = np.zeros(self.num_envs, dtype=np.bool_)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Reset some or all environments, and forget what their last episodes have seen."""
+        observations, infos = self.env.reset(seed=seed, options=options)
+        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
+        self._restart(mask)
+        self._done[mask] = False
+        return observations, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step with (N,) rewards; `infos["score"]` holds them, too."""
+        observations, scores, terminated, truncated, infos = self.env.step(actions)
+        stepped = ~self._done
+        values = np.zeros(self.num_envs)
+        for index in np.flatnonzero(stepped).tolist():
+            values[index] = self._episodes.value(index, scores[index])
+        done = terminated | truncated
+        if self.env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP:
+            self._restart(done)
+        else:
+            self._restart(self._done)
+            self._done = done
+        return (
+            observations,
+            values,
+            terminated,
+            truncated,
+            {**infos, "score": values.copy(), "_score": stepped},
+        )
+
+    def _restart(self, mask: NDArray[np.bool_]) -> None:
+        env: Any = self.env.unwrapped
+        for index in np.flatnonzero(mask).tolist():
+            self._episodes.restart(index, partial(env.truth, index))
+
+
+def checked_weights(objectives: Sequence[Any], weights: Sequence[float] | None) -> Floats:
+    """Return (m,) weights that sum to 1; equal ones by default.
+
+    Raises:
+        InvalidArgumentError: they are not as many numbers as there are objectives, none negative
+            and one positive.
+    """
+    size = len(objectives)
+    if weights is None:
+        return np.full(size, 1.0 / size)
+    found = checked_numbers("weights", weights, size)
+    if found.min() < 0 or not found.sum() > 0:
+        raise InvalidArgumentError(
+            f"`weights` must not be negative, and one must be positive, got {shown(weights)}"
+        )
+    return np.asarray(found / found.sum())
+
+
+def checked_numbers(name: str, values: object, size: int) -> Floats:
+    """Return (size,) finite numbers.
+
+    Raises:
+        InvalidArgumentError: they are not.
+    """
+    given = list(values) if isinstance(values, Sequence | np.ndarray) else []
+    numbers = [as_number(value) for value in given]
+    if len(numbers) != size or any(one is None or not np.isfinite(one) for one in numbers):
+        raise InvalidArgumentError(
+            f"`{name}` must be {size} finite numbers, one per objective, got {shown(values)}"
+        )
+    return np.array(numbers, dtype=np.float64)
+
+
+def checked_rho(rho: object) -> float:
+    """Return the weight of an augmentation.
+
+    Raises:
+        InvalidArgumentError: it is negative or not finite.
+    """
+    number = as_number(rho)
+    if number is None or not 0 <= number < np.inf:
+        raise InvalidArgumentError(f"`rho` must be finite and not negative, got {shown(rho)}")
+    return float(number)
+
+
+def by_name(name: str, objectives: Sequence[Any], given: object) -> dict[str, float]:
+    """Return finite numbers of some objectives, by name.
+
+    Raises:
+        UnknownNameError: there is no such objective.
+        InvalidArgumentError: it is no mapping to finite numbers.
+    """
+    known = [one.name for one in objectives]
+    if not isinstance(given, Mapping):
+        raise InvalidArgumentError(
+            f"`{name}` must be a mapping from objectives to numbers, got {shown(given)}"
+        )
+    for one in given:
+        if one not in known:
+            raise unknown_name(f"objective in `{name}`", str(one), known)
+    numbers = checked_numbers(name, list(given.values()), len(given))
+    return dict(zip(given, numbers.tolist(), strict=True))

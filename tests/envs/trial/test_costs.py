@@ -1,0 +1,76 @@
+"""Costs as objectives: what a trial says of its cost, on every backend and in every form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import fedhpo_gym
+from fedhpo_gym.evaluation.records import Fidelity
+
+NAMES = ("val_loss", "time_s", "upload_bytes", "download_bytes", "flops")
+CASES = {
+    "table": {},
+    "epochs cost": {"system": {"compute": "epochs"}},
+    "surrogate": {"backend": "surrogate", "alpha": 0.1},
+    "one by one": {"backend": "surrogate", "alpha": 0.1, "freeze_thaw": True},
+}
+
+
+def arguments(case: str) -> tuple[str, dict[str, Any]]:
+    return "MO-FedHPO-LR-Car-v0", {**CASES[case], "objectives": NAMES}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_they_are_what_a_trial_is_charged(case: str) -> None:
+    name, given = arguments(case)
+    env: Any = gym.make(name, disable_env_checker=True, **given)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    task = env.unwrapped.task
+    train = env.unwrapped.backend.num_samples[..., 0].mean()
+    for _ in range(5):
+        _, reward, *_, info = env.step(env.action_space.sample())
+        found, cost = info["objectives"], info["cost"]
+        for entry in NAMES[1:4]:
+            assert found[entry] == cost[entry]
+        fidelity = Fidelity(**info["fidelity"])
+        clients = fidelity.sampled_clients(task.num_clients)
+        steps = info["configuration"]["step_size"] * fidelity.round * clients
+        assert found["flops"] == pytest.approx(6 * task.num_parameters * steps * train)
+        assert reward[1:4].tolist() == [-np.float32(cost[entry]) for entry in NAMES[1:4]]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_vector_environments_say_the_same(case: str) -> None:
+    name, given = arguments(case)
+    many: Any = gym.make_vec(name, num_envs=3, **given)
+    many.reset(seed=0)
+    actions = np.random.default_rng(0).uniform(-1, 1, many.action_space.shape).astype(np.float32)
+    _, rewards, *_ = many.step(actions)
+    for index, action in enumerate(actions):
+        env = gym.make(name, disable_env_checker=True, **given)
+        env.reset(seed=0)
+        _, reward, *_ = env.step(action)
+        assert np.array_equal(reward, rewards[index])
+
+
+def test_what_was_paid_for_before_still_counts() -> None:
+    """An objective is what the whole query costs: else its value would depend on the past."""
+    env: Any = gym.make("MO-FedHPO-LR-Car-v0", freeze_thaw=True, objectives=NAMES)
+    env.reset(seed=0)
+    action = np.zeros(env.action_space.shape, np.float32)
+    first, again = (env.step(action)[-1] for _ in range(2))
+    assert again["cost"]["time_s"] == 0 < first["cost"]["time_s"]
+    assert again["objectives"] == first["objectives"]
+
+
+def test_a_truth_knows_them() -> None:
+    full = {"round": 500}
+    truth = fedhpo_gym.truth("FedHPO-LR-BreastCancer-v1", objectives=NAMES[:2], fidelity=full)
+    times = np.unique(truth.values[:, 1])
+    assert len(times) == 5, "one per client sample rate"
+    assert truth.ideal()[1] == times[0]

@@ -1,0 +1,119 @@
+"""Objectives of a user's own: a function of an evaluation, in every form of a trial environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import fedhpo_gym
+from fedhpo_gym.analysis.files import read_record
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import Evaluation
+from fedhpo_gym.objectives import Objective
+from fedhpo_gym.studies.plan import Plan
+from fedhpo_gym.studies.regret import regret_of
+from fedhpo_gym.studies.replay import replay
+from fedhpo_gym.studies.run import do_run
+
+ID = "FedHPO-LR-BreastCancer-v1"
+FULL = {"round": 500, "client_sample_rate": 1.0}
+
+
+def gap_of(evaluation: Evaluation) -> float:
+    """How much lower the training loss is than the validation loss."""
+    return evaluation.mean("val", "loss") - evaluation.mean("train", "loss")
+
+
+def worst_error(evaluation: Evaluation) -> float:
+    return 1.0 - float(evaluation.clients("val", "accuracy").min())
+
+
+GAP = Objective.of(gap_of, name="gap", unit="nats", minimize=True, bounds=(-1.0, 1.0))
+WORST = Objective.of(worst_error, name="worst_error", unit="1", minimize=True, bounds=(0.0, 1.0))
+GIVEN: dict[str, Any] = {"objectives": ["val_loss", GAP, WORST], "fidelity": FULL}
+
+
+def test_it_is_what_the_function_says() -> None:
+    env: Any = gym.make(f"MO-{ID}", disable_env_checker=True, **GIVEN)
+    assert env.reset(seed=0)[1]["objective_names"] == ["val_loss", "gap", "worst_error"]
+    action = np.zeros(env.action_space.shape, np.float32)
+    _, reward, *_, info = env.step(action)
+    answer = env.unwrapped.backend.evaluate(*env.unwrapped.decode(action))
+    assert info["objectives"]["gap"] == gap_of(answer)
+    assert reward[1:].tolist() == [-np.float32(gap_of(answer)), -np.float32(worst_error(answer))]
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"backend": "surrogate", "alpha": 0.1}])
+def test_vector_environments_say_the_same(kwargs: Any) -> None:
+    name, given = "MO-FedHPO-LR-Car-v0", {"objectives": [GAP, "val_loss"], **kwargs}
+    many: Any = gym.make_vec(name, num_envs=3, **given)
+    many.reset(seed=0)
+    actions = np.random.default_rng(0).uniform(-1, 1, many.action_space.shape).astype(np.float32)
+    _, rewards, *_ = many.step(actions)
+    for index, action in enumerate(actions):
+        env = gym.make(name, disable_env_checker=True, **given)
+        env.reset(seed=0)
+        assert np.array_equal(env.step(action)[1], rewards[index])
+
+
+def test_it_ranks_trials_and_is_constrained_like_any_other() -> None:
+    env: Any = gym.make(
+        ID, objectives=[WORST, GAP], constraints={"gap": 0.0}, disable_env_checker=True
+    )
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    infos = [env.step(env.action_space.sample())[-1] for _ in range(6)]
+    best = min(info["objectives"]["worst_error"] for info in infos)
+    assert infos[-1]["incumbent"]["worst_error"] == best
+    for info in infos:
+        assert info["penalty"] == pytest.approx(max(info["objectives"]["gap"], 0.0), abs=1e-6)
+
+
+def test_where_training_diverged_it_is_the_worst() -> None:
+    class Diverged:
+        has_diverged = True
+
+    assert GAP.compute(Diverged(), None) == 1.0  # type: ignore[arg-type]
+
+
+def test_the_truth_knows_it() -> None:
+    truth = fedhpo_gym.truth(ID, **GIVEN)
+    env: Any = gym.make(ID, disable_env_checker=True, **GIVEN)
+    row = int(truth.front(["gap", "val_loss"])[0])
+    answer = env.unwrapped.backend.evaluate(*truth.query(row))
+    assert truth.values[row, 1] == gap_of(answer)
+
+
+def test_it_needs_a_name_of_its_own_and_a_function() -> None:
+    taken = Objective.of(gap_of, name="val_f1", unit="1", minimize=True, bounds=(0.0, 1.0))
+    with pytest.raises(InvalidArgumentError, match="name of its own, got 'val_f1'"):
+        gym.make(ID, objectives=["val_loss", taken])
+    with pytest.raises(InvalidArgumentError, match="different names"):
+        gym.make(ID, objectives=[GAP, GAP])
+    with pytest.raises(InvalidArgumentError, match="take an Evaluation, got 3"):
+        Objective.of(3, name="x", unit="1", minimize=True, bounds=(0, 1))  # type: ignore[arg-type]
+
+
+def test_a_record_says_that_it_cannot_be_replayed_without_it(tmp_path: Path) -> None:
+    plan = Plan(ID, {**GIVEN, "budget_trials": 3}, "random", 0)
+    assert do_run(plan, tmp_path, lambda _: None, lambda _: None)
+    [path] = tmp_path.rglob("*.jsonl")
+    record = read_record(path)
+    with pytest.raises(InvalidArgumentError, match=r"'gap'.*cannot be replayed without it"):
+        replay(record)
+    own = {one.name: one for one in (GAP, WORST)}
+    assert replay(record, own) is None
+    assert regret_of(record, own).regret.min() >= 0
+    other = Objective.of(gap_of, name="gap", unit="nats", minimize=False, bounds=(-1.0, 1.0))
+    with pytest.raises(InvalidArgumentError, match="as the record says it"):
+        replay(record, {**own, "gap": other})
+    changed = Objective.of(
+        lambda e: gap_of(e) / 2, name="gap", unit="nats", minimize=True, bounds=(-1.0, 1.0)
+    )
+    difference = replay(record, {**own, "gap": changed})
+    assert difference is not None
+    assert "gap" in difference.field
