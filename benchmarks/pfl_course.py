@@ -1,8 +1,9 @@
 """Train one course with pfl, some rounds at a time, and report the processor time of each time.
 
-A program of its own, started by `turns.py` with the interpreter that has pfl (pfl-research, 0.6); it
-imports nothing of this suite but `networks.py`. pfl runs as it is: its algorithm, simulated backend,
-user data sets, local training, weighting and aggregation. It evaluates in its first round only.
+A program of its own, started by `turns.py` with the interpreter that has pfl (pfl-research, 0.6).
+It imports nothing of this suite but `networks.py`. pfl runs as it is: its algorithm, simulated
+backend, user data sets, local training, weighting and aggregation. It evaluates in its first round
+only, and prints no metrics.
 
     python pfl_course.py REQUEST.json
 
@@ -19,6 +20,7 @@ import platform
 import sys
 import time
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -130,8 +132,7 @@ def serve(course: Course, requests: TextIO, answers: TextIO) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     channel, sys.stdout = sys.stdout, sys.stderr  # what pfl prints is no answer
-    with open(sys.argv[1], encoding="utf-8") as file:
-        asked = json.load(file)
+    asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     torch.manual_seed(asked["seed"])
-    np.random.seed(asked["seed"])
+    np.random.seed(asked["seed"])  # noqa: NPY002 - what pfl draws its seeds from
     serve(Course(asked), sys.stdin, channel)

@@ -17,7 +17,6 @@ from fedhpo_gym.fl.items import Items, Roster
 from fedhpo_gym.fl.models import Model
 from fedhpo_gym.fl.packing import Course, Group
 
-
 _Read = tuple[dict[str, Tensor], Tensor, Tensor]
 """What a `Context` says that no round changes: hyperparameters, `num_sampled`, `num_samples`."""
 

@@ -14,7 +14,6 @@ from fedhpo_gym.fl.minibatches import batch_rows, client_orders
 from fedhpo_gym.fl.packing import Group, PerClient
 from fedhpo_gym.fl.stack import Stack
 
-
 MAX_KNOWN = 16
 """Rounds whose items are remembered: courses alone often sample the same clients again."""
 

@@ -85,7 +85,10 @@ class Steps:
             rows = torch.from_numpy(drawn[portion.at]).to(self._device)
             x, targets = self._stack.take(rows), self._stack.targets(rows)
             if portion.where is not None:
-                x, targets = x.index_select(0, portion.where), targets.index_select(1, portion.where)
+                x, targets = (
+                    x.index_select(0, portion.where),
+                    targets.index_select(1, portion.where),
+                )
             yield from zip(
                 torch.split(x, portion.counts),
                 torch.split(targets.unsqueeze(-1), portion.counts, 1),
