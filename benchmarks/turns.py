@@ -198,18 +198,13 @@ def _program(python: Path, request: Path) -> Iterator[subprocess.Popen[str]]:
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     # Its own packages only: a path of ours would put our versions before its own.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | threads
-    process = subprocess.Popen(
-        [str(python), str(SCRIPT), str(request)],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
+    command = [str(python), str(SCRIPT), str(request)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
 def _ask(process: subprocess.Popen[str], rounds: int) -> float:

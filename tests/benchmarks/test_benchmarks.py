@@ -267,8 +267,11 @@ def test_a_peer_in_another_interpreter_is_asked_and_answers(
     with turns.pfl(Path(sys.executable), federation, course, compared, 5) as (label, turn):
         assert (label, turn(3), turn(1)) == ("Peer 5", 6.0, 2.0)
     program.write_text("raise SystemExit(7)", encoding="utf-8")
-    with pytest.raises(RuntimeError, match="ended with 7"):
-        turns.pfl(Path(sys.executable), federation, course, compared, 5).__enter__()
+    with (
+        pytest.raises(RuntimeError, match="ended with 7"),
+        turns.pfl(Path(sys.executable), federation, course, compared, 5),
+    ):
+        pass
 
 
 def test_the_least_time_is_that_of_the_arithmetic(load: Load) -> None:
