@@ -83,7 +83,9 @@ class RoundLayout:
         self._rows = rows
         self._shape = (len(rows), len(step), width)
         plan = zip(rows, batch_size.tolist(), per_epoch.tolist(), epochs.tolist(), strict=True)
-        self._places = [_places(len(own), *numbers, width) for own, *numbers in plan]
+        self._places = [
+            _places(len(own), size, stride, repeats, width) for own, size, stride, repeats in plan
+        ]
 
     def draw(self, streams: Sequence[np.random.Generator]) -> NDArray[np.int64]:
         """Return the (clients, steps, width) rows of all minibatches; 0 where they are padded.

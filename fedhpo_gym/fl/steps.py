@@ -37,7 +37,7 @@ class _Portion:
         sizes: (items,) rows that are not padding, by step.
     """
 
-    at: tuple[NDArray[np.intp], NDArray[np.intp]]
+    at: tuple[NDArray[np.int64], NDArray[np.int64]]
     where: Tensor | None
     counts: list[int]
     weights: Sequence[Tensor]
@@ -118,7 +118,8 @@ class Steps:
         active = self._active[steps]
         step = np.repeat(steps, active)
         item = np.arange(len(step)) - np.repeat(np.cumsum(active) - active, active)
-        at, where = (step, self._column[item]), None
+        at: tuple[NDArray[np.int64], ...] = step, self._column[item]
+        where: Tensor | None = None
         sizes = self._layout.sizes[at]
         weights = row_weights(sizes, self._width)
         if len(self._column) > self._layout.sizes.shape[1]:  # read the rows of a minibatch once
