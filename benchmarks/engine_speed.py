@@ -7,7 +7,8 @@ Measured in one run, each in a fresh process on one thread, on the same samples:
 - our engine on one single course;
 - a plain torch loop for one course (`plain_loop.py`), with torch's autograd and with the gradient
   written by hand;
-- FederatedScope, when `--federatedscope` names its source tree.
+- FederatedScope, when `--federatedscope` names its source tree;
+- pfl, when `--pfl-python` names an interpreter that has it: training only, in turns with ours.
 
 Every round is trained and then evaluated: loss, accuracy and macro-F1 of every client, on train,
 validation and test split. Single courses are run at the corners of the grid.
@@ -24,18 +25,23 @@ from pathlib import Path
 import measuring
 import numpy as np
 import peer
+import torch
+import turns
 from measuring import number
 from plain_loop import STEPS, PlainCourse, TorchDraws
 
 from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.courses.training import make_batch, task_federation
 from fedhpo_gym.fl.engine import one_thread
+from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task, get_task
 
 WARM_UP = 2
 CONFIGURATION = {"learning_rate": 0.01, "weight_decay": 0.0}
 SINGLE = {"easiest": (64, 1), "hardest": (8, 4)}
+COMPARED = turns.Compared("logistic", torch.from_numpy)
+SCHEDULE = turns.Schedule(warm_up=5, rounds=20, turns=9)
 
 
 @dataclass(frozen=True)
@@ -158,6 +164,32 @@ def measure_peers(task: Task, arguments: argparse.Namespace) -> list[Peer]:
     return peers
 
 
+def training_only(task: Task, python: Path, schedule: turns.Schedule = SCHEDULE) -> list[str]:
+    """Return tables of a course alone, a full block of courses, and pfl, in turns."""
+    texts = [
+        "## Training only, beside pfl",
+        f"The same clients, all of them in every round, in turns: {schedule.turns} turns of "
+        f"{schedule.rounds} rounds after {schedule.warm_up}, nothing evaluated; medians of turns, "
+        "and of their ratios. pfl never shuffles its minibatches.",
+    ]
+    federation = task_federation(task, task.seeds[0])
+    most = task.fidelity_space["client_sample_rate"].grid[-1]
+    for name, (size, epochs) in SINGLE.items():
+        settings = {**CONFIGURATION, "batch_size": size, "step_size": epochs}
+        course = Course(settings, most, task.seeds[0])
+        asked = (python, federation, course, COMPARED, schedule.total)
+        block = [course] * get_model(task.model).slots
+        with turns.pfl(*asked) as (label, turn):
+            ways = {
+                "our engine, one course": turns.engine(task, [course]),
+                f"our engine, each of {len(block)} courses": turns.engine(task, block),
+                label: turn,
+            }
+            table = turns.compare(turns.take_turns(ways, schedule))
+        texts += [f"{name}: batch size {size}, local epochs {epochs}.", table]
+    return texts
+
+
 def main(argv: Sequence[str] | None = None) -> str:
     """Measure, print the tables and write them to a file."""
     parser = measuring.parser(__file__, __doc__)
@@ -167,6 +199,7 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser.add_argument("--single-rounds", type=int, default=30, help="... of a single course")
     parser.add_argument("--federatedscope-rounds", type=int, default=10, help="... of the peer's")
     peer.add_arguments(parser)
+    turns.add_arguments(parser)
     arguments = parser.parse_args(argv)
     load = measuring.load_average()
     task = get_task(arguments.task)
@@ -177,6 +210,8 @@ def main(argv: Sequence[str] | None = None) -> str:
         *_grid_tables(task, arguments.rounds, grid, peak, peers),
         _single_table(task, peers),
     ]
+    if arguments.pfl_python:
+        sections += training_only(task, arguments.pfl_python)
     command = ["python", "benchmarks/engine_speed.py", *_shown(arguments)]
     return measuring.write_report(arguments.out, "Engine speed", command, load, sections)
 
@@ -190,6 +225,8 @@ def _shown(arguments: argparse.Namespace) -> list[str]:
     if arguments.federatedscope:
         shown += ["--federatedscope PATH", "--federatedscope-python PATH"]
         shown += [f"--federatedscope-rounds {arguments.federatedscope_rounds}"]
+    if arguments.pfl_python:
+        shown += ["--pfl-python PATH"]
     return shown
 
 

@@ -5,15 +5,14 @@ A new family is one more `Family` in `FAMILIES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-
-from fedhpo_gym.federations.federation import Federation
+from torch import Tensor
+from turns import Compared, Schedule
 
 
 @dataclass(frozen=True)
@@ -29,10 +28,11 @@ class Family:
         courses: courses of the batch.
         measured: rounds measured in a batch, alone, of the plain loop, of FederatedScope.
         warm_up: rounds before.
-        inputs: (n, ...) features as the module takes them.
-        module: the same model of torch's own layers.
-        max_norm: length to which gradients are shortened.
+        turns: of our engine and pfl; see `Schedule`.
+        compared: the same model of torch's own layers, what it reads, and the length to which
+            gradients are shortened.
         flops: of the products of one row, of each layer, forward: 2 x inputs x outputs x places.
+        convolutions: how many of the layers are convolutions; they come first.
         settings: FederatedScope's configuration, by dotted name.
     """
 
@@ -44,10 +44,10 @@ class Family:
     courses: int
     measured: tuple[int, int, int, int]
     warm_up: int
-    inputs: Callable[[Any], Tensor]
-    module: Callable[[Federation], nn.Module]
-    max_norm: float | None
+    turns: Schedule
+    compared: Compared
     flops: tuple[float, ...]
+    convolutions: int
     settings: Mapping[str, Any]
 
     def work(self, trained: float, evaluated: float) -> float:
@@ -58,21 +58,6 @@ class Family:
         """
         forward = sum(self.flops)
         return trained * (3 * forward - self.flops[0]) + evaluated * forward
-
-
-def _perceptron(federation: Federation) -> nn.Module:
-    inputs = federation.features.shape[1]
-    hidden = [nn.Linear(inputs, 64), nn.BatchNorm1d(64), nn.ReLU()]
-    return nn.Sequential(*hidden, nn.Linear(64, federation.num_classes))
-
-
-def _convnet(federation: Federation) -> nn.Module:
-    return nn.Sequential(
-        *(nn.Conv2d(1, 32, 5, padding=2), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(32, 64, 5, padding=2), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(3136, 2048), nn.ReLU()),
-        nn.Linear(2048, federation.num_classes),
-    )
 
 
 def _table(features: Any) -> Tensor:
@@ -99,15 +84,15 @@ _CNN = Family(
     courses=2,
     measured=(2, 4, 2, 4),
     warm_up=2,
-    inputs=_images,
-    module=_convnet,
-    max_norm=5.0,
+    turns=Schedule(warm_up=1, rounds=1, turns=5),
+    compared=Compared("convnet", _images, max_norm=5.0),
     flops=(
         2 * 25 * 32 * 28 * 28,
         2 * 25 * 32 * 64 * 14 * 14,
         2 * 3136 * 2048,
         2 * 2048 * 62,
     ),
+    convolutions=2,
     settings={
         "model.type": "convnet2",
         "model.hidden": 2048,
@@ -133,10 +118,10 @@ FAMILIES: Mapping[str, Family] = {
         courses=120,
         measured=(6, 30, 30, 10),
         warm_up=2,
-        inputs=_table,
-        module=_perceptron,
-        max_norm=None,
+        turns=Schedule(warm_up=2, rounds=20, turns=9),
+        compared=Compared("perceptron", _table),
         flops=(2 * 20 * 64, 2 * 64 * 2),
+        convolutions=0,
         settings={"model.type": "mlp", "model.hidden": 64, "model.layer": 2, "model.dropout": 0.0},
     ),
     "CNN": _CNN,
@@ -144,6 +129,7 @@ FAMILIES: Mapping[str, Family] = {
         _CNN,
         configuration={**_CNN.configuration, "batch_size": 4},
         measured=(1, 2, 1, 1),
+        turns=Schedule(warm_up=1, rounds=1, turns=3),
         warm_up=1,
     ),
 }

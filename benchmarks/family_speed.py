@@ -1,10 +1,11 @@
-"""How many courses of each model family a core trains per hour, beside FederatedScope.
+"""How many courses of each model family a core trains per hour, beside FederatedScope and pfl.
 
 Measured in one run, each in a fresh process on one thread, on the same samples:
 
 - our engine on a batch of courses that differ in the learning rate, and on one course alone;
 - a plain torch loop for one course, with torch's layers, autograd and optimizer;
 - FederatedScope, when `--federatedscope` names its source tree;
+- pfl, when `--pfl-python` names an interpreter that has it: training only, in turns with ours;
 - the rate at which this core multiplies matrices, in every precision that the model computes in,
   and the share of it that each of them reaches: operations of all products, counted by formula,
   over time and over that rate.
@@ -20,10 +21,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import attainable
 import measuring
 import numpy as np
 import peer
+import turns
 from families import FAMILIES, Family
 from measuring import number
 from plain_module import PlainModuleCourse
@@ -90,7 +94,7 @@ def time_federatedscope(name: str, arguments: argparse.Namespace, every: int) ->
     """Return FederatedScope's version and processor seconds per round, evaluated now and then."""
     family = FAMILIES[name]
     federation = task_federation(get_task(family.task), SEED)
-    features = family.inputs(federation.features).numpy()
+    features = family.compared.inputs(federation.features).numpy()
     answer = peer.run_courses(
         arguments.federatedscope,
         arguments.federatedscope_python,
@@ -170,11 +174,44 @@ def measure_own(name: str, rows: Sequence[Row], arguments: argparse.Namespace) -
     return found
 
 
+def training_only(
+    name: str, python: Path, peaks: Mapping[str, float], convolutions: Mapping[str, float]
+) -> list[str]:
+    """Return a table of our engine and pfl in turns, and what share of the attainable we reach.
+
+    Args:
+        name: of the family.
+        python: interpreter that has pfl.
+        peaks: FLOP/s of matrix products by precision.
+        convolutions: likewise of convolutions.
+    """
+    family = FAMILIES[name]
+    task, course = get_task(family.task), courses(family, 1)[0]
+    found = turns.one_course(task, course, family.compared, python, family.turns)
+    federation = task_federation(task, SEED)
+    cohorts = turns.cohorts(federation, course, family.turns.total)[family.turns.warm_up :]
+    samples = [float(federation.num_samples[cohort, 0].sum()) for cohort in cohorts]
+    trained = float(np.median(samples)) * family.configuration["step_size"]
+    texts = [
+        f"Training only, the same clients in turns: {family.turns.turns} turns of "
+        f"{family.turns.rounds} round(s) after {family.turns.warm_up}; medians of turns, and of "
+        "their ratios. pfl never shuffles its minibatches and averages no running statistics.",
+        turns.compare(found),
+    ]
+    for precision, peak in peaks.items():
+        own = found.get(f"our engine, {precision}")
+        if own:
+            least = attainable.least_seconds(family, trained, peak, convolutions[precision])
+            texts.append(attainable.describe(family, precision, least, float(np.median(own))))
+    return texts
+
+
 def main(argv: Sequence[str] | None = None) -> str:
     """Measure, print the tables and write them to a file."""
     parser = measuring.parser(__file__, __doc__)
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     peer.add_arguments(parser)
+    turns.add_arguments(parser)
     arguments = parser.parse_args(argv)
     load = measuring.load_average()
     precisions = {"float32", *(p for name in arguments.families for p in other_precisions(name))}
@@ -186,17 +223,24 @@ def main(argv: Sequence[str] | None = None) -> str:
         sections.append((name, rows, measure_own(name, rows, arguments)))
         _raise_peaks(peaks)
     size = measuring.PEAK_SIZE
+    fresh = measuring.in_fresh_process
+    convolutions = {precision: fresh(attainable.conv_peak, precision)[0] for precision in peaks}
     texts = [
-        f"Products of {size} x {size} {precision} matrices: {peak / 1e9:.0f} GFLOP/s."
+        f"Products of {size} x {size} {precision} matrices: {peak / 1e9:.0f} GFLOP/s; the second "
+        f"convolution of CNN-FEMNIST with its gradients: {convolutions[precision] / 1e9:.0f}."
         for precision, peak in peaks.items()
     ]
     for name, rows, own in sections:
         family = FAMILIES[name]
         texts += [f"## {name}", _describe(family), _table(family, rows, peaks)]
         texts += [_describe_own(family), _table_own(own)]
+        if arguments.pfl_python:
+            texts += training_only(name, arguments.pfl_python, peaks, convolutions)
     command = ["python", "benchmarks/family_speed.py", "--families", *arguments.families]
     if arguments.federatedscope:
         command += ["--federatedscope PATH", "--federatedscope-python PATH"]
+    if arguments.pfl_python:
+        command += ["--pfl-python PATH"]
     return measuring.write_report(arguments.out, "Speed of model families", command, load, texts)
 
 

@@ -10,6 +10,7 @@ import copy
 
 import torch
 from families import Family
+from networks import NETWORKS
 from plain_loop import Evaluator, TorchDraws
 from torch import Tensor, nn
 from torch.nn import functional
@@ -37,10 +38,11 @@ class PlainModuleCourse:
     def __init__(self, family: Family, federation: Federation) -> None:
         """Create the course at round 0."""
         self._family = family
-        self._module = family.module(federation)
+        inputs, network = family.compared.inputs, NETWORKS[family.compared.network]
+        x, y = inputs(federation.features), torch.tensor(federation.labels)
+        self._module = network(x.shape[1], federation.num_classes)
         _draw(self._module, torch.Generator().manual_seed(federation.seed))
         self._local = copy.deepcopy(self._module)
-        x, y = family.inputs(federation.features), torch.tensor(federation.labels)
         self._train = [(x[rows[0]], y[rows[0]]) for rows in federation.clients]
         self._evaluate = Evaluator(federation, x, y)
         fidelity = Fidelity(0, family.client_sample_rate)
@@ -84,8 +86,8 @@ class PlainModuleCourse:
         optimizer.zero_grad()
         with torch.enable_grad():
             functional.cross_entropy(local(x), y).backward()
-        if self._family.max_norm is not None:
-            nn.utils.clip_grad_norm_(local.parameters(), self._family.max_norm)
+        if self._family.compared.max_norm is not None:
+            nn.utils.clip_grad_norm_(local.parameters(), self._family.compared.max_norm)
         optimizer.step()
 
     def _logits(self) -> Tensor:

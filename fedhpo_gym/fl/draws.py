@@ -15,30 +15,46 @@ from fedhpo_gym.seeding import stream
 
 
 @dataclass(frozen=True, eq=False)
-class Names:
-    """Whom random numbers are drawn for: what names the stream of each item.
+class Drawers:
+    """Whom random numbers are drawn for, whatever the round.
 
     Attributes:
-        batch_keys: (seed of the federation, finished rounds) of each batch_key.
         batch_key: (items,) index of the batch_key.
         client: (items,) client; -1 for draws of the server.
     """
 
-    batch_keys: Sequence[tuple[int, int]]
     batch_key: NDArray[np.int64]
     client: NDArray[np.int64]
 
-    def take(self, items: slice) -> Names:
-        """Return the names of some items."""
-        return Names(self.batch_keys, self.batch_key[items], self.client[items])
+    @cached_property
+    def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
+        """The (batch_key, client) that occur, and (items,) which of them each item has.
+
+        Where there is no client, the server's, it is left out.
+        """
+        width = int(self.client.max()) + 2
+        found, where = np.unique(self.batch_key * width + self.client + 1, return_inverse=True)
+        pairs = (divmod(key, width) for key in found.tolist())
+        return [(index, client - 1) if client else (index,) for index, client in pairs], where
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """What names the random numbers of each item in one round.
+
+    Attributes:
+        batch_keys: (seed of the federation, finished rounds) of each batch_key.
+        drawers: whom they are drawn for.
+    """
+
+    batch_keys: Sequence[tuple[int, int]]
+    drawers: Drawers
 
     @cached_property
     def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
         """The (seed, round, client) that occur, and (items,) which of them each item has."""
-        width = int(self.client.max()) + 2
-        found, where = np.unique(self.batch_key * width + self.client + 1, return_inverse=True)
-        pairs = [divmod(key, width) for key in found.tolist()]
-        return [(*self.batch_keys[i], *([c - 1] if c else [])) for i, c in pairs], where
+        pairs, where = self.drawers.distinct
+        return [(*self.batch_keys[index], *client) for index, *client in pairs], where
 
 
 class Draws:

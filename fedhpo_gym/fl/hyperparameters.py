@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from fedhpo_gym.fl.draws import Names, normal_like
 from fedhpo_gym.fl.items import Items, Roster
 from fedhpo_gym.fl.models import Model
 from fedhpo_gym.fl.packing import Course, Group
+
+_Read = tuple[dict[str, Tensor], Tensor, Tensor]
+"""What a `Context` says that no round changes: hyperparameters, `num_sampled`, `num_samples`."""
 
 
 class Hyperparameters:
@@ -46,6 +50,7 @@ class Hyperparameters:
         self.rate, self.decay = self._tensor(rate), self._tensor(decay)
         read = {**model.hyperparameters, **algorithm.hyperparameters}
         self._others = {k: self._tensor(self._values(courses, k, v)) for k, v in read.items()}
+        self._read_of: WeakKeyDictionary[Items | Roster, _Read] = WeakKeyDictionary()
 
     def stop(self, courses: NDArray[np.bool_]) -> None:
         """Let (blocks, slots) courses take steps of length zero from now on."""
@@ -62,23 +67,34 @@ class Hyperparameters:
     def of_model(self, items: Items) -> Mapping[str, Tensor]:
         """Return the model's hyperparameters, (items, 1, slots) each."""
         rows = self.rows(items)
-        return {name: self._others[name][rows] for name in self._model.hyperparameters}
+        names = self._model.hyperparameters
+        return {name: self._others[name].index_select(0, rows) for name in names}
 
     def context(self, items: Items | None, roster: Roster, names: Names, horizon: int) -> Context:
         """Return what the algorithm's hooks may know about items, or, for None, the blocks."""
-        if items is None:
-            rows = torch.arange(self._shape[0], device=self._device) * self._shape[1]
-            samples, sampled = roster.samples.min(axis=1), roster.num_sampled
-        else:
-            rows, samples, sampled = self.rows(items), items.samples, items.num_sampled
+        whose = roster if items is None else items
+        if whose not in self._read_of:
+            self._read_of[whose] = self._read(whose)
+        values, sampled, samples = self._read_of[whose]
         return Context(
-            hyperparameters={n: self._others[n][rows] for n in self._algorithm.hyperparameters},
+            hyperparameters=values,
             num_clients=self._num_clients,
-            num_sampled=self._tensor(sampled)[:, None, None],
-            num_samples=self._tensor(np.maximum(samples, 1))[:, None, None],
+            num_sampled=sampled,
+            num_samples=samples,
             horizon=horizon,
             normal=lambda purpose, parameter: normal_like(parameter, purpose, names),
         )
+
+    def _read(self, whose: Items | Roster) -> _Read:
+        """Return the algorithm's hyperparameters, and what is (items, 1, 1) of a `Context`."""
+        if isinstance(whose, Roster):
+            rows = torch.arange(self._shape[0], device=self._device) * self._shape[1]
+            samples = whose.samples.min(axis=1)
+        else:
+            rows, samples = self.rows(whose), whose.samples
+        values = {n: self._others[n][rows] for n in self._algorithm.hyperparameters}
+        sampled, samples = self._tensor(whose.num_sampled), self._tensor(np.maximum(samples, 1))
+        return values, sampled[:, None, None], samples[:, None, None]
 
     def _values(
         self, courses: Sequence[Course], name: str, default: float | None

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.fl.draws import Names
+from fedhpo_gym.fl.draws import Drawers, Names
 from fedhpo_gym.fl.minibatches import batch_rows, client_orders
 from fedhpo_gym.fl.packing import Group, PerClient
 from fedhpo_gym.fl.stack import Stack
+
+MAX_KNOWN = 16
+"""Rounds whose items are remembered: courses alone often sample the same clients again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +55,11 @@ class Items:
     def take(self, index: NDArray[np.intp] | slice) -> Items:
         """Return some of the items."""
         return Items(*(getattr(self, name)[index] for name in _FIELDS))
+
+    @cached_property
+    def drawers(self) -> Drawers:
+        """Whom random numbers are drawn for."""
+        return Drawers(self.batch_key, self.client)
 
 
 _FIELDS = tuple(field.name for field in fields(Items))
@@ -92,11 +101,27 @@ class Roster:
             ]
         )
         self.rows = self._epochs * self.samples
+        self._everybody = bool((self.num_sampled >= stack.num_clients).all())
+        self._server = Drawers(self.batch_key, np.full_like(self.batch_key, -1))
+        self._known: dict[bytes, Items] = {}
         self._steps = self._epochs * -(-self.samples // self._batch_size)
 
     def items(self, elapsed: int) -> Items:
-        """Return the items of a round, `elapsed` rounds after the blocks were packed."""
-        block, client = np.nonzero(self._sampled(elapsed))
+        """Return the items of a round, `elapsed` rounds after the blocks were packed.
+
+        The same clients give the same object, so that what follows from it is laid out once.
+        """
+        sampled = self._sampled(elapsed)
+        key = sampled.tobytes()
+        if key not in self._known:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[key] = self._items(sampled)
+        return self._known[key]
+
+    def _items(self, sampled: NDArray[np.bool_]) -> Items:
+        """Return the items of (blocks, clients) that train."""
+        block, client = np.nonzero(sampled)
         items = self.items_of(block, client, self.batch_key[block])
         return items.take(np.lexsort((-items.steps, items.width)))
 
@@ -123,12 +148,12 @@ class Roster:
     def names(self, items: Items | None, elapsed: int) -> Names:
         """Return whom random numbers of a round are drawn for; None for the blocks' server."""
         batch_keys = [(seed, finished + elapsed) for seed, finished in self._batch_keys]
-        if items is None:
-            return Names(batch_keys, self.batch_key, np.full_like(self.batch_key, -1))
-        return Names(batch_keys, items.batch_key, items.client)
+        return Names(batch_keys, self._server if items is None else items.drawers)
 
     def _sampled(self, elapsed: int) -> NDArray[np.bool_]:
         """Draw the clients: (blocks, clients)."""
+        if self._everybody:
+            return np.ones((len(self.batch_key), self._num_clients), dtype=np.bool_)
         rounds = [(seed, finished + elapsed) for seed, finished in self._batch_keys]
         rank = np.argsort(client_orders(rounds, self._num_clients), axis=1)
         sampled: NDArray[np.bool_] = rank[self.batch_key] < self.num_sampled[:, None]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -15,41 +15,39 @@ from torch import Tensor
 from fedhpo_gym.fl.draws import Draws, Names
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.items import Items
-from fedhpo_gym.fl.minibatches import RoundBatches, client_streams, draw_minibatches, row_weights
+from fedhpo_gym.fl.minibatches import client_streams
 from fedhpo_gym.fl.models import Minibatch, Parameters
 from fedhpo_gym.fl.models.base import fit
 from fedhpo_gym.fl.shared import SharedMatrix
 from fedhpo_gym.fl.stack import Stack
-
-MAX_LAID_OUT = 2**26
-"""Numbers of minibatches that are laid out ahead of the steps that read them."""
-
-
-Laid = tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]
-"""Inputs, targets, weights and sizes of the minibatches of one step."""
+from fedhpo_gym.fl.steps import Steps
 
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """How some items train.
+    """How items of one width train.
 
     Attributes:
-        items: the items.
+        steps: what they read.
         names: whom random numbers are drawn for.
-        streams: what minibatches are drawn from.
-        column: (items,) index into `streams`.
+        streams: what their minibatches are drawn from.
         rate: (items, 1, slots) learning rates.
         decay: (items, 1, slots) factors of the parameters.
         others: (items, 1, slots) values of the model's hyperparameters, by name.
     """
 
-    items: Items
+    steps: Steps
     names: Names
     streams: Sequence[np.random.Generator]
-    column: NDArray[np.int64]
     rate: Tensor
     decay: Tensor
     others: Mapping[str, Tensor]
+
+    def first(self, count: int) -> _Plan:
+        """Return how the first items train; they are those that train longest."""
+        others = {name: value[:count] for name, value in self.others.items()}
+        rest = self.steps, self.names, self.streams
+        return _Plan(*rest, self.rate[:count], self.decay[:count], others)
 
 
 class LocalTraining:
@@ -60,6 +58,7 @@ class LocalTraining:
         self._stack = stack
         self._model = stack.model
         self._device = device
+        self._known: WeakKeyDictionary[Items, Sequence[tuple[slice, Steps]]] = WeakKeyDictionary()
 
     def run(
         self,
@@ -83,34 +82,38 @@ class LocalTraining:
             shared: what all items, then of one block, have instead of parameters of their own.
         """
         rows = settings.rows(items)
-        rate, decay = settings.rate[rows], settings.decay[rows]
+        rate, decay = settings.rate.index_select(0, rows), settings.decay.index_select(0, rows)
         if pull is not None:
             pull = rate * pull
             decay = decay - pull
         others = settings.of_model(items)
-        named, column = names.distinct
-        streams = client_streams(named)
-        # Products have one shape per width, whatever else is trained.
-        bounds = [0, *(np.flatnonzero(np.diff(items.width)) + 1).tolist(), len(items)]
-        for start, end in itertools.pairwise(bounds):
-            span = slice(start, end)
+        parts = self._parts(items)
+        named = [Names(names.batch_keys, steps.items.drawers) for _, steps in parts]
+        streams = iter(client_streams([name for part in named for name in part.distinct[0]]))
+        for (span, steps), part in zip(parts, named, strict=True):
             pulled = None
             if pull is not None and anchor is not None:
                 pulled = pull[span], {name: value[:, span] for name, value in anchor.items()}
-            self._train(
-                {name: value[:, span] for name, value in parameters.items()},
-                _Plan(
-                    items.take(span),
-                    names.take(span),
-                    streams,
-                    column[span],
-                    rate[span],
-                    decay[span],
-                    {name: value[span] for name, value in others.items()},
-                ),
-                pulled,
-                shared or {},
+            plan = _Plan(
+                steps,
+                part,
+                list(itertools.islice(streams, len(part.distinct[0]))),
+                rate[span],
+                decay[span],
+                {name: value[span] for name, value in others.items()},
             )
+            own = {name: value[:, span] for name, value in parameters.items()}
+            self._train(own, plan, pulled, shared or {})
+
+    def _parts(self, items: Items) -> Sequence[tuple[slice, Steps]]:
+        """Return the items by width: products have one shape each, whatever else is trained."""
+        if items not in self._known:
+            bounds = [0, *(np.flatnonzero(np.diff(items.width)) + 1).tolist(), len(items)]
+            spans = [slice(start, end) for start, end in itertools.pairwise(bounds)]
+            self._known[items] = [
+                (span, Steps(self._stack, items.take(span), self._device)) for span in spans
+            ]
+        return self._known[items]
 
     def _train(
         self,
@@ -122,20 +125,23 @@ class LocalTraining:
         """Train items of one width; `pulled` says how strongly, and towards what."""
         draws = Draws(plan.names, self._device)
         trained = [name for name in parameters if name not in self._model.buffers]
-        for x, targets, weights, sizes in self._batches(plan):
-            count = len(sizes)
+        part, now, count = parameters, plan, len(plan.steps.items)
+        for x, targets, weights, sizes in plan.steps.batches(plan.streams):
+            if len(sizes) != count:
+                count = len(sizes)
+                part = {name: value[:, :count] for name, value in parameters.items()}
+                now = plan.first(count)
             left_out = self._left_out(sizes)
             batch = Minibatch(
                 x=x,
                 targets=targets,
-                rates=_unless(left_out, weights * plan.rate[:count], 0.0),
-                decay=_unless(left_out, plan.decay[:count], 1.0),
+                rates=_unless(left_out, weights * now.rate, 0.0),
+                decay=_unless(left_out, now.decay, 1.0),
                 sizes=sizes,
-                settings={name: value[:count] for name, value in plan.others.items()},
+                settings=now.others,
                 uniform=_uniform(draws, count),
                 shared=shared,
             )
-            part = {name: value[:, :count] for name, value in parameters.items()}
             self._model.sgd_step(part, batch)
             if pulled is None:
                 continue
@@ -148,72 +154,12 @@ class LocalTraining:
 
     def _left_out(self, sizes: NDArray[np.int64]) -> Tensor | None:
         """(items, 1, 1): the minibatch is too small for the model; None where none is."""
+        if self._model.min_rows == 1:
+            return None
         too_small = sizes < self._model.min_rows
-        if self._model.min_rows == 1 or not too_small.any():
+        if not too_small.any():
             return None
         return torch.from_numpy(too_small).to(self._device)[:, None, None]
-
-    def _batches(self, plan: _Plan) -> Iterator[Laid]:
-        """Yield inputs, targets, weights and sizes of the minibatches of each step.
-
-        Items are sorted by their number of steps: the ones still training are a prefix.
-        """
-        items = plan.items
-        drawn, column = self._draw(plan)
-        active = np.searchsorted(-items.steps, -np.arange(items.steps[0]), side="left")
-        row = torch.zeros((1, 1, 1), dtype=torch.int64, device=self._device)
-        per_item = math.prod(self._stack.inputs[row].shape) * int(items.width[0])
-        # Everything a step reads is laid out by item before the first step: a step of small
-        # courses costs as much as its number of tensor operations.
-        portion = np.cumsum(active) * per_item // MAX_LAID_OUT
-        for steps in np.split(np.arange(len(active)), np.flatnonzero(np.diff(portion)) + 1):
-            if len(steps):
-                yield from self._lay_out(drawn, steps, active[steps], column)
-
-    def _draw(self, plan: _Plan) -> tuple[RoundBatches, NDArray[np.int64]]:
-        """Draw the minibatches of all clients, and say which column is each item's."""
-        items = plan.items
-        found, first, where = np.unique(plan.column, return_index=True, return_inverse=True)
-        epochs = np.zeros(len(found), dtype=np.int64)
-        np.maximum.at(epochs, where, items.epochs)
-        rows = [
-            self._stack.rows(federation, client)
-            for federation, client in zip(
-                items.federation[first].tolist(), items.client[first].tolist(), strict=True
-            )
-        ]
-        streams, size = [plan.streams[i] for i in found.tolist()], items.batch_size[first]
-        return draw_minibatches(streams, rows, size, epochs, int(items.width[0])), where
-
-    def _lay_out(
-        self,
-        drawn: RoundBatches,
-        steps: NDArray[np.int64],
-        active: NDArray[np.int64],
-        column: NDArray[np.int64],
-    ) -> Iterator[Laid]:
-        """Lay out some steps of the items that still train, one step after the other."""
-        step = np.repeat(steps, active)
-        item = np.arange(len(step)) - np.repeat(np.cumsum(active) - active, active)
-        at: tuple[NDArray[np.int64], ...] = step, column[item]
-        where: NDArray[np.int64] | None = None
-        if len(column) > drawn.sizes.shape[1]:  # the rows of a minibatch are gathered once
-            places, where = np.unique(
-                np.ravel_multi_index(at, drawn.sizes.shape), return_inverse=True
-            )
-            at = np.unravel_index(places, drawn.sizes.shape)
-        rows = torch.from_numpy(drawn.rows[at]).to(self._device)
-        x, target = self._stack.take(rows), self._stack.targets(rows)
-        sizes = drawn.sizes[at]
-        weight = torch.from_numpy(row_weights(sizes, rows.shape[1])).to(self._device)
-        if where is not None:
-            index = torch.from_numpy(where).to(self._device)
-            x, target = x.index_select(0, index), target.index_select(1, index)
-            weight, sizes = weight.index_select(0, index), sizes[where]
-        target, weight = target.unsqueeze(-1), weight.unsqueeze(-1)
-        for end, count in zip(np.cumsum(active).tolist(), active.tolist(), strict=True):
-            span = slice(end - count, end)
-            yield x[span], target[:, span], weight[span], sizes[span]
 
 
 def _uniform(draws: Draws, items: int) -> Callable[[tuple[int, ...]], Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -249,19 +250,18 @@ class Lockstep:
         """Add each block's clients to its average, always in the order of the clients."""
         large = any(value[:, 0].numel() >= MIN_ALONE for value in average.values())
         weights = torch.from_numpy(items.weight).to(self._device)[:, None, None]
-        for client in np.unique(items.client):
-            chosen = np.flatnonzero(items.client == client)
-            if large:
-                for own in chosen.tolist():
-                    for name, value in average.items():
-                        into = value[:, items.block[own]]
-                        _add_weighted(into, local[name][:, own], weights[own])
-                continue
-            block, index = self._index(items.block[chosen]), self._index(chosen)
-            weight = weights.index_select(0, index)
-            for name, value in average.items():
-                part = local[name].index_select(1, index)
-                value.index_add_(1, block, part.mul_(fit(weight, part)))
+        order = np.argsort(items.client, kind="stable")
+        if large:
+            for own in order.tolist():
+                for name, value in average.items():
+                    into = value[:, items.block[own]]
+                    _add_weighted(into, local[name][:, own], weights[own])
+            return
+        block, index = self._index(items.block[order]), self._index(order)
+        weight = weights.index_select(0, index)
+        for name, value in average.items():
+            part = local[name].index_select(1, index)
+            value.index_add_(1, block, part.mul_(fit(weight, part)))
 
     def client_parameters(self, client: int) -> Parameters:
         """Return what one client would predict with, (.., blocks, .., slots)."""
@@ -322,8 +322,9 @@ class Lockstep:
         )
         updated = {name: {**start, **average, **updated}[name] for name in self.parameters}
         values = (*updated.values(), *state.values())
-        finite = torch.stack([_finite(value) for value in values]).all(0)
-        self.freeze(~finite.cpu().numpy())
+        if not all(map(_all_finite, values)):
+            finite = torch.stack([_finite(value) for value in values]).all(0)
+            self.freeze(~finite.cpu().numpy())
         if (self.diverged_at > 0).any():
             keep = torch.from_numpy(self.diverged_at == 0)[:, None, :].to(self._device)
             updated = _where(keep, updated, self.parameters)
@@ -365,9 +366,14 @@ def _add_weighted(total: Tensor, part: Tensor, weight: Tensor) -> None:
         into.add_(piece * weight)
 
 
+def _all_finite(value: Tensor) -> bool:
+    low, high = torch.aminmax(value)
+    return math.isfinite(float(low)) and math.isfinite(float(high))
+
+
 def _finite(value: Tensor) -> Tensor:
     """(items, slots): all numbers of an item's tensor are finite."""
-    if torch.isfinite(torch.stack(torch.aminmax(value))).all():
+    if _all_finite(value):
         return value.new_ones((value.shape[1], value.shape[-1]), dtype=torch.bool)
     return torch.isfinite(value).all(0).flatten(1, -2).all(1)
 

@@ -7,7 +7,6 @@ configured to do; that is what lets the engine train them as one matrix product.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,19 +14,6 @@ from numpy.typing import NDArray
 from fedhpo_gym import seeding
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.packing import PerClient
-
-
-@dataclass(frozen=True, eq=False)
-class RoundBatches:
-    """The minibatches of some clients in one round.
-
-    Attributes:
-        rows: (steps, clients, batch) row indices; 0 where padded.
-        sizes: (steps, clients) rows that are not padding.
-    """
-
-    rows: NDArray[np.int64]
-    sizes: NDArray[np.int64]
 
 
 def row_weights(sizes: NDArray[np.int64], width: int) -> NDArray[np.float32]:
@@ -66,46 +52,68 @@ def batch_rows(federation: Federation, batch_size: PerClient, few_shapes: bool =
     return int(min(largest, 1 << (rows - 1).bit_length())) if few_shapes else rows
 
 
-def draw_minibatches(
-    streams: Sequence[np.random.Generator],
-    rows: Sequence[NDArray[np.int64]],
-    batch_size: NDArray[np.int64],
-    epochs: NDArray[np.int64],
-    width: int,
-) -> RoundBatches:
-    """Draw the minibatches of clients, of one federation or of several.
+class RoundLayout:
+    """Where the minibatches of some clients lie in one round, whatever rows are drawn for them.
 
-    Args:
-        streams: what each draws from, see `client_streams`.
-        rows: training samples of each.
-        batch_size: (clients,) samples per minibatch.
-        epochs: (clients,) local epochs.
-        width: rows of a minibatch, padding included.
+    Attributes:
+        sizes: (steps, clients) rows that are not padding.
     """
-    held = np.array([len(own) for own in rows])
-    per_epoch = -(-held // batch_size)
-    steps = epochs * per_epoch
-    flat = np.zeros((len(rows), int(steps.max()) * width), dtype=np.int64)
-    plan = zip(
-        streams,
-        rows,
-        batch_size.tolist(),
-        per_epoch.tolist(),
-        epochs.tolist(),
-        strict=True,
-    )
-    for column, (rng, own, size, stride, repeats) in enumerate(plan):
-        for start in range(0, repeats * stride * width, max(stride * width, 1)):
-            if size >= width:  # minibatches are not padded, but perhaps the last: no gaps
-                drawn = flat[column, start : start + len(own)]
-                drawn[:] = own
-                rng.shuffle(drawn)
-            else:
-                places = np.arange(len(own))
-                places += places // size * (width - size) + start
-                flat[column, places] = own[rng.permutation(len(own))]
-    step = np.arange(steps.max())[:, None]
-    sizes = np.minimum(held - step % np.maximum(per_epoch, 1) * batch_size, batch_size)
-    sizes[step >= steps] = 0
-    laid_out = flat.reshape(len(rows), len(step), width).transpose(1, 0, 2)
-    return RoundBatches(laid_out, sizes)
+
+    def __init__(
+        self,
+        rows: Sequence[NDArray[np.int64]],
+        batch_size: NDArray[np.int64],
+        epochs: NDArray[np.int64],
+        width: int,
+    ) -> None:
+        """Lay out minibatches of clients of one federation, or of several.
+
+        Args:
+            rows: training samples of each.
+            batch_size: (clients,) samples per minibatch.
+            epochs: (clients,) local epochs.
+            width: rows of a minibatch, padding included.
+        """
+        held = np.array([len(own) for own in rows])
+        per_epoch = -(-held // batch_size)
+        steps = epochs * per_epoch
+        step = np.arange(steps.max())[:, None]
+        self.sizes = np.minimum(held - step % np.maximum(per_epoch, 1) * batch_size, batch_size)
+        self.sizes[step >= steps] = 0
+        self._rows = rows
+        self._shape = (len(rows), len(step), width)
+        plan = zip(rows, batch_size.tolist(), per_epoch.tolist(), epochs.tolist(), strict=True)
+        self._places = [
+            _places(len(own), size, stride, repeats, width) for own, size, stride, repeats in plan
+        ]
+
+    def draw(self, streams: Sequence[np.random.Generator]) -> NDArray[np.int64]:
+        """Return the (clients, steps, width) rows of all minibatches; 0 where they are padded.
+
+        Args:
+            streams: what each client draws from, see `client_streams`.
+        """
+        clients, steps, width = self._shape
+        flat = np.zeros((clients, steps * width), dtype=np.int64)
+        for line, rng, own, places in zip(flat, streams, self._rows, self._places, strict=True):
+            for place in places:
+                if isinstance(place, slice):
+                    drawn = line[place]
+                    drawn[:] = own
+                    rng.shuffle(drawn)
+                else:
+                    line[place] = own[rng.permutation(len(own))]
+        return flat.reshape(self._shape)
+
+
+def _places(
+    held: int, size: int, per_epoch: int, epochs: int, width: int
+) -> list[slice | NDArray[np.int64]]:
+    """Return where a client's rows of each local epoch are put."""
+    stride = per_epoch * width
+    starts = range(0, epochs * stride, max(stride, 1))
+    if size >= width:  # minibatches are not padded, but perhaps the last: no gaps
+        return [slice(start, start + held) for start in starts]
+    place = np.arange(held)
+    place += place // size * (width - size)
+    return [place + start for start in starts]

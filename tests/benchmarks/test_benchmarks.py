@@ -149,6 +149,7 @@ def small_family(load: Load, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleTyp
         measured=(2, 2, 2, 2),
         warm_up=1,
         flops=(2 * 30 * 64, 2 * 64 * 2),
+        turns=load("turns").Schedule(warm_up=1, rounds=1, turns=3),
     )
     monkeypatch.setattr(benchmark, "FAMILIES", {"MLP": small})
     monkeypatch.setattr(load("measuring"), "PEAK_SIZE", 64)

@@ -103,7 +103,7 @@ def test_portions_of_clients_give_the_same_numbers(
 ) -> None:
     whole = run(federation, MIXED).metrics
     monkeypatch.setattr("fedhpo_gym.fl.lockstep.MAX_LOCAL_BYTES", 1)
-    monkeypatch.setattr("fedhpo_gym.fl.local.MAX_LAID_OUT", 1)
+    monkeypatch.setattr("fedhpo_gym.fl.steps.MAX_LAID_OUT", 1)
     monkeypatch.setattr("fedhpo_gym.fl.lockstep.PIECE", 1)
     np.testing.assert_array_equal(run(federation, MIXED).metrics, whole)
 

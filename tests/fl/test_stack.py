@@ -138,7 +138,17 @@ def test_memory_limits_change_no_number(monkeypatch: pytest.MonkeyPatch, limit: 
     expected = run("nbafl", range(len(COURSES)))
     monkeypatch.setattr(lockstep, "MAX_LOCAL_BYTES", limit)
     monkeypatch.setattr(stack, "MAX_STACK", limit)
-    monkeypatch.setattr("fedhpo_gym.fl.local.MAX_LAID_OUT", limit)
+    monkeypatch.setattr("fedhpo_gym.fl.steps.MAX_LAID_OUT", limit)
+    for found, one in zip(run("nbafl", range(len(COURSES))), expected, strict=True):
+        np.testing.assert_array_equal(found.metrics, one.metrics)
+
+
+@pytest.mark.parametrize("limit", ["items.MAX_KNOWN", "steps.MAX_KEPT"])
+def test_what_is_kept_for_later_rounds_changes_no_number(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    expected = run("nbafl", range(len(COURSES)))
+    monkeypatch.setattr(f"fedhpo_gym.fl.{limit}", 0)
     for found, one in zip(run("nbafl", range(len(COURSES))), expected, strict=True):
         np.testing.assert_array_equal(found.metrics, one.metrics)
 

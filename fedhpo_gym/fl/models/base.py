@@ -156,18 +156,15 @@ def sum_classes(values: Tensor) -> Tensor:
     torch adds up the columns that do not fill four vectors in another order than the rest, and more
     than 15 rows in portions: a number would depend on how many others stand beside it.
     """
-    columns = values[0].numel()
-    if len(values) == 2 and columns > MANY:  # faster than `sum`, and the only order there is
-        return values[0] + values[1]
-    if len(values) < 16 and columns % 64 == 0 and values.is_contiguous():
+    first, *others = values.unbind(0)
+    if len(others) == 1:  # faster than `sum`, and the only order there is
+        return first + others[0]
+    if len(others) < 15 and first.numel() % 64 == 0 and values.is_contiguous():
         return values.sum(0)
-    total = values[0].clone()
-    for row in values[1:]:
+    total = first.clone()
+    for row in others:
         total += row
     return total
-
-
-MANY = 2**12
 
 
 def softmax_residual_(logits: Tensor, targets: Tensor, rates: Tensor) -> Tensor:

@@ -74,8 +74,8 @@ class LogisticRegression(Model):
         """Take the step of learning rate x d(mean loss)/d(products)."""
         weight.mul_(batch.decay)
         x = batch.x.transpose(1, 2)
-        for label in range(self.num_classes):
-            weight[label].baddbmm_(x, residual[label], alpha=-1.0)
+        for own, of_label in zip(weight.unbind(0), residual.unbind(0), strict=True):
+            own.baddbmm_(x, of_label, alpha=-1.0)
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
         """See `Model.logits`."""
@@ -138,8 +138,8 @@ def _logits(weight: Tensor, x: Tensor) -> Tensor:
     out = torch.empty((classes, items, x.shape[1], slots), device=weight.device)
     # One product per class keeps the shape of each product, and so its rounding, independent of
     # how many items are trained together; inputs are shared by the classes without a copy.
-    for label in range(classes):
-        torch.bmm(x, weight[label], out=out[label])
+    for own, of_label in zip(weight.unbind(0), out.unbind(0), strict=True):
+        torch.bmm(x, own, out=of_label)
     return out
 
 
