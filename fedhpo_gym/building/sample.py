@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -70,7 +71,7 @@ class SampleDesign(Design[SampleUnit]):
         self,
         task: Task,
         size: int,
-        rounds: int | None = None,
+        rounds: int | Sequence[int] | None = None,
         rates: Sequence[float] | None = None,
     ) -> None:
         """Choose the points.
@@ -78,8 +79,9 @@ class SampleDesign(Design[SampleUnit]):
         Args:
             task: the task.
             size: number of courses.
-            rounds: rounds of every course; all rounds of the task when None.
-            rates: client sample rates; the grid of the task when None.
+            rounds: rounds of every course; all rounds of the task when None. Of several numbers,
+                each is drawn equally often, and one that is given twice is drawn twice as often.
+            rates: client sample rates, drawn likewise; the grid of the task when None.
 
         Raises:
             InvalidArgumentError: `size`, `rounds` or a rate is out of its range.
@@ -88,7 +90,12 @@ class SampleDesign(Design[SampleUnit]):
             raise InvalidArgumentError(f"`size` must be at least 1, got {size!r}")
         full = task.fidelity_space
         round_, rate = full["round"], full["client_sample_rate"]
-        chosen = {"round": _up_to(round_, rounds), "client_sample_rate": _only(rate, rates)}
+        self.depths = _depths(round_, rounds)
+        self.rates = _drawn_rates(rate, rates)
+        chosen = {
+            "round": _up_to(round_, self.depths),
+            "client_sample_rate": _only(rate, self.rates),
+        }
         dimensions = tuple(chosen.get(d.name, d) for d in full.dimensions)
         self.task = task.variant(fidelity_space=SearchSpace(dimensions))
         self.horizon = task.max_round
@@ -104,22 +111,38 @@ class SampleDesign(Design[SampleUnit]):
     def _points(self) -> list[Course]:
         """The courses, in the order of the sequence."""
         space, seeds = self.space, self.task.seeds
-        rates = self.task.fidelity_space["client_sample_rate"].grid
         # The courses of a block cost as much as one of them: they share what the engine shares.
         block = np.arange(self.size) // get_model(self.task.model).slots
+        drawn = self._drawn(block)
         shared = [d.kind == "int" for d in space.dimensions]
         points = halton(self.size, len(space))
         actions = 2.0 * np.where(shared, points[block], points) - 1.0
-        pairs = balanced(self.size, len(rates) * len(seeds))[block].tolist()
         return [
             make_course(
                 self.task,
                 space.decode(action),
-                float(rates[pair // len(seeds)]),
-                seeds[pair % len(seeds)],
+                self.rates[drawn[1][point]],
+                seeds[drawn[2][point]],
             )
-            for action, pair in zip(actions, pairs, strict=True)
+            for point, action in enumerate(actions)
         ]
+
+    def _drawn(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """Return which depth, client sample rate and seed each of some blocks has."""
+        sizes = (len(self.depths), len(self.rates), len(self.task.seeds))
+        drawn = balanced(int(blocks.max(initial=0)) + 1, math.prod(sizes))[blocks]
+        return np.unravel_index(drawn, sizes)
+
+    def _trained(self, points: Sequence[int]) -> list[int]:
+        """Return the rounds that the courses of some points are trained for."""
+        blocks = np.array(points, np.int64) // get_model(self.task.model).slots
+        return [self.depths[depth] for depth in self._drawn(blocks)[0]]
+
+    def evaluated_rounds(self, name: str) -> tuple[int, ...]:
+        """See `Design.evaluated_rounds`; the courses of a unit are trained equally long."""
+        points = _points_of(name)
+        last = self._trained(points[:1])[0] if points else 0
+        return tuple(r for r in self.task.evaluated_rounds if r <= last)
 
     def units(self) -> list[SampleUnit]:
         """See `Design.units`."""
@@ -165,9 +188,14 @@ class SampleDesign(Design[SampleUnit]):
         """Cut the points that are not done into units of courses that share minibatches."""
         axes = shared_axes(self.task)
         groups: dict[tuple[Any, ...], list[int]] = {}
+        depths = self._trained(range(self.size))
         for point, course in enumerate(self._points):
             if point not in done:
-                shared = (course.seed, *(course.configuration[name] for name in axes))
+                shared = (
+                    course.seed,
+                    depths[point],
+                    *(course.configuration[name] for name in axes),
+                )
                 groups.setdefault((point // WINDOW, *shared), []).append(point)
         units = (
             SampleUnit(tuple(group[start : start + size]))
@@ -243,7 +271,12 @@ class SampleDesign(Design[SampleUnit]):
 
     def plan(self) -> dict[str, Any]:
         """Return the plan of any sample of this space, whatever its size."""
-        return {**super().plan(), "design": "scrambled Halton sequence, 1"}
+        return {
+            **super().plan(),
+            "client_sample_rates": list(self.rates),
+            **({"rounds_trained": list(self.depths)} if len(self.depths) > 1 else {}),
+            "design": "scrambled Halton sequence, 1",
+        }
 
     def _card(
         self,
@@ -298,21 +331,39 @@ def _points_of(stem: str) -> list[int]:
     return points
 
 
-def _up_to(dimension: Dimension, rounds: int | None) -> Dimension:
+def _depths(dimension: Dimension, rounds: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the rounds that courses are trained for, ascending, as often as they are drawn."""
     if rounds is None:
-        return dimension
-    if not dimension.low < rounds <= dimension.high:
-        raise InvalidArgumentError(
-            f"`rounds` must be in [{dimension.low + 1}, {dimension.high}], the rounds of the "
-            f"task, got {rounds!r}"
-        )
-    kept = {int(r) for r in dimension.grid if r <= rounds}
-    return replace(dimension, high=rounds, values=tuple(sorted({*kept, rounds})), bins=None)
+        return (int(dimension.high),)
+    given = (rounds,) if isinstance(rounds, int) else tuple(rounds)
+    for depth in given:
+        if not dimension.low < depth <= dimension.high:
+            raise InvalidArgumentError(
+                f"`rounds` must be in [{dimension.low + 1}, {dimension.high}], the rounds of the "
+                f"task, got {depth!r}"
+            )
+    if not given:
+        raise InvalidArgumentError(f"`rounds` must hold at least one number, got {rounds!r}")
+    return tuple(sorted(given))
 
 
-def _only(dimension: Dimension, rates: Sequence[float] | None) -> Dimension:
+def _drawn_rates(dimension: Dimension, rates: Sequence[float] | None) -> tuple[float, ...]:
+    """Return client sample rates, ascending, as often as they are drawn."""
     given = dimension.grid if rates is None else rates
-    values = tuple(sorted({dimension.validate(rate, "rates") for rate in given}))
+    values = tuple(sorted(float(dimension.validate(rate, "rates")) for rate in given))
     if not values:
         raise InvalidArgumentError(f"`rates` must hold at least one rate, got {rates!r}")
+    return values
+
+
+def _up_to(dimension: Dimension, depths: tuple[int, ...]) -> Dimension:
+    last = depths[-1]
+    if depths == (dimension.high,):
+        return dimension
+    kept = {int(r) for r in dimension.grid if r <= last}
+    return replace(dimension, high=last, values=tuple(sorted({*kept, *depths})), bins=None)
+
+
+def _only(dimension: Dimension, rates: tuple[float, ...]) -> Dimension:
+    values = tuple(dict.fromkeys(rates))
     return replace(dimension, low=values[0], high=values[-1], values=values)
