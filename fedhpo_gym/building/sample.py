@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,7 +24,7 @@ from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.sample import write_sample
+from fedhpo_gym.tables.sample import ENDS, LAST_ROUND, write_sample
 from fedhpo_gym.tasks import Task
 
 WINDOW = 96
@@ -224,17 +224,20 @@ class SampleDesign(Design[SampleUnit]):
                 "`--only-finished`"
             )
         samples = client_samples(self.task)
+        rounds = self._stored_rounds(max(self._last_round(name) for name in finished))
         gathered: dict[str, list[NDArray[Any]]] = defaultdict(list)
         hardware = set()
         for name, rows in finished.items():
             unit = self.read(parts, name, len(_points_of(name)))
             hardware.add(str(unit["hardware"]))
-            rounds = self._stored_rounds(unit["rounds"])
             for key, array in self._arrays(unit, rows, rounds, samples):
                 gathered[key].append(array)
         order = np.argsort(np.concatenate(gathered["point"]))
         arrays = {key: np.concatenate(parts)[order] for key, parts in gathered.items()}
         return write_sample(folder, self._card(samples, arrays, rounds, hardware), arrays)
+
+    def _last_round(self, name: str) -> int:
+        return self.evaluated_rounds(name)[-1]
 
     def _arrays(
         self,
@@ -243,7 +246,10 @@ class SampleDesign(Design[SampleUnit]):
         rounds: NDArray[np.int64],
         samples: NDArray[np.int64],
     ) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield name and entries of every array, for some rows of a unit."""
+        """Yield name and entries of every array, for some rows of a unit.
+
+        Curves that end before the last stored round repeat their last entry: that takes no room.
+        """
         chosen, points = list(rows), list(rows.values())
         courses = [self._points[point] for point in points]
         seed = self.task.seeds.index(courses[0].seed)  # a unit has one
@@ -257,24 +263,38 @@ class SampleDesign(Design[SampleUnit]):
         yield "client_sample_rate", np.array([c.client_sample_rate for c in courses])
         yield "seed", np.full(len(courses), seed)
         yield "diverged_at", unit["diverged_at"][chosen].astype(np.uint16)
+        evaluated = unit["rounds"]
+        if self._is_ragged:
+            yield LAST_ROUND, np.full(len(courses), evaluated[-1], np.uint16)
+        own = rounds[rounds <= evaluated[-1]]
+        repeated = np.minimum(np.arange(len(rounds)), len(own) - 1)
         for name, codes in encode_curves(
-            unit["metrics"][chosen], unit["rounds"], rounds, samples[seed], self.axes
+            unit["metrics"][chosen], evaluated, own, samples[seed], self.axes
         ):
             *_, metric = name.split("_")
             wide = codec.dtype(metric, samples) if metric in self.task.metric_names else codes.dtype
-            yield name, codes.astype(wide)
+            yield name, codes[:, repeated].astype(wide)
 
-    def _stored_rounds(self, evaluated: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rounds that are stored: those of tables that were evaluated, and the last."""
-        wanted = [*self.task.stored_fidelity_space()["round"].grid, evaluated[-1]]
-        return np.intersect1d(np.array(wanted, dtype=np.int64), evaluated)
+    @property
+    def _is_ragged(self) -> bool:
+        return len(self.depths) > 1
+
+    def _stored_rounds(self, last: int) -> NDArray[np.int64]:
+        """Return the rounds that are stored: those of tables that were evaluated, and all depths.
+
+        Args:
+            last: the last round of any finished course.
+        """
+        wanted = {*self.task.stored_fidelity_space()["round"].grid, *self.depths}
+        evaluated = {r for r in self.task.evaluated_rounds if r <= last}
+        return np.array(sorted(wanted & evaluated), dtype=np.int64)
 
     def plan(self) -> dict[str, Any]:
         """Return the plan of any sample of this space, whatever its size."""
         return {
             **super().plan(),
             "client_sample_rates": list(self.rates),
-            **({"rounds_trained": list(self.depths)} if len(self.depths) > 1 else {}),
+            **({"rounds_trained": list(self.depths)} if self._is_ragged else {}),
             "design": "scrambled Halton sequence, 1",
         }
 
@@ -289,7 +309,9 @@ class SampleDesign(Design[SampleUnit]):
         round_, rate = (task.fidelity_space[n] for n in ("round", "client_sample_rate"))
         stored = tuple(rounds.tolist())
         grid = replace(round_, low=stored[0], high=stored[-1], values=stored, bins=None)
-        words = f"--sample {self.size} --rounds {task.max_round} --rates "
+        words = [f"--sample {self.size} --rounds", ",".join(map(str, self.depths))]
+        words += ["--rates", ",".join(map(str, self.rates))]
+        ends = Counter(arrays[LAST_ROUND].tolist()) if self._is_ragged else {}
         return {
             **self.plan(),
             **task.identity.to_card(),
@@ -297,12 +319,12 @@ class SampleDesign(Design[SampleUnit]):
             "fidelity_space": SearchSpace((grid, rate)).to_dict(),
             "courses": count,
             "courses_planned": self.size,
+            **({ENDS: {str(last): ends[last] for last in sorted(ends)}} if ends else {}),
             "axes": ["course", "round", "client"],
             "diverged_courses": int((arrays["diverged_at"] > 0).sum()),
             "missing": "all configurations that were not drawn; rounds that are not in the "
             f"fidelity grid; {self.size - count} of {self.size} planned courses",
-            "build_command": f"fedhpo-gym build {task.identity.arguments} {words}"
-            + ",".join(map(str, rate.grid)),
+            "build_command": f"fedhpo-gym build {task.identity.arguments} {' '.join(words)}",
             **provenance(task, samples, hardware),
         }
 

@@ -22,6 +22,7 @@ from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates import open_surrogate
 from fedhpo_gym.tables import open_table
+from fedhpo_gym.tables.sample import ENDS
 from fedhpo_gym.tasks import Task
 
 OPENERS: Mapping[str, Callable[[Identity], Stored]] = {
@@ -30,7 +31,9 @@ OPENERS: Mapping[str, Callable[[Identity], Stored]] = {
 }
 WIDTH = 100
 HEADS = ("name", "from", "to", "scale", "grid points", "unit", "set by")
-COPIED = ("fitted_on", "num_configurations", "courses", "diverged_courses", "engine_version")
+COPIED = (
+    "fitted_on", "num_configurations", "courses", ENDS, "diverged_courses", "engine_version",
+)  # fmt: skip
 ORIGIN = ("licence", "data_licence", "created", "hardware")
 
 
@@ -183,4 +186,6 @@ def _row(dimension: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _listed(value: Any) -> str:
+    if isinstance(value, dict):
+        value = [f"{count} at {where}" for where, count in value.items()]
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

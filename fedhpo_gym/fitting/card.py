@@ -12,10 +12,11 @@ from fedhpo_gym.fitting.sources import FittingSource
 from fedhpo_gym.fitting.validate import FOLDS, compression_summary, outcome_spread
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.landscape import LABELS
+from fedhpo_gym.tables.sample import ENDS
 
-MAX_BYTES = 600_000
+MAX_BYTES = 300_000
 """Largest model that is stored: surrogates travel inside the package."""
-SELECTION_ROWS = 4_000
+SELECTION_ROWS = 2_000
 FINAL_ROWS = 12_000
 """Most courses that candidates are compared on, and that the chosen one is fitted on."""
 
@@ -29,6 +30,7 @@ COPIED = (
     "problem_citation",
     "licence",
     LABELS,
+    ENDS,
 )
 
 

@@ -24,7 +24,7 @@ from fedhpo_gym.fitting.validate import (
     divergence_summary,
     folds_of,
     summary,
-    tau_at_full_fidelity,
+    tau_at,
     truths,
     verdict,
     yardstick,
@@ -62,7 +62,7 @@ class _Fitted:
     @property
     def score(self) -> float:
         """Held-out mean absolute error of the log validation loss."""
-        return float(self.errors["test"][..., LOSS].mean())
+        return float(np.nanmean(self.errors["test"][..., LOSS]))
 
 
 LOSS = MEASURES.index("log_val_loss")
@@ -160,13 +160,13 @@ def _compare(rows: FittingRows, bar: Any) -> dict[str, _Fitted]:
     for name, candidate in CANDIDATES.items():
         theirs = found[name]
         losses = {
-            variant: float(np.abs(parts["test"].values - truth)[..., LOSS].mean())
+            variant: float(np.nanmean(np.abs(parts["test"].values - truth)[..., LOSS]))
             for variant, parts in theirs.items()
         }
         best = min(losses, key=lambda variant: losses[variant])
         arrays = candidate.models(prepared)[best].arrays.values()
         errors = {part: np.abs(c.values - truth) for part, c in theirs[best].items()}
-        tau = tau_at_full_fidelity(sample, theirs[best]["test"])
+        tau = tau_at(sample, theirs[best]["test"])
         size_bytes = sum(array.nbytes for array in arrays)
         held_out = theirs[best]["test"]
         compared[name] = _Fitted(candidate, best, errors, held_out, tau, losses, size_bytes)
@@ -204,6 +204,13 @@ def _stored_errors(
     errors = summary(np.abs(claimed.values - truth), spread)
     constant = yardstick(rows, _folds(rows))
     known = {m: v["mae"] for m, v in summary(constant, {}).items()}
+    shared = rows.shared_knot
+    ragged = {
+        "kendall_tau_at_shared_round": {
+            "round": source.stored.rounds[shared],
+            "kendall_tau": float(f"{tau_at(rows, claimed, shared):.4g}"),
+        }
+    }
     return {
         "rows": len(rows),
         "train": summary(np.abs(claims(model, rows).values - truth), spread),
@@ -212,7 +219,8 @@ def _stored_errors(
         "yardstick": known,
         "yardstick_note": "error of the mean at every round over the courses of the other folds",
         "diverged": divergence_summary(rows, claimed),
-        "verdict": verdict(errors, known, tau_at_full_fidelity(rows, claimed)),
+        "verdict": verdict(errors, known, tau_at(rows, claimed)),
+        **({} if rows.trained.all() else ragged),
     }
 
 
