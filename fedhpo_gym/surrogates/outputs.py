@@ -21,6 +21,9 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS
 
 SMALLEST_LOSS = 1e-6
 """Losses below are taken for this one; its logarithm is finite."""
+LARGEST_LOSS = 1e3
+"""Losses above are taken for this one, a hundred times what rewards tell apart. Few courses reach
+e^75, and would else decide both the fit and its mean error."""
 
 _LOSS, _ACCURACY, _F1 = (METRICS.index(name) for name in ("loss", "accuracy", "f1"))
 VALIDATION = SPLITS.index("val")
@@ -61,7 +64,7 @@ def to_outputs(
     share = losses / np.maximum(total, SMALLEST_LOSS)[:, None]
     return np.column_stack(
         [
-            np.log(np.maximum(total, SMALLEST_LOSS)),
+            np.log(np.clip(total, SMALLEST_LOSS, LARGEST_LOSS)),
             metrics[..., _ACCURACY].swapaxes(1, 2).reshape(n, -1),
             metrics[..., _F1].swapaxes(1, 2).reshape(n, -1),
             share.swapaxes(1, 2).reshape(n, -1),
