@@ -127,8 +127,8 @@ def prepare(rows: FittingRows) -> PreparedRows:
         clients = principal_directions(targets[trained, CLIENTS], count)
         middle = targets[:, CLIENTS] @ clients.T
         targets = np.concatenate([targets[:, : CLIENTS.start], middle, targets[:, -2:]], axis=1)
-    curves = targets.reshape(n, knots, -1).astype(np.float32)
-    curves = completed(curves, rows.trained).reshape(n, -1)
+    whole = completed(targets.reshape(n, knots, -1).astype(np.float32), rows.trained)
+    curves = whole.reshape(n, -1)
     centre = curves.mean(axis=0, dtype=np.float64).astype(np.float32)
     basis = principal_directions(curves - centre, MAX_DIRECTIONS)
     return PreparedRows(

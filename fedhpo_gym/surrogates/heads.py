@@ -84,9 +84,7 @@ class Heads:
         first = chosen[0]
         if (chosen == first).all():  # every group has the same seeds: one product for all
             together = hidden @ np.concatenate(self._heads[first], axis=1)
-            together = together.reshape(*chosen.shape, -1)
-            together += self._head_bias[first]
-            return together
+            return np.asarray(together.reshape(*chosen.shape, -1) + self._head_bias[first])
         predicted = np.empty((*chosen.shape, self._heads.shape[2]))
         for column in range(chosen.shape[1]):
             for seed in np.unique(chosen[:, column]).tolist():
