@@ -234,4 +234,4 @@ def _best_rounds(logs: Exact, at: NDArray[np.int64], knots: NDArray[np.int64]) -
     """
     earliest = np.concatenate([[1], knots[:-1] + 1])
     found = np.rint(np.exp(logs)).astype(np.int64)
-    return np.minimum(np.maximum(found, earliest[at]), knots[at])
+    return np.asarray(np.minimum(np.maximum(found, earliest[at]), knots[at]))
