@@ -29,6 +29,7 @@ from fedhpo_gym.files import write_text
 from fedhpo_gym.fitting.validate import kendall_tau
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates import Surrogate, list_surrogates, open_surrogate
+from fedhpo_gym.surrogates.outputs import LARGEST_LOSS
 from fedhpo_gym.tasks import task_of
 
 ALL_S, QUICK_S = 3600.0, 240.0
@@ -66,7 +67,8 @@ def train(surrogate: Surrogate, number: int) -> dict[str, Any]:
     for rounds in rounds_of(surrogate):
         fidelity = Fidelity(rounds, course["client_sample_rate"])
         found = backend.evaluate(course["configuration"], fidelity)
-        values.append([found.mean("val", "accuracy"), float(np.log(found.mean("val", "loss")))])
+        loss = min(found.mean("val", "loss"), LARGEST_LOSS)
+        values.append([found.mean("val", "accuracy"), float(np.log(loss))])
     return {**course, "values": values}
 
 
@@ -97,7 +99,8 @@ def claims(surrogate: Surrogate, course: dict[str, Any]) -> Floats:
     query = {**course["configuration"], "client_sample_rate": course["client_sample_rate"]}
     columns = {name: np.full(len(rounds), value) for name, value in query.items()}
     found = surrogate.look_up({**columns, "round": np.array(rounds)}, (course["seed"],))
-    return np.column_stack([found.mean("val", "accuracy"), np.log(found.mean("val", "loss"))])
+    losses = np.minimum(found.mean("val", "loss"), LARGEST_LOSS)
+    return np.column_stack([found.mean("val", "accuracy"), np.log(losses)])
 
 
 def row(surrogate: Surrogate, courses: Sequence[dict[str, Any]]) -> list[str]:

@@ -68,7 +68,7 @@ def build_sample(
     task: Task,
     size: int,
     *,
-    rounds: int | None = None,
+    rounds: int | Sequence[int] | None = None,
     rates: Sequence[float] | None = None,
     folder: Path | None = None,
     workers: int | None = None,
@@ -85,8 +85,9 @@ def build_sample(
     Args:
         task: the task, with its algorithm, alpha and preprocessing.
         size: number of courses.
-        rounds: rounds of every course; all rounds of the task when None.
-        rates: client sample rates; the grid of the task when None.
+        rounds: rounds of every course; all rounds of the task when None. Of several numbers, each
+            is drawn equally often, and one that is given twice is drawn twice as often.
+        rates: client sample rates, drawn likewise; the grid of the task when None.
         folder: where the sample goes; by default the folder of the user's tables.
         workers: worker processes; by default one per core.
         merge: folders of other builds of the same sample, whose finished units are taken over.

@@ -77,6 +77,15 @@ class Design(ABC, Generic[U]):
     def stored(self, parts: Path) -> Mapping[str, int]:
         """Return the units in a folder, whole or damaged: how many courses each name stands for."""
 
+    def evaluated_rounds(self, name: str) -> tuple[int, ...]:
+        """Return the rounds after which the courses of a unit are evaluated; trained to the last.
+
+        Args:
+            name: name of the unit.
+        """
+        del name
+        return self.task.evaluated_rounds
+
     def read(self, parts: Path, name: str, courses: int) -> dict[str, NDArray[Any]]:
         """Return the results of a stored unit, checked.
 
@@ -86,7 +95,7 @@ class Design(ABC, Generic[U]):
         """
         splits, metrics = self.axes
         axes = (self.task.num_clients, len(splits), len(metrics))
-        return read_unit(parts, name, UnitShape(courses, self.task.evaluated_rounds, axes))
+        return read_unit(parts, name, UnitShape(courses, self.evaluated_rounds(name), axes))
 
     @abstractmethod
     def consolidate(self, parts: Path, folder: Path) -> Path:

@@ -72,8 +72,9 @@ def estimate(design: Design[U], units: Sequence[U], workers: int, device: str) -
         seconds = time.perf_counter() - start
         if seconds > SHORT_S:
             break
-    courses = sum(len(design.courses(unit)) for unit in units)
-    rounds = courses * task.max_round
+    counts = [(len(design.courses(unit)), design.evaluated_rounds(unit.name)) for unit in units]
+    courses = sum(count for count, _ in counts)
+    rounds = sum(count * evaluated[-1] for count, evaluated in counts)
     core_hours = seconds / len(middle) * rounds / 3600
     return Estimate(task.table_name, courses, rounds, core_hours, min(workers, len(units)))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +24,7 @@ from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.sample import write_sample
+from fedhpo_gym.tables.sample import ENDS, LAST_ROUND, write_sample
 from fedhpo_gym.tasks import Task
 
 WINDOW = 96
@@ -70,7 +71,7 @@ class SampleDesign(Design[SampleUnit]):
         self,
         task: Task,
         size: int,
-        rounds: int | None = None,
+        rounds: int | Sequence[int] | None = None,
         rates: Sequence[float] | None = None,
     ) -> None:
         """Choose the points.
@@ -78,8 +79,9 @@ class SampleDesign(Design[SampleUnit]):
         Args:
             task: the task.
             size: number of courses.
-            rounds: rounds of every course; all rounds of the task when None.
-            rates: client sample rates; the grid of the task when None.
+            rounds: rounds of every course; all rounds of the task when None. Of several numbers,
+                each is drawn equally often, and one that is given twice is drawn twice as often.
+            rates: client sample rates, drawn likewise; the grid of the task when None.
 
         Raises:
             InvalidArgumentError: `size`, `rounds` or a rate is out of its range.
@@ -88,7 +90,12 @@ class SampleDesign(Design[SampleUnit]):
             raise InvalidArgumentError(f"`size` must be at least 1, got {size!r}")
         full = task.fidelity_space
         round_, rate = full["round"], full["client_sample_rate"]
-        chosen = {"round": _up_to(round_, rounds), "client_sample_rate": _only(rate, rates)}
+        self.depths = _depths(round_, rounds)
+        self.rates = _drawn_rates(rate, rates)
+        chosen = {
+            "round": _up_to(round_, self.depths),
+            "client_sample_rate": _only(rate, self.rates),
+        }
         dimensions = tuple(chosen.get(d.name, d) for d in full.dimensions)
         self.task = task.variant(fidelity_space=SearchSpace(dimensions))
         self.horizon = task.max_round
@@ -104,22 +111,38 @@ class SampleDesign(Design[SampleUnit]):
     def _points(self) -> list[Course]:
         """The courses, in the order of the sequence."""
         space, seeds = self.space, self.task.seeds
-        rates = self.task.fidelity_space["client_sample_rate"].grid
         # The courses of a block cost as much as one of them: they share what the engine shares.
         block = np.arange(self.size) // get_model(self.task.model).slots
+        drawn = self._drawn(block)
         shared = [d.kind == "int" for d in space.dimensions]
         points = halton(self.size, len(space))
         actions = 2.0 * np.where(shared, points[block], points) - 1.0
-        pairs = balanced(self.size, len(rates) * len(seeds))[block].tolist()
         return [
             make_course(
                 self.task,
                 space.decode(action),
-                float(rates[pair // len(seeds)]),
-                seeds[pair % len(seeds)],
+                self.rates[drawn[1][point]],
+                seeds[drawn[2][point]],
             )
-            for action, pair in zip(actions, pairs, strict=True)
+            for point, action in enumerate(actions)
         ]
+
+    def _drawn(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """Return which depth, client sample rate and seed each of some blocks has."""
+        sizes = (len(self.depths), len(self.rates), len(self.task.seeds))
+        drawn = balanced(int(blocks.max(initial=0)) + 1, math.prod(sizes))[blocks]
+        return np.unravel_index(drawn, sizes)
+
+    def _trained(self, points: Sequence[int]) -> list[int]:
+        """Return the rounds that the courses of some points are trained for."""
+        blocks = np.array(points, np.int64) // get_model(self.task.model).slots
+        return [self.depths[depth] for depth in self._drawn(blocks)[0]]
+
+    def evaluated_rounds(self, name: str) -> tuple[int, ...]:
+        """See `Design.evaluated_rounds`; the courses of a unit are trained equally long."""
+        points = _points_of(name)
+        last = self._trained(points[:1])[0] if points else 0
+        return tuple(r for r in self.task.evaluated_rounds if r <= last)
 
     def units(self) -> list[SampleUnit]:
         """See `Design.units`."""
@@ -165,9 +188,14 @@ class SampleDesign(Design[SampleUnit]):
         """Cut the points that are not done into units of courses that share minibatches."""
         axes = shared_axes(self.task)
         groups: dict[tuple[Any, ...], list[int]] = {}
+        depths = self._trained(range(self.size))
         for point, course in enumerate(self._points):
             if point not in done:
-                shared = (course.seed, *(course.configuration[name] for name in axes))
+                shared = (
+                    course.seed,
+                    depths[point],
+                    *(course.configuration[name] for name in axes),
+                )
                 groups.setdefault((point // WINDOW, *shared), []).append(point)
         units = (
             SampleUnit(tuple(group[start : start + size]))
@@ -196,17 +224,20 @@ class SampleDesign(Design[SampleUnit]):
                 "`--only-finished`"
             )
         samples = client_samples(self.task)
+        rounds = self._stored_rounds(max(self._last_round(name) for name in finished))
         gathered: dict[str, list[NDArray[Any]]] = defaultdict(list)
         hardware = set()
         for name, rows in finished.items():
             unit = self.read(parts, name, len(_points_of(name)))
             hardware.add(str(unit["hardware"]))
-            rounds = self._stored_rounds(unit["rounds"])
             for key, array in self._arrays(unit, rows, rounds, samples):
                 gathered[key].append(array)
         order = np.argsort(np.concatenate(gathered["point"]))
         arrays = {key: np.concatenate(parts)[order] for key, parts in gathered.items()}
         return write_sample(folder, self._card(samples, arrays, rounds, hardware), arrays)
+
+    def _last_round(self, name: str) -> int:
+        return self.evaluated_rounds(name)[-1]
 
     def _arrays(
         self,
@@ -215,7 +246,10 @@ class SampleDesign(Design[SampleUnit]):
         rounds: NDArray[np.int64],
         samples: NDArray[np.int64],
     ) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield name and entries of every array, for some rows of a unit."""
+        """Yield name and entries of every array, for some rows of a unit.
+
+        Curves that end before the last stored round repeat their last entry: that takes no room.
+        """
         chosen, points = list(rows), list(rows.values())
         courses = [self._points[point] for point in points]
         seed = self.task.seeds.index(courses[0].seed)  # a unit has one
@@ -229,21 +263,40 @@ class SampleDesign(Design[SampleUnit]):
         yield "client_sample_rate", np.array([c.client_sample_rate for c in courses])
         yield "seed", np.full(len(courses), seed)
         yield "diverged_at", unit["diverged_at"][chosen].astype(np.uint16)
+        evaluated = unit["rounds"]
+        if self._is_ragged:
+            yield LAST_ROUND, np.full(len(courses), evaluated[-1], np.uint16)
+        own = rounds[rounds <= evaluated[-1]]
+        repeated = np.minimum(np.arange(len(rounds)), len(own) - 1)
         for name, codes in encode_curves(
-            unit["metrics"][chosen], unit["rounds"], rounds, samples[seed], self.axes
+            unit["metrics"][chosen], evaluated, own, samples[seed], self.axes
         ):
             *_, metric = name.split("_")
             wide = codec.dtype(metric, samples) if metric in self.task.metric_names else codes.dtype
-            yield name, codes.astype(wide)
+            yield name, codes[:, repeated].astype(wide)
 
-    def _stored_rounds(self, evaluated: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rounds that are stored: those of tables that were evaluated, and the last."""
-        wanted = [*self.task.stored_fidelity_space()["round"].grid, evaluated[-1]]
-        return np.intersect1d(np.array(wanted, dtype=np.int64), evaluated)
+    @property
+    def _is_ragged(self) -> bool:
+        return len(self.depths) > 1
+
+    def _stored_rounds(self, last: int) -> NDArray[np.int64]:
+        """Return the rounds that are stored: those of tables that were evaluated, and all depths.
+
+        Args:
+            last: the last round of any finished course.
+        """
+        wanted = {*self.task.stored_fidelity_space()["round"].grid, *self.depths}
+        evaluated = {r for r in self.task.evaluated_rounds if r <= last}
+        return np.array(sorted(wanted & evaluated), dtype=np.int64)
 
     def plan(self) -> dict[str, Any]:
         """Return the plan of any sample of this space, whatever its size."""
-        return {**super().plan(), "design": "scrambled Halton sequence, 1"}
+        return {
+            **super().plan(),
+            "client_sample_rates": list(self.rates),
+            **({"rounds_trained": list(self.depths)} if self._is_ragged else {}),
+            "design": "scrambled Halton sequence, 1",
+        }
 
     def _card(
         self,
@@ -256,7 +309,9 @@ class SampleDesign(Design[SampleUnit]):
         round_, rate = (task.fidelity_space[n] for n in ("round", "client_sample_rate"))
         stored = tuple(rounds.tolist())
         grid = replace(round_, low=stored[0], high=stored[-1], values=stored, bins=None)
-        words = f"--sample {self.size} --rounds {task.max_round} --rates "
+        words = [f"--sample {self.size} --rounds", ",".join(map(str, self.depths))]
+        words += ["--rates", ",".join(map(str, self.rates))]
+        ends = Counter(arrays[LAST_ROUND].tolist()) if self._is_ragged else {}
         return {
             **self.plan(),
             **task.identity.to_card(),
@@ -264,12 +319,12 @@ class SampleDesign(Design[SampleUnit]):
             "fidelity_space": SearchSpace((grid, rate)).to_dict(),
             "courses": count,
             "courses_planned": self.size,
+            **({ENDS: {str(last): ends[last] for last in sorted(ends)}} if ends else {}),
             "axes": ["course", "round", "client"],
             "diverged_courses": int((arrays["diverged_at"] > 0).sum()),
             "missing": "all configurations that were not drawn; rounds that are not in the "
             f"fidelity grid; {self.size - count} of {self.size} planned courses",
-            "build_command": f"fedhpo-gym build {task.identity.arguments} {words}"
-            + ",".join(map(str, rate.grid)),
+            "build_command": f"fedhpo-gym build {task.identity.arguments} {' '.join(words)}",
             **provenance(task, samples, hardware),
         }
 
@@ -298,21 +353,39 @@ def _points_of(stem: str) -> list[int]:
     return points
 
 
-def _up_to(dimension: Dimension, rounds: int | None) -> Dimension:
+def _depths(dimension: Dimension, rounds: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the rounds that courses are trained for, ascending, as often as they are drawn."""
     if rounds is None:
-        return dimension
-    if not dimension.low < rounds <= dimension.high:
-        raise InvalidArgumentError(
-            f"`rounds` must be in [{dimension.low + 1}, {dimension.high}], the rounds of the "
-            f"task, got {rounds!r}"
-        )
-    kept = {int(r) for r in dimension.grid if r <= rounds}
-    return replace(dimension, high=rounds, values=tuple(sorted({*kept, rounds})), bins=None)
+        return (int(dimension.high),)
+    given = (rounds,) if isinstance(rounds, int) else tuple(rounds)
+    for depth in given:
+        if not dimension.low < depth <= dimension.high:
+            raise InvalidArgumentError(
+                f"`rounds` must be in [{dimension.low + 1}, {dimension.high}], the rounds of the "
+                f"task, got {depth!r}"
+            )
+    if not given:
+        raise InvalidArgumentError(f"`rounds` must hold at least one number, got {rounds!r}")
+    return tuple(sorted(given))
 
 
-def _only(dimension: Dimension, rates: Sequence[float] | None) -> Dimension:
+def _drawn_rates(dimension: Dimension, rates: Sequence[float] | None) -> tuple[float, ...]:
+    """Return client sample rates, ascending, as often as they are drawn."""
     given = dimension.grid if rates is None else rates
-    values = tuple(sorted({dimension.validate(rate, "rates") for rate in given}))
+    values = tuple(sorted(float(dimension.validate(rate, "rates")) for rate in given))
     if not values:
         raise InvalidArgumentError(f"`rates` must hold at least one rate, got {rates!r}")
+    return values
+
+
+def _up_to(dimension: Dimension, depths: tuple[int, ...]) -> Dimension:
+    last = depths[-1]
+    if depths == (dimension.high,):
+        return dimension
+    kept = {int(r) for r in dimension.grid if r <= last}
+    return replace(dimension, high=last, values=tuple(sorted({*kept, *depths})), bins=None)
+
+
+def _only(dimension: Dimension, rates: tuple[float, ...]) -> Dimension:
+    values = tuple(dict.fromkeys(rates))
     return replace(dimension, low=values[0], high=values[-1], values=values)

@@ -41,11 +41,10 @@ def compute_units(
     Raises:
         WorkerLostError: a worker process was killed; stored units are kept.
     """
-    rounds = design.task.max_round
     crew = Crew[U](workers, UnitWork(design, folder, device))
     with tqdm(unit="round", desc=design.task.table_name) as bar, crew:
         while units:
-            bar.total = bar.n + len(units) * rounds
+            bar.total = bar.n + sum(design.evaluated_rounds(unit.name)[-1] for unit in units)
             bar.refresh()
             done = crew.do(units, lambda: bar.update() and None)
             units = design.missing(folder)
@@ -93,8 +92,8 @@ def compute_unit(
         advance: called after every round.
     """
     batch = make_batch(design.task, design.courses(unit), device, design.horizon)
-    task = design.task
-    curves = batch.advance(task.max_round, advance, task.evaluated_rounds)
+    rounds = design.evaluated_rounds(unit.name)
+    curves = batch.advance(rounds[-1], advance, rounds)
     arrays: dict[str, NDArray[Any]] = {
         "metrics": curves.metrics,
         "rounds": curves.rounds,

@@ -148,8 +148,14 @@ def _add_build(commands: Commands) -> None:
         "--sample", type=int, metavar="N",
         help="N courses spread evenly over the space instead of the whole grid",
     )  # fmt: skip
-    sub.add_argument("--rounds", type=int, metavar="R", help="rounds of a sample's courses (all)")
-    sub.add_argument("--rates", metavar="A,B", help="client sample rates of a sample (the grid's)")
+    sub.add_argument(
+        "--rounds", metavar="R,S",
+        help="rounds of a sample's courses (all); 27,27,81: two of three end after 27",
+    )  # fmt: skip
+    sub.add_argument(
+        "--rates", metavar="A,B",
+        help="client sample rates of a sample (the grid's); what is named twice comes twice",
+    )  # fmt: skip
     sub.add_argument(
         "--only-finished", action="store_true",
         help="compute nothing: store those courses of the sample that are finished",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fedhpo_gym.cli.console import complain, parse_pairs, say
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
@@ -15,6 +15,8 @@ from fedhpo_gym.tasks import Task, get_task
 if TYPE_CHECKING:
     from fedhpo_gym.building import Estimate
 
+
+N = TypeVar("N", int, float)
 
 LONG_H = 1.0
 """A build that takes more hours is started with `--yes` only, unless by a script."""
@@ -39,8 +41,8 @@ def build(options: argparse.Namespace) -> int:
         card = build_sample(
             task,
             options.sample,
-            rounds=options.rounds,
-            rates=_rates(options.rates),
+            rounds=_numbers("rounds", options.rounds, int),
+            rates=_numbers("rates", options.rates, float),
             folder=options.out,
             only_finished=options.only_finished,
             **where,
@@ -74,12 +76,12 @@ def _refuse_without_sample(options: argparse.Namespace) -> None:
             )
 
 
-def _rates(words: str | None) -> list[float] | None:
+def _numbers(name: str, words: str | None, kind: type[N]) -> list[N] | None:
     try:
-        return None if words is None else [float(word) for word in words.split(",")]
+        return None if words is None else [kind(word) for word in words.split(",")]
     except ValueError as error:
         raise InvalidArgumentError(
-            f"`--rates` must be numbers with commas between them, got {words!r}"
+            f"`--{name}` must be numbers with commas between them, got {words!r}"
         ) from error
 
 

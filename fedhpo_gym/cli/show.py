@@ -21,6 +21,7 @@ from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates import open_preferred
 from fedhpo_gym.tables import open_table
+from fedhpo_gym.tables.sample import ENDS
 from fedhpo_gym.tasks import TASKS, Task
 
 OPENERS: Mapping[str, Callable[[Task], Stored]] = {
@@ -29,7 +30,9 @@ OPENERS: Mapping[str, Callable[[Task], Stored]] = {
 }
 WIDTH = 100
 HEADS = ("name", "from", "to", "scale", "grid points", "unit", "set by")
-COPIED = ("fitted_on", "num_configurations", "courses", "diverged_courses", "engine_version")
+COPIED = (
+    "fitted_on", "num_configurations", "courses", ENDS, "diverged_courses", "engine_version",
+)  # fmt: skip
 ORIGIN = ("licence", "data_licence", "created", "hardware")
 
 
@@ -199,4 +202,6 @@ def _row(dimension: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _listed(value: Any) -> str:
+    if isinstance(value, dict):
+        value = [f"{count} at {where}" for where, count in value.items()]
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

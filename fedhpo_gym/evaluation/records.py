@@ -197,8 +197,12 @@ def client_means(
     weights = num_samples[..., None].astype(np.float64)
     with np.errstate(invalid="ignore"):
         shares = weights / weights.sum(axis=1, keepdims=True)
-    clients = np.where(weights > 0, values, 0.0) * shares
-    return np.asarray(clients.sum(axis=-3).mean(axis=-3), dtype=np.float64)
+    # What a client without samples reports means nothing.
+    known = values if (weights > 0).all() else np.where(weights > 0, values, 0.0)
+    total = known[..., 0, :, :] * shares[:, 0]
+    for client in range(1, shares.shape[1]):
+        total += known[..., client, :, :] * shares[:, client]
+    return np.asarray(total.mean(axis=-3), dtype=np.float64)
 
 
 def _check_shape(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> None:

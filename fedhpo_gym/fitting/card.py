@@ -12,8 +12,9 @@ from fedhpo_gym.fitting.sources import FittingSource
 from fedhpo_gym.fitting.validate import FOLDS, compression_summary, outcome_spread
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.landscape import LABELS
+from fedhpo_gym.tables.sample import ENDS
 
-MAX_BYTES = 600_000
+MAX_BYTES = 400_000
 """Largest model that is stored: surrogates travel inside the package."""
 SELECTION_ROWS = 4_000
 FINAL_ROWS = 12_000
@@ -29,6 +30,7 @@ COPIED = (
     "problem_citation",
     "licence",
     LABELS,
+    ENDS,
 )
 
 
@@ -37,6 +39,7 @@ def surrogate_card(
     rows: FittingRows,
     candidates: Mapping[str, Mapping[str, Any]],
     identity: Identity | None = None,
+    wanted: str | None = None,
 ) -> dict[str, Any]:
     """Return the card of a surrogate, but for the chosen model and its errors.
 
@@ -45,9 +48,10 @@ def surrogate_card(
         rows: the rows of the final fit.
         candidates: what became of each candidate in the comparison.
         identity: what the surrogate belongs to; by default, to what its source belongs to.
+        wanted: name of the only candidate, where one was asked for.
     """
     stored, identity = source.stored, identity or source.stored.identity
-    selected = min(SELECTION_ROWS, len(rows))
+    selected = len(rows) if len(candidates) == 1 else min(SELECTION_ROWS, len(rows))
     note = {"note": "fitted on a random subsample: errors are larger than those of all rows"}
     return {
         **identity.to_card(),
@@ -76,7 +80,8 @@ def surrogate_card(
         },
         **{key: stored.card[key] for key in COPIED if key in stored.card},
         "missing": stored.card.get("missing", ""),
-        "fit_command": f"fedhpo-gym surrogate {identity.arguments}",
+        "fit_command": f"fedhpo-gym surrogate {identity.arguments}"
+        + (f" --candidate {wanted}" if wanted else ""),
         "source_command": stored.card["build_command"],
         "created": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "software": {name: version(name) for name in ("numpy", "scikit-learn")},

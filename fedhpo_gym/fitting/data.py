@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.fitting.ragged import completed
 
 LOSS_WEIGHT = 4.0
 """How much more than another output a log loss of the federation counts: it is the objective."""
@@ -34,15 +35,18 @@ class FittingRows:
     Attributes:
         inputs: (n, 1, columns), see `CurveInputs`.
         outputs: (n, K, outputs), see `surrogates.outputs`; the last says whether the course has
-            diverged.
+            diverged. NaN at rounds that a course was not trained for.
+        trained: (n, K) which rounds courses were trained for.
         seed: (n,) which seed.
         seed_weights: (seeds, clients, splits) of the clients in the mean.
         configuration: (n,) which configurations are held out together.
-        ranking: (n,) which courses are ranked together at full fidelity; -1 for none.
+        ranking: (n,) which courses are ranked together, where they were trained for the same
+            round; -1 for none.
     """
 
     inputs: Array
     outputs: Array
+    trained: NDArray[np.bool_]
     seed: NDArray[np.int64]
     seed_weights: NDArray[np.float64]
     configuration: NDArray[np.int64]
@@ -58,6 +62,7 @@ class FittingRows:
             self,
             inputs=self.inputs[index],
             outputs=self.outputs[index],
+            trained=self.trained[index],
             seed=self.seed[index],
             configuration=self.configuration[index],
             ranking=self.ranking[index],
@@ -67,6 +72,11 @@ class FittingRows:
     def weights(self) -> NDArray[np.float64]:
         """(n, clients, splits) weights of the clients in the mean."""
         return np.asarray(self.seed_weights[self.seed])
+
+    @property
+    def shared_knot(self) -> int:
+        """The last of the K rounds that all courses were trained for."""
+        return int(self.trained.sum(axis=1).min()) - 1
 
     @property
     def num_clients(self) -> int:
@@ -80,7 +90,9 @@ class PreparedRows:
 
     Attributes:
         inputs: (n, columns).
-        curves: (n, K * targets) standardised outputs; those of many clients are compressed.
+        curves: (n, K * targets) standardised outputs; those of many clients are compressed. What
+            courses were not trained for is filled in, see `ragged`.
+        known: (n, K * targets) what is not filled in.
         coefficients: (n, coefficients) what stands for them.
         seeds: how many seeds there are.
         scales: see `surrogates.curves.CurveModel`.
@@ -91,6 +103,7 @@ class PreparedRows:
 
     inputs: Array
     curves: Array
+    known: NDArray[np.bool_]
     coefficients: Array
     seeds: int
     scales: dict[str, Array]
@@ -102,8 +115,8 @@ class PreparedRows:
 def prepare(rows: FittingRows) -> PreparedRows:
     """Return rows for a fit; what scales and compresses them is learned from them alone."""
     n, knots, outputs = rows.outputs.shape
-    flat = rows.outputs.reshape(-1, outputs)
-    scales = scales_of(flat, rows.num_clients)
+    flat, trained = rows.outputs.reshape(-1, outputs), rows.trained.ravel()
+    scales = scales_of(flat[trained], rows.num_clients)
     clients = None
     if rows.num_clients > COMPRESSED_CLIENTS:
         # They are stored in half precision: what is fitted must agree with it.
@@ -111,15 +124,17 @@ def prepare(rows: FittingRows) -> PreparedRows:
     targets = (flat - scales["mean"]) / scales["scale"]
     if rows.num_clients > COMPRESSED_CLIENTS:
         count = max(1, min(MAX_COMPONENTS, COMPONENT_BYTES // (2 * 9 * rows.num_clients)))
-        clients = principal_directions(targets[:, CLIENTS], count)
+        clients = principal_directions(targets[trained, CLIENTS], count)
         middle = targets[:, CLIENTS] @ clients.T
         targets = np.concatenate([targets[:, : CLIENTS.start], middle, targets[:, -2:]], axis=1)
-    curves = targets.reshape(n, -1).astype(np.float32)
+    whole = completed(targets.reshape(n, knots, -1).astype(np.float32), rows.trained)
+    curves = whole.reshape(n, -1)
     centre = curves.mean(axis=0, dtype=np.float64).astype(np.float32)
     basis = principal_directions(curves - centre, MAX_DIRECTIONS)
     return PreparedRows(
         rows.inputs[:, 0],
         curves - centre,
+        np.repeat(rows.trained, targets.shape[1], axis=1),
         ((curves - centre) @ basis.T).astype(np.float32),
         len(rows.seed_weights),
         scales,

@@ -24,7 +24,7 @@ from fedhpo_gym.fitting.validate import (
     divergence_summary,
     folds_of,
     summary,
-    tau_at_full_fidelity,
+    tau_at,
     truths,
     verdict,
     yardstick,
@@ -62,7 +62,7 @@ class _Fitted:
     @property
     def score(self) -> float:
         """Held-out mean absolute error of the log validation loss."""
-        return float(self.errors["test"][..., LOSS].mean())
+        return float(np.nanmean(self.errors["test"][..., LOSS]))
 
 
 LOSS = MEASURES.index("log_val_loss")
@@ -86,7 +86,7 @@ def fit_surrogate(
     Args:
         wanted: what the table or the sample belongs to, or the stem of their files.
         folder: where the surrogate goes; the folder of the user's tables when None.
-        candidate: name of the candidate to write whatever its error.
+        candidate: name of the candidate to write; no other is fitted.
         keep: write it even if it is not accepted; its card says so.
         identity: what the surrogate belongs to; by default, to what it is fitted on.
 
@@ -111,9 +111,10 @@ def fit_surrogate(
         )
     target = writable_table_folder(folder)
     rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))
-    fits = FOLDS * (len(CANDIDATES) + 1) + 1
+    candidates = CANDIDATES if candidate is None else {candidate: CANDIDATES[candidate]}
+    fits = FOLDS * (len(candidates) + 1) + 1
     with tqdm(total=fits, desc=name, unit="fit") as bar:
-        compared = _compare(rows, bar)
+        compared = _compare(rows, candidates, bar)
         chosen = _choose(compared, candidate)
         bar.set_postfix_str(f"fitting {chosen.candidate.name}")
         model = chosen.candidate.models(prepare(rows))[chosen.variant]
@@ -121,7 +122,11 @@ def fit_surrogate(
         claimed = _held_out(chosen, rows, bar)
     errors = _stored_errors(source, rows, model, claimed)
     card = surrogate_card(
-        source, rows, {name: _result(f, source) for name, f in compared.items()}, identity
+        source,
+        rows,
+        {name: _result(f, source) for name, f in compared.items()},
+        identity,
+        candidate,
     )
     card["model"] |= {
         "kind": chosen.candidate.kind,
@@ -144,29 +149,31 @@ def _refusal(name: str, found: Mapping[str, Any]) -> str:
     )
 
 
-def _compare(rows: FittingRows, bar: Any) -> dict[str, _Fitted]:
+def _compare(
+    rows: FittingRows, candidates: Mapping[str, Candidate], bar: Any
+) -> dict[str, _Fitted]:
     rng = stream(0, "surrogate_folds")
-    size = min(SELECTION_ROWS, len(rows))
+    size = len(rows) if len(candidates) == 1 else min(SELECTION_ROWS, len(rows))
     sample = rows[np.sort(rng.choice(len(rows), size, replace=False))]
 
     def show(name: str) -> None:
         bar.set_postfix_str(name)
         bar.update()
 
-    found = cross_validate(CANDIDATES, sample, _folds(sample), show)
+    found = cross_validate(candidates, sample, _folds(sample), show)
     prepared = prepare(sample)
     truth = truths(sample).values
     compared = {}
-    for name, candidate in CANDIDATES.items():
+    for name, candidate in candidates.items():
         theirs = found[name]
         losses = {
-            variant: float(np.abs(parts["test"].values - truth)[..., LOSS].mean())
+            variant: float(np.nanmean(np.abs(parts["test"].values - truth)[..., LOSS]))
             for variant, parts in theirs.items()
         }
         best = min(losses, key=lambda variant: losses[variant])
         arrays = candidate.models(prepared)[best].arrays.values()
         errors = {part: np.abs(c.values - truth) for part, c in theirs[best].items()}
-        tau = tau_at_full_fidelity(sample, theirs[best]["test"])
+        tau = tau_at(sample, theirs[best]["test"])
         size_bytes = sum(array.nbytes for array in arrays)
         held_out = theirs[best]["test"]
         compared[name] = _Fitted(candidate, best, errors, held_out, tau, losses, size_bytes)
@@ -185,7 +192,7 @@ def _choose(compared: Mapping[str, _Fitted], wanted: str | None) -> _Fitted:
 
 def _held_out(chosen: _Fitted, rows: FittingRows, bar: Any) -> Claims:
     """Return what the recipe claims of configurations that it did not see."""
-    if len(rows) <= SELECTION_ROWS:  # the comparison had all rows
+    if len(chosen.held_out.values) == len(rows):  # the comparison had all rows
         bar.update(FOLDS)
         return chosen.held_out
     name, fold = chosen.candidate.name, _folds(rows)
@@ -204,6 +211,13 @@ def _stored_errors(
     errors = summary(np.abs(claimed.values - truth), spread)
     constant = yardstick(rows, _folds(rows))
     known = {m: v["mae"] for m, v in summary(constant, {}).items()}
+    shared = rows.shared_knot
+    ragged = {
+        "kendall_tau_at_shared_round": {
+            "round": source.stored.rounds[shared],
+            "kendall_tau": float(f"{tau_at(rows, claimed, shared):.4g}"),
+        }
+    }
     return {
         "rows": len(rows),
         "train": summary(np.abs(claims(model, rows).values - truth), spread),
@@ -212,7 +226,8 @@ def _stored_errors(
         "yardstick": known,
         "yardstick_note": "error of the mean at every round over the courses of the other folds",
         "diverged": divergence_summary(rows, claimed),
-        "verdict": verdict(errors, known, tau_at_full_fidelity(rows, claimed)),
+        "verdict": verdict(errors, known, tau_at(rows, claimed)),
+        **({} if rows.trained.all() else ragged),
     }
 
 

@@ -34,7 +34,8 @@ def train_network(
     """Return a network whose curves fit those of rows; weights are stored in half precision.
 
     The error is that of the curves, and not of the coefficients that the network returns: few
-    outliers of a curve are one large coefficient. Heads of seeds are what they share plus what is
+    outliers of a curve are one large coefficient. Rounds that a course was not trained for do not
+    count. Heads of seeds are what they share plus what is
     their own, so that what one seed shows is learned for all.
 
     Args:
@@ -59,7 +60,11 @@ def train_network(
         chosen = order[position : position + batch]
         position += batch
         gradients = _gradients(
-            parameters, plain[chosen], seed[chosen], rows.curves[chosen], basis * unit
+            parameters,
+            plain[chosen],
+            seed[chosen],
+            (rows.curves[chosen], rows.known[chosen]),
+            basis * unit,
         )
         rate = LEARNING_RATE * min(1.0, step / WARM_UP)
         rate *= 0.5 * (1.0 + math.cos(math.pi * step / steps))
@@ -88,7 +93,11 @@ def _initial(
 
 
 def _gradients(
-    parameters: list[Array], rows: Array, seed: Array, curves: Array, basis: Array
+    parameters: list[Array],
+    rows: Array,
+    seed: Array,
+    wanted: tuple[Array, NDArray[np.bool_]],
+    basis: Array,
 ) -> list[Array]:
     *layers, shared, own, bias = parameters
     hidden = [rows]
@@ -99,7 +108,9 @@ def _gradients(
     where = [np.flatnonzero(column) for column in seed.T]
     for head, mine in zip(heads, where, strict=True):
         found[mine] += hidden[-1][mine] @ head
+    curves, known = wanted
     clipped: Array = np.clip(found @ basis - curves, -CLIP, CLIP)
+    clipped *= known  # what was filled in is no data
     slope: Array = clipped @ basis.T
     slope /= len(rows)
     of_heads: Array = np.stack([hidden[-1][mine].T @ slope[mine] for mine in where])

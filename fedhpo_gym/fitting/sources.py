@@ -105,7 +105,7 @@ def _inputs(stored: Table | Sample) -> CurveInputs:
 def _outputs(
     stored: Table | Sample, courses: NDArray[np.int64], axis: int, weights: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    """Return (n, K, outputs) of some courses.
+    """Return (n, K, outputs) of some courses, as if all were trained for all rounds.
 
     Args:
         stored: a table or a sample.
@@ -165,6 +165,7 @@ class FittingTable:
         return FittingRows(
             inputs=self.inputs.rows_of_one_seed(np.column_stack(coordinates), rates, seed),
             outputs=_outputs(table, chosen, 0, seed_weights[seed]),
+            trained=np.ones((len(chosen), len(table.rounds)), np.bool_),
             seed=seed,
             seed_weights=seed_weights,
             configuration=np.ravel_multi_index(at[:-2], grid).astype(np.int64),
@@ -226,9 +227,13 @@ class FittingSample:
         coordinates = np.stack([self.inputs.space.encode(c) for c in self._configurations])
         rates = sample.codes("client_sample_rate")[chosen]
         seed_weights = weights_of(sample.num_samples)
+        trained = sample.trained[chosen]
+        outputs = _outputs(sample, chosen, 1, seed_weights[seed])
+        outputs[~trained] = np.nan
         return FittingRows(
             inputs=self.inputs.rows_of_one_seed(coordinates[chosen], rates, seed),
-            outputs=_outputs(sample, chosen, 1, seed_weights[seed]),
+            outputs=outputs,
+            trained=trained,
             seed=seed,
             seed_weights=seed_weights,
             configuration=self._together[chosen],

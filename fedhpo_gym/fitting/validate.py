@@ -54,7 +54,7 @@ def folds_of(groups: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.
 
 
 def truths(rows: FittingRows) -> Claims:
-    """Return what courses really did."""
+    """Return what courses really did; values are NaN at rounds that they were not trained for."""
     flat = rows.outputs.reshape(-1, rows.outputs.shape[2])
     weights = np.repeat(rows.weights, rows.outputs.shape[1], axis=0)
     found = objectives(flat[:, :-1], weights).reshape(*rows.outputs.shape[:2], -1)
@@ -79,12 +79,16 @@ def claims(model: CurveModel, rows: FittingRows) -> Claims:
 def yardstick(rows: FittingRows, fold: NDArray[np.int64]) -> Floats:
     """Return (n, K, 2) errors of a constant that knows the round.
 
-    It is the mean over the courses of the other folds, at every round.
+    It is the mean over the courses of the other folds that were trained for a round, at every
+    round; NaN where there is none, or where the course itself was not.
     """
     truth = truths(rows).values
     errors = np.empty_like(truth)
     for k in np.unique(fold):
-        errors[fold == k] = np.abs(truth[fold == k] - truth[fold != k].mean(axis=0))
+        others = truth[fold != k]
+        count = rows.trained[fold != k].sum(axis=0)[:, None]
+        mean = np.nansum(others, axis=0) / np.where(count, count, np.nan)
+        errors[fold == k] = np.abs(truth[fold == k] - mean)
     return errors
 
 
@@ -142,16 +146,25 @@ def kendall_tau(truth: Floats, claim: Floats, ranking: NDArray[np.int64]) -> flo
     return float(agree / product) if product else float("nan")
 
 
-def tau_at_full_fidelity(rows: FittingRows, found: Claims) -> float:
-    """Return Kendall's tau of the validation loss at the last round, see `FittingRows.ranking`."""
+def tau_at(rows: FittingRows, found: Claims, knot: int = -1) -> float:
+    """Return Kendall's tau of the validation loss at a round, of the courses that have it.
+
+    Args:
+        rows: the courses; `FittingRows.ranking` says which are ranked together.
+        found: what is claimed of them.
+        knot: which of the K rounds; the last: full fidelity.
+    """
     loss = MEASURES.index("log_val_loss")
-    truth, claim = (each.values[:, -1, loss] for each in (truths(rows), found))
-    return kendall_tau(truth, claim, rows.ranking)
+    truth, claim = (each.values[:, knot, loss] for each in (truths(rows), found))
+    return kendall_tau(truth, claim, np.where(rows.trained[:, knot], rows.ranking, -1))
 
 
 def divergence_summary(rows: FittingRows, found: Claims) -> dict[str, float]:
-    """Return shares of courses that diverge by the last round: in truth, claimed, and both."""
-    truth, claim = truths(rows).diverged[:, -1], found.diverged[:, -1]
+    """Return shares of courses that diverge by their end: in truth, claimed, and both."""
+    last = rows.trained.sum(axis=1)[:, None] - 1
+    truth, claim = (
+        np.take_along_axis(each.diverged, last, axis=1)[:, 0] for each in (truths(rows), found)
+    )
     return {
         "share": _short(truth.mean()),
         "claimed": _short(claim.mean()),
@@ -161,7 +174,7 @@ def divergence_summary(rows: FittingRows, found: Claims) -> dict[str, float]:
 
 def outcome_spread(rows: FittingRows) -> dict[str, float]:
     """Return the mean distance from the median over all courses and rounds."""
-    found = truths(rows).values.reshape(-1, len(MEASURES))
+    found = truths(rows).values[rows.trained]
     distance = np.abs(found - np.median(found, axis=0)).mean(axis=0)
     return {measure: _short(d) for measure, d in zip(MEASURES, distance, strict=True)}
 
@@ -170,8 +183,9 @@ def compression_summary(rows: FittingRows) -> dict[str, Any]:
     """Return what standing for curves by a few numbers loses by itself."""
     prepared = prepare(rows)
     basis = prepared.basis.reshape(len(prepared.basis), -1)
-    lost = prepared.coefficients @ basis - prepared.curves
-    variance = max(float((prepared.curves**2).sum()), 1e-12)
+    lost = np.where(prepared.known, prepared.coefficients @ basis - prepared.curves, 0.0)
+    kept = np.where(prepared.known, prepared.curves, 0.0)
+    variance = max(float((kept**2).sum()), 1e-12)
     said = {
         "coefficients": len(basis),
         "of": basis.shape[1],
@@ -186,8 +200,9 @@ def compression_summary(rows: FittingRows) -> dict[str, Any]:
 
 
 def summary(errors: Floats, spread: Mapping[str, float]) -> dict[str, Any]:
-    """Return what the card says of (..., 2) absolute errors, per measure."""
-    columns = errors.reshape(-1, len(MEASURES)).T
+    """Return what the card says of (..., 2) absolute errors, per measure; NaN does not count."""
+    each = errors.reshape(-1, len(MEASURES))
+    columns = each[~np.isnan(each).any(axis=1)].T
     return {
         measure: {
             "mae": _short(column.mean()),

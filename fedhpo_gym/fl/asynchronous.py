@@ -165,7 +165,7 @@ class AsynchronousLockstep(Lockstep):
     def _names(self, items: Items | None) -> Names:
         if items is None:
             return super()._names(None)
-        return Names(self._keys, items.batch_key, items.client)
+        return Names(self._keys, items.drawers)
 
     def _seed(self, block: int) -> int:
         return self.stack.federations[int(self.roster.federation[block])].seed

@@ -66,15 +66,15 @@ class Forest:
         return outputs.reshape(*rows.shape[:-1], -1)
 
     def _predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        index = np.arange(len(rows))[:, None]
-        node = np.broadcast_to(self._roots, (len(rows), len(self._roots)))
-        for _ in range(self._steps):
-            right = rows[index, self._feature[node]] > self._threshold[node]
-            node = self._children[node, right.astype(np.int64)]
-        leaf = self._leaf[node]
+        flat, start = rows.ravel(), np.arange(len(rows)) * rows.shape[1]
+        sides = self._children.ravel()
         total = np.zeros((len(rows), self._values.shape[1]), dtype=np.float64)
-        for tree in range(len(self._roots)):  # one tree at a time: memory stays (n, outputs)
-            total += self._values[leaf[:, tree]]
+        for root in self._roots:  # one tree at a time: memory stays (n, outputs)
+            node = np.full(len(rows), root)
+            for _ in range(self._steps):
+                seen = flat.take(self._feature.take(node) + start)
+                node = sides.take(2 * node + (seen > self._threshold.take(node)))
+            total += self._values.take(self._leaf.take(node), axis=0)
         return (total / len(self._roots)).astype(np.float32)
 
     def _depth(self) -> int:

@@ -81,6 +81,10 @@ class Heads:
             hidden += bias
             hidden = on_grid(hidden, HIDDEN_BITS, MAX_HIDDEN, lowest=0.0)
         chosen = rows[..., -seeds:].argmax(axis=-1)
+        first = chosen[0]
+        if (chosen == first).all():  # every group has the same seeds: one product for all
+            together = hidden @ np.concatenate(self._heads[first], axis=1)
+            return np.asarray(together.reshape(*chosen.shape, -1) + self._head_bias[first])
         predicted = np.empty((*chosen.shape, self._heads.shape[2]))
         for column in range(chosen.shape[1]):
             for seed in np.unique(chosen[:, column]).tolist():

@@ -23,13 +23,15 @@ def running_best(losses: Floats) -> Indices:
     Returns:
         (n, K) positions; `losses` taken there never rise along a row.
     """
-    chosen = np.zeros(losses.shape, dtype=np.int64)
-    best = losses[:, 0].copy()
-    for knot in range(1, losses.shape[1]):
-        better = losses[:, knot] < best - NOTICED
-        chosen[:, knot] = np.where(better, knot, chosen[:, knot - 1])
-        np.copyto(best, losses[:, knot], where=better)
-    return chosen
+    columns = np.ascontiguousarray(losses.T)
+    chosen = np.zeros(columns.shape, dtype=np.int64)
+    best = columns[0].copy()
+    for knot in range(1, len(columns)):
+        better = columns[knot] < best - NOTICED
+        chosen[knot] = chosen[knot - 1]
+        chosen[knot][better] = knot
+        np.copyto(best, columns[knot], where=better)
+    return chosen.T
 
 
 def way_between(

@@ -21,6 +21,9 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS
 
 SMALLEST_LOSS = 1e-6
 """Losses below are taken for this one; its logarithm is finite."""
+LARGEST_LOSS = 1e3
+"""Losses above are taken for this one, a hundred times what rewards tell apart. Few courses reach
+e^75, and would else decide both the fit and its mean error."""
 
 _LOSS, _ACCURACY, _F1 = (METRICS.index(name) for name in ("loss", "accuracy", "f1"))
 VALIDATION = SPLITS.index("val")
@@ -61,7 +64,7 @@ def to_outputs(
     share = losses / np.maximum(total, SMALLEST_LOSS)[:, None]
     return np.column_stack(
         [
-            np.log(np.maximum(total, SMALLEST_LOSS)),
+            np.log(np.clip(total, SMALLEST_LOSS, LARGEST_LOSS)),
             metrics[..., _ACCURACY].swapaxes(1, 2).reshape(n, -1),
             metrics[..., _F1].swapaxes(1, 2).reshape(n, -1),
             share.swapaxes(1, 2).reshape(n, -1),
@@ -84,18 +87,28 @@ def to_metrics(
         (n, clients, splits, metrics) metrics and (n,) best rounds.
     """
     n, clients, splits = weights.shape
-    middle = outputs[:, splits:-1].reshape(n, 3, splits, clients).swapaxes(2, 3)
+    middle = outputs[:, splits:-1].reshape(n, 3, splits, clients)
+    weights = weights.swapaxes(1, 2)
     share = np.where(weights > 0, np.maximum(middle[:, 2], 0.0), 0.0)
-    sums = share.sum(axis=1, keepdims=True)
+    sums = _in_order(share)
     share = np.where(sums > 0, share, weights) / np.where(sums > 0, sums, 1.0)
     # A client without samples in a split has no loss there: its weight and its share are 0.
     each = share / np.where(weights > 0, weights, 1.0)
     metrics = np.empty((n, clients, splits, len(METRICS)), dtype=np.float32)
-    metrics[..., _LOSS] = np.exp(outputs[:, None, :splits]) * each
-    metrics[..., _ACCURACY] = np.clip(middle[:, 0], 0.0, 1.0)
-    metrics[..., _F1] = np.clip(middle[:, 1], 0.0, 1.0)
+    by_split = metrics.swapaxes(1, 2)
+    by_split[..., _LOSS] = np.exp(outputs[:, :splits, None]) * each
+    by_split[..., _ACCURACY] = np.minimum(np.maximum(middle[:, 0], 0.0), 1.0)
+    by_split[..., _F1] = np.minimum(np.maximum(middle[:, 1], 0.0), 1.0)
     best = np.rint(np.exp(outputs[:, -1])).astype(np.int64)
     return metrics, np.clip(best, 1, rounds)
+
+
+def _in_order(share: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return (n, splits, 1) sums over (n, splits, clients), added one client after the other."""
+    total = share[..., :1].copy()
+    for client in range(1, share.shape[2]):
+        total += share[..., client : client + 1]
+    return total
 
 
 def objectives(outputs: NDArray[np.floating], weights: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -4,11 +4,15 @@
 and `point` (number in the design's sequence) say what the courses are. Arrays named
 `<which>_<split>_<metric>` have the axes (courses, rounds, clients); `best_round` and `diverged_at`
 lack the clients, the latter also the rounds. Codes and formats are those of a table.
+
+Where courses were trained for different rounds, `last_round` (courses,) says how far each got. The
+codes beyond repeat the last ones, so that they take no room; they are no data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,9 @@ from fedhpo_gym.tables.stored import FORMATS, StoredCurves, layout_of, write_cur
 
 AXIS = 1
 """Rounds come second."""
+LAST_ROUND = "last_round"
+ENDS = "courses_by_last_round"
+"""Entry of a card: how many courses end at which round, where not all end at the last."""
 SUFFIX = ".sample"
 
 
@@ -36,7 +43,7 @@ class Sample(StoredCurves):
     Attributes:
         fidelity_space: the stored rounds and the client sample rates.
         rates: client sample rates.
-        rounds: rounds whose results are stored; courses were trained to the last.
+        rounds: rounds whose results are stored; `trained` says which courses have them.
     """
 
     def __init__(self, card: Path, arguments: str = "ID") -> None:
@@ -59,6 +66,7 @@ class Sample(StoredCurves):
             self._count: int = content["courses"]
             if as_integer(self._count) is None or self._count < 1:
                 raise ValueError(f"`courses` must be a positive integer, got {self._count!r}")
+            self._ragged = ENDS in content
             self._packing()
 
     def __len__(self) -> int:
@@ -71,6 +79,7 @@ class Sample(StoredCurves):
             **self._curve_shapes((*one, len(self.rounds))),
             "configuration": (*one, len(self.space)),
             **dict.fromkeys(("client_sample_rate", "seed", "point", "diverged_at"), one),
+            **({LAST_ROUND: one} if self._ragged else {}),
         }
 
     def _layout(self) -> Layout:
@@ -88,10 +97,35 @@ class Sample(StoredCurves):
         rows = self.codes("configuration").tolist()
         return [self.space.validate(dict(zip(self.space.names, row, strict=True))) for row in rows]
 
+    @cached_property
+    def trained(self) -> NDArray[np.bool_]:
+        """(courses, rounds) whether a course was trained for a round.
+
+        Raises:
+            DamagedDataError: the file does not have its checksum, or a course ends at a round that
+                is not stored; names the repair command.
+        """
+        rounds = np.array(self.rounds)
+        if not self._ragged:
+            return np.ones((len(self), len(rounds)), np.bool_)
+        last = self.codes(LAST_ROUND)
+        if not np.isin(last, rounds).all():
+            raise DamagedDataError(
+                f"{self._arrays.path}: {LAST_ROUND!r} must hold stored rounds; delete it and run "
+                f"`{self._repair}`"
+            )
+        return np.asarray(rounds <= last[:, None])
+
     def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
-        """Return one metric of all courses: (courses, rounds, clients) float32."""
+        """Return one metric of all courses: (courses, rounds, clients) float32.
+
+        It is NaN where a course was not trained for a round, see `trained`.
+        """
         samples = self._course_samples(split)
-        return self.decoded(which, split, metric, samples[:, None])
+        found = self.decoded(which, split, metric, samples[:, None])
+        return (
+            np.where(self.trained[..., None], found, np.float32(np.nan)) if self._ragged else found
+        )
 
     def _course_samples(self, split: str) -> NDArray[np.int64]:
         """Return (courses, clients) samples of a split, as the seed of each course deals them."""
@@ -107,7 +141,7 @@ class Sample(StoredCurves):
         return positions
 
     def objective(self, split: str = "val", metric: str = "loss") -> NDArray[np.float64]:
-        """Return f of every course: (courses, rounds), weighted over clients."""
+        """Return f of every course: (courses, rounds), weighted over clients; NaN as `values`."""
         samples = self._course_samples(split)
         weights = samples / samples.sum(axis=1, keepdims=True)
         values = self.values("best", split, metric)

@@ -36,6 +36,7 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import Sample, open_sample, open_table
 from fedhpo_gym.tables.locate import ENV_VAR
+from fedhpo_gym.tables.sample import ENDS, LAST_ROUND
 from fedhpo_gym.tasks import Task, get_task
 
 pytestmark = pytest.mark.raw
@@ -220,13 +221,50 @@ def test_noise_is_planned_for_the_whole_course_however_far_it_is_trained(tmp_pat
     assert_trained_alone(Sample(card), task)
 
 
+def test_courses_may_end_at_different_rounds(tmp_path: Path) -> None:
+    size, depths = 6 * 24, (3, 3, ROUNDS)
+    card = build_sample(TASK, size, rounds=depths, rates=RATES, folder=tmp_path, workers=1)
+    sample = Sample(card)
+    assert sample.rounds == (1, 2, 3, 4, 6)
+    assert_trained_alone(sample, TASK)
+    last = sample.codes(LAST_ROUND)
+    assert sample.card[ENDS] == {"3": int((last == 3).sum()), "6": int((last == 6).sum())}
+    assert f"--sample {size} --rounds 3,3,6 --rates 0.4,1.0" in sample.card["build_command"]
+    beyond = ~sample.trained
+    assert 0 < beyond.sum() < beyond.size
+    for name in ("best_val_loss", "current_test_f1", "best_round"):
+        codes = sample.codes(name)
+        end = codes[np.arange(size), sample.trained.sum(axis=1) - 1]
+        assert (codes[beyond] == np.repeat(end[:, None], 5, axis=1)[beyond]).all()
+    for path in sorted((tmp_path / "parts").glob("*/*.npz")):  # only short courses are left
+        with np.load(path) as unit:
+            if unit["rounds"][-1] == ROUNDS:
+                path.unlink()
+    few = build_sample(
+        TASK,
+        size,
+        rounds=depths,
+        rates=RATES,
+        folder=tmp_path,
+        workers=1,
+        only_finished=True,
+    )
+    short = Sample(few)
+    assert short.rounds == (1, 2, 3)
+    assert short.trained.all()
+    assert short.card[ENDS] == {"3": int((last == 3).sum())}
+
+
 def assert_trained_alone(sample: Sample, task: Task) -> None:
     raw = make_backend("raw", task)
     configurations, rates = sample.configurations(), sample.codes("client_sample_rate")
     seeds, best_round = sample.codes("seed"), sample.codes("best_round")
-    for course in (0, 5, 13):
+    for course in (0, 13, len(sample) - 1):
         seed = task.seeds[seeds[course]]
         for index, rounds in enumerate(sample.rounds):
+            if not sample.trained[course, index]:
+                assert np.isnan(sample.objective()[course, index])
+                continue
             truth = raw.evaluate(configurations[course], Fidelity(rounds, rates[course]))
             row = truth.seeds.index(seed)
             assert best_round[course, index] == truth.best_round[row]

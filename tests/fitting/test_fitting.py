@@ -14,7 +14,7 @@ from fedhpo_gym.fitting.sources import FittingTable, intervals
 from fedhpo_gym.fitting.validate import folds_of, summary
 from fedhpo_gym.landscape import health_on
 from fedhpo_gym.surrogates import Surrogate
-from fedhpo_gym.surrogates.outputs import to_metrics
+from fedhpo_gym.surrogates.outputs import LARGEST_LOSS, to_metrics, to_outputs
 from fedhpo_gym.tables import Table
 from made_up_table import NAME, ROUNDS
 from pairs import arrays_of
@@ -118,8 +118,8 @@ def test_an_unknown_candidate_is_named(tmp_path: Path) -> None:
 def test_when_nothing_is_small_enough_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forest = fitting.CANDIDATES["compact_extra_trees"]
-    monkeypatch.setattr(fitting, "CANDIDATES", {"compact_extra_trees": forest})
+    forest = fitting.CANDIDATES["compact_forest"]
+    monkeypatch.setattr(fitting, "CANDIDATES", {"compact_forest": forest})
     monkeypatch.setattr(fitting, "MAX_BYTES", 10)
     with pytest.raises(InvalidArgumentError, match="10 bytes"):
         fitting.fit_surrogate(NAME, tmp_path)
@@ -128,8 +128,30 @@ def test_when_nothing_is_small_enough_nothing_is_written(
 
 @pytest.mark.usefixtures("tables")
 def test_a_fit_repeats_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    forest = fitting.CANDIDATES["compact_extra_trees"]
-    monkeypatch.setattr(fitting, "CANDIDATES", {"compact_extra_trees": forest})
+    forest = fitting.CANDIDATES["compact_forest"]
+    monkeypatch.setattr(fitting, "CANDIDATES", {"compact_forest": forest})
     cards = [fitting.fit_surrogate(NAME, tmp_path / name, keep=True) for name in ("a", "b")]
     first, second = (arrays_of(card).read_bytes() for card in cards)
     assert first == second
+
+
+@pytest.mark.usefixtures("tables")
+def test_one_candidate_is_fitted_alone(tmp_path: Path, table: Table) -> None:
+    card = fitting.fit_surrogate(NAME, tmp_path, candidate="compact_forest", keep=True)
+    content = Surrogate(card).card
+    assert set(content["comparison"]["candidates"]) == {"compact_forest"}
+    assert content["model"]["candidate"] == "compact_forest"
+    courses = len(FittingTable(table).rows(EVERYTHING, np.random.default_rng(0)))
+    assert content["comparison"]["rows"] == courses
+    assert content["fit_command"].endswith(" --candidate compact_forest")
+
+
+@pytest.mark.parametrize(("loss", "expected"), [(1e30, LARGEST_LOSS), (2.0, 2.0)])
+def test_losses_without_measure_count_as_the_largest(loss: float, expected: float) -> None:
+    metrics = np.full((1, 2, 3, 3), 0.5)
+    metrics[..., 0] = loss
+    weights = np.full((1, 2, 3), 0.5)
+    outputs = to_outputs(metrics, np.array([4]), weights)
+    np.testing.assert_allclose(np.exp(outputs[0, :3]), expected, rtol=1e-5)
+    found, _ = to_metrics(outputs, weights, np.array([4]))
+    np.testing.assert_allclose(found[..., 0], expected, rtol=1e-5)

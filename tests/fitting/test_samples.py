@@ -305,7 +305,8 @@ def made_up_rows(count: int = 120) -> PreparedRows:
     targets = (targets - targets.mean(axis=0)).astype(np.float32)
     basis = np.eye(2, dtype=np.float32)[:, None]
     scales = dict.fromkeys(("mean", "scale", "low", "high"), np.zeros(2, np.float32))
-    return PreparedRows(inputs, targets, targets, 1, scales, np.zeros((1, 2)), basis, None)
+    known = np.ones(targets.shape, np.bool_)
+    return PreparedRows(inputs, targets, known, targets, 1, scales, np.zeros((1, 2)), basis, None)
 
 
 def test_a_gaussian_process_is_the_one_of_scikit_learn() -> None:

@@ -146,7 +146,8 @@ def prepared(count: int = 300) -> PreparedRows:
     scales = dict.fromkeys(("mean", "scale", "low", "high"), np.zeros(1, np.float32))
     basis = np.eye(2, dtype=np.float32).reshape(2, 2, 1)
     rows = np.concatenate([inputs, seed], axis=1)
-    return PreparedRows(rows, curves, curves, SEEDS, scales, np.zeros((2, 1)), basis, None)
+    known = np.ones(curves.shape, np.bool_)
+    return PreparedRows(rows, curves, known, curves, SEEDS, scales, np.zeros((2, 1)), basis, None)
 
 
 def test_training_lowers_the_error_of_every_seed_and_repeats_exactly() -> None:
