@@ -10,8 +10,8 @@ from typing import Any
 
 from fedhpo_gym.analysis.problems import Best, Problem, Run
 from fedhpo_gym.analysis.records import Header, RunRecord
-from fedhpo_gym.analysis.trajectories import Trajectory, incumbents, trials_of_run
-from fedhpo_gym.analysis.trajectories.runs import agent_arguments, problem_arguments
+from fedhpo_gym.analysis.trajectories import Trajectory, incumbents
+from fedhpo_gym.analysis.trajectories.runs import JudgedRun, agent_arguments, problem_arguments
 from fedhpo_gym.errors import InvalidArgumentError
 
 RULE = "highest_fidelity"
@@ -35,7 +35,7 @@ class _Read:
 
 
 def group(
-    records: Iterable[tuple[Path, RunRecord]],
+    records: Iterable[tuple[Path, RunRecord | JudgedRun]],
     tables: Iterable[tuple[Path, Trajectory]] = (),
     present: Callable[[Header], str] = lambda header: header.fingerprint,
     rule: str = RULE,
@@ -50,7 +50,7 @@ def group(
     Records are read one at a time, and only their incumbents are kept.
 
     Args:
-        records: run records, and where they come from.
+        records: run records, or what judges read of them, and where they come from.
         tables: runs of foreign tables; their problems are those of the records with these names.
         present: the present name of a fingerprint. It is asked where records of one problem name
             several: a stored table was called otherwise by older versions, and the runs on it are
@@ -77,17 +77,18 @@ def group(
     return tuple(sorted([*joined, *others], key=lambda problem: problem.name))
 
 
-def _reduced(path: Path, record: RunRecord, rule: str) -> _Read:
-    header, trials = record.header, trials_of_run(record)
+def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> _Read:
+    run = JudgedRun.of(record) if isinstance(record, RunRecord) else record
+    header, trials = run.header, run.trials
     place = int(incumbents(trials, rule)[-1])
-    step = record.steps[place]
+    configuration, fidelity = run.described(place)
     best = Best(
-        word="step" if "step" in step.incumbent else "trial",
+        word=run.word,
         number=place + 1,
-        steps=len(record.steps),
-        configuration=step.configuration,
-        fidelity=step.fidelity,
-        test_accuracy=step.test["accuracy"],
+        steps=len(trials.time_s),
+        configuration=configuration,
+        fidelity=fidelity,
+        test_accuracy=float(run.accuracy[place]),
     )
     line = Trajectory.of(header.id, header.agent, header.seed, trials, rule)
     return _Read(Run(line, path, best, header.package_version), header)

@@ -10,7 +10,7 @@ from fedhpo_gym.analysis import build_report, group
 from fedhpo_gym.analysis.trajectories import read_table
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.console import say
-from fedhpo_gym.cli.records import each_whole_record
+from fedhpo_gym.cli.records import each_judged_run
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.files import write_text
 from fedhpo_gym.studies.replay import present_fingerprint
@@ -25,7 +25,7 @@ def main(options: argparse.Namespace) -> int:
     if not [*options.paths, *options.tables]:
         raise MissingDataError("there is nothing to report; name folders of records, or `--table`")
     tables = [(path, run) for path in options.tables for run in read_table(path, options.rule)]
-    records = each_whole_record("report", options.paths, damaged)
+    records = each_judged_run("report", options.paths, damaged)
     problems = group(records, tables, present_fingerprint, options.rule)
     target = options.out or _beside([*options.paths, *options.tables][0])
     require_writable(target.parent, "`--out`, without its last part,")

@@ -89,9 +89,15 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "mo_gymnasium": ("testing.checks",),
     "ConfigSpace": ("agents.*",),
     "matplotlib": ("*",),
+    "pyarrow": ("analysis.parquet",),
+    "distributed": ("studies.dask_executor",),
+    "tensorboardX": ("studies.tracking",),
+    "wandb": ("studies.tracking",),
     "pytest": ("testing*",),
 }
-LAZY_ONLY = frozenset({"matplotlib", "ConfigSpace"})
+LAZY_ONLY = frozenset(
+    {"matplotlib", "ConfigSpace", "pyarrow", "distributed", "tensorboardX", "wandb"}
+)
 IMPORTERS = frozenset({"import_module", "__import__", "require"})
 
 # Modules that can run code found in a file.
