@@ -14,7 +14,7 @@ from fedhpo_gym.analysis.trajectories import Trajectory, incumbents
 from fedhpo_gym.analysis.trajectories.runs import JudgedRun, agent_arguments, problem_arguments
 from fedhpo_gym.errors import InvalidArgumentError
 
-RULE = "highest_fidelity"
+RULE, FULL = "highest_fidelity", "full_fidelity"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,26 @@ def group(
         for name, runs in foreign.items()
         if name not in known
     ]
-    return tuple(sorted([*joined, *others], key=lambda problem: problem.name))
+    found = sorted([*joined, *others], key=lambda problem: problem.name)
+    return tuple(map(_at_full_fidelity, found) if rule == FULL else found)
+
+
+def _at_full_fidelity(problem: Problem) -> Problem:
+    """Leave out what lies below the highest level of any run on the problem."""
+    lines = [run.trajectory for runs in problem.runs.values() for run in runs]
+    levels = [float(line.level.max()) for line in lines if line.level is not None]
+    full = max(levels, default=0.0)
+    return replace(
+        problem,
+        runs={
+            agent: tuple(_since(run, full) for run in runs) for agent, runs in problem.runs.items()
+        },
+    )
+
+
+def _since(run: Run, level: float) -> Run:
+    line = run.trajectory.since(level)
+    return replace(run, trajectory=line, best=run.best if len(line.value) else None)
 
 
 def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> _Read:

@@ -58,7 +58,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "agents": frozenset(),
     "analysis": frozenset(),
     "root": frozenset({"envs", "tasks"}),
-    "studies": frozenset({"agents", "analysis", "tasks", "fl", "wrappers"}),
+    "studies": frozenset({"agents", "analysis", "tables", "tasks", "fl", "wrappers"}),
     "testing": EVERYTHING,
     "cli": EVERYTHING,
 }

@@ -161,7 +161,7 @@ def _normalised(study: Study, values: list[list[Numbers]]) -> tuple[_Curves, _Cu
     for problem, row in zip(study.problems, values, strict=True):
         lines = [line for agent in study.agents for line in study.of(problem, agent)]
         best = min(line.final for line in lines)
-        worst = max(best, float(np.median([line.value[0] for line in lines])))
+        worst = max(best, float(np.median([line.value[0] for line in lines if len(line.value)])))
         for agent, own in zip(study.agents, row, strict=True):
             curves[agent].append(normalised_regret(own, best, worst))
             finals[agent].append(normalised_regret(study.final(problem, agent), best, worst))

@@ -59,7 +59,8 @@ def _finals(found: Comparison) -> Table:
         cells = []
         for value in values:
             mean = float(value.mean())
-            spread = f" ± {value.std(ddof=1):.4f}" if len(value) > 1 else ""
+            several = len(value) > 1 and np.isfinite(value).all()
+            spread = f" ± {value.std(ddof=1):.4f}" if several else ""
             cells.append(Cell(f"{mean:.4f}{spread}", mean, mean == least))
         rows.append([Cell(problem), *cells])
     return Table(
