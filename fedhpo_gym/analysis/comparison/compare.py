@@ -15,7 +15,6 @@ from fedhpo_gym.analysis.stats import (
     bootstrap_band,
     bootstrap_interval,
     critical_difference,
-    friedman,
     improvement_interval,
     interquartile_mean,
     mean_ranks,
@@ -94,7 +93,7 @@ class Comparison:
         curves: normalised regret of each agent over the budget, (S, T) for each problem.
         means: critical differences on means over seeds.
         runs: critical differences on all runs; None without common seeds.
-        friedman_at: p-value of Friedman's test at each of `BUDGETS`, on means over seeds.
+        means_at: critical differences at each of `BUDGETS`, on means over seeds.
         numbers: what sums each agent up.
         pairs: all pairs.
     """
@@ -108,7 +107,7 @@ class Comparison:
     curves: Mapping[str, tuple[Numbers, ...]]
     means: CriticalDifference
     runs: CriticalDifference | None
-    friedman_at: tuple[float, ...]
+    means_at: tuple[CriticalDifference, ...]
     numbers: Mapping[str, AgentNumbers]
     pairs: tuple[Pair, ...]
 
@@ -142,7 +141,9 @@ def compare(study: Study) -> Comparison:
         curves=curves,
         means=on_means,
         runs=on_runs,
-        friedman_at=tuple(friedman(by_time[:, :, min(t, len(FRACTIONS) - 1)]).p_value for t in at),
+        means_at=tuple(
+            critical_difference(by_time[:, :, min(t, len(FRACTIONS) - 1)], study.agents) for t in at
+        ),
         numbers=numbers,
         pairs=_pairs(study, order, means, runs),
     )
