@@ -111,7 +111,6 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
             lines(ranks, found.fractions, (BUDGET, "mean rank")),
             _columns("rank", found.fractions, ranks),
         ),
-        *_differences(found, prefix),
         figure(
             "regret-over-time",
             (
@@ -123,6 +122,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
             lambda axes: _regret(axes, found, looks),
             _columns("regret", found.fractions, _band_columns(found)),
         ),
+        *_differences(found, prefix),
         figure(
             "profile",
             (

@@ -25,6 +25,7 @@ table { border-collapse: collapse; margin: 0.25rem 0; font-variant-numeric: tabu
 th, td { border-bottom: 1px solid #c8c8c8; padding: 0.3rem 0.7rem 0.3rem 0; text-align: left;
   white-space: nowrap; }
 td.number, th.number { text-align: right; padding-right: 0.9rem; }
+.scroll td:first-child, .scroll th:first-child { position: sticky; left: 0; background: #fff; }
 td.best { font-weight: 700; }
 summary { cursor: pointer; margin: 0.6rem 0 0.25rem; }
 .answer p:first-child { font-size: 1.1rem; font-weight: 700; }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -30,7 +30,8 @@ _KEY: Final = b"fedhpo_gym"
 _ROWS: Final = 16384
 """Rows of a group: what is read of a file to know one of them."""
 _CONSTANT: Final = ("id", "agent", "seed")
-_VALUE, _TEST = "objectives.val_loss", "test.loss"
+_TIME, _VALUE = "elapsed_s", "objectives.val_loss"
+_TEST, _ACCURACY = "test.loss", "test.accuracy"
 
 
 class _Read(NamedTuple):
@@ -40,12 +41,18 @@ class _Read(NamedTuple):
     header: Header
     about: Mapping[str, Any]
 
-    def numbers(self, name: str) -> Numbers:
-        """Return a column of numbers: (N,)."""
-        column = self.file.read(columns=[name]).column(name)
-        if self.about["columns"][name]["kind"] == "json":
-            return np.array([json.loads(text) for text in column.to_pylist()], dtype=np.float64)
-        return np.asarray(column.to_numpy(), dtype=np.float64)
+    def numbers(self, names: Sequence[str]) -> dict[str, Numbers]:
+        """Return columns of numbers by name: (N,) each."""
+        table = self.file.read(columns=[*dict.fromkeys(names)])
+        found = {}
+        for name in table.column_names:
+            column = table.column(name)
+            if self.about["columns"][name]["kind"] == "json":
+                texts = column.to_pylist()
+                found[name] = np.array([json.loads(text) for text in texts], dtype=np.float64)
+            else:
+                found[name] = np.asarray(column.to_numpy(), dtype=np.float64)
+        return found
 
 
 def is_installed() -> bool:
@@ -64,9 +71,31 @@ def write_columns(path: Path, record: RunRecord) -> None:
         InvalidArgumentError: a value cannot be written.
         MissingDependencyError: pyarrow is not installed.
     """
+    rows = [to_dict(step) for step in record.steps]
+    judged = None
+    if all("val_loss" in step.objectives for step in record.steps):
+        run = JudgedRun.of(record)
+        judged = judged_digest(run.trials, run.accuracy)
+    store(path, record.header, to_columns(rows), _digest(record.header, rows), judged)
+
+
+def store(
+    path: Path, header: Header, columns: Sequence[Column], digest: str, judged: str | None
+) -> None:
+    """Write columns, which a program has already, as the record of a run.
+
+    Args:
+        path: where the file goes.
+        header: what was run.
+        columns: see `fedhpo_gym.analysis.columns`; arrays of numpy will do for their values.
+        digest: of all steps; without the right one, the record cannot be read whole.
+        judged: what `judged_digest` returned; None where there are no validation losses.
+
+    Raises:
+        InvalidArgumentError: a column has a name that is taken.
+        MissingDependencyError: pyarrow is not installed.
+    """
     arrow, parquet = _arrow()
-    rows, header = [to_dict(step) for step in record.steps], record.header
-    columns = to_columns(rows)
     if clash := {column.name for column in columns} & {*_CONSTANT}:
         raise InvalidArgumentError(f"`extra` must not hold {sorted(clash)}: columns have the name")
     types = {
@@ -74,20 +103,21 @@ def write_columns(path: Path, record: RunRecord) -> None:
         "string": arrow.string(), "list<double>": arrow.list_(arrow.float64()),
         "json": arrow.string(),
     }  # fmt: skip
-    arrays = {name: arrow.array([getattr(header, name)] * len(rows)) for name in _CONSTANT}
+    length = len(columns[0].values)
+    arrays = {name: arrow.array([getattr(header, name)] * length) for name in _CONSTANT}
     for column in columns:
         arrays[column.name] = arrow.array(column.values, types[column.kind])
     about = {
         "format": FORMAT,
         "header": to_dict(header),
         "columns": {c.name: {"path": c.path, "kind": c.kind} for c in columns},
-        "digest": _digest(header, rows),
-        "judged": _judged_digest(record),
+        "digest": digest,
+        "judged": judged,
     }
     table = arrow.table(arrays).replace_schema_metadata({_KEY: json.dumps(about)})
     with new_file(path) as handle:
         parquet.write_table(
-            table, handle, compression="zstd", row_group_size=_ROWS, write_page_checksum=True
+            table, handle, compression="lz4", row_group_size=_ROWS, write_page_checksum=True
         )
 
 
@@ -124,25 +154,25 @@ def read_judged(path: Path) -> JudgedRun:
         return JudgedRun.of(read_columns(path))  # says what is missing
     with _opened(path) as found:
         word = next(name for name in NUMBERS if f"incumbent.{name}" in names)
-        trials = Trials(
-            time_s=found.numbers("elapsed_s"),
-            value=found.numbers(_VALUE),
-            level=None if word == "step" else _levels(found),
-            test=found.numbers(_TEST),
-        )
-        accuracy = found.numbers("test.accuracy")
-        if _digest_of(trials, accuracy) != judged:
+        levels = [] if word == "step" else _level_columns(names)
+        columns = found.numbers([_TIME, _VALUE, _TEST, _ACCURACY, *levels])
+        # As `level_of` computes it for one trial.
+        level = np.prod([columns[name] for name in levels], axis=0) if levels else None
+        if word == "trial" and level is None:
+            level = np.ones(len(columns[_TIME]))
+        trials = Trials(columns[_TIME], columns[_VALUE], level, columns[_TEST])
+        accuracy = columns[_ACCURACY]
+        if judged_digest(trials, accuracy) != judged:
             raise ValueError("its digest is wrong: it was changed")
     return JudgedRun(found.header, trials, accuracy, word, lambda place: _described(path, place))
 
 
-def _levels(found: _Read) -> Numbers:
-    """Return the product of the numbers of each trial's fidelity, as `level_of` does for one."""
-    level = np.ones(found.file.metadata.num_rows)
-    for name, one in found.about["columns"].items():
-        if one["path"][0] == "fidelity" and one["kind"] != "string":
-            level = level * found.numbers(name)
-    return level
+def _level_columns(columns: Mapping[str, Any]) -> list[str]:
+    return [
+        name
+        for name, one in columns.items()
+        if one["path"][0] == "fidelity" and one["kind"] != "string"
+    ]
 
 
 def _described(path: Path, place: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -208,14 +238,8 @@ def _digest(header: Header, rows: list[dict[str, Any]]) -> str:
     return digest
 
 
-def _judged_digest(record: RunRecord) -> str | None:
-    if any("val_loss" not in step.objectives for step in record.steps):
-        return None
-    run = JudgedRun.of(record)
-    return _digest_of(run.trials, run.accuracy)
-
-
-def _digest_of(trials: Trials, accuracy: Numbers) -> str:
+def judged_digest(trials: Trials, accuracy: Numbers) -> str:
+    """Return the digest of what judges read."""
     found = hashlib.sha256()
     for array in (trials.time_s, trials.value, trials.level, trials.test, accuracy):
         if array is not None:

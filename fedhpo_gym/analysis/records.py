@@ -266,11 +266,11 @@ def _from_trial(content: object) -> StepRecord:
 
 def to_dict(record: Header | StepRecord) -> dict[str, Any]:
     """Return a record as plain values, in the order in which they are written."""
-    content = {one.name: getattr(record, one.name) for one in fields(record)}
-    extra = content.pop("extra")
+    content: dict[str, Any] = {one.name: getattr(record, one.name) for one in fields(record)}
+    extra: Mapping[str, Any] = content.pop("extra")
     if isinstance(record, StepRecord):
-        return content | extra
-    return {name: content.pop(name) for name in ("kind", "format")} | content | extra
+        return {**content, **extra}
+    return {name: content.pop(name) for name in ("kind", "format")} | {**content, **extra}
 
 
 def _from_dict(cls: type[_Record], content: object) -> _Record:

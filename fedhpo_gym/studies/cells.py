@@ -42,7 +42,10 @@ class Outcome:
             (WorkerTimeoutError, "timeout"),
             (WorkerLostError, "lost"),
         )
-        status = next((status for kind, status in kinds if isinstance(error, kind)), "failed")
+        status: Status = "failed"
+        for kind, meaning in kinds:
+            if isinstance(error, kind):
+                status = meaning
         return cls(plan, status, seconds, f"{type(error).__name__}: {error}")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from fedhpo_gym.errors import InvalidArgumentError, WorkerLostError, missing_dependency
 from fedhpo_gym.studies.alone import run_alone
@@ -60,10 +61,10 @@ def on_dask(
             client.cancel(list(plans))
 
 
-def _outcome(future: object, plan: Plan) -> Outcome:
-    error = future.exception()  # type: ignore[attr-defined]
+def _outcome(future: Any, plan: Plan) -> Outcome:
+    error = future.exception()
     if error is None:
-        found: Outcome = future.result()  # type: ignore[attr-defined]
+        found: Outcome = future.result()
         return found
     lost = WorkerLostError(f"the cluster lost it: {type(error).__name__}: {error}")
     return Outcome.of_error(plan, lost)
