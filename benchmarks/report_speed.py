@@ -1,9 +1,10 @@
 """What judging costs: a study of made-up runs, from columnar records to the whole report.
 
 By default 20 problems, 10 agents, 5 seeds and 100,000 trials in each of the 1,000 runs: 10^8
-trials. Each run is written as a Parquet file, read as `fedhpo-gym report` reads it, and removed;
-making and writing are timed apart, and what is read lies in the system's cache. Reading run records
-as JSON lines costs more than all that, and is timed on a sample.
+trials. A run is written as a Parquet file and read, as `fedhpo-gym report` reads it, once for each
+seed; then its losses are shuffled, so that no two runs are equal. Making, writing and shuffling are
+timed apart, and what is read lies in the system's cache. Reading run records as JSON lines costs
+more than all that, and is timed on a sample.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import process_time
 
@@ -49,11 +51,11 @@ def files(
 ) -> Iterator[tuple[Path, JudgedRun]]:
     """Yield what judges read of all runs; `spent` gets the seconds of making and of reading."""
     path = folder / "run.parquet"
-    for key in np.ndindex(shape):
+    problems, agents, seeds = shape
+    for problem, agent in np.ndindex(problems, agents):
         start = process_time()
-        problem, agent, seed = key
-        header = Header("0.1.0", f"problem {problem:02}", {"kwargs": {}}, f"{agent:02}", seed, "-")
-        made, accuracy = trials(key, count), np.full(count, 0.5)
+        header = Header("0.1.0", f"problem {problem:02}", {"kwargs": {}}, f"{agent:02}", 0, "-")
+        made, accuracy = trials((problem, agent, 0), count), np.full(count, 0.5)
         columns = [
             Column(("elapsed_s",), "double", made.time_s),
             Column(("objectives", "val_loss"), "double", made.value),
@@ -64,12 +66,17 @@ def files(
             Column(("incumbent", "trial"), "int64", np.ones(count, dtype=np.int64)),
         ]
         store(path, header, columns, "", judged_digest(made, accuracy))
-        middle = process_time()
-        judged = read_judged(path)
-        spent[0] += middle - start
-        spent[1] += process_time() - middle
-        yield path, judged
-        path.unlink()
+        spent[0] += process_time() - start
+        for seed in range(seeds):
+            start = process_time()
+            judged = read_judged(path)
+            middle = process_time()
+            value = stream(1, "report_speed", problem, agent, seed).permutation(judged.trials.value)
+            run = replace(judged.trials, value=value)
+            own = replace(judged, header=replace(judged.header, seed=seed), trials=run)
+            spent[0] += process_time() - middle
+            spent[1] += middle - start
+            yield path, own
 
 
 def record(count: int) -> RunRecord:

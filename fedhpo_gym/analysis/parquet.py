@@ -104,7 +104,7 @@ def store(
         "json": arrow.string(),
     }  # fmt: skip
     length = len(columns[0].values)
-    arrays = {name: arrow.array([getattr(header, name)] * length) for name in _CONSTANT}
+    arrays = {name: arrow.repeat(getattr(header, name), length) for name in _CONSTANT}
     for column in columns:
         arrays[column.name] = arrow.array(column.values, types[column.kind])
     about = {

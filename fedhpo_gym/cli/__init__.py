@@ -8,7 +8,7 @@ The exit status says what came of it:
 | status | meaning |
 |---|---|
 | 0 | done |
-| 1 | done, with a bad outcome: a number differs, a check or a download failed, a damaged record |
+| 1 | done, with a bad outcome: a number differs, a check, download or run failed, a bad record |
 | 2 | not done: a wrong word, missing data or packages, files that cannot be read or written |
 | 130 | interrupted, or ended by SIGTERM; it says whether the same command resumes |
 
