@@ -1,8 +1,10 @@
-"""What judging costs: a study of made-up runs, from trials to the whole report.
+"""What judging costs: a study of made-up runs, from columnar records to the whole report.
 
 By default 20 problems, 10 agents, 5 seeds and 100,000 trials in each of the 1,000 runs: 10^8
-trials. They are generated run by run as arrays, as a columnar file gives them; generating is timed
-apart. Reading run records as JSON lines costs more than all that, and is timed on a sample.
+trials. A run is written as a Parquet file and read, as `fedhpo-gym report` reads it, once for each
+seed; then its losses are shuffled, so that no two runs are equal. Making, writing and shuffling are
+timed apart, and what is read lies in the system's cache. Reading run records as JSON lines costs
+more than all that, and is timed on a sample.
 """
 
 from __future__ import annotations
@@ -11,16 +13,20 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import process_time
 
 import numpy as np
 
 from fedhpo_gym.analysis import build_report, group
+from fedhpo_gym.analysis.columns import Column
 from fedhpo_gym.analysis.comparison import compare
 from fedhpo_gym.analysis.files import read_record, write_record
+from fedhpo_gym.analysis.parquet import judged_digest, read_judged, store
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.analysis.trajectories import Study, Trajectory, Trials, trials_of_run
+from fedhpo_gym.analysis.trajectories.runs import JudgedRun
 from fedhpo_gym.seeding import stream
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -40,16 +46,37 @@ def trials(key: tuple[int, int, int], count: int) -> Trials:
     return Trials(np.cumsum(rng.random(count)), value, level, value + 0.1 * rng.random(count))
 
 
-def reduced(shape: tuple[int, int, int], count: int, spent: list[float]) -> Iterator[Trajectory]:
-    """Yield the incumbents of all runs; `spent` gets the seconds of making and of following."""
-    for key in np.ndindex(shape):
+def files(
+    shape: tuple[int, int, int], count: int, folder: Path, spent: list[float]
+) -> Iterator[tuple[Path, JudgedRun]]:
+    """Yield what judges read of all runs; `spent` gets the seconds of making and of reading."""
+    path = folder / "run.parquet"
+    problems, agents, seeds = shape
+    for problem, agent in np.ndindex(problems, agents):
         start = process_time()
-        made = trials(key, count)
-        middle = process_time()
-        problem, agent, seed = key
-        yield Trajectory.of(f"problem {problem:02}", f"agent {agent:02}", seed, made)
-        spent[0] += middle - start
-        spent[1] += process_time() - middle
+        header = Header("0.1.0", f"problem {problem:02}", {"kwargs": {}}, f"{agent:02}", 0, "-")
+        made, accuracy = trials((problem, agent, 0), count), np.full(count, 0.5)
+        columns = [
+            Column(("elapsed_s",), "double", made.time_s),
+            Column(("objectives", "val_loss"), "double", made.value),
+            Column(("test", "loss"), "double", made.test),
+            Column(("test", "accuracy"), "double", accuracy),
+            Column(("fidelity", "round"), "int64", made.level.astype(np.int64)),
+            Column(("configuration", "learning_rate"), "double", accuracy),
+            Column(("incumbent", "trial"), "int64", np.ones(count, dtype=np.int64)),
+        ]
+        store(path, header, columns, "", judged_digest(made, accuracy))
+        spent[0] += process_time() - start
+        for seed in range(seeds):
+            start = process_time()
+            judged = read_judged(path)
+            middle = process_time()
+            value = stream(1, "report_speed", problem, agent, seed).permutation(judged.trials.value)
+            run = replace(judged.trials, value=value)
+            own = replace(judged, header=replace(judged.header, seed=seed), trials=run)
+            spent[0] += process_time() - middle
+            spent[1] += middle - start
+            yield path, own
 
 
 def record(count: int) -> RunRecord:
@@ -91,33 +118,39 @@ def main() -> int:
     options = arguments.parse_args()
     load, spent = load_average(), [0.0, 0.0]
     shape = (options.problems, options.agents, options.seeds)
-    lines = [*reduced(shape, options.trials, spent)]
+    with stopwatch() as grouping, tempfile.TemporaryDirectory() as folder:
+        problems = group(files(shape, options.trials, Path(folder), spent))
+    lines = [r.trajectory for p in problems for runs in p.runs.values() for r in runs]
     with stopwatch() as comparing:
         for study in Study.whole(lines):
             compare(study)
     with stopwatch() as reporting:
-        problems = group([], ((Path("made-up"), line) for line in lines))
         report = build_report(problems, "0.1.0")
+    with stopwatch() as papers:
+        sizes = [len(c if isinstance(c, str) else c()) for c in report.files.values()]
     memory, count = peak_rss_mb(), len(lines) * options.trials
-    whole = spent[1] + reporting.cpu_s
+    following = grouping.cpu_s - sum(spent)
+    whole = spent[1] + following + reporting.cpu_s
     each = json_seconds()
     rows = [
-        ["generating the trials (not part of it)", number(spent[0])],
-        ["incumbents of all runs", number(spent[1])],
+        ["making and writing the records (not part of it)", number(spent[0])],
+        ["reading and checking what judges read", number(spent[1])],
+        ["incumbents of all runs", number(following)],
         ["all statistics of the comparison, alone", number(comparing.cpu_s)],
-        ["the whole report: statistics, figures, tables", number(reporting.cpu_s)],
-        ["incumbents and report", number(whole)],
+        ["the whole page: statistics, figures, tables", number(reporting.cpu_s)],
+        ["**reading, incumbents and page**", number(whole)],
+        ["figures as PDF, beside the page", number(papers.cpu_s)],
     ]
     words = (
         f"{options.problems} problems, {options.agents} agents, {options.seeds} seeds, "
-        f"{options.trials:,} trials a run: {count:,} trials. Seconds of processor time on one "
-        f"core; peak memory {memory:,.0f} MB. The page has {len(report.html) / 1e6:.1f} MB, its "
-        f"{len(report.files)} files {sum(map(len, report.files.values())) / 1e6:.1f} MB."
+        f"{options.trials:,} trials a run: {count:,} trials. Seconds of processor time, of all "
+        f"threads; peak memory {memory:,.0f} MB. The page has {len(report.html) / 1e6:.1f} MB, its "
+        f"{len(sizes)} files {sum(sizes) / 1e6:.1f} MB."
     )
     lines_words = (
         f"From run records as JSON lines, reading and checking takes {1e6 * each:.0f} µs a trial "
         f"({json.dumps(SAMPLE)} of them measured): {number(each * count / 3600)} core-hours for so "
-        "many. A study of that size needs columnar records."
+        "many."
     )
     write_report(
         options.out,

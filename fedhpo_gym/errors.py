@@ -44,6 +44,10 @@ class WorkerLostError(FedHPOError, RuntimeError):
     """A worker process ended in the middle of its work; the message says how, and what to do."""
 
 
+class WorkerTimeoutError(FedHPOError, TimeoutError):
+    """A worker process took longer than it may, and was ended."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return a sentence, with a leading space, that helps after a mistyped name.
 

@@ -7,6 +7,7 @@ crew ends its workers, so jobs must leave their results whole or not at all.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -16,14 +17,14 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from fedhpo_gym.errors import WorkerLostError
+from fedhpo_gym.errors import WorkerLostError, WorkerTimeoutError
 
 GRACE_S = 2.0
 """Seconds that workers have to remove what they were writing."""
@@ -47,11 +48,31 @@ class _Message:
     content: Any = None
 
 
+@dataclass(frozen=True)
+class Done(Generic[J]):
+    """How a job ended.
+
+    Attributes:
+        job: what was to be done.
+        result: what it returned.
+        error: what it raised, or what became of its worker; None where it returned.
+    """
+
+    job: J
+    result: Any = None
+    error: Exception | None = None
+
+
 @dataclass
 class _Worker:
     process: SpawnProcess
     connection: Connection
-    busy: bool = False
+    jobs: list[Any] = field(default_factory=list)
+    deadline: float = math.inf
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.jobs)
 
 
 class Crew(Generic[J]):
@@ -102,30 +123,79 @@ class Crew(Generic[J]):
             WorkerLostError: a worker process ended in the middle of a job.
             Exception: what a job raised.
         """
-        waiting, results = deque(jobs), list[Any]()
-        while waiting or any(worker.busy for worker in self._workers):
-            self._hand_out(waiting)
-            busy = {w.connection: w for w in self._workers if w.busy}
-            for connection in wait(list(busy)):
-                assert isinstance(connection, Connection)  # noqa: S101 - what was given to wait
-                worker = busy[connection]
-                message = _receive(worker)
-                if message.kind == "advanced":
-                    advance()
-                elif message.kind == "failed":
-                    raise message.content
-                else:
-                    worker.busy = False
-                    results.append(message.content)
+        results = []
+        for done in self.each(jobs, advance):
+            if done.error is not None:
+                raise done.error
+            results.append(done.result)
         return results
 
-    def _hand_out(self, waiting: deque[J]) -> None:
+    def each(
+        self, jobs: Iterable[J], advance: Callable[[], None], timeout_s: float = math.inf
+    ) -> Iterator[Done[J]]:
+        """Do jobs, in their order, and yield how each ended, whatever became of the others.
+
+        Args:
+            jobs: the jobs.
+            advance: called here whenever a job calls its `advance`.
+            timeout_s: seconds that a job may take; its worker is killed then, and replaced.
+        """
+        waiting = deque(jobs)
+        while waiting or any(worker.busy for worker in self._workers):
+            self._hand_out(waiting, timeout_s)
+            busy = {w.connection: w for w in self._workers if w.busy}
+            first = min(worker.deadline for worker in busy.values())
+            left = None if first == math.inf else max(first - time.monotonic(), 0.0)
+            for connection in wait(list(busy), left):
+                assert isinstance(connection, Connection)  # noqa: S101 - what was given to wait
+                if done := self._heard(busy[connection], advance):
+                    yield done
+            for worker in busy.values():
+                if worker.busy and time.monotonic() >= worker.deadline:
+                    yield self._timed_out(worker, timeout_s)
+
+    def _heard(self, worker: _Worker, advance: Callable[[], None]) -> Done[J] | None:
+        """Take in what a worker says; return how its job ended, if it did."""
+        try:
+            message: _Message = worker.connection.recv()
+        except (EOFError, OSError) as error:
+            lost = self._lost(worker)
+            lost.__cause__ = error
+            return Done(worker.jobs.pop(), error=lost)
+        if message.kind == "advanced":
+            advance()
+            return None
+        job = worker.jobs.pop()
+        if message.kind == "failed":
+            return Done(job, error=message.content)
+        return Done(job, result=message.content)
+
+    def _lost(self, worker: _Worker) -> WorkerLostError:
+        self._workers.remove(worker)
+        worker.process.join(GRACE_S)
+        return WorkerLostError(
+            f"a worker process {_ending(worker.process.exitcode)} in the middle of its work, "
+            "perhaps for want of memory; what was finished before is kept: run the same command "
+            "again, with fewer workers"
+        )
+
+    def _timed_out(self, worker: _Worker, timeout_s: float) -> Done[J]:
+        self._workers.remove(worker)
+        worker.process.kill()
+        worker.process.join(GRACE_S)
+        error = WorkerTimeoutError(
+            f"it took more than the {timeout_s:g} s that it may, and was ended"
+        )
+        return Done(worker.jobs.pop(), error=error)
+
+    def _hand_out(self, waiting: deque[J], timeout_s: float = math.inf) -> None:
         idle = [worker for worker in self._workers if not worker.busy]
         while waiting and (idle or len(self._workers) < self._size):
             worker = idle.pop() if idle else self._start()
-            worker.busy = True
+            worker.jobs.append(waiting.popleft())
+            worker.deadline = time.monotonic() + timeout_s
             with suppress(OSError):  # it has ended: reading from it tells
-                worker.connection.send(waiting.popleft())
+                worker.connection.send(worker.jobs[0])
 
     def _start(self) -> _Worker:
         context = get_context("spawn")
@@ -156,19 +226,6 @@ def terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, old or signal.SIG_DFL)
-
-
-def _receive(worker: _Worker) -> _Message:
-    try:
-        message: _Message = worker.connection.recv()
-    except (EOFError, OSError) as error:
-        worker.process.join(GRACE_S)
-        raise WorkerLostError(
-            f"a worker process {_ending(worker.process.exitcode)} in the middle of its work, "
-            "perhaps for want of memory; what was finished before is kept: run the same command "
-            "again, with fewer workers"
-        ) from error
-    return message
 
 
 def _ending(code: int | None) -> str:

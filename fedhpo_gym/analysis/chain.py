@@ -22,8 +22,19 @@ def sealed(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yield lines, JSON objects with at least one field, with their digests."""
     digest = START
     for line in lines:
-        digest = _digest(line, digest)
-        yield line[:-1] + _BEFORE + digest.encode("ascii") + _AFTER
+        whole, digest = seal(line, digest)
+        yield whole
+
+
+def seal(line: bytes, before: str) -> tuple[bytes, str]:
+    """Return a line, a JSON object with at least one field, with its digest, and the digest.
+
+    Args:
+        line: what is written.
+        before: digest of the line before, or `START`.
+    """
+    digest = _digest(line, before)
+    return line[:-1] + _BEFORE + digest.encode("ascii") + _AFTER, digest
 
 
 def opened(line: bytes, before: str) -> tuple[bytes, str] | None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.comparison import Comparison, shown_p
+from fedhpo_gym.analysis.comparison.compare import BUDGETS
 from fedhpo_gym.analysis.plot import (
     INK,
     SIZE,
     TALL,
+    Drawn,
     Looks,
     corners,
     draw,
+    draw_curves,
     finish,
     label,
     percent,
@@ -33,6 +36,10 @@ TOLERANCE = 0.1
 """A problem counts as solved when a tenth of a first trial's regret is left."""
 
 
+File: TypeAlias = str | Callable[[], bytes]
+"""What a file holds, or what makes it."""
+
+
 @dataclass(frozen=True)
 class Figure:
     """A figure of a page.
@@ -41,15 +48,24 @@ class Figure:
         name: of its files.
         title: what it is called.
         caption: what it shows.
-        svg: one element.
+        drawn: as it is drawn.
         numbers: what is drawn.
     """
 
     name: str
     title: str
     caption: str
-    svg: str
+    drawn: Drawn
     numbers: Table
+
+    def files(self) -> dict[str, File]:
+        """Return its files: as SVG, as PDF, and the numbers behind it."""
+        svg = f'<?xml version="1.0" encoding="utf-8"?>\n{self.drawn.svg}\n'
+        return {
+            f"{self.name}.svg": svg,
+            f"{self.name}.pdf": self.drawn.pdf,
+            f"{self.name}.csv": self.numbers.csv(),
+        }
 
 
 def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Figure, ...]:
@@ -95,7 +111,6 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
             lines(ranks, found.fractions, (BUDGET, "mean rank")),
             _columns("rank", found.fractions, ranks),
         ),
-        *_differences(found, prefix),
         figure(
             "regret-over-time",
             (
@@ -107,6 +122,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
             lambda axes: _regret(axes, found, looks),
             _columns("regret", found.fractions, _band_columns(found)),
         ),
+        *_differences(found, prefix),
         figure(
             "profile",
             (
@@ -174,18 +190,29 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     return Figure(name, "Regret", caption, draw(name, fill, size), numbers)
 
 
-def curve_numbers(problem: Problem, name: str) -> Table:
-    """Return the numbers behind the curves of incumbents on one problem."""
+def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
+    """Draw the incumbents of every agent on one problem: median, and a band between quartiles.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    curves = problem.curves()
     rows = [
         [Cell(agent), *(Cell(repr(v), v) for v in values)]
-        for agent, curve in problem.curves().items()
+        for agent, curve in curves.items()
         for values in zip(
             *(a.tolist() for a in (curve.time_s, curve.median, curve.lower, curve.upper)),
             strict=True,
         )
     ]
+    caption = (
+        "Median over seeds, and a band from the first to the third quartile. Lower is better; the "
+        "first and worst incumbents may lie above the end of the axis."
+    )
     head = ("agent", "time_s", "median", "lower", "upper")
-    return Table(name, "Incumbents", "Validation loss of the incumbent.", head, rows)
+    title = "Validation loss of the incumbent over simulated time"
+    numbers = Table(name, "Incumbents", caption, head, rows)
+    return Figure(name, title, caption, draw_curves(curves, name, looks), numbers)
 
 
 def _lines(
@@ -219,31 +246,52 @@ def _regret(axes: Any, found: Comparison, looks: Looks) -> None:
 
 def _differences(found: Comparison, prefix: str) -> list[Figure]:
     """Draw the critical differences on means and, where there are common seeds, on all runs."""
-    figures = []
-    for kind, title, block in (
-        (found.means, "Critical differences, on means over seeds", "problems"),
-        (found.runs, "Critical differences, on all runs", "runs"),
-    ):
-        if kind is None:
-            continue
-        name = f"{prefix}-differences-{'means' if block == 'problems' else 'runs'}"
-        caption = (
-            f"Mean ranks over {kind.blocks} {block}; 1 is best. A bar joins agents that "
-            "Friedman's test, and Wilcoxon's with Holm's correction at 0.05, cannot tell apart. "
-            f"Friedman: {shown_p(kind.friedman.p_value)}."
+    figures = [
+        _difference(
+            found.means, f"{prefix}-differences-means", "on means over seeds", "problems", 1.0
         )
-        rows = [
-            [Cell(agent), *(Cell(repr(v), v) for v in (rank, *row))]
-            for agent, rank, row in zip(
-                kind.agents, kind.ranks.tolist(), kind.p_values.tolist(), strict=True
-            )
-        ]
-        head = ("agent", "mean rank", *(f"p against {agent}" for agent in kind.agents))
-        numbers = Table(name, title, caption, head, rows)
-        size = (SIZE[0], 1.0 + 0.26 * ((len(kind.agents) + 1) // 2) + 0.13 * len(kind.groups))
-        svg = draw(name, lambda axes, kind=kind: _diagram(axes, kind), size)  # type: ignore[misc]
-        figures.append(Figure(name, title, caption, svg, numbers))
+    ]
+    if found.runs is not None:
+        name = f"{prefix}-differences-runs"
+        figures.append(_difference(found.runs, name, "on all runs", "runs", 1.0))
     return figures
+
+
+def early_differences(found: Comparison, prefix: str) -> list[Figure]:
+    """Draw the critical differences on means over seeds when shares of the budget are spent."""
+    return [
+        _difference(
+            kind,
+            f"{prefix}-differences-at-{100 * budget:g}",
+            f"on means over seeds at {100 * budget:g} % of the budget",
+            "problems",
+            budget,
+        )
+        for budget, kind in zip(BUDGETS, found.means_at, strict=True)
+        if budget < 1.0
+    ]
+
+
+def _difference(
+    kind: CriticalDifference, name: str, where: str, blocks: str, budget: float
+) -> Figure:
+    unknown = "" if budget == 1.0 else " Agents without an incumbent share the last ranks."
+    caption = (
+        f"Mean ranks over {kind.blocks} {blocks}; 1 is best. A bar joins agents that "
+        "Friedman's test, and Wilcoxon's with Holm's correction at 0.05, cannot tell apart. "
+        f"Friedman: {shown_p(kind.friedman.p_value)}.{unknown}"
+    )
+    rows = [
+        [Cell(agent), *(Cell(repr(v), v) for v in (rank, *row))]
+        for agent, rank, row in zip(
+            kind.agents, kind.ranks.tolist(), kind.p_values.tolist(), strict=True
+        )
+    ]
+    title = f"Critical differences, {where}"
+    head = ("agent", "mean rank", *(f"p against {agent}" for agent in kind.agents))
+    size = (SIZE[0], 1.0 + 0.26 * ((len(kind.agents) + 1) // 2) + 0.13 * len(kind.groups))
+    drawn = draw(name, lambda axes: _diagram(axes, kind), size)
+    return Figure(name, title, caption, drawn, Table(name, title, caption, head, rows))
 
 
 def _diagram(axes: Any, found: CriticalDifference) -> None:

@@ -1,4 +1,8 @@
-"""Run records on disk: where they lie, and reading and writing them whole or not at all."""
+"""Run records on disk: where they lie, and reading and writing them whole or not at all.
+
+A record is a JSONL file or, of a study with many, a Parquet file: the name's ending says which.
+Both hold the same, and reading gives the same record.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedhpo_gym.analysis import parquet
 from fedhpo_gym.analysis.chain import START, opened, sealed
 from fedhpo_gym.analysis.records import (
     FORMAT,
@@ -22,15 +27,18 @@ from fedhpo_gym.analysis.records import (
     step_builder,
     to_dict,
 )
+from fedhpo_gym.analysis.trajectories.runs import JudgedRun
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.files import new_file
 
 SUFFIX = ".jsonl"
-_NAME = re.compile(rf".+-seed\d+-[0-9a-f]{{10}}{re.escape(SUFFIX)}")
+SUFFIXES = (SUFFIX, parquet.SUFFIX)
+_NAME = re.compile(r".+-seed\d+-[0-9a-f]{10}\.(jsonl|parquet)")
 """Names as `record_path` makes them; other files are not ours to rename."""
 _REPAIR = "; delete the file and run its `fedhpo-gym run` again"
 
 _Line = TypeVar("_Line", Header, StepRecord)
+_Run = TypeVar("_Run", RunRecord, JudgedRun)
 
 
 def record_path(folder: Path, header: Header) -> Path:
@@ -45,8 +53,15 @@ def record_path(folder: Path, header: Header) -> Path:
 
 
 def write_record(path: Path, record: RunRecord) -> None:
-    """Write a record; a crash leaves the old file, if any, and no half of the new one."""
+    """Write a record; a crash leaves the old file, if any, and no half of the new one.
+
+    Raises:
+        MissingDependencyError: the name ends with `.parquet`, and pyarrow is not installed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == parquet.SUFFIX:
+        parquet.write_columns(path, record)
+        return
     contents = chain([to_dict(record.header)], map(to_dict, record.steps))
     lines = (json.dumps(content, allow_nan=False).encode("utf-8") for content in contents)
     with new_file(path) as handle:
@@ -64,6 +79,8 @@ def read_record(path: Path) -> RunRecord:
     """
     if not path.is_file():
         raise MissingDataError(f"there is no run record {path}; make it with `fedhpo-gym run`")
+    if path.suffix == parquet.SUFFIX:
+        return parquet.read_columns(path)
     lines = path.read_bytes().split(b"\n")
     cut = lines.pop() != b""
     if cut or not lines:
@@ -82,6 +99,19 @@ def read_record(path: Path) -> RunRecord:
     if fault := first_fault(steps):
         raise _damaged(path, fault[0] + 1, f"step {fault[0]} {fault[1]}")
     return RunRecord(header, tuple(steps))
+
+
+def read_judged(path: Path) -> JudgedRun:
+    """Read what judges read of a record; of a Parquet file, nothing else.
+
+    Raises:
+        InvalidArgumentError: validation loss is not among the objectives.
+        MissingDataError: there is no such file.
+        DamagedDataError: see `read_record`.
+    """
+    if path.suffix == parquet.SUFFIX and path.is_file():
+        return parquet.read_judged(path)
+    return JudgedRun.of(read_record(path))
 
 
 def _check_claims(path: Path, first: object) -> None:
@@ -109,7 +139,8 @@ def _checked_lines(path: Path, lines: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def read_folder(
-    paths: Iterable[Path], damaged: Callable[[Path, DamagedDataError], None] | None = None
+    paths: Iterable[Path],
+    damaged: Callable[[Path, DamagedDataError], None] | None = None,
 ) -> Iterator[tuple[Path, RunRecord]]:
     """Read every record in some files and folders, in the order of their names.
 
@@ -121,15 +152,26 @@ def read_folder(
         MissingDataError: there is no record in one of them.
         DamagedDataError: see `read_record`.
     """
+    return read_each(paths, read_record, damaged)
+
+
+def read_each(
+    paths: Iterable[Path],
+    read: Callable[[Path], _Run],
+    damaged: Callable[[Path, DamagedDataError], None] | None = None,
+) -> Iterator[tuple[Path, _Run]]:
+    """Read every record as `read_folder` does, by `read_record` or by `read_judged`."""
     for path in paths:
-        found = sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        found = [path]
+        if path.is_dir():
+            found = sorted(file for suffix in SUFFIXES for file in path.rglob(f"*{suffix}"))
         if not found:
             raise MissingDataError(
                 f"there is no run record in {path}; make some with `fedhpo-gym run ID --out {path}`"
             )
         for file in found:
             try:
-                record = read_record(file)
+                record = read(file)
             except DamagedDataError as error:
                 if damaged is None:
                     raise

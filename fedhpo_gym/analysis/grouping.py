@@ -10,11 +10,11 @@ from typing import Any
 
 from fedhpo_gym.analysis.problems import Best, Problem, Run
 from fedhpo_gym.analysis.records import Header, RunRecord
-from fedhpo_gym.analysis.trajectories import Trajectory, incumbents, trials_of_run
-from fedhpo_gym.analysis.trajectories.runs import agent_arguments, problem_arguments
+from fedhpo_gym.analysis.trajectories import Trajectory, incumbents
+from fedhpo_gym.analysis.trajectories.runs import JudgedRun, agent_arguments, problem_arguments
 from fedhpo_gym.errors import InvalidArgumentError
 
-RULE = "highest_fidelity"
+RULE, FULL = "highest_fidelity", "full_fidelity"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Read:
 
 
 def group(
-    records: Iterable[tuple[Path, RunRecord]],
+    records: Iterable[tuple[Path, RunRecord | JudgedRun]],
     tables: Iterable[tuple[Path, Trajectory]] = (),
     present: Callable[[Header], str] = lambda header: header.fingerprint,
     rule: str = RULE,
@@ -50,7 +50,7 @@ def group(
     Records are read one at a time, and only their incumbents are kept.
 
     Args:
-        records: run records, and where they come from.
+        records: run records, or what judges read of them, and where they come from.
         tables: runs of foreign tables; their problems are those of the records with these names.
         present: the present name of a fingerprint. It is asked where records of one problem name
             several: a stored table was called otherwise by older versions, and the runs on it are
@@ -74,20 +74,40 @@ def group(
         for name, runs in foreign.items()
         if name not in known
     ]
-    return tuple(sorted([*joined, *others], key=lambda problem: problem.name))
+    found = sorted([*joined, *others], key=lambda problem: problem.name)
+    return tuple(map(_at_full_fidelity, found) if rule == FULL else found)
 
 
-def _reduced(path: Path, record: RunRecord, rule: str) -> _Read:
-    header, trials = record.header, trials_of_run(record)
+def _at_full_fidelity(problem: Problem) -> Problem:
+    """Leave out what lies below the highest level of any run on the problem."""
+    lines = [run.trajectory for runs in problem.runs.values() for run in runs]
+    levels = [float(line.level.max()) for line in lines if line.level is not None]
+    full = max(levels, default=0.0)
+    return replace(
+        problem,
+        runs={
+            agent: tuple(_since(run, full) for run in runs) for agent, runs in problem.runs.items()
+        },
+    )
+
+
+def _since(run: Run, level: float) -> Run:
+    line = run.trajectory.since(level)
+    return replace(run, trajectory=line, best=run.best if len(line.value) else None)
+
+
+def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> _Read:
+    run = JudgedRun.of(record) if isinstance(record, RunRecord) else record
+    header, trials = run.header, run.trials
     place = int(incumbents(trials, rule)[-1])
-    step = record.steps[place]
+    configuration, fidelity = run.described(place)
     best = Best(
-        word="step" if "step" in step.incumbent else "trial",
+        word=run.word,
         number=place + 1,
-        steps=len(record.steps),
-        configuration=step.configuration,
-        fidelity=step.fidelity,
-        test_accuracy=step.test["accuracy"],
+        steps=len(trials.time_s),
+        configuration=configuration,
+        fidelity=fidelity,
+        test_accuracy=float(run.accuracy[place]),
     )
     line = Trajectory.of(header.id, header.agent, header.seed, trials, rule)
     return _Read(Run(line, path, best, header.package_version), header)

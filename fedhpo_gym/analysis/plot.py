@@ -1,4 +1,4 @@
-"""Curves over simulated time, as SVG text to put into a page."""
+"""Curves over simulated time: SVG text to put into a page, and PDF files to put into a paper."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import cycle
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ CROWD = 4
 INK = "#1a1a1a"
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be searched, selected and read aloud
+    "pdf.fonttype": 42,  # so it does in a paper, and publishers ask for it
     "font.size": 12,
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -35,16 +36,25 @@ SETTINGS: dict[Any, Any] = {
 }
 
 
-def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = None) -> str:
+class Drawn(NamedTuple):
+    """One figure.
+
+    Attributes:
+        svg: one `<svg>` element that scales with the page.
+        pdf: makes a file for a paper; its fonts cost more than all that is drawn.
+    """
+
+    svg: str
+    pdf: Callable[[], bytes]
+
+
+def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = None) -> Drawn:
     """Draw the incumbent validation loss of every agent: median, and a band between quartiles.
 
     Args:
         curves: curve of each agent, on one time grid.
         name: tells the figures of one page apart.
         looks: see `looks_of`; by default, those of these agents.
-
-    Returns:
-        One `<svg>` element that scales with the page.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -53,8 +63,8 @@ def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = No
     return draw(name, lambda axes: _fill(axes, curves, looks or looks_of(curves)), size)
 
 
-def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> str:
-    """Return what a function draws into axes as one `<svg>` element that scales with the page.
+def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> Drawn:
+    """Return what a function draws into axes.
 
     Args:
         name: tells the figures of one page apart.
@@ -74,7 +84,15 @@ def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZ
         fill(figure.add_subplot())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return _element(buffer.getvalue(), name)
+    figure.set_layout_engine("none")  # it is laid out: once is enough
+
+    def pdf() -> bytes:
+        with mpl.rc_context(SETTINGS):
+            paper = io.BytesIO()
+            figure.savefig(paper, format="pdf", metadata={"CreationDate": None, "Creator": None})
+        return paper.getvalue()
+
+    return Drawn(_element(buffer.getvalue(), name), pdf)
 
 
 def corners(at: Numbers, *values: Numbers) -> list[Numbers]:

@@ -45,7 +45,8 @@ class Summary:
         if None in found or not found:
             return None
         array = np.array(found, dtype=np.float64)
-        return cls(float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else None)
+        several = len(array) > 1 and bool(np.isfinite(array).all())
+        return cls(float(array.mean()), float(array.std(ddof=1)) if several else None)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,10 @@ class AgentResult:
     def of(cls, agent: str, runs: tuple[Run, ...]) -> AgentResult:
         """Sum up the runs of one agent."""
         lines = [run.trajectory for run in runs]
-        tests = [None if line.test is None else float(line.test[-1]) for line in lines]
+        tests = [
+            None if line.test is None or not len(line.test) else float(line.test[-1])
+            for line in lines
+        ]
         return cls(
             agent=agent,
             runs=len(runs),
@@ -146,10 +150,12 @@ class Problem:
     def curves(self) -> Mapping[str, Curve]:
         """Return the curve of every agent, on one time grid.
 
-        The curve of an agent begins when every one of its runs has finished a trial.
+        The curve of an agent begins when every one of its runs has an incumbent; an agent has none
+        where that never comes.
         """
         grid = self._grid()
-        return {agent: _curve(runs, grid) for agent, runs in self.runs.items()}
+        curves = {agent: _curve(runs, grid) for agent, runs in self.runs.items()}
+        return {agent: curve for agent, curve in curves.items() if len(curve.time_s)}
 
     def regret(self) -> Mapping[str, tuple[NDArray[np.float64], Band]]:
         """Return times and mean regret of every agent, with bootstrap bands.

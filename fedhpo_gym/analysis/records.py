@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeGuard, TypeVar
 
 from fedhpo_gym.checks import as_number
@@ -22,6 +22,8 @@ FORMAT: Final = 3
 "trial" in `incumbent`."""
 OLD_FORMATS: Final = (1, 2)
 
+OPTIONAL: Final = ("regret",)
+"""Entries of `info` that a step keeps where they are, beside those that every step has."""
 NUMBERS: Final = ("trial", "step")
 """What the number of an incumbent is called, in trial environments and in round environments."""
 
@@ -41,6 +43,7 @@ class Header:
         agent: name of the agent.
         seed: seed of the agent and of `reset`.
         fingerprint: identifies the table, surrogate or data that answered.
+        extra: further fields, of newer versions or of other programs; they are kept.
 
     Raises:
         InvalidArgumentError: a field is of the wrong type, or this is no header of this format.
@@ -54,6 +57,7 @@ class Header:
     fingerprint: str
     kind: str = KIND
     format: int = FORMAT
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -68,6 +72,7 @@ class Header:
             _require(name, "a string", isinstance(getattr(self, name), str), getattr(self, name))
         _require("seed", "a non-negative integer", _is_int(self.seed) and self.seed >= 0, self.seed)
         _require("spec", "an object with `kwargs`", _is_spec(self.spec), self.spec)
+        _check_extra(self)
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
@@ -80,7 +85,7 @@ class Header:
         """Build a header from a parsed JSON line, of this format or of an old one.
 
         Raises:
-            InvalidArgumentError: a field is missing, unknown, or of the wrong type.
+            InvalidArgumentError: a field is missing or of the wrong type.
         """
         if is_old(content):
             content = {**content, "format": FORMAT}
@@ -104,6 +109,8 @@ class StepRecord:
         incumbent: the best step so far: its number from 1 (`trial` in trial environments, `step`
             in round environments), configuration, and validation loss.
         test: the step's metrics on the test split.
+        extra: further fields, such as those of `OPTIONAL`: numbers, strings, truth values, and
+            lists and objects of them. They are kept, and columns of their own.
 
     Raises:
         InvalidArgumentError: a field is of the wrong type, or a number is not finite.
@@ -120,6 +127,7 @@ class StepRecord:
     elapsed_s: float
     incumbent: Mapping[str, Any]
     test: Mapping[str, float]
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -143,6 +151,7 @@ class StepRecord:
             "'trial' or 'step'"
         )
         _require("incumbent", rule, _is_incumbent(self.incumbent), self.incumbent)
+        _check_extra(self)
 
     @property
     def best_step(self) -> int:
@@ -160,7 +169,7 @@ class StepRecord:
         """Build a step from a parsed JSON line.
 
         Raises:
-            InvalidArgumentError: a field is missing, unknown, or of the wrong type.
+            InvalidArgumentError: a field is missing or of the wrong type.
         """
         return _from_dict(cls, content)
 
@@ -173,12 +182,13 @@ class StepRecord:
         Raises:
             InvalidArgumentError: `info` lacks a field, or a value cannot be recorded.
         """
-        reported = [field.name for field in fields(cls)][4:]
+        reported = [one.name for one in fields(cls)][4:-1]
         if lacking := [name for name in reported if name not in info]:
             raise InvalidArgumentError(f"`info` must hold {lacking}, got {sorted(info)}")
         values = {name: info[name] for name in reported}
         numbers = reward.tolist() if hasattr(reward, "tolist") else reward
-        return cls(action.ravel().tolist(), numbers, terminated, truncated, **values)
+        extra = {name: info[name] for name in OPTIONAL if name in info}
+        return cls(action.ravel().tolist(), numbers, terminated, truncated, **values, extra=extra)
 
 
 @dataclass(frozen=True)
@@ -256,18 +266,36 @@ def _from_trial(content: object) -> StepRecord:
 
 def to_dict(record: Header | StepRecord) -> dict[str, Any]:
     """Return a record as plain values, in the order in which they are written."""
-    content = asdict(record)
+    content: dict[str, Any] = {one.name: getattr(record, one.name) for one in fields(record)}
+    extra: Mapping[str, Any] = content.pop("extra")
     if isinstance(record, StepRecord):
-        return content
-    return {name: content.pop(name) for name in ("kind", "format")} | content
+        return {**content, **extra}
+    return {name: content.pop(name) for name in ("kind", "format")} | {**content, **extra}
 
 
 def _from_dict(cls: type[_Record], content: object) -> _Record:
-    names = {field.name for field in fields(cls)}
-    if not isinstance(content, dict) or set(content) != names:
+    names = {one.name for one in fields(cls)} - {"extra"}
+    if not isinstance(content, dict) or names - set(content):
         found = sorted(content) if isinstance(content, dict) else type(content).__name__
         raise InvalidArgumentError(f"it must have the fields {sorted(names)}, got {found}")
-    return cls(**content)
+    known = {name: value for name, value in content.items() if name in names}
+    extra = {name: value for name, value in content.items() if name not in names}
+    return cls(**known, extra=extra)
+
+
+def _check_extra(record: Header | StepRecord) -> None:
+    """Refuse further fields that are no plain data, or stand in the place of a known one."""
+    rule = "an object of plain data under names of its own"
+    # A line without its format would else be one of a format without digests.
+    names = {one.name for one in fields(record)} | {"digest"}
+    holds = _is_object(record.extra, _is_plain) and not names & set(record.extra)
+    _require("extra", rule, holds, record.extra)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool) or _is_value(value) or _is_object(value, _is_plain)
 
 
 def _require(name: str, rule: str, holds: bool, value: object) -> None:

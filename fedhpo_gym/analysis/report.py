@@ -15,13 +15,24 @@ from typing import Any
 from fedhpo_gym.analysis.comparison import Comparison, answer, compare, comparison_tables
 from fedhpo_gym.analysis.figures import (
     Figure,
+    File,
     comparison_figures,
-    curve_numbers,
+    early_differences,
+    incumbents_figure,
     regret_figure,
 )
-from fedhpo_gym.analysis.grouping import group
-from fedhpo_gym.analysis.page import ANSWER, BEST, FIGURE, PAGE, SECTION, STYLE, TABLE
-from fedhpo_gym.analysis.plot import Looks, draw_curves, looks_of
+from fedhpo_gym.analysis.grouping import RULE, group
+from fedhpo_gym.analysis.page import (
+    ANSWER,
+    BEST,
+    FIGURE,
+    PAGE,
+    SECTION,
+    STYLE,
+    TABLE,
+    UNFINISHED,
+)
+from fedhpo_gym.analysis.plot import Looks, looks_of
 from fedhpo_gym.analysis.problems import AgentResult, Problem, Summary
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.tables import Cell, Table
@@ -30,6 +41,11 @@ from fedhpo_gym.analysis.trajectories.foreign import COLUMNS
 from fedhpo_gym.errors import MissingDataError
 
 TITLE = "Federated hyperparameter optimization: report"
+RULES_IN_WORDS = {
+    "full_fidelity": "On this page only trials of full fidelity count, which is the highest of any "
+    "run on the problem.",
+    "best_seen": "On this page fidelities are ignored: the incumbent is the best seen.",
+}
 FOLDED = frozenset({"pairs", "ranks"})
 """Tables that are folded up until they are asked for."""
 
@@ -40,12 +56,13 @@ class Report:
 
     Attributes:
         html: the page, which needs no other file.
-        files: text by file name: every table as CSV and LaTeX, every figure as SVG with its numbers
-            as CSV, and all incumbents as a table that `fedhpo-gym report --table` reads.
+        files: contents by file name: every table as CSV and LaTeX, every figure as SVG and PDF
+            with its numbers as CSV, and all incumbents as a table that `fedhpo-gym report --table`
+            reads. A PDF is made when it is called.
     """
 
     html: str
-    files: Mapping[str, str]
+    files: Mapping[str, File]
 
 
 @dataclass(frozen=True)
@@ -53,7 +70,7 @@ class _Part:
     """A section, and the files it brings."""
 
     html: str
-    files: Mapping[str, str]
+    files: Mapping[str, File]
 
 
 def make_report(
@@ -63,13 +80,21 @@ def make_report(
     return build_report(group(records), version, now).html
 
 
-def build_report(problems: Sequence[Problem], version: str, now: datetime | None = None) -> Report:
+def build_report(
+    problems: Sequence[Problem],
+    version: str,
+    now: datetime | None = None,
+    unfinished: Sequence[Sequence[str]] = (),
+    rule: str = RULE,
+) -> Report:
     """Return the report of some problems, as `fedhpo_gym.analysis.group` makes them.
 
     Args:
         problems: their runs are compared where several agents have solved the same ones.
         version: version of the package that makes the report.
         now: time of the report; by default, now.
+        unfinished: runs without a record: problem, agent, seed, status, and what is known of it.
+        rule: what `group` was told; the page says it.
 
     Raises:
         MissingDataError: there is no record.
@@ -84,7 +109,7 @@ def build_report(problems: Sequence[Problem], version: str, now: datetime | None
     ]
     anchors = [f"problem-{number}" for number in range(1, len(problems) + 1)]
     sections = [_section(*pair, looks) for pair in zip(problems, anchors, strict=True)]
-    files: dict[str, str] = {"incumbents.csv": _incumbents(problems)}
+    files: dict[str, File] = {"incumbents.csv": _incumbents(problems)}
     for part in (*answers, *sections):
         files |= part.files
     html = PAGE.substitute(
@@ -94,8 +119,10 @@ def build_report(problems: Sequence[Problem], version: str, now: datetime | None
         contents=_contents(problems, anchors) if len(problems) > 1 else "",
         answers="\n".join(part.html for part in answers),
         sections="\n".join(part.html for part in sections),
-        files="Every table is also a CSV and a LaTeX file, and every figure an SVG file with its "
-        "numbers as CSV, in the folder that is written beside this page.",
+        unfinished=_unfinished(unfinished),
+        rule=RULES_IN_WORDS.get(rule, ""),
+        files="Every table is also a CSV and a LaTeX file, and every figure an SVG and a PDF file "
+        "with its numbers as CSV, in the folder that is written beside this page.",
     )
     return Report(html, files)
 
@@ -105,40 +132,43 @@ def _answer(found: Comparison, number: int, looks: Looks) -> _Part:
     figures = comparison_figures(found, prefix, looks)
     tables = comparison_tables(found)
     count = _count(len(found.study.problems), "problem")
-    shown = [_figure(figure) for figure in figures]
+    early = early_differences(found, prefix)
     html = ANSWER.substitute(
         anchor=prefix,
         heading=f"The answer: {len(found.order)} agents on {count}",
         words="\n".join(f"<p>{escape(words)}</p>" for words in answer(found)),
-        first=_table(tables[0]) + shown[0],
-        body="".join([*shown[1:], *map(_table, tables[1:])]),
+        first=_table(tables[0]),
+        figures="".join(map(_figure, figures)),
+        body="".join(map(_table, tables[1:])) + _folded("Critical differences earlier", early),
     )
-    files = _files(figures)
+    files = _files([*figures, *early])
     for table in tables:
         files |= _table_files(f"{prefix}-{table.name}", table)
     return _Part(html, files)
 
 
 def _section(problem: Problem, anchor: str, looks: Looks) -> _Part:
-    figure, regret = draw_curves(problem.curves(), anchor, looks), None
+    figures = [incumbents_figure(problem, f"{anchor}-incumbents", looks)]
     if len(problem.runs) > 1:
-        regret = regret_figure(problem, f"{anchor}-regret", looks)
+        figures.append(regret_figure(problem, f"{anchor}-regret", looks))
     results = _results(problem.results())
     html = SECTION.substitute(
         anchor=anchor,
         heading=escape(problem.name),
         settings=f"{_settings(problem)}. {_data(problem)}",
-        figure=figure,
+        figures="".join(map(_figure, figures)),
         results=results.html(),
-        regret=_figure(regret) if regret else "",
         best=_best(problem),
     )
-    files = {
-        f"{anchor}-incumbents.svg": _file(figure),
-        f"{anchor}-incumbents.csv": curve_numbers(problem, anchor).csv(),
-        **_table_files(f"{anchor}-results", results),
-    }
-    return _Part(html, files | _files([regret] if regret else []))
+    return _Part(html, _table_files(f"{anchor}-results", results) | _files(figures))
+
+
+def _unfinished(rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    head = ("problem", "agent", "seed", "what became of it", "what is known")
+    table = Table("unfinished", "", "", head, [[*map(Cell, row)] for row in rows])
+    return UNFINISHED.substitute(table=table.html())
 
 
 def _best(problem: Problem) -> str:
@@ -146,7 +176,7 @@ def _best(problem: Problem) -> str:
     if run is None or run.best is None:
         return ""
     line, best = run.trajectory, run.best
-    test = f"{line.test[-1]:.4f}" if line.test is not None else "unknown"
+    test = f"{line.test[-1]:.4f}" if line.test is not None and len(line.test) else "unknown"
     return BEST.substitute(
         winner=f"Found by <b>{escape(line.agent)}</b> with seed {line.seed} in {best.word} "
         f"{best.number} of {best.steps}: validation loss {line.final:.4f}, "
@@ -237,7 +267,7 @@ def _pairs_table(pairs: Mapping[str, Any]) -> str:
 def _figure(figure: Figure) -> str:
     return FIGURE.substitute(
         anchor=figure.name,
-        svg=figure.svg,
+        svg=figure.drawn.svg,
         title=escape(figure.title),
         caption=escape(figure.caption),
     )
@@ -250,20 +280,20 @@ def _table(table: Table) -> str:
     return f"<details><summary>{escape(table.title)}</summary>\n{html}</details>\n"
 
 
-def _files(figures: Iterable[Figure]) -> dict[str, str]:
-    files = {}
-    for figure in figures:
-        files[f"{figure.name}.svg"] = _file(figure.svg)
-        files[f"{figure.name}.csv"] = figure.numbers.csv()
-    return files
+def _folded(title: str, figures: Sequence[Figure]) -> str:
+    shown = "".join(map(_figure, figures))
+    return (
+        f"<details><summary>{escape(title)}</summary>\n"
+        f'<div class="figures">\n{shown}</div></details>\n'
+    )
 
 
-def _table_files(name: str, table: Table) -> dict[str, str]:
+def _files(figures: Iterable[Figure]) -> dict[str, File]:
+    return {name: content for figure in figures for name, content in figure.files().items()}
+
+
+def _table_files(name: str, table: Table) -> dict[str, File]:
     return {f"{name}.csv": table.csv(), f"{name}.tex": table.latex()}
-
-
-def _file(svg: str) -> str:
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{svg}\n'
 
 
 def _incumbents(problems: Sequence[Problem]) -> str:

@@ -8,7 +8,7 @@ The exit status says what came of it:
 | status | meaning |
 |---|---|
 | 0 | done |
-| 1 | done, with a bad outcome: a number differs, a check or a download failed, a damaged record |
+| 1 | done, with a bad outcome: a number differs, a check, download or run failed, a bad record |
 | 2 | not done: a wrong word, missing data or packages, files that cannot be read or written |
 | 130 | interrupted, or ended by SIGTERM; it says whether the same command resumes |
 
@@ -35,7 +35,7 @@ from fedhpo_gym.version import __version__
 DESCRIPTION = "Benchmark agents on federated hyperparameter optimization."
 BAD, ERROR, INTERRUPTED = 1, 2, 130
 """Exit statuses besides 0; see above."""
-KEEPING = frozenset({"build", "download", "run"})
+KEEPING = frozenset({"build", "compare", "download", "run"})
 """Subcommands that keep what they have finished when they are interrupted."""
 
 
@@ -77,6 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add(commands, "list", "listing", "list the environments and what can answer them")
     _add_show(commands)
     _add_run(commands)
+    _add_compare(commands)
     _add_report(commands)
     _add_replay(commands)
     _add_build(commands)
@@ -106,6 +107,39 @@ def _add_run(commands: Commands) -> None:
     )  # fmt: skip
     sub.add_argument("--seeds", type=int, default=5, metavar="N", help="runs per agent (5)")
     sub.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="(runs)")
+    _add_asked(sub)
+
+
+def _add_compare(commands: Commands) -> None:
+    text = "compare agents on a suite of problems, many runs at a time, and make the report"
+    sub = _add(commands, "compare", "compare", text)
+    sub.add_argument(
+        "problems", nargs="+", metavar="SUITE",
+        help="lr, paper, cross-device, multi-objective, small, or environment ids",
+    )  # fmt: skip
+    sub.add_argument("--agents", required=True, metavar="A,B,C", help="names of agents")
+    sub.add_argument("--seeds", type=int, default=30, metavar="N", help="runs per agent (30)")
+    sub.add_argument("--workers", type=int, default=1, metavar="N", help="processes here (1)")
+    sub.add_argument(
+        "--executor", default="processes", metavar="NAME",
+        help="processes of this machine, or dask, on a cluster (processes)",
+    )  # fmt: skip
+    sub.add_argument("--address", metavar="URL", help="of the cluster's scheduler")
+    sub.add_argument(
+        "--timeout-s", type=float, metavar="X", help="real seconds that a run may take"
+    )
+    sub.add_argument(
+        "--records", choices=("parquet", "jsonl"),
+        help="kind of record files (parquet where pyarrow is installed)",
+    )  # fmt: skip
+    sub.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="(runs)")
+    sub.add_argument("--no-report", action="store_false", dest="report", help="only run")
+    sub.set_defaults(figure=None)
+    _add_rule(sub)
+    _add_asked(sub)
+
+
+def _add_asked(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--backend", metavar="NAME",
         help="tabular, surrogate or raw; by default the first of the former two with numbers",
@@ -120,6 +154,10 @@ def _add_run(commands: Commands) -> None:
         help="any other argument of the environment, for example `algorithm=fedopt`; numbers, "
         "lists and objects are JSON: `--set 'constraints={\"fairness_std\": 0.1}'`",
     )  # fmt: skip
+    sub.add_argument(
+        "--track", action="append", default=[], metavar="NAME",
+        help="follow the runs in tensorboard or wandb (offline); may be given several times",
+    )  # fmt: skip
 
 
 def _add_report(commands: Commands) -> None:
@@ -131,10 +169,21 @@ def _add_report(commands: Commands) -> None:
         "known, level (how much of a course was trained) and test; may be given several times",
     )  # fmt: skip
     sub.add_argument(
-        "--rule", choices=("highest_fidelity", "best_seen"), default="highest_fidelity",
-        help="which trial is the incumbent: the best of the highest fidelity so far, or of all",
+        "--figure", metavar="NAME",
+        help="write one figure only, for example `rank-over-time`; --out ends with .pdf or .svg, "
+        "or with .csv for the numbers behind it",
     )  # fmt: skip
+    _add_rule(sub)
     sub.add_argument("--out", type=Path, metavar="FILE", help="(report.html in the folder)")
+
+
+def _add_rule(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--rule", choices=("highest_fidelity", "full_fidelity", "best_seen"),
+        default="highest_fidelity",
+        help="which trial is the incumbent: the best of the highest fidelity so far, of full "
+        "fidelity alone, or of all",
+    )  # fmt: skip
 
 
 def _add_replay(commands: Commands) -> None:

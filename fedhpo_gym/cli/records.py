@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from fedhpo_gym.analysis import RunRecord, read_folder, set_aside
+from fedhpo_gym.analysis.files import read_each, read_judged
+from fedhpo_gym.analysis.trajectories.runs import JudgedRun
 from fedhpo_gym.cli.console import complain
 from fedhpo_gym.errors import DamagedDataError
 
@@ -26,16 +28,19 @@ def whole_records(
         MissingDataError: there is no record in one of the folders, or no such file.
     """
     damaged: list[Path] = []
-    return list(each_whole_record(command, paths, damaged)), damaged
+    return list(read_folder(paths, _teller(command, damaged))), damaged
 
 
-def each_whole_record(
+def each_judged_run(
     command: str, paths: Sequence[Path], damaged: list[Path]
-) -> Iterator[tuple[Path, RunRecord]]:
-    """Yield what `whole_records` returns, one record at a time; damaged files are appended."""
+) -> Iterator[tuple[Path, JudgedRun]]:
+    """Yield what judges read, one record at a time; damaged files are named and appended."""
+    yield from read_each(paths, read_judged, _teller(command, damaged))
 
+
+def _teller(command: str, damaged: list[Path]) -> Callable[[Path, DamagedDataError], None]:
     def tell(path: Path, error: DamagedDataError) -> None:
         complain(command, set_aside(path, error))
         damaged.append(path)
 
-    yield from read_folder(paths, tell)
+    return tell

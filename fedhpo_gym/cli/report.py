@@ -4,42 +4,95 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from fedhpo_gym.analysis import build_report, group
+from fedhpo_gym.analysis import Report, build_report, group
+from fedhpo_gym.analysis.figures import File
 from fedhpo_gym.analysis.trajectories import read_table
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.console import say
-from fedhpo_gym.cli.records import each_whole_record
-from fedhpo_gym.errors import MissingDataError
-from fedhpo_gym.files import write_text
+from fedhpo_gym.cli.records import each_judged_run
+from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, unknown_name
+from fedhpo_gym.files import new_file, write_text
+from fedhpo_gym.studies.cells import GOOD, read_log
 from fedhpo_gym.studies.replay import present_fingerprint
 from fedhpo_gym.version import __version__
 
-_OURS = re.compile(r"(study|problem)-\d+-[a-z-]+\.(csv|tex|svg)")
+_OURS = re.compile(r"(study|problem)-\d+-[a-z0-9-]+\.(csv|tex|svg|pdf)")
+_KINDS = (".pdf", ".svg", ".csv")
 
 
 def main(options: argparse.Namespace) -> int:
     """Read all records and write the page; 1 if one of them is damaged and not on it."""
     damaged: list[Path] = []
-    if not [*options.paths, *options.tables]:
+    paths = [*options.paths, *options.tables]
+    if not paths:
         raise MissingDataError("there is nothing to report; name folders of records, or `--table`")
     tables = [(path, run) for path in options.tables for run in read_table(path, options.rule)]
-    records = each_whole_record("report", options.paths, damaged)
+    records = each_judged_run("report", options.paths, damaged) if options.paths else ()
     problems = group(records, tables, present_fingerprint, options.rule)
-    target = options.out or _beside([*options.paths, *options.tables][0])
+    if options.figure is None:
+        target = options.out or _beside(paths[0])
+    else:
+        target = _figure_file(options.figure, options.out)
     require_writable(target.parent, "`--out`, without its last part,")
-    report = build_report(problems, __version__)
+    report = build_report(
+        problems, __version__, unfinished=_unfinished(options.paths), rule=options.rule
+    )
+    if options.figure is None:
+        _write(report, target)
+    else:
+        _write_figure(report, options.figure, target)
+    say(str(target))
+    return 1 if damaged else 0
+
+
+def _write(report: Report, target: Path) -> None:
     folder = target.with_name(f"{target.stem}_files")
     folder.mkdir(exist_ok=True)
     for former in folder.iterdir():  # of a report of more problems, which nobody should cite
         if _OURS.fullmatch(former.name) and former.name not in report.files:
             former.unlink()
-    for name, text in report.files.items():
-        write_text(folder / name, text)
+    for name, content in report.files.items():
+        _write_file(folder / name, content)
     write_text(target, report.html)
-    say(str(target))
-    return 1 if damaged else 0
+
+
+def _write_file(path: Path, content: File) -> None:
+    with new_file(path) as handle:
+        handle.write(content.encode("utf-8") if isinstance(content, str) else content())
+
+
+def _figure_file(name: str, out: Path | None) -> Path:
+    target = out or Path(f"{name}.pdf")
+    if target.suffix not in _KINDS:
+        raise InvalidArgumentError(f"`--out` of a figure must end with one of {_KINDS}, got {out}")
+    return target
+
+
+def _write_figure(report: Report, name: str, target: Path) -> None:
+    """Write one figure: of the largest study unless the name says which, or of a problem."""
+    for known in (name, f"study-1-{name}", f"problem-1-{name}"):
+        if f"{known}.pdf" in report.files:
+            _write_file(target, report.files[f"{known}{target.suffix}"])
+            return
+    names = {file.removesuffix(".pdf") for file in report.files if file.endswith(".pdf")}
+    raise unknown_name("figure", name, names | {n.removeprefix("study-1-") for n in names})
+
+
+def _unfinished(paths: Sequence[Path]) -> list[list[str]]:
+    """Return the runs that studies in these folders have logged and left no record of."""
+    return [
+        [
+            found["plan"]["id"], found["plan"]["agent"], str(found["plan"]["seed"]),
+            found["status"], found["words"],
+        ]
+        for path in paths
+        if path.is_dir()
+        for found in read_log(path)
+        if found["status"] not in GOOD
+    ]  # fmt: skip
 
 
 def _beside(path: Path) -> Path:

@@ -29,7 +29,8 @@ def main(options: argparse.Namespace) -> int:
     with options.progress(total=len(plans), unit="run", disable=None) as bar:
         for plan in plans:
             bar.set_postfix_str(f"{plan.id} {plan.agent} seed {plan.seed}")
-            done += do_run(plan, options.out, bar.set_postfix_str, partial(complain, "run"))
+            warn = partial(complain, "run")
+            done += do_run(plan, options.out, bar.set_postfix_str, warn, track=options.track)
             bar.update()
     kept = len(plans) - done
     say(f"{done} runs done, {kept} already there, records in {options.out}")

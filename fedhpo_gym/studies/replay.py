@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import gymnasium as gym
@@ -98,16 +98,15 @@ def _former_fingerprints(env: gym.Env[Any, Any]) -> tuple[str, ...]:
 
 
 def _differences(number: int, recorded: StepRecord, replayed: StepRecord) -> Iterator[Difference]:
-    # What a record holds went through JSON: tuples are lists there.
-    then, now = dict(_flatten(to_dict(recorded))), dict(_flatten(_plain(replayed)))
+    # What a record holds went through JSON: tuples are lists there. Fields beside those that every
+    # step has are compared where both say them: another program or version may have written them.
+    known = {one.name for one in fields(StepRecord)} | ({*recorded.extra} & {*replayed.extra})
+    pair = [{k: v for k, v in to_dict(one).items() if k in known} for one in (recorded, replayed)]
+    then, now = dict(_flatten(pair[0])), dict(_flatten(json.loads(json.dumps(pair[1]))))
     for field in [*then, *(name for name in now if name not in then)]:
         old, new = then.get(field, "nothing"), now.get(field, "nothing")
         if type(old) is not type(new) or old != new:
             yield Difference(number, field, old, new)
-
-
-def _plain(step: StepRecord) -> Any:
-    return json.loads(json.dumps(to_dict(step)))
 
 
 def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

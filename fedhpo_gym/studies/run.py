@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.analysis import parquet
 from fedhpo_gym.analysis.files import read_record, record_path, set_aside, write_record
+from fedhpo_gym.analysis.growing import OPEN, growing
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.studies.environments import make_environment
 from fedhpo_gym.studies.own import spec_of
 from fedhpo_gym.studies.plan import Plan
+from fedhpo_gym.studies.tracking import tracked
 from fedhpo_gym.version import __version__
 
 
 def do_run(
-    plan: Plan, folder: Path, show: Callable[[str], None], warn: Callable[[str], None]
+    plan: Plan,
+    folder: Path,
+    show: Callable[[str], None],
+    warn: Callable[[str], None],
+    columnar: bool = False,
+    track: Sequence[str] = (),
 ) -> bool:
     """Do one run and write its record, unless a complete one is there.
+
+    While it runs, its trials are in a file of their own (`fedhpo_gym.analysis.growing`).
 
     Args:
         plan: the run.
         folder: where records go.
         show: shows how far the run is.
-        warn: is told of a damaged record, which is set aside and made again.
+        warn: is told of a damaged record, which is set aside and made again, and of a run that is
+            not what it was.
+        columnar: whether the record is a Parquet file.
+        track: names of `fedhpo_gym.studies.tracking.TRACKERS` that follow the run.
 
     Returns:
         Whether the run was done now.
+
+    Raises:
+        MissingDependencyError: something asked for is not installed.
     """
-    with closing(make_environment(plan.id, plan.kwargs)) as env:
+    with closing(make_environment(plan.id, plan.kwargs)) as env, ExitStack() as stack:
         _, info = env.reset(seed=plan.seed)
         header = Header(
             package_version=__version__,
@@ -43,6 +60,12 @@ def do_run(
         path = record_path(folder, header)
         if _is_done(path, warn):
             return False
+        growth = stack.enter_context(growing(path, warn))
+        if _is_done(path, warn):  # another process has done it meanwhile
+            path.with_name(f"{path.name}{OPEN}").unlink(missing_ok=True)
+            return False
+        follow = stack.enter_context(tracked(track, folder, path.stem, header))
+        growth.add(header)
         agent = make_agent(plan.agent, env, plan.seed)
         steps = []
         for step in run_episode(env, agent, plan.seed):
@@ -51,18 +74,33 @@ def do_run(
                     step.action, step.reward, step.terminated, step.truncated, step.info
                 )
             )
+            growth.add(steps[-1])
+            follow(steps[-1])
             trials, elapsed = len(steps), steps[-1].elapsed_s
             show(f"{plan.id} {plan.agent} seed {plan.seed}: {trials} trials, {elapsed:.0f} s")
-        write_record(path, RunRecord(header, tuple(steps)))
+        growth.sync()
+        _finish(path, RunRecord(header, tuple(steps)), columnar)
     return True
+
+
+def _finish(path: Path, record: RunRecord, columnar: bool) -> None:
+    """Put the record in its place; the file of the run that grew goes away with it."""
+    grown = path.with_name(f"{path.name}{OPEN}")
+    if columnar:
+        write_record(path.with_suffix(parquet.SUFFIX), record)
+        grown.unlink(missing_ok=True)
+    else:
+        grown.replace(path)
 
 
 def _is_done(path: Path, warn: Callable[[str], None]) -> bool:
-    if not path.exists():
-        return False
-    try:
-        read_record(path)
-    except DamagedDataError as error:
-        warn(set_aside(path, error))
-        return False
-    return True
+    for known in (path, path.with_suffix(parquet.SUFFIX)):
+        if not known.exists():
+            continue
+        try:
+            read_record(known)
+        except DamagedDataError as error:
+            warn(set_aside(known, error))
+            continue
+        return True
+    return False

@@ -133,8 +133,8 @@ def test_figures_have_the_numbers_behind_them() -> None:
     lines = [*csv.reader(io.StringIO(figures["s-rank-over-time"].numbers.csv()))]
     assert lines[0] == ["at", "good", "bad"]
     assert [float(number) for number in lines[-1]] == [1.0, 1.0, 2.0]
-    assert all(figure.svg.startswith("<svg") for figure in figures.values())
-    assert "good" in figures["s-differences-means"].svg
+    assert all(figure.drawn.svg.startswith("<svg") for figure in figures.values())
+    assert "good" in figures["s-differences-means"].drawn.svg
     (regret,) = [f for f in figures.values() if f.name == "s-regret-over-time"]
     last = [*csv.reader(io.StringIO(regret.numbers.csv()))][-1]
     assert float(last[1]) == pytest.approx(0.0125)
@@ -151,7 +151,12 @@ def test_incumbents_of_a_report_are_a_table_that_is_read_again(tmp_path: Path) -
     made = study()
     runs = [(Path("t.csv"), run) for of in made.runs.values() for run in of]
     report = build_report(group([], runs), "0.1.0")
-    (tmp_path / "t.csv").write_text(report.files["incumbents.csv"])
+    table, paper = report.files["incumbents.csv"], report.files["study-1-profile.pdf"]
+    assert isinstance(table, str)
+    assert not isinstance(paper, str)
+    assert paper().startswith(b"%PDF")
+    assert paper() == paper(), "no date is in it"
+    (tmp_path / "t.csv").write_text(table)
     (again,) = Study.whole(read_table(tmp_path / "t.csv"))
     np.testing.assert_array_equal(again.finals_of_runs(), made.finals_of_runs())
     assert again.horizons_s == made.horizons_s

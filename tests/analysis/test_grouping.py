@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.analysis import Header, RunRecord, StepRecord, group
+from fedhpo_gym.analysis import Header, RunRecord, StepRecord, build_report, group
 from fedhpo_gym.analysis.trajectories import Trajectory, Trials
 from fedhpo_gym.errors import InvalidArgumentError
 
@@ -144,3 +144,30 @@ def test_a_record_without_validation_loss_is_refused() -> None:
     made.steps[0].objectives.clear()  # type: ignore[attr-defined]
     with pytest.raises(InvalidArgumentError, match="must hold 'val_loss'"):
         group([(path, made)])
+
+
+def test_at_full_fidelity_lower_levels_do_not_count_at_any_time() -> None:
+    records = [
+        record("random", [(10.0, 0.5, 81), (20.0, 0.4, 81)], FULL),
+        record("hyperband", [(1.0, 0.3, 3), (14.0, 0.45, 81), (15.0, 0.1, 3)], FREE),
+        record("early", [(1.0, 0.3, 3), (14.0, 0.35, 27)], FREE),
+    ]
+    (problem,) = group(records, rule="full_fidelity")
+    lines = {agent: runs[0].trajectory for agent, runs in problem.runs.items()}
+    assert lines["hyperband"].at(np.array([13.0, 14.0, 15.0]))[1:].tolist() == [0.45, 0.45]
+    assert np.isnan(lines["hyperband"].at(np.array([13.0]))).all()
+    assert lines["random"].final == 0.4
+    assert lines["early"].final == np.inf, "it never trained a course to its end"
+    page = build_report([problem], "0.1.0").html
+    assert "reached no trial of full fidelity" in page
+    assert "full fidelity" not in build_report(group(records[:1]), "0.1.0").html.split("How to")[0]
+
+
+def test_the_page_says_where_agents_ended_at_different_fidelities() -> None:
+    records = [
+        record("random", [(10.0, 0.5, 81), (20.0, 0.4, 81)], FULL),
+        record("early", [(1.0, 0.3, 3), (14.0, 0.35, 27)], FREE),
+    ]
+    page = build_report(group(records), "0.1.0").html
+    assert "early" in page
+    assert "ended below the highest fidelity of others" in page

@@ -13,10 +13,8 @@ import pytest
 
 from edited_records import contents, edit
 from fake_env import ID, FakeEnv, fake_environments
-from fedhpo_gym.agents import make_agent, run_episode
+from fake_record import make_record
 from fedhpo_gym.analysis import (
-    Header,
-    RunRecord,
     StepRecord,
     read_folder,
     read_record,
@@ -32,19 +30,6 @@ from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.studies.replay import replay
 
 __all__ = ["fake_environments"]
-
-
-def make_record(env_id: str = ID, seed: int = 3, **kwargs: Any) -> RunRecord:
-    env = make_environment(env_id, kwargs)
-    assert env.spec is not None
-    _, info = env.reset(seed=seed)
-    spec = json.loads(env.spec.to_json())
-    header = Header("1.2.3", env_id, spec, "random", seed, info["fingerprint"])
-    steps = [
-        StepRecord.from_step(step.action, step.reward, step.terminated, step.truncated, step.info)
-        for step in run_episode(env, make_agent("random", env, seed), seed)
-    ]
-    return RunRecord(header, tuple(steps))
 
 
 @pytest.fixture
@@ -121,7 +106,8 @@ DAMAGE = [
     (1, _put("spec", {}), 1, "`spec` must be an object with `kwargs`"),
     (1, _remove("agent"), 1, "must have the fields"),
     (3, _remove("reward"), 3, "must have the fields"),
-    (3, _put("extra", 1), 3, "must have the fields"),
+    (3, _put("extra", 1), 3, "`extra` must be an object of plain data under names of its own"),
+    (3, _put("regret", [None]), 3, "`extra` must be"),
     (3, _put("action", [1.0, "2"]), 3, "`action` must be a list of numbers"),
     (3, _put("reward", None), 3, "`reward` must be a finite number"),
     (3, _put("reward", float("nan")), 3, "NaN is no finite number"),

@@ -184,8 +184,8 @@ def two_agents() -> list[tuple[Path, RunRecord]]:
 def test_the_page_is_whole_and_needs_no_other_file() -> None:
     html = make_report([*two_agents(), run(id="FedHPO-LR-Car-v0")], "0.1.0", NOW)
     page = Page(html)
-    # Six of the comparison, two of the problem with two agents, one of the other problem.
-    assert html.count("<svg") == 9
+    # Ten of the comparison, two of the problem with two agents, one of the other problem.
+    assert html.count("<svg") == 13
     assert len(page.ids) == len(set(page.ids)), "an id is used twice"
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links), page.links
     for reference in re.findall(r"url\((.*?)\)", html):

@@ -58,7 +58,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "agents": frozenset(),
     "analysis": frozenset(),
     "root": frozenset({"envs", "tasks"}),
-    "studies": frozenset({"agents", "analysis", "tasks", "objectives", "fl", "wrappers"}),
+    "studies": frozenset({"agents", "analysis", "tables", "tasks", "objectives", "fl", "wrappers"}),
     "testing": EVERYTHING,
     "cli": EVERYTHING,
 }
@@ -93,9 +93,15 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "moocore": ("evaluation.fronts",),
     "ConfigSpace": ("agents.*",),
     "matplotlib": ("*",),
+    "pyarrow": ("analysis.parquet",),
+    "distributed": ("studies.dask_executor",),
+    "tensorboardX": ("studies.tracking",),
+    "wandb": ("studies.tracking",),
     "pytest": ("testing*",),
 }
-LAZY_ONLY = frozenset({"matplotlib", "moocore", "ConfigSpace"})
+LAZY_ONLY = frozenset(
+    {"matplotlib", "moocore", "ConfigSpace", "pyarrow", "distributed", "tensorboardX", "wandb"}
+)
 IMPORTERS = frozenset({"import_module", "__import__", "require"})
 
 # Modules that can run code found in a file.

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedhpo_gym.analysis.comparison.compare import Comparison, Pair
 from fedhpo_gym.analysis.stats import CriticalDifference
 
 
 def answer(found: Comparison) -> list[str]:
-    """Return three paragraphs, as plain text: who wins, by how much, how sure."""
-    return [_who(found), _how_much(found), _how_sure(found)]
+    """Return paragraphs, as plain text: who wins, by how much, how sure, and what is not alike."""
+    return [_who(found), _how_much(found), _how_sure(found), *_unlike(found)]
+
+
+def _unlike(found: Comparison) -> list[str]:
+    """Say where final incumbents are of unequal fidelities: their losses are of unlike things."""
+    study, without, below = found.study, dict[str, int](), dict[str, int]()
+    for problem in study.problems:
+        lines = [line for agent in study.agents for line in study.of(problem, agent)]
+        levels = [
+            float(line.level[-1]) for line in lines if line.level is not None and len(line.level)
+        ]
+        for line in lines:
+            if not len(line.value):
+                without[line.agent] = without.get(line.agent, 0) + 1
+            elif line.level is not None and line.level[-1] < max(levels):
+                below[line.agent] = below.get(line.agent, 0) + 1
+    words = []
+    if without:
+        words.append(
+            f"Mind that {_counts(without)} reached no trial of full fidelity; these have the last "
+            "rank and a loss of infinity."
+        )
+    if below:
+        words.append(
+            f"Mind that {_counts(below)} ended below the highest fidelity of others on the same "
+            "problem: their losses are of courses that were trained for less. With `--rule "
+            "full_fidelity`, only trials of the highest fidelity count."
+        )
+    return words
+
+
+def _counts(runs: Mapping[str, int]) -> str:
+    return _list([f"{_count(number, 'run')} of {agent}" for agent, number in runs.items()])
 
 
 def _who(found: Comparison) -> str:

@@ -15,7 +15,6 @@ from fedhpo_gym.analysis.stats import (
     bootstrap_band,
     bootstrap_interval,
     critical_difference,
-    friedman,
     improvement_interval,
     interquartile_mean,
     mean_ranks,
@@ -94,7 +93,7 @@ class Comparison:
         curves: normalised regret of each agent over the budget, (S, T) for each problem.
         means: critical differences on means over seeds.
         runs: critical differences on all runs; None without common seeds.
-        friedman_at: p-value of Friedman's test at each of `BUDGETS`, on means over seeds.
+        means_at: critical differences at each of `BUDGETS`, on means over seeds.
         numbers: what sums each agent up.
         pairs: all pairs.
     """
@@ -108,7 +107,7 @@ class Comparison:
     curves: Mapping[str, tuple[Numbers, ...]]
     means: CriticalDifference
     runs: CriticalDifference | None
-    friedman_at: tuple[float, ...]
+    means_at: tuple[CriticalDifference, ...]
     numbers: Mapping[str, AgentNumbers]
     pairs: tuple[Pair, ...]
 
@@ -142,7 +141,9 @@ def compare(study: Study) -> Comparison:
         curves=curves,
         means=on_means,
         runs=on_runs,
-        friedman_at=tuple(friedman(by_time[:, :, min(t, len(FRACTIONS) - 1)]).p_value for t in at),
+        means_at=tuple(
+            critical_difference(by_time[:, :, min(t, len(FRACTIONS) - 1)], study.agents) for t in at
+        ),
         numbers=numbers,
         pairs=_pairs(study, order, means, runs),
     )
@@ -161,7 +162,7 @@ def _normalised(study: Study, values: list[list[Numbers]]) -> tuple[_Curves, _Cu
     for problem, row in zip(study.problems, values, strict=True):
         lines = [line for agent in study.agents for line in study.of(problem, agent)]
         best = min(line.final for line in lines)
-        worst = max(best, float(np.median([line.value[0] for line in lines])))
+        worst = max(best, float(np.median([line.value[0] for line in lines if len(line.value)])))
         for agent, own in zip(study.agents, row, strict=True):
             curves[agent].append(normalised_regret(own, best, worst))
             finals[agent].append(normalised_regret(study.final(problem, agent), best, worst))

@@ -13,6 +13,11 @@ def comparison_tables(found: Comparison) -> tuple[Table, ...]:
     return _summary(found), _finals(found), _ranks(found), _pairs(found)
 
 
+def short(problem: str) -> str:
+    """Return the name of a problem without what all of them share."""
+    return problem.replace("FedHPO-", "", 1)
+
+
 def _summary(found: Comparison) -> Table:
     rows = []
     least = {
@@ -31,7 +36,7 @@ def _summary(found: Comparison) -> Table:
                 Cell(f"{low:.2g} to {high:.2g}"),
                 Cell(f"{own.anytime:.3g}", own.anytime, own.anytime == least["anytime"]),
                 Cell(f"{own.worst[1]:.3g}", own.worst[1]),
-                Cell(own.worst[0]),
+                Cell(short(own.worst[0])),
                 _optional(own.overtuning, 2),
             ]
         )
@@ -59,9 +64,10 @@ def _finals(found: Comparison) -> Table:
         cells = []
         for value in values:
             mean = float(value.mean())
-            spread = f" ± {value.std(ddof=1):.4f}" if len(value) > 1 else ""
+            several = len(value) > 1 and np.isfinite(value).all()
+            spread = f" ± {value.std(ddof=1):.4f}" if several else ""
             cells.append(Cell(f"{mean:.4f}{spread}", mean, mean == least))
-        rows.append([Cell(problem), *cells])
+        rows.append([Cell(short(problem)), *cells])
     return Table(
         "finals",
         "Final results",
@@ -80,7 +86,9 @@ def _ranks(found: Comparison) -> Table:
         [Cell(agent), *(_number(float(found.ranks[agent][place]), 2) for place in places)]
         for agent in found.order
     ]
-    rows.append([Cell("Friedman, p-value"), *(_number(p, 4) for p in found.friedman_at)])
+    rows.append(
+        [Cell("Friedman, p-value"), *(_number(one.friedman.p_value, 4) for one in found.means_at)]
+    )
     return Table(
         "ranks",
         "Mean rank at several budgets",

@@ -11,6 +11,11 @@ So a trial takes the incumbent's place if its level is higher, or if its level i
 value lower. The value of the incumbent may therefore rise, each time a new level is reached, and
 never falls back to a lower level. Where an agent has one level only, it is the best seen. The
 program of that paper also lets a lower value of a lower level win; its text does not.
+
+Losses of different levels are not losses of one thing. The stricter rule "full_fidelity" counts
+trials of full fidelity alone: the highest level of any run on the problem. An agent has no
+incumbent before its first such trial. It needs all runs of a problem, so it is the paper's rule
+here, and `fedhpo_gym.analysis.group` leaves out what came before.
 """
 
 from __future__ import annotations
@@ -115,5 +120,6 @@ def _first_lowest(values: Numbers) -> Places:
 RULES: Final[Mapping[str, Callable[[Trials], Places]]] = {
     "best_seen": best_seen,
     "highest_fidelity": highest_fidelity,
+    "full_fidelity": highest_fidelity,
 }
 """Rules by name."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from fedhpo_gym.analysis.records import RunRecord
-from fedhpo_gym.analysis.trajectories.rules import Trials
+from fedhpo_gym.analysis.records import Header, RunRecord
+from fedhpo_gym.analysis.trajectories.rules import Numbers, Trials
 from fedhpo_gym.errors import InvalidArgumentError
 
 OF_THE_AGENT: Final = ("fidelity", "per_client", "reward", "reward_transform", "render_mode")
@@ -23,6 +24,41 @@ def problem_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 def agent_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of an environment that belong to the agent."""
     return {name: kwargs[name] for name in OF_THE_AGENT if name in kwargs}
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedRun:
+    """What a judge reads of a run record.
+
+    Attributes:
+        header: what was run.
+        trials: what the run tried.
+        accuracy: (N,) accuracy of each trial on the test split.
+        word: what a step is called: "trial" or "step".
+        described: returns configuration and fidelity of a step, by its number from 0.
+    """
+
+    header: Header
+    trials: Trials
+    accuracy: Numbers
+    word: str
+    described: Callable[[int], tuple[Mapping[str, Any], Mapping[str, Any]]]
+
+    @classmethod
+    def of(cls, run: RunRecord) -> JudgedRun:
+        """Take from a record what a judge reads.
+
+        Raises:
+            InvalidArgumentError: validation loss is not among the objectives.
+        """
+        steps = run.steps
+        return cls(
+            header=run.header,
+            trials=trials_of_run(run),
+            accuracy=np.array([step.test["accuracy"] for step in steps], dtype=np.float64),
+            word="step" if "step" in run.final.incumbent else "trial",
+            described=lambda place: (steps[place].configuration, steps[place].fidelity),
+        )
 
 
 def trials_of_run(run: RunRecord) -> Trials:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ class Trajectory:
         value: (T,) its value from then on; lower is better.
         test: (T,) its counterpart on the test split, or None.
         end_s: simulated seconds when the run ended.
+        level: (T,) level of the trial that it is, or None where all trials have one fidelity.
     """
 
     problem: str
@@ -31,6 +32,7 @@ class Trajectory:
     value: Numbers
     test: Numbers | None
     end_s: float
+    level: Numbers | None = None
 
     @classmethod
     def of(
@@ -49,9 +51,25 @@ class Trajectory:
         changed = np.diff(found, prepend=-1) != 0
         moments, found = trials.time_s[kept[changed]], found[changed]
         test = None if trials.test is None else trials.test[found]
-        return cls(
-            problem, agent, seed, moments, trials.value[found], test, float(trials.time_s[-1])
-        )
+        level = None if trials.level is None else trials.level[found]
+        end_s = float(trials.time_s[-1])
+        return cls(problem, agent, seed, moments, trials.value[found], test, end_s, level)
+
+    def since(self, level: float) -> Trajectory:
+        """Return the incumbents of at least a level; there are none before the first such trial."""
+        if self.level is None:
+            return self
+        counts = self.level >= level
+        test = None if self.test is None else self.test[counts]
+        return replace(
+            self, time_s=self.time_s[counts], value=self.value[counts], test=test,
+            level=self.level[counts],
+        )  # fmt: skip
+
+    @property
+    def final_level(self) -> float:
+        """Level of the incumbent at the end; 0 where there is none, or levels are not known."""
+        return float(self.level[-1]) if self.level is not None and len(self.level) else 0.0
 
     @property
     def final(self) -> float:

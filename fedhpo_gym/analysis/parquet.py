@@ -1,0 +1,256 @@
+"""Run records as Parquet files: what judges read is read at once, what replays is read whole.
+
+A file has a row per step. Its columns are the leaves of a step (`fedhpo_gym.analysis.columns`), and
+the environment's id, the agent and the seed, so that pandas, polars and duckdb read many files as
+one table. Its metadata hold the header, what the columns are, and two digests: one of all steps,
+and one of the columns that judges read. Pages have checksums of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from fedhpo_gym.analysis.chain import START, seal
+from fedhpo_gym.analysis.columns import KINDS, Column, from_columns, to_columns
+from fedhpo_gym.analysis.records import NUMBERS, Header, RunRecord, StepRecord, to_dict
+from fedhpo_gym.analysis.trajectories.rules import Numbers, Trials
+from fedhpo_gym.analysis.trajectories.runs import JudgedRun
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, missing_dependency
+from fedhpo_gym.files import new_file
+
+SUFFIX: Final = ".parquet"
+FORMAT: Final = 1
+_KEY: Final = b"fedhpo_gym"
+_ROWS: Final = 16384
+"""Rows of a group: what is read of a file to know one of them."""
+_CONSTANT: Final = ("id", "agent", "seed")
+_TIME, _VALUE = "elapsed_s", "objectives.val_loss"
+_TEST, _ACCURACY = "test.loss", "test.accuracy"
+
+
+class _Read(NamedTuple):
+    """A file, and what its metadata say."""
+
+    file: Any
+    header: Header
+    about: Mapping[str, Any]
+
+    def numbers(self, names: Sequence[str]) -> dict[str, Numbers]:
+        """Return columns of numbers by name: (N,) each."""
+        table = self.file.read(columns=[*dict.fromkeys(names)])
+        found = {}
+        for name in table.column_names:
+            column = table.column(name)
+            if self.about["columns"][name]["kind"] == "json":
+                texts = column.to_pylist()
+                found[name] = np.array([json.loads(text) for text in texts], dtype=np.float64)
+            else:
+                found[name] = np.asarray(column.to_numpy(), dtype=np.float64)
+        return found
+
+
+def is_installed() -> bool:
+    """Return whether records can be columnar here."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def write_columns(path: Path, record: RunRecord) -> None:
+    """Write a record as a Parquet file; a crash leaves the old file, if any.
+
+    Raises:
+        InvalidArgumentError: a value cannot be written.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    rows = [to_dict(step) for step in record.steps]
+    judged = None
+    if all("val_loss" in step.objectives for step in record.steps):
+        run = JudgedRun.of(record)
+        judged = judged_digest(run.trials, run.accuracy)
+    store(path, record.header, to_columns(rows), _digest(record.header, rows), judged)
+
+
+def store(
+    path: Path, header: Header, columns: Sequence[Column], digest: str, judged: str | None
+) -> None:
+    """Write columns, which a program has already, as the record of a run.
+
+    Args:
+        path: where the file goes.
+        header: what was run.
+        columns: see `fedhpo_gym.analysis.columns`; arrays of numpy will do for their values.
+        digest: of all steps; without the right one, the record cannot be read whole.
+        judged: what `judged_digest` returned; None where there are no validation losses.
+
+    Raises:
+        InvalidArgumentError: a column has a name that is taken.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    arrow, parquet = _arrow()
+    if clash := {column.name for column in columns} & {*_CONSTANT}:
+        raise InvalidArgumentError(f"`extra` must not hold {sorted(clash)}: columns have the name")
+    types = {
+        "bool": arrow.bool_(), "int64": arrow.int64(), "double": arrow.float64(),
+        "string": arrow.string(), "list<double>": arrow.list_(arrow.float64()),
+        "json": arrow.string(),
+    }  # fmt: skip
+    length = len(columns[0].values)
+    arrays = {name: arrow.repeat(getattr(header, name), length) for name in _CONSTANT}
+    for column in columns:
+        arrays[column.name] = arrow.array(column.values, types[column.kind])
+    about = {
+        "format": FORMAT,
+        "header": to_dict(header),
+        "columns": {c.name: {"path": c.path, "kind": c.kind} for c in columns},
+        "digest": digest,
+        "judged": judged,
+    }
+    table = arrow.table(arrays).replace_schema_metadata({_KEY: json.dumps(about)})
+    with new_file(path) as handle:
+        parquet.write_table(
+            table, handle, compression="lz4", row_group_size=_ROWS, write_page_checksum=True
+        )
+
+
+def read_columns(path: Path) -> RunRecord:
+    """Read a whole record and check all of it.
+
+    Raises:
+        DamagedDataError: it is damaged, or no record.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    with _opened(path) as found:
+        table = found.file.read()
+        columns = [
+            Column(tuple(one["path"]), one["kind"], table.column(name).to_pylist())
+            for name, one in found.about["columns"].items()
+        ]
+        rows = from_columns(columns, table.num_rows)
+        if _digest(found.header, rows) != found.about["digest"]:
+            raise ValueError("its digest is wrong: it was changed")
+        return RunRecord(found.header, tuple(map(StepRecord.from_dict, rows)))
+
+
+def read_judged(path: Path) -> JudgedRun:
+    """Read what judges read of a record, and check that.
+
+    Raises:
+        InvalidArgumentError: validation loss is not among the objectives.
+        DamagedDataError: it is damaged, or no record.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    with _opened(path) as found:
+        names, judged = found.about["columns"], found.about["judged"]
+    if judged is None:
+        return JudgedRun.of(read_columns(path))  # says what is missing
+    with _opened(path) as found:
+        word = next(name for name in NUMBERS if f"incumbent.{name}" in names)
+        levels = [] if word == "step" else _level_columns(names)
+        columns = found.numbers([_TIME, _VALUE, _TEST, _ACCURACY, *levels])
+        # As `level_of` computes it for one trial.
+        level = np.prod([columns[name] for name in levels], axis=0) if levels else None
+        if word == "trial" and level is None:
+            level = np.ones(len(columns[_TIME]))
+        trials = Trials(columns[_TIME], columns[_VALUE], level, columns[_TEST])
+        accuracy = columns[_ACCURACY]
+        if judged_digest(trials, accuracy) != judged:
+            raise ValueError("its digest is wrong: it was changed")
+    return JudgedRun(found.header, trials, accuracy, word, lambda place: _described(path, place))
+
+
+def _level_columns(columns: Mapping[str, Any]) -> list[str]:
+    return [
+        name
+        for name, one in columns.items()
+        if one["path"][0] == "fidelity" and one["kind"] != "string"
+    ]
+
+
+def _described(path: Path, place: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    with _opened(path) as found:
+        group, row = divmod(place, _ROWS)
+        parts = ("configuration", "fidelity")
+        names = {n: c for n, c in found.about["columns"].items() if c["path"][0] in parts}
+        table = found.file.read_row_group(group, columns=[*names]).slice(row, 1)
+        columns = [
+            Column(tuple(one["path"]), one["kind"], table.column(name).to_pylist())
+            for name, one in names.items()
+        ]
+    content = from_columns(columns, 1)[0]
+    return content.get("configuration", {}), content.get("fidelity", {})
+
+
+class _opened:  # noqa: N801 - used as a function
+    """Give a file with its checked metadata; all that pyarrow and damage raise is one error."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: Any = None
+
+    def __enter__(self) -> _Read:
+        arrow, parquet = _arrow()
+        self._raised = (
+            arrow.ArrowException, ValueError, KeyError, TypeError, OSError, StopIteration,
+        )  # fmt: skip
+        try:
+            self._file = parquet.ParquetFile(self._path, page_checksum_verification=True)
+            about = json.loads(self._file.schema_arrow.metadata[_KEY])
+            if about["format"] != FORMAT:
+                raise ValueError(f"its format is {about['format']!r}, not {FORMAT}")
+            if bad := [c["kind"] for c in about["columns"].values() if c["kind"] not in KINDS]:
+                raise ValueError(f"it has columns of kind {bad[0]!r}")
+            return _Read(self._file, Header.from_dict(about["header"]), about)
+        except self._raised as error:
+            self._close()
+            raise self._damaged(error) from error
+
+    def __exit__(self, kind: Any, error: BaseException | None, at: Any) -> None:
+        self._close()
+        if isinstance(error, self._raised):
+            raise self._damaged(error) from error
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _damaged(self, error: BaseException) -> DamagedDataError:
+        words = " ".join(str(error).split()) or type(error).__name__
+        return DamagedDataError(
+            f"{self._path}: not a run record: {words}; delete the file and run its command again"
+        )
+
+
+def _digest(header: Header, rows: list[dict[str, Any]]) -> str:
+    """Return the digest of header and steps, each as JSON with sorted names."""
+    digest = START
+    for content in (to_dict(header), *rows):
+        line = json.dumps(content, sort_keys=True, allow_nan=False).encode("utf-8")
+        _, digest = seal(line, digest)
+    return digest
+
+
+def judged_digest(trials: Trials, accuracy: Numbers) -> str:
+    """Return the digest of what judges read."""
+    found = hashlib.sha256()
+    for array in (trials.time_s, trials.value, trials.level, trials.test, accuracy):
+        if array is not None:
+            found.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
+    return found.hexdigest()[:16]
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise missing_dependency("columnar records", "pyarrow", "columnar") from error
+    return arrow, parquet

@@ -1,0 +1,226 @@
+"""Comparing agents: every agent on every problem of a suite with every seed, then judged."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tqdm import tqdm
+
+from fedhpo_gym.analysis import parquet
+from fedhpo_gym.archive import require_writable
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, missing_dependency, unknown_name
+from fedhpo_gym.files import write_text
+from fedhpo_gym.processes import Crew
+from fedhpo_gym.studies.cells import CellWork, Outcome, faults, log
+from fedhpo_gym.studies.dask_executor import on_dask
+from fedhpo_gym.studies.plan import Plan, Request, make_plans
+from fedhpo_gym.studies.suites import SUITES, suite
+from fedhpo_gym.studies.tracking import TRACKERS
+from fedhpo_gym.version import __version__
+
+STUDY: Final = "study.json"
+EXECUTORS: Final = ("processes", "dask")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What became of a study.
+
+    Attributes:
+        folder: where its records are; `fedhpo-gym report` judges them.
+        outcomes: how every cell ended, in the order of the plan.
+        left_out: problems of the suite that nothing here can answer, and why.
+    """
+
+    folder: Path
+    outcomes: tuple[Outcome, ...]
+    left_out: Mapping[str, str]
+
+    @property
+    def faults(self) -> list[Outcome]:
+        """The cells without a record."""
+        return faults(self.outcomes)
+
+
+@dataclass(frozen=True)
+class Means:
+    """How a study is computed; none of it changes a number.
+
+    Attributes:
+        workers: worker processes on this machine.
+        executor: "processes" of this machine, or "dask".
+        address: of the scheduler of a cluster.
+        timeout_s: real seconds that a cell may take.
+        columnar: whether records are Parquet files; None where pyarrow is installed.
+        track: what follows the runs; see `fedhpo_gym.studies.tracking`.
+
+    Raises:
+        InvalidArgumentError: a number is not positive.
+        MissingDependencyError: columnar records are asked for without pyarrow.
+        UnknownNameError: there is no such executor, or no such tracker.
+    """
+
+    workers: int = 1
+    executor: str = "processes"
+    address: str | None = None
+    timeout_s: float = math.inf
+    columnar: bool | None = None
+    track: Sequence[str] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Check everything."""
+        if self.executor not in EXECUTORS:
+            raise unknown_name("executor", self.executor, EXECUTORS)
+        for name in self.track:
+            if name not in TRACKERS:
+                raise unknown_name("tracker", name, TRACKERS)
+        if self.workers < 1:
+            raise InvalidArgumentError(f"`--workers` must be at least 1, got {self.workers}")
+        if not self.timeout_s > 0:
+            raise InvalidArgumentError(f"`--timeout-s` must be positive, got {self.timeout_s}")
+        if self.columnar and not parquet.is_installed():
+            raise missing_dependency("columnar records", "pyarrow", "columnar")
+
+
+def compare(
+    problems: str | Sequence[str],
+    agents: Sequence[str],
+    seeds: int = 30,
+    out: str | Path = "runs",
+    *,
+    backend: str | None = None,
+    budget_s: float | None = None,
+    fidelity: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    means: Means | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Compared:
+    """Do every run of a study whose record is not there yet.
+
+    A cell is a problem, an agent and a seed. Its record is the same bit for bit whatever executor,
+    number of workers and order; a study that was interrupted goes on where it was. A cell that
+    crashes or takes too long is logged, and tried again when the study is called again.
+
+    Args:
+        problems: name of a suite (`fedhpo_gym.studies.suites`), or environment ids.
+        agents: names of agents.
+        seeds: runs per agent and problem.
+        out: folder of the study; another study with the same numbers may share it.
+        backend: see `Request`, as for the next three.
+        budget_s: simulated seconds of a run.
+        fidelity: fidelity of every trial, by name.
+        arguments: further arguments of `gymnasium.make`.
+        means: how it is computed.
+        warn: is told what was left out and what failed, as it happens.
+
+    Raises:
+        InvalidArgumentError: an argument is malformed, or an agent cannot act on a problem.
+        UnknownNameError: no such suite, environment, agent or fidelity.
+        MissingDataError: an id that was named itself has no numbers here.
+        MissingDependencyError: something asked for is not installed.
+    """
+    means, folder = means or Means(), Path(out)
+    request = Request(
+        _ids(problems), agents, seeds, backend, budget_s, fidelity or {}, arguments or {}
+    )
+    plans, left_out = _plans(request, is_suite=isinstance(problems, str) and problems in SUITES)
+    for env_id, reason in left_out.items():
+        warn(f"{env_id} is left out: {reason}")
+    require_writable(folder, "`--out`")
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_study(folder, problems, request, left_out)
+    columnar = parquet.is_installed() if means.columnar is None else means.columnar
+    work = CellWork(folder.resolve(), columnar, tuple(means.track))
+    order = {_key(plan): place for place, plan in enumerate(plans)}
+    found: dict[int, Outcome] = {}
+    with (
+        closing(_executed(plans, work, means)) as outcomes,
+        tqdm(total=len(plans), unit="cell", disable=None) as bar,
+    ):
+        for outcome in outcomes:
+            log(folder, outcome)
+            if outcome.words:
+                warn(f"{_name(outcome.plan)}: {outcome.status}: {outcome.words}")
+            found[order[_key(outcome.plan)]] = outcome
+            bar.set_postfix_str(f"{_name(outcome.plan)}, {len(faults(found.values()))} failed")
+            bar.update()
+    return Compared(folder, tuple(found[place] for place in sorted(found)), left_out)
+
+
+def _ids(problems: str | Sequence[str]) -> Sequence[str]:
+    if not isinstance(problems, str):
+        return [one for name in problems for one in _ids(name)]
+    return suite(problems) if problems in SUITES else [problems]
+
+
+def _plans(request: Request, *, is_suite: bool) -> tuple[list[Plan], dict[str, str]]:
+    """Return the cells, and the problems of a suite that nothing here can answer."""
+    if not (request.ids and request.agents):
+        raise InvalidArgumentError("there must be at least one problem and one agent")
+    plans, left_out = [], {}
+    for env_id in dict.fromkeys(request.ids):
+        try:
+            plans += make_plans(replace(request, ids=[env_id]))
+        except FedHPOError as error:
+            # What nobody stored is a fact about the suite; everything else is a mistake.
+            if not (is_suite and isinstance(error, FileNotFoundError)):
+                raise
+            left_out[env_id] = str(error)
+    if not plans:
+        raise InvalidArgumentError(
+            f"nothing here can answer any of {', '.join(request.ids)}; see `fedhpo-gym list`"
+        )
+    return plans, left_out
+
+
+def _executed(
+    plans: Sequence[Plan], work: CellWork, means: Means
+) -> Generator[Outcome, None, None]:
+    if means.executor == "dask":
+        yield from on_dask(plans, work, means.address, means.timeout_s)
+        return
+    with _one_thread(), Crew[Plan](means.workers, work) as crew:
+        for done in crew.each(plans, lambda: None, means.timeout_s):
+            yield done.result if done.error is None else Outcome.of_error(done.job, done.error)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let processes that start in the body use one thread each: they are the parallelism."""
+    name = "OMP_NUM_THREADS"
+    old = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if old is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = old
+
+
+def _write_study(
+    folder: Path, problems: str | Sequence[str], request: Request, left_out: Mapping[str, str]
+) -> None:
+    content = {
+        "problems": problems if isinstance(problems, str) else list(problems),
+        **asdict(request),
+        "left_out": left_out,
+        "fedhpo_gym": __version__,
+    }
+    write_text(folder / STUDY, json.dumps(content, indent=1, default=list) + "\n")
+
+
+def _key(plan: Plan) -> str:
+    return json.dumps(asdict(plan), sort_keys=True, default=str)
+
+
+def _name(plan: Plan) -> str:
+    return f"{plan.id} {plan.agent} seed {plan.seed}"

@@ -1,0 +1,114 @@
+"""Following runs while they go on: TensorBoard and Weights & Biases, both optional.
+
+Per trial, at its simulated time in seconds: every objective, the test metrics, the incumbent's
+validation loss, and what the trial cost. Nothing of it is read again: run records say all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fedhpo_gym.analysis.records import Header, StepRecord, to_dict
+from fedhpo_gym.errors import missing_dependency, unknown_name
+
+Follow = Callable[[StepRecord], None]
+
+
+@contextmanager
+def tracked(names: Sequence[str], folder: Path, run: str, header: Header) -> Iterator[Follow]:
+    """Give what every step of a run is to be handed to.
+
+    Args:
+        names: keys of `TRACKERS`.
+        folder: their files go to `<name>` below it.
+        run: what the run is called.
+        header: what it is.
+
+    Raises:
+        UnknownNameError: no such tracker.
+        MissingDependencyError: its library is not installed.
+    """
+    with ExitStack() as stack:
+        follows = []
+        for name in names:
+            if name not in TRACKERS:
+                raise unknown_name("tracker", name, TRACKERS)
+            below = folder / name
+            follows.append(stack.enter_context(TRACKERS[name](below, run, header)))
+
+        def follow(step: StepRecord) -> None:
+            for one in follows:
+                one(step)
+
+        yield follow
+
+
+@contextmanager
+def tensorboard(folder: Path, run: str, header: Header) -> Iterator[Follow]:
+    """Write event files for TensorBoard; its steps are trials, its wall time simulated seconds."""
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise missing_dependency(
+            "following runs in TensorBoard", "tensorboardX", "track"
+        ) from error
+    with SummaryWriter(str(folder / header.id / run)) as writer:
+        trials = 0
+
+        def follow(step: StepRecord) -> None:
+            nonlocal trials
+            trials += 1
+            for name, value in scalars(step).items():
+                writer.add_scalar(name, value, trials, walltime=step.elapsed_s)
+
+        yield follow
+
+
+@contextmanager
+def wandb(folder: Path, run: str, header: Header) -> Iterator[Follow]:
+    """Log to Weights & Biases: offline, unless the variable `WANDB_MODE` says otherwise."""
+    try:
+        import wandb as library
+    except ImportError as error:
+        raise missing_dependency("logging to Weights & Biases", "wandb", "track") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    said = {name: value for name, value in to_dict(header).items() if name != "kind"}
+    session = library.init(
+        project="fedhpo_gym",
+        group=f"{header.id} {header.agent}",
+        name=run,
+        dir=str(folder),
+        config=said,
+        mode=os.environ.get("WANDB_MODE", "offline"),
+        reinit="create_new",
+    )
+    try:
+        yield lambda step: session.log({"elapsed_s": step.elapsed_s, **scalars(step)})
+    finally:
+        session.finish()
+
+
+def scalars(step: StepRecord) -> dict[str, float]:
+    """Return the numbers of a step that are worth a curve, by name."""
+    groups: Mapping[str, Mapping[str, Any]] = {
+        "objectives": step.objectives,
+        "test": step.test,
+        "cost": step.cost,
+        "incumbent": {"val_loss": step.incumbent["val_loss"]},
+    }
+    return {
+        f"{group}/{name}": value
+        for group, values in groups.items()
+        for name, value in values.items()
+    }
+
+
+TRACKERS: Mapping[str, Callable[[Path, str, Header], Any]] = MappingProxyType(
+    {"tensorboard": tensorboard, "wandb": wandb}
+)
+"""What can follow a run, by name."""

@@ -1,0 +1,178 @@
+"""Columnar records: the same record as from JSON lines, read by others, refused when damaged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fake_env import fake_environments
+from fake_record import make_record
+from fedhpo_gym.analysis import RunRecord, StepRecord, read_folder, read_record, write_record
+from fedhpo_gym.analysis.columns import from_columns, to_columns
+from fedhpo_gym.analysis.files import read_judged
+from fedhpo_gym.analysis.growing import GrowingRecord, growing, read_unfinished
+from fedhpo_gym.analysis.records import to_dict
+from fedhpo_gym.analysis.trajectories.runs import JudgedRun
+from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.studies.replay import replay
+
+__all__ = ["fake_environments"]
+
+pytest.importorskip("pyarrow")
+
+LEAVES = (
+    st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=3)
+    | st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3)
+)
+NAMES = st.sampled_from(["a", "b", "a.b", "loss"])
+ROWS = st.lists(st.dictionaries(NAMES, LEAVES | st.dictionaries(NAMES, LEAVES)), max_size=4)
+
+
+@given(ROWS)
+@settings(max_examples=60)
+def test_columns_give_rows_back_with_their_types(rows: list[dict[str, Any]]) -> None:
+    read = from_columns(to_columns(rows), len(rows))
+    assert [json.dumps(row, sort_keys=True) for row in read] == [
+        json.dumps(row, sort_keys=True) for row in rows
+    ]
+
+
+@pytest.fixture
+def record() -> RunRecord:
+    made = make_record()
+    steps = [
+        replace(step, extra={"regret": 0.5 / (1 + place), "worker": place % 3, "tags": ["a", 1]})
+        for place, step in enumerate(made.steps)
+    ]
+    return RunRecord(replace(made.header, extra={"workers": 3}), tuple(steps))
+
+
+@pytest.fixture
+def path(tmp_path: Path, record: RunRecord) -> Path:
+    target = tmp_path / "run.parquet"
+    write_record(target, record)
+    return target
+
+
+def test_what_is_written_is_read_back_exactly(path: Path, record: RunRecord) -> None:
+    write_record(path.with_suffix(".jsonl"), record)
+    read = read_record(path)
+    assert read == read_record(path.with_suffix(".jsonl")) == record
+    assert [json.dumps(to_dict(step), sort_keys=True) for step in read.steps] == [
+        json.dumps(to_dict(step), sort_keys=True) for step in record.steps
+    ], "an integer stays an integer"
+    assert replay(read) is None, "fields that this version does not know are no difference"
+    assert len(list(read_folder([path.parent]))) == 2
+
+
+def test_the_same_record_makes_the_same_bytes(path: Path, record: RunRecord) -> None:
+    before = path.read_bytes()
+    write_record(path, record)
+    assert path.read_bytes() == before
+
+
+def test_judges_read_the_same_from_columns_and_lines(path: Path, record: RunRecord) -> None:
+    judged, whole = read_judged(path), JudgedRun.of(record)
+    assert (judged.header, judged.word) == (whole.header, whole.word)
+    for name in ("time_s", "value", "level", "test"):
+        assert np.array_equal(getattr(judged.trials, name), getattr(whole.trials, name)), name
+    assert np.array_equal(judged.accuracy, whole.accuracy)
+    assert [judged.described(n) for n in range(8)] == [whole.described(n) for n in range(8)]
+
+
+def test_others_read_many_records_as_one_table(path: Path, record: RunRecord) -> None:
+    import pandas as pd
+
+    table = pd.read_parquet(path)
+    assert list(table["objectives.val_loss"]) == [s.objectives["val_loss"] for s in record.steps]
+    assert set(table["agent"]) == {"random"}
+    assert list(table["regret"]) == [step.extra["regret"] for step in record.steps]
+
+
+def test_polars_and_duckdb_read_them(path: Path, record: RunRecord) -> None:
+    polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
+    least = min(step.objectives["val_loss"] for step in record.steps)
+    assert polars.read_parquet(path)["objectives.val_loss"].min() == least
+    found = duckdb.read_parquet(str(path)).aggregate('agent, min("objectives.val_loss")')
+    assert found.fetchall() == [("random", least)]
+
+
+def test_every_damaged_byte_is_noticed_or_means_nothing(path: Path, record: RunRecord) -> None:
+    whole, target = path.read_bytes(), path.with_name("damaged.parquet")
+    refused = 0
+    for place in range(0, len(whole), max(1, len(whole) // 150)):
+        target.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        for read in (read_record, read_judged):
+            try:
+                found = read(target)
+            except DamagedDataError:
+                refused += 1
+                continue
+            if isinstance(found, RunRecord):
+                assert found == record, place
+            else:
+                assert np.array_equal(found.trials.value, JudgedRun.of(record).trials.value), place
+    assert refused > 50
+    for cut in (0, 4, len(whole) // 2, len(whole) - 1):
+        target.write_bytes(whole[:cut])
+        with pytest.raises(DamagedDataError, match=r"damaged\.parquet"):
+            read_judged(target)
+
+
+# -------------------------------------------------------------------- while a run goes on
+
+
+def test_a_trial_is_on_file_when_it_is_over_and_a_cut_loses_one(tmp_path: Path) -> None:
+    record, path = make_record(), tmp_path / "run.jsonl"
+    own = tmp_path / "run.jsonl.open"
+    with growing(path, pytest.fail) as growth:
+        for count, line in enumerate([record.header, *record.steps], start=1):
+            growth.add(line)
+            assert len(read_unfinished(own)) == count
+    content = own.read_bytes()
+    own.write_bytes(content[:-1])
+    assert len(read_unfinished(own)) == len(record.steps)
+    write_record(tmp_path / "whole.jsonl", record)
+    assert content == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def grow(growth: GrowingRecord, record: RunRecord, steps: tuple[StepRecord, ...]) -> None:
+    for line in (record.header, *steps):
+        growth.add(line)
+    growth.sync()
+
+
+def test_a_run_that_starts_over_writes_only_what_is_new(tmp_path: Path) -> None:
+    record, path = make_record(), tmp_path / "run.jsonl"
+    own = tmp_path / "run.jsonl.open"
+    with growing(path, pytest.fail) as growth:
+        grow(growth, record, record.steps[:5])
+    own.write_bytes(own.read_bytes() + b'{"half": ')
+    with growing(path, pytest.fail) as growth:
+        grow(growth, record, record.steps)
+        assert growth.kept == 6
+    assert len(read_unfinished(own)) == 9
+
+
+def test_a_run_that_is_not_what_it_was_is_noticed_and_written_anew(tmp_path: Path) -> None:
+    record, path = make_record(), tmp_path / "run.jsonl"
+    with growing(path, pytest.fail) as growth:
+        grow(growth, record, record.steps)
+    other, told = make_record(seed=4), list[str]()
+    steps = (*record.steps[:2], *other.steps[2:])
+    with growing(path, told.append) as growth:
+        grow(growth, record, steps)
+    assert len(told) == 1
+    assert "line 4 is not what the run before it wrote" in told[0]
+    found = read_unfinished(tmp_path / "run.jsonl.open")
+    assert [line["action"] for line in found[1:]] == [step.action for step in steps]

@@ -1,0 +1,207 @@
+"""A comparison: the same records whatever computes them, and no cell takes another one along."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedhpo_gym.analysis import read_record
+from fedhpo_gym.cli import BAD, ERROR, main
+from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, UnknownNameError
+from fedhpo_gym.studies import Compared, Means, compare
+from fedhpo_gym.studies.cells import LOG, read_log
+from fedhpo_gym.studies.plan import Request, make_plans
+from fedhpo_gym.studies.run import do_run
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+IDS = ["FedHPO-LR-BreastCancer-v0", "FedHPO-LR-Digits-v0"]
+AGENTS = ["random", "hyperband"]
+BUDGET_S, SEEDS = 120.0, 1
+CELLS = len(IDS) * len(AGENTS) * SEEDS
+WORDS = [
+    *IDS, "--agents", ",".join(AGENTS), "--seeds", str(SEEDS), "--budget-s", str(BUDGET_S),
+    "--records", "jsonl", "--no-report",
+]  # fmt: skip
+FEDHPO_GYM = [sys.executable, "-m", "fedhpo_gym"]
+
+
+def study(out: Path, seeds: int = SEEDS, ids: list[str] = IDS, **means: object) -> Compared:
+    asked = Means(**{"columnar": False, **means})  # type: ignore[arg-type]
+    return compare(ids, AGENTS, seeds, out, budget_s=BUDGET_S, means=asked)
+
+
+def digests(out: Path) -> dict[str, bytes]:
+    found = [*out.rglob("*.jsonl"), *out.rglob("*.parquet"), *out.rglob("*.open")]
+    return {str(path.relative_to(out)): path.read_bytes() for path in found}
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process is None or process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Records of the study, made in this process and in another order."""
+    out = tmp_path_factory.mktemp("alone")
+    plans = make_plans(Request(IDS, AGENTS, SEEDS, budget_s=BUDGET_S))
+    assert all(do_run(plan, out, lambda _: None, pytest.fail) for plan in reversed(plans))
+    assert len(digests(out)) == CELLS
+    return out
+
+
+def test_processes_leave_the_records_of_this_one_and_find_them_again(
+    alone: Path, tmp_path: Path
+) -> None:
+    found = study(tmp_path, workers=2)
+    assert digests(tmp_path) == digests(alone)
+    assert [one.status for one in found.outcomes] == ["done"] * CELLS
+    plans = make_plans(Request(IDS, AGENTS, SEEDS, budget_s=BUDGET_S))
+    assert [one.plan for one in found.outcomes] == plans, "in the order of the plan"
+    assert {one.status for one in study(tmp_path).outcomes} == {"there"}
+    assert len(read_log(tmp_path)) == CELLS
+
+
+def test_what_crashes_or_hangs_is_logged_tried_again_and_not_fatal(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / IDS[0]).write_text("in the way", encoding="utf-8")
+    assert main(["compare", *WORDS, "--out", str(tmp_path)]) == BAD
+    said = capsys.readouterr()
+    assert "2 runs done, 0 already there, 2 failed" in said.out
+    assert f"{IDS[0]} random seed 0: failed: FileExistsError" in said.err
+    assert [one["status"] for one in read_log(tmp_path)] == ["failed"] * 2 + ["done"] * 2
+    (tmp_path / IDS[0]).unlink()
+    late = study(tmp_path, timeout_s=1e-3)
+    assert [one.status for one in late.faults] == ["timeout"] * len(late.faults)
+    assert late.faults
+    with (tmp_path / LOG).open("a", encoding="utf-8") as handle:
+        handle.write('{"plan": ')
+    assert not study(tmp_path).faults
+    assert digests(tmp_path) == digests(alone)
+
+
+@pytest.mark.slow
+def test_a_study_killed_in_the_middle_goes_on_to_the_same_records(
+    alone: Path, tmp_path: Path
+) -> None:
+    process = subprocess.Popen(
+        [*FEDHPO_GYM, "compare", *WORDS, "--out", str(tmp_path), "--workers", "2"],
+        env=ENVIRONMENT,
+    )
+    wait_for(lambda: len(list(tmp_path.rglob("*.jsonl"))) >= 1, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(list(tmp_path.rglob("*.jsonl"))) < CELLS
+    study(tmp_path)
+    assert digests(tmp_path) == digests(alone)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A scheduler and two worker processes, which have a thread each."""
+    pytest.importorskip("distributed")
+    place = tmp_path / "scheduler.json"
+    dask = [sys.executable, "-m", "dask"]
+    own = ["--host", "127.0.0.1", "--no-dashboard"]
+    started = [
+        subprocess.Popen(
+            [*dask, "scheduler", *own, "--port", "0", "--scheduler-file", str(place)],
+            env=ENVIRONMENT,
+            stderr=subprocess.DEVNULL,
+        )
+    ]
+    try:
+        wait_for(place.exists, started[0])
+        time.sleep(0.2)
+        address = json.loads(place.read_text(encoding="utf-8"))["address"]
+        for number in range(2):
+            folder = ["--local-directory", str(tmp_path / str(number))]
+            started.append(
+                subprocess.Popen(
+                    [*dask, "worker", address, *own, "--no-nanny", "--nthreads", "1", *folder],
+                    env=ENVIRONMENT,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+        yield address, started[1:]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_that_loses_a_worker_leaves_the_same_records(
+    alone: Path, tmp_path: Path, cluster: tuple[str, list[subprocess.Popen[bytes]]]
+) -> None:
+    address, workers = cluster
+    out, words = tmp_path / "study", ["--executor", "dask", "--address", address]
+    process = subprocess.Popen(
+        [*FEDHPO_GYM, "compare", *WORDS, "--out", str(out), *words],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+    )
+    wait_for(lambda: len(list(out.rglob("*.jsonl"))) >= 1, process)
+    workers[0].send_signal(signal.SIGKILL)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert b"4 runs done, 0 already there, 0 failed" in said
+    assert digests(out) == digests(alone)
+
+
+def test_columns_hold_what_lines_hold(alone: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    study(tmp_path, columnar=True, ids=IDS[:1])
+    for path in sorted(tmp_path.rglob("*.parquet")):
+        lines = alone / path.relative_to(tmp_path).with_suffix(".jsonl")
+        assert read_record(path) == read_record(lines)
+    assert not list(tmp_path.rglob("*.open"))
+    assert {one.status for one in study(tmp_path, ids=IDS[:1]).outcomes} == {"there"}
+
+
+def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = "FedHPO-BERT-SST2-v0"
+    monkeypatch.setitem(
+        __import__("fedhpo_gym.studies.suites", fromlist=["SUITES"]).__dict__,
+        "SUITES",
+        {"two": lambda: (IDS[0], lacking)},
+    )
+    monkeypatch.setattr("fedhpo_gym.studies.arena.SUITES", {"two": lambda: (IDS[0], lacking)})
+    told = list[str]()
+    found = compare("two", ["random"], 1, tmp_path, budget_s=BUDGET_S, warn=told.append)
+    assert list(found.left_out) == [lacking]
+    assert told[0].startswith(f"{lacking} is left out: ")
+    assert json.loads((tmp_path / "study.json").read_text())["left_out"] == found.left_out
+    with pytest.raises(MissingDataError):
+        compare([lacking], ["random"], 1, tmp_path)
+
+
+def test_wrong_words_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="executor"):
+        Means(executor="cloud")
+    with pytest.raises(UnknownNameError, match="tracker"):
+        Means(track=["paper"])
+    with pytest.raises(InvalidArgumentError, match="--workers"):
+        Means(workers=0)
+    with pytest.raises(InvalidArgumentError, match="--timeout-s"):
+        Means(timeout_s=0.0)
+    with pytest.raises(InvalidArgumentError, match="--address"):
+        study(tmp_path, executor="dask")
+    assert main(["compare", "lrs", "--agents", "random", "--out", str(tmp_path)]) == ERROR
+    assert not digests(tmp_path)
