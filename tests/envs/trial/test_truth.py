@@ -197,3 +197,8 @@ def test_with_instances_it_is_that_of_the_episode() -> None:
         assert np.array_equal(truth.values, alone.values)
         found.append(truth.values)
     assert not np.array_equal(*found)
+
+
+def test_constraints_are_refused_instead_of_ignored() -> None:
+    with pytest.raises(InvalidArgumentError, match="`constraints` must not be given"):
+        fedhpo_gym.truth("FedHPO-LR-CreditG-v1", constraints={"fairness_std": 0.05})
