@@ -58,10 +58,11 @@ class Study:
     longest: int = 200
     rounds: int | None = None
     algorithm: str = "PPO"
+    reward: str = "anytime"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return what the algorithm is made with. Rewards are not discounted: time does that."""
+        """Return what the algorithm is made with. The reward "anytime" needs no discount."""
         environments = self.slots * len(self.trained)
         if self.algorithm == "SAC":
             return {
@@ -72,7 +73,7 @@ class Study:
                 "learning_rate": 1e-3,
             }
         return {
-            "gamma": 1.0,
+            "gamma": 1.0 if self.reward == "anytime" else 0.97,
             "n_steps": self.rollout,
             "batch_size": environments * self.rollout // 4,
             "n_epochs": 6,
@@ -155,7 +156,7 @@ def train_policy(study: Study, out: Path, seed: int) -> dict[str, Any]:
             steps=study.steps,
             seed=seed,
             num_envs=study.slots,
-            env_arguments={**study.arguments, "instances": "train", "reward": "anytime"},
+            env_arguments={**study.arguments, "instances": "train", "reward": study.reward},
             settings=study.settings,
             made_by=f"python examples/train_trial_policy.py --out {out}",
             progress=bar.update,
@@ -245,6 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--policies", type=positive, help="how many are trained (default: 3)")
     parser.add_argument("--steps", type=positive, help="trials per policy (default: 200,000)")
     parser.add_argument("--algorithm", choices=("PPO", "SAC"), help="what trains it (default: PPO)")
+    parser.add_argument("--reward", choices=("anytime", "improvement"), help="(default: anytime)")
     for kind, names in (("trained", TRAINED), ("unseen", UNSEEN)):
         ids = [f"FedHPO-LR-{name}" for name in names]
         parser.add_argument(f"--{kind}", nargs="+", default=ids, metavar="ID", help="problems")
@@ -253,7 +255,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     study = Study(trained, unseen)
     if options.quick:
         study = Study(trained[:1], unseen[:1], 64, 1, 1, 600.0, 2, 16, 5, rounds=27)
-    given = {name: getattr(options, name) for name in ("policies", "steps", "algorithm")}
+    names = ("policies", "steps", "algorithm", "reward")
+    given = {name: getattr(options, name) for name in names}
     study = replace(study, **{name: value for name, value in given.items() if value})
     claim(options.out, study)
     results = run(study, options.out, options.workers)
