@@ -90,8 +90,8 @@ def truth(env_id: str, **arguments: Any) -> Any:
     if arguments.get("constraints") is not None:
         raise InvalidArgumentError(
             "`constraints` must not be given: the truth is that of the objectives alone, got "
-            f"{arguments['constraints']!r}; choose among `truth.values[truth.front()]` what keeps to "
-            "them"
+            f"{arguments['constraints']!r}; choose from `truth.values[truth.front()]` what keeps "
+            "to them"
         )
     why = "courses of round environments are trained: nobody knows what they can reach"
     _require_kind(as_typed("env_id", env_id, str), ENTRY_POINT, "a FedHPO-* id of trials", why)
