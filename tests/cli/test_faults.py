@@ -148,7 +148,7 @@ def test_a_table_folder_that_is_a_file_holds_nothing(
 def test_any_error_of_the_system_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", "/disk")
 
     monkeypatch.setattr("fedhpo_gym.cli.run.do_run", fails)
