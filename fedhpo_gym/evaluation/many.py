@@ -29,7 +29,8 @@ class Evaluations:
 
     Attributes:
         best: (B, S, N, 3, 3) metrics at the round of the lowest validation loss so far.
-        num_samples: (S, N, 3) samples of each client in each split.
+        num_samples: (S, N, 3) samples of each client in each split, or (B, S, N, 3) where they
+            differ between answers.
         best_round: (B, S) the rounds of `best`.
         diverged: (B, S) whether training of that seed diverged by the requested round.
 
@@ -44,8 +45,10 @@ class Evaluations:
 
     def __post_init__(self) -> None:
         """Check the shapes."""
-        expected = (*self.num_samples.shape[:2], len(SPLITS), len(METRICS))
-        if self.best.ndim != 5 or self.best.shape[1:] != expected:
+        samples = self.num_samples.shape
+        expected = (*samples[-3:-1], len(SPLITS), len(METRICS))
+        own = samples[:-3] in ((), self.best.shape[:1])
+        if self.best.ndim != 5 or self.best.shape[1:] != expected or not own:
             raise InvalidArgumentError(
                 f"`best` must have shape (evaluations, {', '.join(map(str, expected))}) to match "
                 f"`num_samples`, got {self.best.shape}."

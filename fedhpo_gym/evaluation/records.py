@@ -188,7 +188,7 @@ def client_means(
 
     Args:
         values: (..., S, N, splits, metrics).
-        num_samples: (S, N, splits).
+        num_samples: (S, N, splits), or (..., S, N, splits).
 
     Returns:
         (..., splits, metrics) means; NaN where a seed has no sample in the split. Leading axes
@@ -196,7 +196,7 @@ def client_means(
     """
     weights = num_samples[..., None].astype(np.float64)
     with np.errstate(invalid="ignore"):
-        shares = weights / weights.sum(axis=1, keepdims=True)
+        shares = weights / weights.sum(axis=-3, keepdims=True)
     clients = np.where(weights > 0, values, 0.0) * shares
     return np.asarray(clients.sum(axis=-3).mean(axis=-3), dtype=np.float64)
 

@@ -55,6 +55,9 @@ class Objective:
             environments compute one evaluation after the other.
         open_ended: Whether values beyond the worse of the bounds occur.
         transform: One of ``TRANSFORMS``, how values become errors; use `with_transform`.
+        sensitivity: Most that one of n clients can change the value, which is of equally weighted
+            clients with clipped metrics, as an array function of n; 0 for what reads no client.
+            None where it is not known, and no epsilon can be kept.
 
     Raises:
         InvalidArgumentError: The bounds are not finite or not in order.
@@ -70,6 +73,7 @@ class Objective:
     ) = None
     open_ended: bool = False
     transform: str = "clip"
+    sensitivity: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
 
     def __post_init__(self) -> None:
         """Check the bounds."""

@@ -34,7 +34,9 @@ def privacy_objective(name: str) -> Objective:
         return np.full(len(evaluations.best), privacy.vector()[..., position])
 
     unit, high = ("1", 1.0) if name == "delta" else ("nats", CAP)
-    return Objective(name, unit, True, (0.0, high), compute, compute_many)
+    return Objective(
+        name, unit, True, (0.0, high), compute, compute_many, sensitivity=np.zeros_like
+    )
 
 
 PRIVACY: Final[tuple[Objective, ...]] = tuple(privacy_objective(name) for name in PRIVACY_NAMES)

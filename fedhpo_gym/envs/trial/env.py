@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
 from fedhpo_gym.envs.arguments import choose_instance
 from fedhpo_gym.envs.batched.layout import Layout
+from fedhpo_gym.envs.noise_keys import NoiseKeys
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.history import Trial
 from fedhpo_gym.envs.trial.instances import TrialInstance, new_draws
@@ -21,6 +22,7 @@ from fedhpo_gym.envs.trial.process import Numbers, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup, checked_names
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.space.dimension import ACTION_SLACK
@@ -66,6 +68,11 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     **Reward**: the vector of scores (higher is better, clipped to `reward_space`) of the
     objectives. `ScalarizePenalty` makes it one number, `IncumbentReward` one of the incumbent.
 
+    **Noise**: where evaluations are noisy, what is observed, rewarded and ranked is what the server
+    hears; `info["truth"]` says what the trial and the incumbent truly are. Under an `epsilon`, and
+    under `iid`, only the objectives are told: other metrics and `fairness` stay as they are before
+    the first trial.
+
     **Episode**: starts with an empty history; never ends by itself, `BudgetTermination` ends it.
 
     Attributes:
@@ -93,6 +100,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         freeze_thaw: bool = False,
         reward_transform: str = "clip",
         instances: Sequence[Backend] = (),
+        noise: Noise | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Create the environment.
@@ -107,6 +115,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             reward_transform: how objectives without a worst bound become scores.
             instances: what answers in the episodes of one instance each, `backend` first; one is
                 drawn at each reset.
+            noise: what evaluations lack; None for nothing.
             render_mode: "human", "rgb_array" or None.
 
         Raises:
@@ -123,8 +132,9 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._window: int | None = None
         names, fixed = checked_names(objectives), dict(fidelity or {})
         rules = (reward_transform, grid, freeze_thaw)
-        self._use(TrialSetup(task, backend, names, fixed, *rules, tuple(instances)))
+        self._use(TrialSetup(task, backend, names, fixed, *rules, tuple(instances), noise))
         self._draws: np.random.Generator | None = None
+        self._noise_keys = NoiseKeys(1) if noise else None
 
     def _use(self, setup: TrialSetup) -> None:
         """Follow a setup from the next `reset` on."""
@@ -235,14 +245,16 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """Forget all trials and set the simulated clock to zero.
 
         Args:
-            seed: seed of the draws of instances.
+            seed: seed of the draws of instances, and of the noise of evaluations.
             options: `{"instance": i}` starts on the i-th instance, where there are some.
 
         Raises:
             InvalidArgumentError: there is no such instance.
         """
         super().reset(seed=seed, options=options)
-        self._process.restart(np.array([0]), self._draw(seed, options))
+        alone = np.array([0])
+        keys = self._noise_keys.draw(alone, [seed]) if self._noise_keys else None
+        self._process.restart(alone, self._draw(seed, options), keys)
         self._steps, self._trials = [], []
         self._ready = True
         if self.render_mode == "human":
