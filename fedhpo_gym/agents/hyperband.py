@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, score_of
+from fedhpo_gym.agents.pending import Pending
 from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
@@ -23,12 +25,32 @@ from fedhpo_gym.space.dimension import Dimension, Value
 Point = NDArray[np.float64]
 
 
+@dataclass(eq=False)
+class _Bracket:
+    """Where a bracket stands.
+
+    Attributes:
+        rung: the rung that it is on.
+        size: configurations on the rung.
+        waiting: those that nobody asked for yet; None for one that is still to be drawn.
+        told: those that were told, with their scores.
+    """
+
+    rung: int
+    size: int
+    waiting: list[Point | None]
+    told: list[tuple[float, Point]]
+
+
 class Hyperband(Agent):
     """Brackets of successive halving over one fidelity, the last coordinate of every action.
 
     A bracket starts with many configurations on a low rung, or few on a high one; a rung is asked
     for entirely before the best 1/eta of it go on to the next. The brackets take turns, without
     end. Each one takes about as many rounds as any other.
+
+    With several workers a rung may still be running when a worker is free; it then begins the next
+    bracket, as in the authors of BOHB's implementation, and older brackets go first.
 
     Differs from the paper: a bracket that starts s rungs below the top has
     floor((s_max + 1) / (s + 1)) eta^s configurations instead of the ceiling of the unrounded
@@ -79,19 +101,17 @@ class Hyperband(Agent):
         self._coordinates = [dimension.encode(rung) for rung in self.rungs]
         self._eta = eta
         self._rng = stream(self.seed, "hyperband")
-        self._rung = len(self.rungs) - 1
         self._start = 0
-        self._waiting: list[Point | None] = []
-        self._told: list[tuple[float, Point]] = []
-        self._asked: Point | None = None
+        self._brackets: list[_Bracket] = []
+        self._asked: Pending[tuple[_Bracket, Point]] = Pending()
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
-        if not self._waiting:
-            self._climb()
+        bracket = next((one for one in self._brackets if one.waiting), None) or self._begin()
         # A new configuration is drawn when its turn comes: BOHB has learned more by then.
-        kept = self._waiting.pop(0)
-        self._asked = self._draw() if kept is None else kept
-        return np.array([*self._asked, self._coordinates[self._rung]], dtype=np.float32)
+        kept = bracket.waiting.pop(0)
+        point = self._draw() if kept is None else kept
+        action = np.array([*point, self._coordinates[bracket.rung]], dtype=np.float32)
+        return self._asked.put(action, (bracket, point))
 
     def tell(
         self,
@@ -102,26 +122,31 @@ class Hyperband(Agent):
         info: Mapping[str, Any],
     ) -> None:
         score = score_of(reward, info)
-        if self._asked is None:
-            raise InvalidArgumentError("`tell` must follow `ask`, but nothing was asked.")
-        self._told.append((score, self._asked))
-        self._learn(self._rung, self._asked, score)
-        self._asked = None
+        bracket, point = self._asked.take(action)
+        bracket.told.append((score, point))
+        self._learn(bracket.rung, point, score)
+        if len(bracket.told) == bracket.size:
+            self._climb(bracket)
 
-    def _climb(self) -> None:
-        """Go on to the next rung of the bracket, or to the first of the next bracket."""
-        best = sorted(self._told, key=lambda one: -one[0])[: len(self._told) // self._eta]
-        self._told = []
-        if best and self._rung + 1 < len(self.rungs):
-            self._rung += 1
-            self._waiting = [point for _, point in best]
-            return
-        self._rung = self._start
+    def _climb(self, bracket: _Bracket) -> None:
+        """Go on to the next rung of a bracket all of whose rung was told, if there is one."""
+        best = sorted(bracket.told, key=lambda one: -one[0])[: bracket.size // self._eta]
+        if best and bracket.rung + 1 < len(self.rungs):
+            bracket.rung += 1
+            bracket.size, bracket.told = len(best), []
+            bracket.waiting = [point for _, point in best]
+        else:
+            self._brackets.remove(bracket)
+
+    def _begin(self) -> _Bracket:
+        """Begin the next bracket."""
         top = len(self.rungs) - 1
         below = top - self._start
         number = (top + 1) // (below + 1) * self._eta**below
-        self._waiting = [None] * number
+        bracket = _Bracket(self._start, number, [None] * number, [])
+        self._brackets.append(bracket)
         self._start = (self._start + 1) % len(self.rungs)
+        return bracket
 
     def _draw(self) -> Point:
         """Return a new configuration; here, from the prior of the space."""

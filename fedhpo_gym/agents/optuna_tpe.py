@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, score_of
+from fedhpo_gym.agents.pending import Pending
 from fedhpo_gym.agents.problem import SearchProblem
-from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.errors import needing
 from fedhpo_gym.seeding import stream
 
 with needing("agent 'optuna-tpe'", "Optuna", "agents", "optuna"):
@@ -47,12 +48,14 @@ class OptunaTPE(Agent):
             self._study = optuna.create_study(
                 sampler=sampler, direction="maximize", study_name="fedhpo-gym"
             )
-        self._trial: optuna.trial.Trial | None = None
+        self._asked: Pending[optuna.trial.Trial] = Pending()
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
-        self._trial = self._study.ask(self._bounds)
-        action = np.array([self._trial.params[name] for name in self._bounds], dtype=np.float32)
-        return np.clip(action, self.action_space.low, self.action_space.high)
+        trial = self._study.ask(self._bounds)
+        action = np.array([trial.params[name] for name in self._bounds], dtype=np.float32)
+        return self._asked.put(
+            np.clip(action, self.action_space.low, self.action_space.high), trial
+        )
 
     def tell(
         self,
@@ -63,11 +66,9 @@ class OptunaTPE(Agent):
         info: Mapping[str, Any],
     ) -> None:
         score = score_of(reward, info)
-        if self._trial is None:
-            raise InvalidArgumentError("`tell` must follow `ask`, but nothing was asked.")
+        trial = self._asked.take(action)
         with _quiet():
-            self._study.tell(self._trial, score)
-        self._trial = None
+            self._study.tell(trial, score)
 
 
 @contextmanager

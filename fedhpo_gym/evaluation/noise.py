@@ -159,7 +159,7 @@ class Noise:
         return Evaluations(best, weights, evaluations.best_round, evaluations.diverged)
 
     def cohorts(
-        self, accuracy: NDArray[np.float64], samples: NDArray[np.integer], rngs: Generators
+        self, accuracy: NDArray[np.floating], samples: NDArray[np.integer], rngs: Generators
     ) -> NDArray[np.bool_]:
         """Return the (B, S, N) marks of the clients that evaluate.
 

@@ -71,15 +71,19 @@ class Episodes:
         self.elapsed_s[where] = 0.0
         self.best_numbers[where] = np.nan
 
-    def add(self, handles: NDArray[Any], numbers: Numbers) -> Mask:
+    def add(self, handles: NDArray[Any], numbers: Numbers, ends_s: float | None = None) -> Mask:
         """Add a trial to every episode; return where it is the new incumbent.
 
-        A trial becomes the incumbent if its error is strictly lower: the first of equals stays.
+        A trial becomes the incumbent if its error is strictly lower: the first of equals stays. It
+        ends at `ends_s`, by default after all trials before it.
         """
         self.handles, self.numbers = handles, numbers
         self.trials += 1
         self.rounds += numbers[:, ROUNDS].astype(np.int64)
-        self.elapsed_s += numbers[:, TIME_S]
+        if ends_s is None:
+            self.elapsed_s += numbers[:, TIME_S]
+        else:
+            self.elapsed_s[:] = ends_s
         # Not "lower": the first trial is better than NaN, whatever its error.
         better: Mask = ~(numbers[:, ERROR] >= self.best_numbers[:, ERROR])
         if better.any():
@@ -181,16 +185,19 @@ class TrialProcess:
         found = asdict(TrialInstance.of(self.setup.instances[number]))
         return {"instance": {"index": number, **found}}
 
-    def step(self, actions: NDArray[np.floating], active: Mask) -> Numbers:
+    def step(
+        self, actions: NDArray[np.floating], active: Mask, ends_s: float | None = None
+    ) -> Numbers:
         """Evaluate one query per episode; return (N, columns) what they brought.
 
         Args:
             actions: (N, n) actions in [-1, 1].
             active: (N,) episodes that step; what happens to the others does not matter.
+            ends_s: when the trials end, where workers run several at once.
         """
         state, frame = self.episodes, self.frame
         handles, numbers = self._sources.answer(actions, active, frame)
-        better = state.add(handles, numbers)
+        better = state.add(handles, numbers, ends_s)
         if better.any():
             self._actions[better] = np.clip(actions[better].astype(np.float32), -1.0, 1.0)
         frame[:, self._incumbent] = self._actions
