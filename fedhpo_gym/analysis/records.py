@@ -25,6 +25,9 @@ OLD_FORMATS: Final = (1, 2)
 NUMBERS: Final = ("trial", "step")
 """What the number of an incumbent is called, in trial environments and in round environments."""
 
+OPTIONAL: Final[Mapping[str, Any]] = {"workers": 1, "truth": None, "worker": None}
+"""Fields that a record leaves out where they have these values."""
+
 _Record = TypeVar("_Record", "Header", "StepRecord")
 
 
@@ -41,6 +44,7 @@ class Header:
         agent: name of the agent.
         seed: seed of the agent and of `reset`.
         fingerprint: identifies the table, surrogate or data that answered.
+        workers: simulated workers that ran trials side by side; a record of one does not say so.
 
     Raises:
         InvalidArgumentError: a field is of the wrong type, or this is no header of this format.
@@ -54,6 +58,7 @@ class Header:
     fingerprint: str
     kind: str = KIND
     format: int = FORMAT
+    workers: int = 1
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -67,6 +72,12 @@ class Header:
         for name in ("package_version", "id", "agent", "fingerprint"):
             _require(name, "a string", isinstance(getattr(self, name), str), getattr(self, name))
         _require("seed", "a non-negative integer", _is_int(self.seed) and self.seed >= 0, self.seed)
+        _require(
+            "workers",
+            "a positive integer",
+            _is_int(self.workers) and self.workers > 0,
+            self.workers,
+        )
         _require("spec", "an object with `kwargs`", _is_spec(self.spec), self.spec)
 
     @property
@@ -104,6 +115,9 @@ class StepRecord:
         incumbent: the best step so far: its number from 1 (`trial` in trial environments, `step`
             in round environments), configuration, and validation loss.
         test: the step's metrics on the test split.
+        truth: where evaluations are noisy, what `objectives` and the incumbent truly are; else
+            None, and the record does not say so.
+        worker: which of several simulated workers ran the trial; None where there are none.
 
     Raises:
         InvalidArgumentError: a field is of the wrong type, or a number is not finite.
@@ -120,6 +134,8 @@ class StepRecord:
     elapsed_s: float
     incumbent: Mapping[str, Any]
     test: Mapping[str, float]
+    truth: Mapping[str, Mapping[str, float]] | None = None
+    worker: int | None = None
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -138,6 +154,15 @@ class StepRecord:
             _require(name, "an object of finite numbers", _is_object(value, _is_number), value)
         for name in ("loss", "accuracy"):
             _require("test", f"an object with {name!r}", name in self.test, self.test)
+        _require(
+            "truth",
+            "an object with 'objectives', objects of finite numbers",
+            self.truth is None or _is_truth(self.truth, self.objectives),
+            self.truth,
+        )
+        worker = self.worker
+        is_worker = worker is None or (_is_int(worker) and worker >= 0)
+        _require("worker", "a non-negative integer", is_worker, worker)
         rule = (
             "an object with 'configuration', 'val_loss' (add it to the objectives) and either "
             "'trial' or 'step'"
@@ -166,17 +191,24 @@ class StepRecord:
 
     @classmethod
     def from_step(
-        cls, action: Any, reward: Any, terminated: bool, truncated: bool, info: Mapping[str, Any]
+        cls,
+        action: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        info: Mapping[str, Any],
+        worker: int | None = None,
     ) -> StepRecord:
-        """Build a record of what `env.step(action)` returned.
+        """Build a record of what `env.step(action)` returned, or a worker's trial.
 
         Raises:
             InvalidArgumentError: `info` lacks a field, or a value cannot be recorded.
         """
-        reported = [field.name for field in fields(cls)][4:]
+        reported = [field.name for field in fields(cls) if field.name not in OPTIONAL][4:]
         if lacking := [name for name in reported if name not in info]:
             raise InvalidArgumentError(f"`info` must hold {lacking}, got {sorted(info)}")
         values = {name: info[name] for name in reported}
+        values.update(truth=info.get("truth"), worker=worker)
         numbers = reward.tolist() if hasattr(reward, "tolist") else reward
         return cls(action.ravel().tolist(), numbers, terminated, truncated, **values)
 
@@ -257,6 +289,9 @@ def _from_trial(content: object) -> StepRecord:
 def to_dict(record: Header | StepRecord) -> dict[str, Any]:
     """Return a record as plain values, in the order in which they are written."""
     content = asdict(record)
+    for name, silent in OPTIONAL.items():
+        if name in content and content[name] == silent:
+            del content[name]
     if isinstance(record, StepRecord):
         return content
     return {name: content.pop(name) for name in ("kind", "format")} | content
@@ -264,7 +299,7 @@ def to_dict(record: Header | StepRecord) -> dict[str, Any]:
 
 def _from_dict(cls: type[_Record], content: object) -> _Record:
     names = {field.name for field in fields(cls)}
-    if not isinstance(content, dict) or set(content) != names:
+    if not isinstance(content, dict) or set(content) - names or names - set(content) - {*OPTIONAL}:
         found = sorted(content) if isinstance(content, dict) else type(content).__name__
         raise InvalidArgumentError(f"it must have the fields {sorted(names)}, got {found}")
     return cls(**content)
@@ -303,6 +338,14 @@ def _is_incumbent(value: object) -> bool:
         and _is_number(value.get("val_loss"))
         and [_is_int(value[name]) for name in NUMBERS if name in value] == [True]
         and _is_object(value.get("configuration"), _is_value)
+    )
+
+
+def _is_truth(value: object, objectives: Mapping[str, float]) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(_is_object(part, _is_number) for part in value.values())
+        and set(value.get("objectives", ())) == set(objectives)
     )
 
 

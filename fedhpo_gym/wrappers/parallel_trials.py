@@ -111,6 +111,7 @@ class ParallelTrials:
     def _clear(self) -> None:
         self.clock_s = 0.0
         self._free = list(range(self.workers))
+        self._idle_since = [0.0] * self.workers
         self._running: list[tuple[float, int, int, float, NDArray[np.float32]]] = []
         self._started = 0
         self._paid: dict[Hashable, int] = {}
@@ -130,36 +131,54 @@ class ParallelTrials:
         self._clear()
         return observation, info
 
-    def start(self, action: NDArray[np.float32], worker: int | None = None) -> int:
-        """Give a trial to a free worker now.
+    def start(self, action: NDArray[np.float32]) -> int:
+        """Give a trial to the lowest free worker now.
 
         Args:
             action: (n,) an action of the environment.
-            worker: who does it; by default the lowest one that is free.
 
         Returns:
             The number of the trial, from 1.
 
         Raises:
             ResetNeeded: there was no `reset`, or the episode has ended.
-            InvalidArgumentError: no worker is free, not this one, or the action is not in the
-                action space.
+            InvalidArgumentError: no worker is free, or the action is not in the action space.
         """
         self._require_episode()
-        chosen = min(self._free, default=None) if worker is None else worker
-        if chosen not in self._free:
+        if not self._free:
             raise InvalidArgumentError(
-                f"`start` needs a free worker, but {self.workers - self.free} of {self.workers} "
-                "are busy; call `finish` first"
+                f"`start` needs a free worker, but all {self.workers} are busy; call `finish` first"
             )
+        return self._begin(action, min(self._free), self.clock_s)
+
+    def _begin(self, action: NDArray[np.float32], worker: int, now_s: float) -> int:
         duration_s, since_s, course = self._price(action)
-        ends_s = max(self.clock_s, since_s) + duration_s
+        ends_s = max(now_s, since_s) + duration_s
         self._busy_until[course] = ends_s
-        self._free.remove(chosen)
+        self._free.remove(worker)
         self._started += 1
         taken = np.array(action, dtype=np.float32)
-        heapq.heappush(self._running, (ends_s, chosen, self._started, self.clock_s, taken))
+        heapq.heappush(self._running, (ends_s, worker, self._started, now_s, taken))
         return self._started
+
+    def repeat(self, action: NDArray[np.float32], worker: int | None) -> Finished:
+        """Let a worker do what it did in a recorded run: from its last end on, and on to the end.
+
+        Args:
+            action: (n,) of the next trial that ended.
+            worker: who ran it.
+
+        Raises:
+            ResetNeeded: there was no `reset`, or the episode has ended.
+            InvalidArgumentError: there is no such worker, or time would run backwards.
+        """
+        self._require_episode()
+        if worker not in self._free:
+            raise InvalidArgumentError(
+                f"`worker` must be one of {self.workers} that is free, got {shown(worker)}"
+            )
+        self._begin(action, worker, self._idle_since[worker])
+        return self.finish()
 
     def _price(self, action: NDArray[np.float32]) -> tuple[float, float, Hashable]:
         """Return the seconds of a trial, from when its course can run, and which course it is."""
@@ -186,6 +205,7 @@ class ParallelTrials:
         ends_s, worker, number, started_s, action = heapq.heappop(self._running)
         self.clock_s = ends_s
         self._free.append(worker)
+        self._idle_since[worker] = ends_s
         self.env.get_wrapper_attr("end_next_at")(ends_s)
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._over = terminated or truncated
