@@ -36,10 +36,10 @@ _Line = TypeVar("_Line", Header, StepRecord)
 def record_path(folder: Path, header: Header) -> Path:
     """Return where the record of a run belongs.
 
-    The name holds a digest of the environment's spec, fingerprint and workers: runs under other settings, or
-    on other data, never take each other's place.
+    The name holds a digest of the environment's spec, fingerprint and workers: runs under other
+    settings, or on other data, never take each other's place.
     """
-    decisive = [header.spec, header.fingerprint]
+    decisive: list[object] = [header.spec, header.fingerprint]
     if header.workers > 1:
         decisive.append(header.workers)
     content = json.dumps(decisive, sort_keys=True)

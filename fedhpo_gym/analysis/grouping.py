@@ -42,8 +42,9 @@ def group(
 ) -> tuple[Problem, ...]:
     """Sort runs into problems; runs of different problems or data are never mixed.
 
-    A problem is an id, its variant, budget, system and simulated workers, and the numbers that answered. How an agent
-    fixed its fidelity and what reward it learned from belongs to the agent: see
+    A problem is an id, its variant, budget, system and simulated workers, and the numbers that
+    answered. How an agent fixed its fidelity and what reward it learned from belongs to the agent:
+    see
     `fedhpo_gym.analysis.trajectories.runs.OF_THE_AGENT`. Where runs of one agent on one problem
     differ in these, they are contestants of their own, and their names say in what.
 
