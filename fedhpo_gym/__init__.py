@@ -76,7 +76,7 @@ def parallel(env: gym.Env[Any, Any], workers: int = 8) -> Any:
     """Let simulated workers run the trials of an environment side by side.
 
     Asynchronous ask and tell: `start` gives a trial to a free worker, `finish` returns the next one
-    that ends. See `fedhpo_gym.wrappers.ParallelTrials`, which it returns.
+    that ends. See `fedhpo_gym.wrappers.parallel_trials.ParallelTrials`, which it returns.
 
     Args:
         env: a trial environment, as `gymnasium.make` returns it.

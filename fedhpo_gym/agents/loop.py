@@ -57,7 +57,7 @@ def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Ste
 
 
 class Crew(Protocol):
-    """Workers that run trials side by side, such as `fedhpo_gym.wrappers.ParallelTrials`."""
+    """Workers that run trials side by side, as `fedhpo_gym.parallel` makes them."""
 
     @property
     def free(self) -> int:

@@ -88,7 +88,8 @@ class Objective:
         """Make an objective of a function of your own, for `gymnasium.make(id, objectives=[...])`.
 
         Where training diverged, the value is the worse of the bounds, and the function is not
-        asked.
+        asked. Where evaluations are noisy, it is asked of what the server hears: clients that are
+        not heard have no samples, and NaN in place of metrics.
 
         Args:
             function: Reads a number off an evaluation; NaN counts as the worst. It must be pure:

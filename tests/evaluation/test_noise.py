@@ -11,7 +11,7 @@ import pytest
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.noise import Noise, exchanged, heard_clients
-from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES, get_objective
+from fedhpo_gym.objectives import COST_NAMES, NO_PRIVACY, OBJECTIVES, Spending, get_objective
 from fedhpo_gym.seeding import stream
 
 BOUNDS = np.array([[0.0, 10.0], [0.0, 1.0], [0.0, 1.0]])
@@ -128,7 +128,7 @@ def test_one_client_changes_no_more_than_the_sensitivity(name: str) -> None:
     assert objective.sensitivity is not None
     assert objective.compute_many is not None
     rng = np.random.default_rng(0)
-    reached = 0.0
+    spent, reached = Spending(NO_PRIVACY, lambda: dict.fromkeys(COST_NAMES, 7.0)), 0.0
     for clients in (2, 3, 7):
         bound = float(objective.sensitivity(np.array([float(clients)]))[0])
         best = rng.choice([0.0, 0.5, 1.0], (400, 1, clients, 3, 3))
@@ -140,7 +140,7 @@ def test_one_client_changes_no_more_than_the_sensitivity(name: str) -> None:
         nowhere = np.zeros((400, 1), int)
         samples = np.ones((1, clients, 3), int)
         values = [
-            objective.compute_many(Evaluations(one, samples, nowhere, nowhere > 0), NO_PRIVACY)
+            objective.compute_many(Evaluations(one, samples, nowhere, nowhere > 0), spent)
             for one in (best, other)
         ]
         change = float(np.abs(values[0] - values[1]).max())

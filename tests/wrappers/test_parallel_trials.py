@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedhpo_gym
-from fedhpo_gym.agents import make_agent, run_crew, run_episode
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.agents import AGENTS as ALL_AGENTS
+from fedhpo_gym.agents import agent_class, make_agent, run_crew, run_episode
+from fedhpo_gym.agents.search import TrialSearch
+from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.testing import make_env
 from fedhpo_gym.testing.rollout import plain
 from fedhpo_gym.wrappers.parallel_trials import Finished, ParallelTrials
@@ -179,6 +182,45 @@ def test_every_trial_agent_runs_on_many_workers(agent: str, freeze_thaw: bool) -
     )
     other = run_crew(again, make_agent(agent, env, 0), 0)
     assert plain([one.info for one in other]) == plain([one.info for one in steps])
+
+
+QUICK = ["de", "cma-es", "bo-rf", "bo-kde", "tpe-md", "tpe-hb", "motpe", "nsga2"]
+LADDERS = ["successive-halving", "asha", "dehb", "priorband"]
+DESIGNS = ["grid", "sobol", "latin-hypercube"]
+HEAVY = [pytest.param(name, marks=pytest.mark.slow) for name in ("bo-gp", "parego", "qlognehvi")]
+
+
+@pytest.mark.parametrize("name", [*DESIGNS, *QUICK, *LADDERS, *HEAVY])
+def test_every_search_runs_on_workers_and_one_is_the_loop_of_old(name: str) -> None:
+    try:
+        kind = agent_class(name)
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    options = {"low": 50} if kind.fidelity else {}
+    fixed = {"client_sample_rate": 1.0} if kind.fidelity else {}
+    vectors = kind.rewards == "vector"
+
+    def play(workers: int | None) -> list[Any]:
+        env = make_env(budget_trials=12, vector_reward=vectors, fidelity=fixed)
+        agent = make_agent(name, env, 1, **options)
+        if workers is None:
+            return list(run_episode(env, agent, 1))
+        return list(run_crew(fedhpo_gym.parallel(env, workers), agent, 1))
+
+    alone, one, many = (
+        [plain([step.action, step.reward, step.info]) for step in play(workers)]
+        for workers in (None, 1, 5)
+    )
+    assert one == alone
+    assert len(many) == 12
+    assert plain([[step.action, step.reward, step.info] for step in play(5)]) == plain(many)
+
+
+def test_every_search_is_listed() -> None:
+    listed = {*AGENTS, *QUICK, *LADDERS, *DESIGNS, "bo-gp", "parego", "qlognehvi"}
+    for name in ALL_AGENTS:
+        with contextlib.suppress(MissingDependencyError):
+            assert name in listed or not issubclass(agent_class(name), TrialSearch)
 
 
 def test_the_environment_follows_the_order_of_the_ends() -> None:

@@ -358,7 +358,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return charge(self.task, configuration, rounds, fidelity.client_sample_rate)
 
     def end_next_at(self, time_s: float) -> None:
-        """Let the next trial end at a time; see `fedhpo_gym.wrappers.ParallelTrials`.
+        """Let the next trial end at a time; see `fedhpo_gym.parallel`.
 
         Args:
             time_s: simulated seconds since reset, not before the end of the last trial.
