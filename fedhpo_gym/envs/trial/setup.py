@@ -96,7 +96,12 @@ class TrialSetup:
     @cached_property
     def _space(self) -> SearchSpace:
         own = self.backend.space
-        return own.discretized() if self.grid else own
+        if not self.grid:
+            return own
+        # The grid is the task's; of a tuned setting, it is what has numbers.
+        tuned = {dimension.name for dimension in self.task.tuned}
+        grid = (own[d.name] if d.name in tuned else d for d in self.task.space.dimensions)
+        return SearchSpace(tuple(grid)).discretized()
 
     @cached_property
     def _fidelities(self) -> SearchSpace:
