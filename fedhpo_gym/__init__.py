@@ -72,6 +72,24 @@ def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
     return ClientsParallelEnv(gym.make(env_id, per_client=True, **arguments), reward)
 
 
+def parallel(env: gym.Env[Any, Any], workers: int = 8) -> Any:
+    """Let simulated workers run the trials of an environment side by side.
+
+    Asynchronous ask and tell: `start` gives a trial to a free worker, `finish` returns the next one
+    that ends. See `fedhpo_gym.wrappers.parallel_trials.ParallelTrials`, which it returns.
+
+    Args:
+        env: a trial environment, as `gymnasium.make` returns it.
+        workers: how many.
+
+    Raises:
+        InvalidArgumentError: `env` is of another kind, or `workers` is out of its range.
+    """
+    from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
+
+    return ParallelTrials(env, workers)
+
+
 def truth(env_id: str, **arguments: Any) -> Any:
     """Return what can be reached in a trial environment with stored numbers.
 
@@ -109,4 +127,4 @@ def _require_kind(env_id: str, entry_point: str, kind: str, why: str) -> None:
 
 register_all()
 
-__all__ = ["__version__", "parallel_env", "register_all", "truth"]
+__all__ = ["__version__", "parallel", "parallel_env", "register_all", "truth"]

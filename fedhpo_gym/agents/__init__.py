@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium as gym
 
 from fedhpo_gym.agents.base import Agent
-from fedhpo_gym.agents.loop import Step, run_episode
+from fedhpo_gym.agents.loop import Step, run_crew, run_episode
 from fedhpo_gym.agents.problem import SearchProblem, read_problem
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.typed import as_arguments, as_typed
@@ -105,5 +105,6 @@ __all__ = [
     "agent_class",
     "make_agent",
     "read_problem",
+    "run_crew",
     "run_episode",
 ]

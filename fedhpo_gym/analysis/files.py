@@ -44,10 +44,13 @@ _Run = TypeVar("_Run", RunRecord, JudgedRun)
 def record_path(folder: Path, header: Header) -> Path:
     """Return where the record of a run belongs.
 
-    The name holds a digest of the environment's spec and fingerprint: runs under other settings, or
-    on other data, never take each other's place.
+    The name holds a digest of the environment's spec, fingerprint and workers: runs under other
+    settings, or on other data, never take each other's place.
     """
-    content = json.dumps([header.spec, header.fingerprint], sort_keys=True)
+    decisive: list[object] = [header.spec, header.fingerprint]
+    if header.workers > 1:
+        decisive.append(header.workers)
+    content = json.dumps(decisive, sort_keys=True)
     digest = hashlib.sha256(content.encode("utf-8")).hexdigest()[:10]
     return folder / header.id / f"{header.agent}-seed{header.seed}-{digest}{SUFFIX}"
 

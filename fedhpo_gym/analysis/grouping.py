@@ -11,7 +11,7 @@ from typing import Any
 from fedhpo_gym.analysis.problems import Best, Problem, Run
 from fedhpo_gym.analysis.records import Header, RunRecord
 from fedhpo_gym.analysis.trajectories import Trajectory, incumbents
-from fedhpo_gym.analysis.trajectories.runs import JudgedRun, agent_arguments, problem_arguments
+from fedhpo_gym.analysis.trajectories.runs import JudgedRun, agent_arguments, problem_of
 from fedhpo_gym.errors import InvalidArgumentError
 
 RULE, FULL = "highest_fidelity", "full_fidelity"
@@ -31,7 +31,7 @@ class _Read:
     @property
     def question(self) -> str:
         """What was asked, whatever answered."""
-        return _text([self.header.id, problem_arguments(self.header.kwargs)])
+        return _text([self.header.id, problem_of(self.header)])
 
 
 def group(
@@ -42,9 +42,9 @@ def group(
 ) -> tuple[Problem, ...]:
     """Sort runs into problems; runs of different problems or data are never mixed.
 
-    A problem is an id, its variant, budget and system, and the numbers that answered. How an agent
-    fixed its fidelity and what reward it learned from belongs to the agent: see
-    `fedhpo_gym.analysis.trajectories.runs.OF_THE_AGENT`. Where runs of one agent on one problem
+    A problem is an id, its variant, budget, system and simulated workers, and the numbers that
+    answered. How an agent fixed its fidelity and what reward it learned from belongs to the agent:
+    see `fedhpo_gym.analysis.trajectories.runs.OF_THE_AGENT`. Where runs of one agent on one problem
     differ in these, they are contestants of their own, and their names say in what.
 
     Records are read one at a time, and only their incumbents are kept.
@@ -138,7 +138,7 @@ def _named(groups: Sequence[list[_Read]]) -> list[tuple[str, list[_Read]]]:
         by_id.setdefault(runs[0].header.id, []).append(runs)
     found = []
     for env_id, several in by_id.items():
-        arguments = [_flat(problem_arguments(runs[0].header.kwargs)) for runs in several]
+        arguments = [_flat(problem_of(runs[0].header)) for runs in several]
         words = [_differences(own, arguments) for own in arguments]
         for place, runs in enumerate(several):
             own = words[place]
@@ -164,7 +164,7 @@ def _problem(name: str, read: Sequence[_Read]) -> Problem:
         _add(runs, replace(one.run, trajectory=line))
     header = read[0].header
     fingerprints = tuple(sorted({one.header.fingerprint for one in read}))
-    return Problem(name, header.id, problem_arguments(header.kwargs), fingerprints, _in_order(runs))
+    return Problem(name, header.id, problem_of(header), fingerprints, _in_order(runs))
 
 
 def _with(problem: Problem, foreign: Iterable[Run]) -> Problem:

@@ -31,6 +31,8 @@ _ROWS: Final = 16384
 """Rows of a group: what is read of a file to know one of them."""
 _CONSTANT: Final = ("id", "agent", "seed")
 _TIME, _VALUE = "elapsed_s", "objectives.val_loss"
+_TRUE: Final = "truth.objectives.val_loss"
+"""What a noisy validation loss truly is: a column where evaluations are noisy."""
 _TEST, _ACCURACY = "test.loss", "test.accuracy"
 
 
@@ -155,12 +157,19 @@ def read_judged(path: Path) -> JudgedRun:
     with _opened(path) as found:
         word = next(name for name in NUMBERS if f"incumbent.{name}" in names)
         levels = [] if word == "step" else _level_columns(names)
-        columns = found.numbers([_TIME, _VALUE, _TEST, _ACCURACY, *levels])
+        noisy = [_TRUE] if _TRUE in names else []
+        columns = found.numbers([_TIME, _VALUE, _TEST, _ACCURACY, *levels, *noisy])
         # As `level_of` computes it for one trial.
         level = np.prod([columns[name] for name in levels], axis=0) if levels else None
         if word == "trial" and level is None:
             level = np.ones(len(columns[_TIME]))
-        trials = Trials(columns[_TIME], columns[_VALUE], level, columns[_TEST])
+        trials = Trials(
+            time_s=columns[_TIME],
+            value=columns[_TRUE if noisy else _VALUE],
+            level=level,
+            test=columns[_TEST],
+            told=columns[_VALUE] if noisy else None,
+        )
         accuracy = columns[_ACCURACY]
         if judged_digest(trials, accuracy) != judged:
             raise ValueError("its digest is wrong: it was changed")
@@ -241,7 +250,7 @@ def _digest(header: Header, rows: list[dict[str, Any]]) -> str:
 def judged_digest(trials: Trials, accuracy: Numbers) -> str:
     """Return the digest of what judges read."""
     found = hashlib.sha256()
-    for array in (trials.time_s, trials.value, trials.level, trials.test, accuracy):
+    for array in (trials.time_s, trials.value, trials.level, trials.test, trials.told, accuracy):
         if array is not None:
             found.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
     return found.hexdigest()[:16]

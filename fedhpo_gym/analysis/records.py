@@ -26,6 +26,8 @@ OPTIONAL: Final = ("regret",)
 """Entries of `info` that a step keeps where they are, beside those that every step has."""
 NUMBERS: Final = ("trial", "step")
 """What the number of an incumbent is called, in trial environments and in round environments."""
+SILENT: Final[Mapping[str, Any]] = {"workers": 1, "truth": None, "worker": None}
+"""Fields that a record leaves out where they have these values."""
 
 _Record = TypeVar("_Record", "Header", "StepRecord")
 
@@ -43,6 +45,7 @@ class Header:
         agent: name of the agent.
         seed: seed of the agent and of `reset`.
         fingerprint: identifies the table, surrogate or data that answered.
+        workers: simulated workers that ran trials side by side; a record of one does not say so.
         extra: further fields, of newer versions or of other programs; they are kept.
 
     Raises:
@@ -57,6 +60,7 @@ class Header:
     fingerprint: str
     kind: str = KIND
     format: int = FORMAT
+    workers: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,6 +75,12 @@ class Header:
         for name in ("package_version", "id", "agent", "fingerprint"):
             _require(name, "a string", isinstance(getattr(self, name), str), getattr(self, name))
         _require("seed", "a non-negative integer", _is_int(self.seed) and self.seed >= 0, self.seed)
+        _require(
+            "workers",
+            "a positive integer",
+            _is_int(self.workers) and self.workers > 0,
+            self.workers,
+        )
         _require("spec", "an object with `kwargs`", _is_spec(self.spec), self.spec)
         _check_extra(self)
 
@@ -109,6 +119,9 @@ class StepRecord:
         incumbent: the best step so far: its number from 1 (`trial` in trial environments, `step`
             in round environments), configuration, and validation loss.
         test: the step's metrics on the test split.
+        truth: where evaluations are noisy, what `objectives` and the incumbent truly are; else
+            None, and the record does not say so.
+        worker: which of several simulated workers ran the trial; None where there are none.
         extra: further fields, such as those of `OPTIONAL`: numbers, strings, truth values, and
             lists and objects of them. They are kept, and columns of their own.
 
@@ -127,6 +140,8 @@ class StepRecord:
     elapsed_s: float
     incumbent: Mapping[str, Any]
     test: Mapping[str, float]
+    truth: Mapping[str, Mapping[str, float]] | None = None
+    worker: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -146,6 +161,15 @@ class StepRecord:
             _require(name, "an object of finite numbers", _is_object(value, _is_number), value)
         for name in ("loss", "accuracy"):
             _require("test", f"an object with {name!r}", name in self.test, self.test)
+        _require(
+            "truth",
+            "an object with 'objectives', objects of finite numbers",
+            self.truth is None or _is_truth(self.truth, self.objectives),
+            self.truth,
+        )
+        worker = self.worker
+        is_worker = worker is None or (_is_int(worker) and worker >= 0)
+        _require("worker", "a non-negative integer", is_worker, worker)
         rule = (
             "an object with 'configuration', 'val_loss' (add it to the objectives) and either "
             "'trial' or 'step'"
@@ -158,6 +182,11 @@ class StepRecord:
         """Number, from 1, of the step that brought the incumbent."""
         number: int = next(self.incumbent[name] for name in NUMBERS if name in self.incumbent)
         return number
+
+    @property
+    def true_objectives(self) -> Mapping[str, float]:
+        """What the objectives truly are, where evaluations are noisy or not."""
+        return self.objectives if self.truth is None else self.truth["objectives"]
 
     @property
     def over(self) -> bool:
@@ -175,17 +204,24 @@ class StepRecord:
 
     @classmethod
     def from_step(
-        cls, action: Any, reward: Any, terminated: bool, truncated: bool, info: Mapping[str, Any]
+        cls,
+        action: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        info: Mapping[str, Any],
+        worker: int | None = None,
     ) -> StepRecord:
-        """Build a record of what `env.step(action)` returned.
+        """Build a record of what `env.step(action)` returned, or a worker's trial.
 
         Raises:
             InvalidArgumentError: `info` lacks a field, or a value cannot be recorded.
         """
-        reported = [one.name for one in fields(cls)][4:-1]
+        reported = [one.name for one in fields(cls) if one.name not in (*SILENT, "extra")][4:]
         if lacking := [name for name in reported if name not in info]:
             raise InvalidArgumentError(f"`info` must hold {lacking}, got {sorted(info)}")
         values = {name: info[name] for name in reported}
+        values.update(truth=info.get("truth"), worker=worker)
         numbers = reward.tolist() if hasattr(reward, "tolist") else reward
         extra = {name: info[name] for name in OPTIONAL if name in info}
         return cls(action.ravel().tolist(), numbers, terminated, truncated, **values, extra=extra)
@@ -268,6 +304,11 @@ def to_dict(record: Header | StepRecord) -> dict[str, Any]:
     """Return a record as plain values, in the order in which they are written."""
     content: dict[str, Any] = {one.name: getattr(record, one.name) for one in fields(record)}
     extra: Mapping[str, Any] = content.pop("extra")
+    content = {
+        name: value
+        for name, value in content.items()
+        if name not in SILENT or value != SILENT[name]
+    }
     if isinstance(record, StepRecord):
         return {**content, **extra}
     return {name: content.pop(name) for name in ("kind", "format")} | {**content, **extra}
@@ -275,9 +316,10 @@ def to_dict(record: Header | StepRecord) -> dict[str, Any]:
 
 def _from_dict(cls: type[_Record], content: object) -> _Record:
     names = {one.name for one in fields(cls)} - {"extra"}
-    if not isinstance(content, dict) or names - set(content):
+    if not isinstance(content, dict) or names - set(content) - {*SILENT}:
         found = sorted(content) if isinstance(content, dict) else type(content).__name__
-        raise InvalidArgumentError(f"it must have the fields {sorted(names)}, got {found}")
+        needed = sorted(names - {*SILENT})
+        raise InvalidArgumentError(f"it must have the fields {needed}, got {found}")
     known = {name: value for name, value in content.items() if name in names}
     extra = {name: value for name, value in content.items() if name not in names}
     return cls(**known, extra=extra)
@@ -331,6 +373,14 @@ def _is_incumbent(value: object) -> bool:
         and _is_number(value.get("val_loss"))
         and [_is_int(value[name]) for name in NUMBERS if name in value] == [True]
         and _is_object(value.get("configuration"), _is_value)
+    )
+
+
+def _is_truth(value: object, objectives: Mapping[str, float]) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(_is_object(part, _is_number) for part in value.values())
+        and set(value.get("objectives", ())) == set(objectives)
     )
 
 

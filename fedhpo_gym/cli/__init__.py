@@ -150,6 +150,10 @@ def _add_asked(sub: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     sub.add_argument("--budget-s", type=float, metavar="X", help="simulated seconds of a run")
     sub.add_argument(
+        "--simulated-workers", type=int, default=1, metavar="N",
+        help="run N trials side by side on the simulated clock (1)",
+    )  # fmt: skip
+    sub.add_argument(
         "--set", action="append", default=[], dest="settings", metavar="KEY=VALUE",
         help="any other argument of the environment, for example `algorithm=fedopt`; numbers, "
         "lists and objects are JSON: `--set 'constraints={\"fairness_std\": 0.1}'`",

@@ -22,6 +22,7 @@ def main(options: argparse.Namespace) -> int:
             budget_s=options.budget_s,
             fidelity=dict(parse_pairs("--fidelity", options.fidelity)),
             arguments=dict(parse_pairs("--set", options.settings)),
+            workers=options.simulated_workers,
         )
     )
     require_writable(options.out, "`--out`")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +29,8 @@ class Evaluations:
 
     Attributes:
         best: (B, S, N, 3, 3) metrics at the round of the lowest validation loss so far.
-        num_samples: (S, N, 3) samples of each client in each split.
+        num_samples: (S, N, 3) samples of each client in each split, or (B, S, N, 3) where they
+            differ between answers.
         best_round: (B, S) the rounds of `best`.
         diverged: (B, S) whether training of that seed diverged by the requested round.
 
@@ -44,8 +45,10 @@ class Evaluations:
 
     def __post_init__(self) -> None:
         """Check the shapes."""
-        expected = (*self.num_samples.shape[:2], len(SPLITS), len(METRICS))
-        if self.best.ndim != 5 or self.best.shape[1:] != expected:
+        samples = self.num_samples.shape
+        expected = (*samples[-3:-1], len(SPLITS), len(METRICS))
+        own = samples[:-3] in ((), self.best.shape[:1])
+        if self.best.ndim != 5 or self.best.shape[1:] != expected or not own:
             raise InvalidArgumentError(
                 f"`best` must have shape (evaluations, {', '.join(map(str, expected))}) to match "
                 f"`num_samples`, got {self.best.shape}."
@@ -75,6 +78,23 @@ class Evaluations:
             np.stack([evaluation.best_round for evaluation in evaluations]),
             np.stack([evaluation.diverged for evaluation in evaluations]),
         )
+
+    def like(self, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+        """Return each answer alone, in place of the one of which less is known here.
+
+        Metrics of clients that have no samples here are NaN: nobody knows them.
+
+        Args:
+            evaluations: B answers with all samples.
+        """
+        shape = (*self.best.shape[:-1], 1)
+        there = np.broadcast_to(self.num_samples[..., None] > 0, shape)
+        known = np.where(there, self.best, np.nan)
+        samples = np.broadcast_to(self.num_samples, shape[:-1])
+        return [
+            replace(one, best=best, current=None, num_samples=own)
+            for one, best, own in zip(evaluations, known, samples, strict=True)
+        ]
 
     @cached_property
     def has_diverged(self) -> NDArray[np.bool_]:

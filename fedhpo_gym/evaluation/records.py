@@ -188,7 +188,7 @@ def client_means(
 
     Args:
         values: (..., S, N, splits, metrics).
-        num_samples: (S, N, splits).
+        num_samples: (S, N, splits), or (..., S, N, splits).
 
     Returns:
         (..., splits, metrics) means; NaN where a seed has no sample in the split. Leading axes
@@ -196,12 +196,12 @@ def client_means(
     """
     weights = num_samples[..., None].astype(np.float64)
     with np.errstate(invalid="ignore"):
-        shares = weights / weights.sum(axis=1, keepdims=True)
+        shares = weights / weights.sum(axis=-3, keepdims=True)
     # What a client without samples reports means nothing.
     known = values if (weights > 0).all() else np.where(weights > 0, values, 0.0)
-    total = known[..., 0, :, :] * shares[:, 0]
-    for client in range(1, shares.shape[1]):
-        total += known[..., client, :, :] * shares[:, client]
+    total = known[..., 0, :, :] * shares[..., 0, :, :]
+    for client in range(1, shares.shape[-3]):
+        total += known[..., client, :, :] * shares[..., client, :, :]
     return np.asarray(total.mean(axis=-3), dtype=np.float64)
 
 

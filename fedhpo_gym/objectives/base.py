@@ -55,6 +55,10 @@ class Objective:
             environments compute one evaluation after the other.
         open_ended: Whether values beyond the worse of the bounds occur.
         transform: One of ``TRANSFORMS``, how values become errors; use `with_transform`.
+        sensitivity: Most that one of n clients can change the value, which is of equally weighted
+            clients with clipped metrics, as an array function of n; 0 for what reads no metric of
+            a client, such as a cost.
+            None where it is not known, and no epsilon can be kept.
 
     Raises:
         InvalidArgumentError: The bounds are not finite or not in order.
@@ -68,6 +72,7 @@ class Objective:
     compute_many: Callable[[Evaluations, Spent], NDArray[np.float64]] | None = None
     open_ended: bool = False
     transform: str = "clip"
+    sensitivity: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
 
     @classmethod
     def of(
@@ -78,11 +83,13 @@ class Objective:
         unit: str,
         minimize: bool,
         bounds: tuple[float, float],
+        sensitivity: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
     ) -> Objective:
         """Make an objective of a function of your own, for `gymnasium.make(id, objectives=[...])`.
 
         Where training diverged, the value is the worse of the bounds, and the function is not
-        asked.
+        asked. Where evaluations are noisy, it is asked of what the server hears: clients that are
+        not heard have no samples, and NaN in place of metrics.
 
         Args:
             function: Reads a number off an evaluation; NaN counts as the worst. It must be pure:
@@ -91,6 +98,7 @@ class Objective:
             unit: See the class.
             minimize: See the class.
             bounds: See the class.
+            sensitivity: See the class; needed where evaluations are private.
 
         Raises:
             InvalidArgumentError: The function cannot be called, or an argument is out of its range.
@@ -104,7 +112,7 @@ class Objective:
         def compute(evaluation: Evaluation, _spent: Spent) -> float:
             return float(worst if evaluation.has_diverged else function(evaluation))
 
-        return cls(name, unit, minimize, bounds, compute)
+        return cls(name, unit, minimize, bounds, compute, sensitivity=sensitivity)
 
     def __post_init__(self) -> None:
         """Check the bounds."""
@@ -114,6 +122,11 @@ class Objective:
                 f"Objective {self.name!r}: `bounds` must be finite and increasing, "
                 f"got {self.bounds!r}."
             )
+
+    @property
+    def reads_clients(self) -> bool:
+        """Whether it reads metrics of clients, and so hears of noise; costs and privacy do not."""
+        return self.sensitivity is None or bool(self.sensitivity(np.full(1, 2.0))[0])
 
     @property
     def worst(self) -> float:

@@ -68,7 +68,7 @@ def client_fairness(
     key = ("client_fairness", split, metric)
     if key not in evaluation.memo:
         values = evaluation.clients(split, metric)
-        has_samples = evaluation.num_samples[:, :, SPLITS.index(split)] > 0
+        has_samples = evaluation.num_samples[..., SPLITS.index(split)] > 0
         measured = fairness_vector(np.where(has_samples, values, np.nan))
         diverged = np.asarray(evaluation.has_diverged)[..., None]
         found = np.where(diverged, WORST_FAIRNESS, measured)
@@ -105,9 +105,21 @@ def fairness_objective(
     def compute_many(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
         return client_fairness(evaluations, split, metric)[:, position]
 
+    def sensitivity(clients: NDArray[np.float64]) -> NDArray[np.float64]:
+        # A standard deviation of n values is a norm of them over the root of n; one value that
+        # moves by 1 changes it most if all others are equal. A quantile may jump with one client.
+        return np.sqrt(clients - 1) / clients if is_spread else np.ones_like(clients)
+
     prefix = "" if split == "val" else f"{split}_"
-    name = f"{prefix}fairness_{measure}"
-    return Objective(name, "1", is_spread, bounds, compute, compute_many)
+    return Objective(
+        name=f"{prefix}fairness_{measure}",
+        unit="1",
+        minimize=is_spread,
+        bounds=bounds,
+        compute=compute,
+        compute_many=compute_many,
+        sensitivity=None if split == "test" else sensitivity,
+    )
 
 
 def _ragged(array: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArray[np.float64]:

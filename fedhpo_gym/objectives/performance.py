@@ -101,8 +101,19 @@ def performance_objective(
         values = performances(evaluations, (where,), metric, worst)[:, 0]
         return 1.0 - values if is_error else values
 
-    name, minimize = f"{split}_{measure}", spec.minimize != is_error
-    return Objective(name, spec.unit, minimize, bounds, compute, compute_many, spec.open_ended)
+    def sensitivity(clients: NDArray[np.float64]) -> NDArray[np.float64]:
+        return (high - low) / clients
+
+    return Objective(
+        name=f"{split}_{measure}",
+        unit=spec.unit,
+        minimize=spec.minimize != is_error,
+        bounds=bounds,
+        compute=compute,
+        compute_many=compute_many,
+        open_ended=spec.open_ended,
+        sensitivity=None if split == "test" else sensitivity,
+    )
 
 
 def performance_objectives(

@@ -86,7 +86,9 @@ def privacy_objective(name: str) -> Objective:
         return np.full(len(evaluations.best), spent.privacy.vector()[..., position])
 
     unit, high = ("1", 1.0) if name == "delta" else ("nats", CAP)
-    return Objective(name, unit, True, (0.0, high), compute, compute_many)
+    return Objective(
+        name, unit, True, (0.0, high), compute, compute_many, sensitivity=np.zeros_like
+    )
 
 
 def cost_objective(name: str, unit: str, highest: float) -> Objective:
@@ -109,7 +111,9 @@ def cost_objective(name: str, unit: str, highest: float) -> Objective:
     def compute_many(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
         return np.full(len(evaluations.best), spent.costs[name], dtype=np.float64)
 
-    return Objective(name, unit, True, (0.0, highest), compute, compute_many)
+    return Objective(
+        name, unit, True, (0.0, highest), compute, compute_many, sensitivity=np.zeros_like
+    )
 
 
 def flops_objective() -> Objective:
@@ -121,19 +125,22 @@ def flops_objective() -> Objective:
     """
 
     def compute(evaluation: Evaluation, spent: Spent) -> float:
-        return float(spent.costs["parameter_epochs"]) * _flops_each(evaluation)
+        return float(spent.costs["parameter_epochs"] * _flops_each(evaluation))
 
     def compute_many(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
         each = np.full(len(evaluations.best), spent.costs["parameter_epochs"], dtype=np.float64)
         return each * _flops_each(evaluations)
 
-    return Objective("flops", "FLOP", True, (0.0, MAX_FLOPS), compute, compute_many)
+    bounds = (0.0, MAX_FLOPS)
+    return Objective(
+        "flops", "FLOP", True, bounds, compute, compute_many, sensitivity=np.zeros_like
+    )
 
 
-def _flops_each(evaluation: Evaluation | Evaluations) -> float:
+def _flops_each(evaluation: Evaluation | Evaluations) -> NDArray[np.float64]:
     """Return the operations of one parameter in an epoch of a client, in the mean of clients."""
     samples = evaluation.num_samples[..., SPLITS.index("train")]
-    return FLOPS_PER_PARAMETER * float(samples.mean())
+    return np.asarray(FLOPS_PER_PARAMETER * samples.mean(axis=(-2, -1)))
 
 
 def cost_objectives(budget_s: float = BUDGET_S) -> tuple[Objective, ...]:

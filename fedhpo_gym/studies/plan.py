@@ -31,6 +31,7 @@ class Request:
         fidelity: fidelity of every trial, by name; full where it says nothing, `FREE` leaves it to
             the agent.
         arguments: further arguments of `gymnasium.make`.
+        workers: simulated workers that run trials side by side.
     """
 
     ids: Sequence[str]
@@ -40,6 +41,7 @@ class Request:
     budget_s: float | None = None
     fidelity: Mapping[str, Any] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = 1
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Plan:
     kwargs: Mapping[str, Any]
     agent: str
     seed: int
+    workers: int = 1
 
 
 def make_plans(request: Request) -> list[Plan]:
@@ -63,12 +66,21 @@ def make_plans(request: Request) -> list[Plan]:
     """
     if request.seeds < 1:
         raise InvalidArgumentError(f"`--seeds` must be at least 1, got {request.seeds}")
+    if request.workers < 1:
+        raise InvalidArgumentError(
+            f"`--simulated-workers` must be at least 1, got {request.workers}"
+        )
     ids, agents = dict.fromkeys(map(resolve_id, request.ids)), dict.fromkeys(request.agents)
     pairs = list(product(ids, agents))
     for env_id, agent in pairs:
         _check_agent(agent, env_id)
+        if request.workers > 1 and env_id.endswith(get_task(env_id).round_id):
+            raise InvalidArgumentError(
+                "`--simulated-workers` run trials side by side, but the rounds of a course follow "
+                f"each other in {env_id}; use its id without DAC"
+            )
     return [
-        Plan(env_id, kwargs, agent, seed)
+        Plan(env_id, kwargs, agent, seed, request.workers)
         for env_id, agent in pairs
         for kwargs in [environment_arguments(env_id, request, agent)]
         for seed in range(request.seeds)

@@ -35,6 +35,7 @@ def regret_of(record: RunRecord, own: Mapping[str, Objective] | None = None) -> 
     """Return the regret of a run's incumbents; see `Truth` of `fedhpo_gym.envs.trial.truth`.
 
     Best is what the run's own actions could ask for: where its fidelity is fixed, at that fidelity.
+    Where evaluations were noisy, what the incumbents truly are counts.
 
     Args:
         record: the run.
@@ -48,7 +49,7 @@ def regret_of(record: RunRecord, own: Mapping[str, Objective] | None = None) -> 
     """
     truth = truth_of_run(record, own)
     name = truth.objectives[0].name
-    values = [record.steps[step.best_step - 1].objectives[name] for step in record.steps]
+    values = [record.steps[step.best_step - 1].true_objectives[name] for step in record.steps]
     return Regret(_elapsed_s(record), truth.regret(values), truth.normalised_regret(values))
 
 
@@ -76,7 +77,7 @@ def hypervolume_regret_of(
     truth = truth_of_run(record, own)
     chosen = [one.name for one in truth.objectives] if names is None else list(names)
     truth.front(chosen)  # an unknown name is said before a record is blamed
-    values = [[step.objectives[name] for name in chosen] for step in record.steps]
+    values = [[step.true_objectives[name] for name in chosen] for step in record.steps]
     return _elapsed_s(record), truth.hypervolume_regret(values, chosen)
 
 

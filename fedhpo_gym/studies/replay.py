@@ -14,6 +14,7 @@ from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord, to_dict
 from fedhpo_gym.errors import FedHPOError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.studies.environments import remake_environment
+from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,21 @@ def replay(record: RunRecord, own: Mapping[str, Objective] | None = None) -> Dif
     header = record.header
     env = remake_environment(header.id, header.spec, own)
     try:
-        _, info = env.reset(seed=header.seed)
+        crew = ParallelTrials(env, header.workers) if header.workers > 1 else None
+        _, info = (crew or env).reset(seed=header.seed)
         found = info.get("fingerprint")
         if header.fingerprint not in (found, *_former_fingerprints(env)):
             return Difference(0, "fingerprint", header.fingerprint, found)
         dtype = getattr(env.action_space, "dtype", np.float32)
         for number, step in enumerate(record.steps, start=1):
             action = np.array(step.action, dtype=dtype).reshape(env.action_space.shape or -1)
-            _, reward, terminated, truncated, info = env.step(action)
-            replayed = StepRecord.from_step(action, reward, terminated, truncated, info)
+            if crew is None:
+                _, reward, terminated, truncated, info = env.step(action)
+                outcome = (reward, terminated, truncated, info)
+            else:
+                done = crew.repeat(action, step.worker)
+                outcome = (done.reward, done.terminated, done.truncated, done.info)
+            replayed = StepRecord.from_step(action, *outcome, step.worker)
             if difference := next(_differences(number, step, replayed), None):
                 return difference
     finally:

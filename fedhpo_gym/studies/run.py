@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.agents import make_agent, run_crew, run_episode
 from fedhpo_gym.analysis import parquet
 from fedhpo_gym.analysis.files import read_record, record_path, set_aside, write_record
 from fedhpo_gym.analysis.growing import OPEN, growing
@@ -17,6 +17,7 @@ from fedhpo_gym.studies.own import spec_of
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.tracking import tracked
 from fedhpo_gym.version import __version__
+from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
 
 
 def do_run(
@@ -55,6 +56,7 @@ def do_run(
             agent=plan.agent,
             seed=plan.seed,
             fingerprint=info["fingerprint"],
+            workers=plan.workers,
         )
         path = record_path(folder, header)
         if _is_done(path, warn):
@@ -67,10 +69,19 @@ def do_run(
         growth.add(header)
         agent = make_agent(plan.agent, env, plan.seed)
         steps = []
-        for step in run_episode(env, agent, plan.seed):
+        if plan.workers > 1:
+            episode = run_crew(ParallelTrials(env, plan.workers), agent, plan.seed)
+        else:
+            episode = run_episode(env, agent, plan.seed)
+        for step in episode:
             steps.append(
                 StepRecord.from_step(
-                    step.action, step.reward, step.terminated, step.truncated, step.info
+                    step.action,
+                    step.reward,
+                    step.terminated,
+                    step.truncated,
+                    step.info,
+                    step.worker,
                 )
             )
             growth.add(steps[-1])

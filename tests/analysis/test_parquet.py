@@ -51,10 +51,10 @@ def test_columns_give_rows_back_with_their_types(rows: list[dict[str, Any]]) -> 
 def record() -> RunRecord:
     made = make_record()
     steps = [
-        replace(step, extra={"regret": 0.5 / (1 + place), "worker": place % 3, "tags": ["a", 1]})
+        replace(step, extra={"regret": 0.5 / (1 + place), "node": place % 3, "tags": ["a", 1]})
         for place, step in enumerate(made.steps)
     ]
-    return RunRecord(replace(made.header, extra={"workers": 3}), tuple(steps))
+    return RunRecord(replace(made.header, extra={"nodes": 3}), tuple(steps))
 
 
 @pytest.fixture
@@ -88,6 +88,31 @@ def test_judges_read_the_same_from_columns_and_lines(path: Path, record: RunReco
         assert np.array_equal(getattr(judged.trials, name), getattr(whole.trials, name)), name
     assert np.array_equal(judged.accuracy, whole.accuracy)
     assert [judged.described(n) for n in range(8)] == [whole.described(n) for n in range(8)]
+
+
+def test_truth_behind_noise_and_workers_are_columns(tmp_path: Path) -> None:
+    made = make_record()
+    truths = [{name: value / 2 for name, value in s.objectives.items()} for s in made.steps]
+    steps = tuple(
+        replace(step, worker=place % 3, truth={"objectives": truths[place], "incumbent": {"a": 1}})
+        for place, step in enumerate(made.steps)
+    )
+    record, path = RunRecord(replace(made.header, workers=3), steps), tmp_path / "run.parquet"
+    write_record(path, record)
+    write_record(path.with_suffix(".jsonl"), record)
+    assert read_record(path) == read_record(path.with_suffix(".jsonl")) == record
+    columns, lines = read_judged(path), JudgedRun.of(record)
+    told = [step.objectives["val_loss"] for step in steps]
+    truth = [value / 2 for value in told]
+    for judged in (columns, lines):
+        assert judged.header.workers == 3
+        assert judged.trials.value.tolist() == truth
+        assert judged.trials.told is not None
+        assert judged.trials.told.tolist() == told
+    pd = pytest.importorskip("pandas")
+    table = pd.read_parquet(path)
+    assert list(table["worker"]) == [step.worker for step in steps]
+    assert list(table["truth.objectives.val_loss"]) == truth
 
 
 def test_others_read_many_records_as_one_table(path: Path, record: RunRecord) -> None:

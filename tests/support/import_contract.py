@@ -57,7 +57,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "envs": frozenset({"backends", "courses", "tasks", "objectives", "systems", "wrappers"}),
     "agents": frozenset(),
     "analysis": frozenset(),
-    "root": frozenset({"envs", "tasks"}),
+    "root": frozenset({"envs", "tasks", "wrappers"}),
     "studies": frozenset({"agents", "analysis", "tables", "tasks", "objectives", "fl", "wrappers"}),
     "testing": EVERYTHING,
     "cli": EVERYTHING,

@@ -43,6 +43,7 @@ class Trials:
         level: (N,) how much of a course was trained: the higher, the more; None where all trials
             have one fidelity.
         test: (N,) the value's counterpart on the test split, or None.
+        told: (N,) the noisy values by which incumbents are chosen; None where they are `value`.
 
     Raises:
         InvalidArgumentError: there is no trial, the arrays differ in length, hold NaN, or time runs
@@ -53,24 +54,30 @@ class Trials:
     value: Numbers
     level: Numbers | None = None
     test: Numbers | None = None
+    told: Numbers | None = None
 
     def __post_init__(self) -> None:
         """Check the arrays."""
         if self.time_s.ndim != 1 or not len(self.time_s):
             raise InvalidArgumentError("`time_s` must have one entry per trial, and at least one")
-        for name in ("value", "level", "test"):
+        for name in ("value", "level", "test", "told"):
             array = getattr(self, name)
             if array is not None and array.shape != self.time_s.shape:
                 raise InvalidArgumentError(
                     f"`{name}` must have one entry per trial, {self.time_s.shape}, "
                     f"got {array.shape}"
                 )
-        if np.isnan(self.value).any() or np.isnan(self.time_s).any():
+        if any(np.isnan(one).any() for one in (self.value, self.ranked, self.time_s)):
             raise InvalidArgumentError(
                 "`value` and `time_s` must not hold NaN; leave the trial out"
             )
         if np.any(self.time_s[1:] < self.time_s[:-1]):
             raise InvalidArgumentError("`time_s` must not run backwards; sort the trials")
+
+    @property
+    def ranked(self) -> Numbers:
+        """(N,) what incumbents are chosen by."""
+        return self.value if self.told is None else self.told
 
 
 def incumbents(trials: Trials, rule: str = "highest_fidelity") -> Places:
@@ -90,7 +97,7 @@ def incumbents(trials: Trials, rule: str = "highest_fidelity") -> Places:
 
 def best_seen(trials: Trials) -> Places:
     """Return the first of the lowest values so far, whatever their level."""
-    return _first_lowest(trials.value)
+    return _first_lowest(trials.ranked)
 
 
 def highest_fidelity(trials: Trials) -> Places:
@@ -102,7 +109,7 @@ def highest_fidelity(trials: Trials) -> Places:
     found = np.empty(len(highest), dtype=np.int64)
     for begin, end in zip(begins, [*begins[1:], len(highest)], strict=True):
         counts = trials.level[begin:end] == highest[begin]
-        values = np.where(counts, trials.value[begin:end], np.inf)
+        values = np.where(counts, trials.ranked[begin:end], np.inf)
         # The first trial of a new level is of that level, so it stands if all values are infinite.
         found[begin:end] = begin + _first_lowest(values)
     return found

@@ -21,6 +21,12 @@ def problem_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name not in OF_THE_AGENT}
 
 
+def problem_of(header: Header) -> dict[str, Any]:
+    """Return what of a run belongs to the problem: arguments, and simulated workers if several."""
+    found = problem_arguments(header.kwargs)
+    return {**found, "workers": header.workers} if header.workers > 1 else found
+
+
 def agent_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of an environment that belong to the agent."""
     return {name: kwargs[name] for name in OF_THE_AGENT if name in kwargs}
@@ -65,7 +71,8 @@ def trials_of_run(run: RunRecord) -> Trials:
     """Return what a run tried: validation loss of every step, and its loss on the test split.
 
     A step of a round environment brings one course further. Its rounds are no fidelity that was
-    chosen, so all of its steps have one level.
+    chosen, so all of its steps have one level. Where evaluations were noisy, the values are the
+    true ones, and the incumbent is chosen by what the agent was told.
 
     Raises:
         InvalidArgumentError: validation loss is not among the objectives.
@@ -79,9 +86,14 @@ def trials_of_run(run: RunRecord) -> Trials:
     of_rounds = "step" in run.final.incumbent
     return Trials(
         time_s=np.array([step.elapsed_s for step in steps], dtype=np.float64),
-        value=np.array([step.objectives["val_loss"] for step in steps], dtype=np.float64),
+        value=np.array([step.true_objectives["val_loss"] for step in steps], dtype=np.float64),
         level=None if of_rounds else np.array([level_of(step.fidelity) for step in steps]),
         test=np.array([step.test["loss"] for step in steps], dtype=np.float64),
+        told=(
+            np.array([step.objectives["val_loss"] for step in steps], dtype=np.float64)
+            if any(step.truth for step in steps)
+            else None
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from fedhpo_gym.envs.arguments import chosen_options
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.process import RoundProcess, RoundSettings
 from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import Instance, Task, get_task, make_instances, round_system
@@ -52,6 +53,9 @@ class RoundArguments:
         divergence_penalty: what divergence costs besides the lowest potential.
         budget_s: simulated seconds of an episode; by default as many as the horizon can cost, or
             is expected to cost at most where single devices decide.
+        noise: what evaluations lack: any of `clients`, `bias`, `iid` and `epsilon`; see
+            `fedhpo_gym.evaluation.noise.Noise`. By default nothing. All evaluations of an episode
+            share an `epsilon`.
 
     Raises:
         InvalidArgumentError: an argument is out of its range.
@@ -80,6 +84,7 @@ class RoundArguments:
     time_price: float = 0.1
     divergence_penalty: float = 1.0
     budget_s: float | None = None
+    noise: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         """Check every field, by deriving all that needs no training data."""
@@ -177,4 +182,24 @@ class RoundArguments:
             reward_scale=self.reward_scale,
             time_price=self.time_price,
             divergence_penalty=self.divergence_penalty,
+            noise=self.evaluation_noise,
         )
+
+    @cached_property
+    def evaluation_noise(self) -> Noise | None:
+        """What evaluations lack."""
+        if self.noise is None:
+            return None
+        noise = Noise.of(self.noise)
+        if noise.evaluations is not None:
+            raise InvalidArgumentError(
+                "`noise['evaluations']` is for trials, got "
+                f"{noise.evaluations}; a course is evaluated at first and after every step, which "
+                "`horizon` and `rounds_per_step` decide. Leave it out"
+            )
+        if noise.withholds and self.per_client:
+            raise InvalidArgumentError(
+                "`noise` must have neither 'epsilon' nor 'iid' with per_client=True, whose "
+                f"observations tell the losses of single clients, got {dict(self.noise)}"
+            )
+        return noise

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.envs.arguments import choose_instance
+from fedhpo_gym.envs.noise_keys import NoiseKeys
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS
@@ -96,6 +97,11 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
     "improvement", "time" (negative), "upload" (minus the bytes clients sent over the most they
     could have sent in an episode), "fairness" (decrease of `client_spread`).
 
+    **Noise**: where evaluations are noisy, what is observed, rewarded and ranked is what the server
+    hears; `info["truth"]` says what the model truly is. Under an `epsilon`, and under `iid`, only
+    what the reward needs is told; other metrics are those of a guess. `update_norm` and
+    `disagreement` are of training and stay as they are.
+
     **Episode**: starts with the untrained model of one of `instances`, drawn by the environment's
     random numbers or given as `options={"instance": i}`; everything after that is decided by the
     instance and the actions. Train and test instances share no seed: initialisation, splits, client
@@ -155,6 +161,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.reward_dim = process.reward_space.shape[0]
         self._fingerprint = fingerprint
         self.vector_reward = vector_reward
+        self._noise_keys = NoiseKeys(1) if process.settings.noise else None
         self._trace: list[Point] = []
         self._window: int | None = None
 
@@ -184,7 +191,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         """Start a course.
 
         Args:
-            seed: seed of the draw of instances.
+            seed: seed of the draw of instances, and of the noise of evaluations.
             options: `{"instance": i}` starts on `instances[i]`.
 
         Raises:
@@ -192,7 +199,9 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         """
         super().reset(seed=seed, options=options)
         index = choose_instance(self.np_random, len(self.instances), options)
-        self.process.start(np.array([0]), [index])
+        alone = np.array([0])
+        keys = self._noise_keys.draw(alone, [seed]) if self._noise_keys else None
+        self.process.start(alone, [index], keys)
         self._trace = [self._point()]
         if self.render_mode == "human":
             self.render()
@@ -291,7 +300,7 @@ def describe_instance(process: RoundProcess, index: int) -> Info:
 def describe_episode(process: RoundProcess, index: int, fingerprint: str) -> Info:
     """Return what `reset` says of an episode."""
     instance = describe_instance(process, index)
-    return {
+    found = {
         "task": process.task.name,
         "backend": "raw",
         "fingerprint": fingerprint,
@@ -299,6 +308,10 @@ def describe_episode(process: RoundProcess, index: int, fingerprint: str) -> Inf
         "instance": instance,
         "objective_names": list(process.settings.rewards),
     }
+    if (noise := process.settings.noise) is not None:
+        shared = {"evaluations": process.settings.evaluations} if noise.private else {}
+        found["noise"] = {**noise.describe(), **shared}
+    return found
 
 
 def describe_step(process: RoundProcess, index: int) -> Info:
@@ -336,6 +349,14 @@ def describe_step(process: RoundProcess, index: int) -> Info:
         "num_train_samples": np.where(trained, row["num_samples"][:, 0], 0).tolist(),
         "num_val_samples": np.where(trained, row["num_samples"][:, 1], 0).tolist(),
     }
+    if process.settings.noise is not None:
+        info["truth"] = {
+            "objectives": {
+                "val_loss": min(float(row["true_loss"]), MAX_NATS),
+                "val_error": 1.0 - float(row["true_accuracy"]),
+            },
+            "incumbent": {"val_loss": float(row["best_true_loss"])},
+        }
     if process.controls.num_rows is not None:
         info["val_loss_before"] = row["val_loss_before"].tolist()
         info["val_loss_after"] = row["val_loss_after"].tolist()

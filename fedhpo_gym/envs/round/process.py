@@ -11,12 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer, as_number
-from fedhpo_gym.courses.base import Courses, CourseSnapshot, Report
+from fedhpo_gym.courses.base import Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.envs.round import observation, scales
 from fedhpo_gym.envs.round.controls import RATE, Controls
+from fedhpo_gym.envs.round.hearing import Heard, hear
 from fedhpo_gym.envs.round.state import Episodes, Row
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.evaluation.noise import STREAM, Noise
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.seeding import streams
 from fedhpo_gym.systems import NEEDS_SAMPLES, Happened
 from fedhpo_gym.tasks import Instance, Task
 
@@ -48,10 +51,12 @@ class RoundSettings:
         reward_scale: factor of the improvement.
         time_price: what the whole budget costs, in the unit of rewards.
         divergence_penalty: what divergence costs besides the lowest potential.
+        noise: what evaluations lack; None for nothing.
 
     Raises:
         UnknownNameError: a name does not exist.
-        InvalidArgumentError: a number is out of its range.
+        InvalidArgumentError: a number is out of its range, or the noise needs what reports of
+            clients do not say.
     """
 
     rounds_per_step: int
@@ -63,6 +68,7 @@ class RoundSettings:
     reward_scale: float = 1.0
     time_price: float = 0.1
     divergence_penalty: float = 1.0
+    noise: Noise | None = None
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -99,6 +105,23 @@ class RoundSettings:
         for name in self.rewards:
             if name not in REWARDS:
                 raise unknown_name("reward", name, REWARDS)
+        if self.noise is not None and self.noise.iid and self.potential != "accuracy":
+            raise InvalidArgumentError(
+                "`noise['iid']` deals out validation samples anew. Clients report how many of them "
+                "are right, but not the loss of each; use potential='accuracy', got "
+                f"{self.potential!r}"
+            )
+
+    @property
+    def evaluations(self) -> int:
+        """How many evaluations an episode has: of the first model, and after every step."""
+        return 1 + self.horizon // self.rounds_per_step
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What is told of evaluations that withhold the rest: of `hearing.VALUES`."""
+        names = ("val_error" if self.potential == "accuracy" else "val_loss",)
+        return (*names, "fairness_std") if "fairness" in self.rewards else names
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,8 +202,19 @@ class RoundProcess:
         )
         self.reward_space = self._reward_space()
 
-    def start(self, where: NDArray[np.intp], instances: Sequence[int]) -> None:
-        """Start some episodes on instances."""
+    def start(
+        self,
+        where: NDArray[np.intp],
+        instances: Sequence[int],
+        keys: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Start some episodes on instances.
+
+        Args:
+            where: which episodes.
+            instances: what they are on.
+            keys: of the noise of their evaluations; None where there is none.
+        """
         if not len(where):
             return
         self._courses.start(where.tolist(), instances)
@@ -192,14 +226,33 @@ class RoundProcess:
         for index, instance in zip(where.tolist(), instances, strict=True):
             state.put(index, fresh.row(index))
             state.instance[index] = instance
+        if keys is not None:
+            state.noise_key[where] = keys
         state.num_samples[where] = self._courses.num_samples[where]
-        first = self._courses.first_metrics(where.tolist())
-        means = scales.client_means(first, state.num_samples[where])
-        state.loss[where] = means[:, None, [TRAIN, VAL], LOSS]
-        state.accuracy[where] = means[:, None, [TRAIN, VAL], ACCURACY]
-        state.test[where], state.f1[where] = means[:, TEST], means[:, VAL, F1]
-        state.client_spread[where] = _spread(first, state.num_samples[where])
+        heard = self._hear(self._courses.first_metrics(where.tolist()), where)
+        state.loss[where] = heard.means[:, None, [TRAIN, VAL], LOSS]
+        state.accuracy[where] = heard.means[:, None, [TRAIN, VAL], ACCURACY]
+        self._take_in(heard, where)
+
+    def _hear(self, metrics: Metrics, where: NDArray[np.intp]) -> Heard:
+        """Return what the server hears of an evaluation of some episodes."""
+        state, noise = self.episodes, self.settings.noise
+        samples = state.num_samples[where]
+        truth = scales.client_means(metrics, samples)
+        if noise is None:
+            return Heard(truth, _spread(metrics, samples), truth)
+        pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
+        rngs = list(streams(STREAM, list(pairs)))
+        told, number = self.settings.told, self.settings.evaluations
+        return hear(noise, self.task, told, number, metrics, samples, truth, rngs)
+
+    def _take_in(self, heard: Heard, where: NDArray[np.intp]) -> None:
+        state, means = self.episodes, heard.means
+        state.test[where], state.f1[where] = heard.truth[:, TEST], means[:, VAL, F1]
+        state.client_spread[where] = heard.spread
         state.potential[where] = self._potential(means)
+        state.true_loss[where] = heard.truth[:, VAL, LOSS]
+        state.true_accuracy[where] = heard.truth[:, VAL, ACCURACY]
 
     def step(self, actions: NDArray[np.floating]) -> RoundOutcome:
         """Take `rounds_per_step` rounds of every course; those of ended episodes mean nothing.
@@ -279,13 +332,13 @@ class RoundProcess:
     def _measure(self, report: Report, trained: NDArray[np.bool_]) -> None:
         """Take in what the clients and the evaluation report."""
         state = self.episodes
-        means = scales.client_means(report.metrics, state.num_samples)
+        everyone = np.arange(len(state.over))
+        heard = self._hear(report.metrics, everyone)
+        means = heard.means
         state.loss[:, :-1], state.accuracy[:, :-1] = state.loss[:, 1:], state.accuracy[:, 1:]
         state.loss[:, -1] = means[:, [TRAIN, VAL], LOSS]
         state.accuracy[:, -1] = means[:, [TRAIN, VAL], ACCURACY]
-        state.test[:], state.f1[:] = means[:, TEST], means[:, VAL, F1]
-        state.client_spread[:] = _spread(report.metrics, state.num_samples)
-        state.potential[:] = self._potential(means)
+        self._take_in(heard, everyone)
         lowest = scales.POTENTIALS[self.settings.potential].low
         state.potential[state.diverged] = lowest
         chosen = report.sampled.reshape(len(trained), -1)
@@ -305,6 +358,7 @@ class RoundProcess:
             getattr(state, name)[:] = np.where(trained, losses, 0.0)
         better = state.loss[:, -1, 1] < state.best_loss
         state.best_loss[better] = state.loss[better, -1, 1]
+        state.best_true_loss[better] = state.true_loss[better]
         state.best_step[better] = state.steps[better]
         state.best_configuration[better] = state.configuration[better]
 

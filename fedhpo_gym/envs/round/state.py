@@ -45,6 +45,10 @@ class Episodes:
         configuration: (N,) mappings: the last configuration.
         best_configuration: (N,) mappings: that of `best_step`.
         cost: (N,) the last step's `Cost`, as mappings.
+        noise_key: (N,) keys of the noise of evaluations; see `NoiseKeys`.
+        true_loss: (N,) validation loss of the last evaluation without noise, nats.
+        true_accuracy: (N,) likewise.
+        best_true_loss: (N,) `true_loss` at `best_step`.
     """
 
     instance: NDArray[np.int64]
@@ -72,6 +76,10 @@ class Episodes:
     configuration: NDArray[np.object_]
     best_configuration: NDArray[np.object_]
     cost: NDArray[np.object_]
+    noise_key: NDArray[np.int64]
+    true_loss: NDArray[np.float64]
+    true_accuracy: NDArray[np.float64]
+    best_true_loss: NDArray[np.float64]
 
     @classmethod
     def start(cls, number: int, history: int, action_size: int, num_clients: int) -> Self:
@@ -90,6 +98,7 @@ class Episodes:
         }
         kinds: dict[str, Any] = {
             **dict.fromkeys(("instance", "steps", "rounds", "best_step", "num_samples"), np.int64),
+            "noise_key": np.int64,
             **dict.fromkeys(("diverged", "over", "trained"), np.bool_),
             **dict.fromkeys(_RECORDS, np.object_),
             "action": np.float32,

@@ -20,6 +20,7 @@ from fedhpo_gym.envs.batched.base import (
     checked_number,
 )
 from fedhpo_gym.envs.batched.layout import Indices, Mask
+from fedhpo_gym.envs.noise_keys import NoiseKeys
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.round.controls import RATE
 from fedhpo_gym.envs.round.env import describe_episode, describe_step
@@ -155,6 +156,7 @@ class RoundVectorEnv(BatchedVectorEnv):
         self._no_rewards = np.zeros(self.num_envs)
         if vector_reward:
             self._no_rewards = np.zeros((self.num_envs, *self.reward_space.shape), np.float32)
+        self._noise_keys = NoiseKeys(self.num_envs) if process.settings.noise else None
         self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
 
     def step_info(self, index: int) -> dict[str, Any]:
@@ -180,7 +182,8 @@ class RoundVectorEnv(BatchedVectorEnv):
                 rng, _ = seeding.np_random(seed)
                 self._rngs[index] = rng
             drawn.append(choose_instance(rng, len(self.process.instances), self._chosen(index)))
-        self.process.start(where, drawn)
+        keys = self._noise_keys.draw(where, seeds) if self._noise_keys else None
+        self.process.start(where, drawn, keys)
         self._show()
 
     def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
@@ -227,6 +230,14 @@ class RoundVectorEnv(BatchedVectorEnv):
             "num_train_samples": np.where(state.trained, state.num_samples[:, :, 0], 0),
             "num_val_samples": np.where(state.trained, state.num_samples[:, :, 1], 0),
         }
+        if self.process.settings.noise is not None:
+            info["truth"] = {
+                "objectives": {
+                    "val_loss": np.minimum(state.true_loss, MAX_NATS),
+                    "val_error": 1.0 - state.true_accuracy,
+                },
+                "incumbent": {"val_loss": state.best_true_loss.copy()},
+            }
         if self.process.controls.num_rows is not None:
             info["val_loss_before"] = state.val_loss_before.copy()
             info["val_loss_after"] = state.val_loss_after.copy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fedhpo_gym.backends import STORED, Backend, default_backend, make_backend
@@ -11,6 +11,7 @@ from fedhpo_gym.envs.arguments import chosen_options
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES
 from fedhpo_gym.envs.trial.instances import open_instances
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
@@ -69,6 +70,9 @@ class TrialArguments:
             by default. See `IncumbentReward`.
         reward_discount: discount of the improvement, in (0, 1].
         reward_per_cost: divide an improvement by the simulated time of its trial.
+        noise: what evaluations lack: any of `clients`, `bias`, `iid`, `epsilon` and `evaluations`;
+            see `fedhpo_gym.evaluation.noise.Noise`. By default nothing. Trials share an `epsilon`,
+            and an episode ends when it is spent.
 
     Raises:
         InvalidArgumentError: an argument is out of its range.
@@ -101,6 +105,7 @@ class TrialArguments:
     reward: str | None = None
     reward_discount: float = 1.0
     reward_per_cost: bool = False
+    noise: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         """Check the type of every field, and what concerns several."""
@@ -109,6 +114,7 @@ class TrialArguments:
             raise InvalidArgumentError("`constraints` need a scalar reward; use the id without MO-")
         self._check_reward()
         self._check_instances()
+        self.evaluation_noise  # noqa: B018 - what is wrong is said now
         if self.device is not None and self.backend != "raw":
             name = self.backend or default_backend(self.variant)
             raise InvalidArgumentError(f'`device` is for backend="raw" only, got backend={name!r}')
@@ -204,6 +210,17 @@ class TrialArguments:
             task = task.tune(self.tune)
         return task.variant(system=changed_system(task.system, self.system or {}))
 
+    @cached_property
+    def evaluation_noise(self) -> Noise | None:
+        """What evaluations lack, and how many of them share an epsilon."""
+        if self.noise is None:
+            return None
+        noise = Noise.of(self.noise)
+        if not noise.private or noise.evaluations is not None:
+            return noise
+        limits = [n for n in (self.budget_trials, self.max_trials) if n is not None]
+        return replace(noise, evaluations=min(limits, default=EVALUATIONS))
+
     @property
     def budgets(self) -> dict[str, float | int | None]:
         """The budgets; the task's if none is given."""
@@ -214,7 +231,12 @@ class TrialArguments:
         }
         if all(value is None for value in given.values()):
             given["budget_s"] = self.variant.budget_s
-        return {**given, "max_trials": self.max_trials}
+        most = self.max_trials
+        if self.evaluation_noise is not None and self.evaluation_noise.evaluations is not None:
+            # More trials would spend more than epsilon.
+            known = (most, self.budget_trials, self.evaluation_noise.evaluations)
+            most = min(number for number in known if number is not None)
+        return {**given, "max_trials": most}
 
     def open_backend(self) -> Backend:
         """Open what answers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,16 +47,23 @@ class GridCells:
             for value in dimension.grid:
                 stored[dimension.name].validate(value)
 
-    def take(self, cells: Indices, seen: NDArray[np.float32]) -> NDArray[np.float64]:
+    def take(
+        self,
+        cells: Indices,
+        seen: NDArray[np.float32],
+        rngs: Sequence[np.random.Generator] | None = None,
+    ) -> NDArray[np.float64]:
         """Return the (N, columns) numbers of (N,) cells, which the caller may write into.
 
         Args:
             cells: (N,) positions on the flattened grid.
             seen: (N, size) where observations go.
+            rngs: (N,) random streams where evaluations are noisy: no two of a cell are then alike,
+                and none is kept.
         """
-        rows = self._whole(len(cells))
+        rows = None if rngs is not None else self._whole(len(cells))
         if rows is None:
-            few = self._compute(cells)
+            few = self._compute(cells, rngs)
             seen[:], self._few = few.seen, few.details
             return few.numbers
         rows.seen.take(cells, axis=0, out=seen, mode="clip")  # other modes buffer `out`
@@ -69,7 +76,7 @@ class GridCells:
 
     def details(self, cells: Indices) -> NDArray[np.float64]:
         """Return the (N, columns) details of the cells that were taken last."""
-        if self._rows is None:
+        if self._rows is None or self._setup.noise is not None:
             return self._few if len(self._few) else self._compute(cells).details
         return self._rows.details.take(cells, axis=0, mode="clip")
 
@@ -92,7 +99,15 @@ class GridCells:
         setup = self._setup
         fixed = tuple(sorted(setup.fixed.items()))
         rule, backend = self._scorer.rule, self._backend
-        return setup.task, self._space, fixed, rule, backend.seeds, backend.fingerprint
+        return (
+            setup.task,
+            self._space,
+            fixed,
+            rule,
+            self._scorer.width,
+            backend.seeds,
+            backend.fingerprint,
+        )
 
     def _all(self) -> ScoredRows:
         if (found := _known.get(self._key)) is not None:
@@ -111,10 +126,12 @@ class GridCells:
             _known.popitem(last=False)
         return rows
 
-    def _compute(self, cells: Indices) -> ScoredRows:
+    def _compute(
+        self, cells: Indices, rngs: Sequence[np.random.Generator] | None = None
+    ) -> ScoredRows:
         columns = self._columns(cells)
         spent = spending_many(self._setup.task, columns)
-        return self._scorer.rows(self._backend.look_up(columns), spent)
+        return self._scorer.rows(self._backend.look_up(columns), spent, rngs=rngs)
 
     def _columns(self, cells: Indices) -> dict[str, NDArray[Any]]:
         """Return the values of all dimensions, also of the fixed ones, at some cells."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, ColumnBackend
 from fedhpo_gym.envs.batched.layout import Indices, Mask
+from fedhpo_gym.envs.trial.draws import TrialDraws
 from fedhpo_gym.envs.trial.ledger import spending_many, times_s
 from fedhpo_gym.envs.trial.scores import ROUNDS, TIME_S, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
@@ -21,9 +22,15 @@ class ColumnSource:
     """
 
     def __init__(
-        self, setup: TrialSetup, backend: ColumnBackend, scorer: Scorer, number: int
+        self,
+        setup: TrialSetup,
+        backend: ColumnBackend,
+        scorer: Scorer,
+        number: int,
+        draws: TrialDraws | None = None,
     ) -> None:
         """Create the source of N environments."""
+        self._draws = draws
         self._setup, self._backend, self._scorer = setup, backend, scorer
         self._details = np.zeros((number, 0))
 
@@ -37,13 +44,14 @@ class ColumnSource:
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """See `RowSource.answer`."""
         exact = np.array(actions, dtype=np.float64)
-        numbers = np.zeros((len(exact), self._scorer.values.stop))
+        numbers = np.zeros((len(exact), self._scorer.width))
         where = np.flatnonzero(active)
         if where.size:
             columns = self._columns(exact[where])
             task = self._setup.task
             spent = spending_many(task, columns)
-            rows = self._scorer.rows(self._backend.look_up(columns), spent)
+            rngs = self._draws.of(where) if self._draws else None
+            rows = self._scorer.rows(self._backend.look_up(columns), spent, rngs=rngs)
             rows.numbers[:, TIME_S], rows.numbers[:, ROUNDS] = (
                 times_s(task, columns),
                 columns["round"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,15 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
+from fedhpo_gym.checks import as_number
 from fedhpo_gym.envs.arguments import choose_instance
 from fedhpo_gym.envs.batched.layout import Layout
+from fedhpo_gym.envs.noise_keys import NoiseKeys
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.history import Trial
 from fedhpo_gym.envs.trial.instances import TrialInstance, new_draws
+from fedhpo_gym.envs.trial.ledger import charge, owed
 from fedhpo_gym.envs.trial.process import Numbers, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup, checked_objectives
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.noise import Noise
+from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.space.dimension import ACTION_SLACK
@@ -68,6 +74,11 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     **Reward**: the vector of scores (higher is better, clipped to `reward_space`) of the
     objectives. `ScalarizePenalty` makes it one number, `IncumbentReward` one of the incumbent.
 
+    **Noise**: where evaluations are noisy, what is observed, rewarded and ranked is what the server
+    hears; `info["truth"]` says what the trial and the incumbent truly are. Under an `epsilon`, and
+    under `iid`, only the objectives are told: other metrics and `fairness` stay as they are before
+    the first trial.
+
     **Episode**: starts with an empty history; never ends by itself, `BudgetTermination` ends it.
 
     Attributes:
@@ -95,6 +106,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         freeze_thaw: bool = False,
         reward_transform: str = "clip",
         instances: Sequence[Backend] = (),
+        noise: Noise | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Create the environment.
@@ -110,6 +122,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             reward_transform: how objectives without a worst bound become scores.
             instances: what answers in the episodes of one instance each, `backend` first; one is
                 drawn at each reset.
+            noise: what evaluations lack; None for nothing.
             render_mode: "human", "rgb_array" or None.
 
         Raises:
@@ -127,8 +140,9 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         names, own = checked_objectives(task, objectives)
         rules = (reward_transform, grid, freeze_thaw)
         fixed = dict(fidelity or {})
-        self._use(TrialSetup(task, backend, names, fixed, *rules, tuple(instances), own))
+        self._use(TrialSetup(task, backend, names, fixed, *rules, tuple(instances), own, noise))
         self._draws: np.random.Generator | None = None
+        self._noise_keys = NoiseKeys(1) if noise else None
 
     def _use(self, setup: TrialSetup) -> None:
         """Follow a setup from the next `reset` on."""
@@ -141,6 +155,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._process = TrialProcess(setup, self._layout, frame)
         self._steps: list[tuple[Any, NDArray[np.float32], Numbers, float, int]] = []
         self._trials: list[Trial] = []
+        self._ends_s: float | None = None
         self._ready = False
 
     @property
@@ -244,15 +259,17 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """Forget all trials and set the simulated clock to zero.
 
         Args:
-            seed: seed of the draws of instances.
+            seed: seed of the draws of instances, and of the noise of evaluations.
             options: `{"instance": i}` starts on the i-th instance, where there are some.
 
         Raises:
             InvalidArgumentError: there is no such instance.
         """
         super().reset(seed=seed, options=options)
-        self._process.restart(np.array([0]), self._draw(seed, options))
-        self._steps, self._trials = [], []
+        alone = np.array([0])
+        keys = self._noise_keys.draw(alone, [seed]) if self._noise_keys else None
+        self._process.restart(alone, self._draw(seed, options), keys)
+        self._steps, self._trials, self._ends_s = [], [], None
         self._ready = True
         if self.render_mode == "human":
             self.render()
@@ -282,7 +299,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """
         if not self._ready:
             raise gym.error.ResetNeeded("call `reset` before `step`: an episode starts there")
-        numbers = self._process.step(self._checked(action)[None], _ALL)
+        numbers = self._process.step(self._checked(action)[None], _ALL, self._ends_s)
+        self._ends_s = None
         state = self._process.episodes
         taken = np.array(action, dtype=np.float32)
         best = int(state.best_trial[0])
@@ -310,6 +328,50 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             InvalidArgumentError: the action is not in the action space.
         """
         return self.setup.decode(action)
+
+    def course_of(self, action: NDArray[np.floating]) -> tuple[tuple[Value, ...], int]:
+        """Return which course a trial trains, and how many rounds of it.
+
+        Trials whose configuration and client sample rate are equal train the same course.
+
+        Raises:
+            InvalidArgumentError: the action is not in the action space.
+        """
+        configuration, fidelity = self.decode(self._checked(action))
+        return (*configuration.values(), fidelity.client_sample_rate), fidelity.round
+
+    def cost_of(self, action: NDArray[np.floating], paid_rounds: int = 0) -> Cost:
+        """Return what a trial costs, which is known before it is made.
+
+        Args:
+            action: (n,) what it tries.
+            paid_rounds: rounds of its course that are paid for already; with freeze-thaw only the
+                others cost anything.
+
+        Raises:
+            InvalidArgumentError: the action is not in the action space.
+        """
+        configuration, fidelity = self.decode(self._checked(action))
+        rounds = fidelity.round
+        if self.setup.freeze_thaw:
+            rounds, _ = owed(rounds, paid_rounds)
+        return charge(self.task, configuration, rounds, fidelity.client_sample_rate)
+
+    def end_next_at(self, time_s: float) -> None:
+        """Let the next trial end at a time; see `fedhpo_gym.parallel`.
+
+        Args:
+            time_s: simulated seconds since reset, not before the end of the last trial.
+
+        Raises:
+            InvalidArgumentError: time would run backwards.
+        """
+        now, number = float(self._process.episodes.elapsed_s[0]), as_number(time_s)
+        if number is None or not now <= number < math.inf:
+            raise InvalidArgumentError(
+                f"`time_s` must be finite and at least {now}, got {shown(time_s)}"
+            )
+        self._ends_s = float(number)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Draw the incumbent against simulated time.

@@ -38,6 +38,7 @@ def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.E
         freeze_thaw=asked.freeze_thaw,
         reward_transform=asked.reward_transform,
         instances=instances,
+        noise=asked.evaluation_noise,
         render_mode=render_mode,
     )
     env = BudgetTermination(env, **asked.budgets)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
+from fedhpo_gym.envs.trial.draws import TrialDraws
 from fedhpo_gym.envs.trial.instances import TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices
 from fedhpo_gym.envs.trial.observation import TUNING
@@ -73,15 +74,19 @@ class Episodes:
         self.elapsed_s[where] = 0.0
         self.best_numbers[where] = np.nan
 
-    def add(self, handles: NDArray[Any], numbers: Numbers) -> Mask:
+    def add(self, handles: NDArray[Any], numbers: Numbers, ends_s: float | None = None) -> Mask:
         """Add a trial to every episode; return where it is the new incumbent.
 
-        A trial becomes the incumbent if its error is strictly lower: the first of equals stays.
+        A trial becomes the incumbent if its error is strictly lower: the first of equals stays. It
+        ends at `ends_s`, by default after all trials before it.
         """
         self.handles, self.numbers = handles, numbers
         self.trials += 1
         self.rounds += numbers[:, ROUNDS].astype(np.int64)
-        self.elapsed_s += numbers[:, TIME_S]
+        if ends_s is None:
+            self.elapsed_s += numbers[:, TIME_S]
+        else:
+            self.elapsed_s[:] = ends_s
         # Not "lower": the first trial is better than NaN, whatever its error.
         better: Mask = ~(numbers[:, ERROR] >= self.best_numbers[:, ERROR])
         if better.any():
@@ -114,10 +119,13 @@ class TrialProcess:
         number = len(frame)
         self._prices = Prices(setup.task)
         self._scorer = Scorer(setup, layout)
-        sources = [make_row_source(part, layout, number) for part in setup.parts]
+        trials = np.zeros(number, np.int64)
+        self._draws = TrialDraws(trials) if setup.noise else None
+        sources = [make_row_source(part, layout, number, self._draws) for part in setup.parts]
         self._sources = SeveralSources(sources, number)
         self.scores = self._scorer.scores
-        self.episodes = Episodes.start(number, self._scorer.values.stop, self._sources.handle_type)
+        self.episodes = Episodes.start(number, self._scorer.width, self._sources.handle_type)
+        self.episodes.trials = trials  # the draws follow this array
         self._statistics = np.array([statistics(one) for one in setup.instances], np.float32)
         self._shown = layout.columns.get("instance", slice(0, 0))
         self._tuning = TuningLedger(number) if is_counted(setup.task) else None
@@ -129,13 +137,21 @@ class TrialProcess:
         self._low = np.concatenate([box.low for box in boxes]).astype(np.float64)  # type: ignore[attr-defined]
         self._high = np.concatenate([box.high for box in boxes]).astype(np.float64)  # type: ignore[attr-defined]
 
-    def restart(self, where: Indices, instances: Sequence[int] | None = None) -> None:
+    def restart(
+        self,
+        where: Indices,
+        instances: Sequence[int] | None = None,
+        keys: NDArray[np.int64] | None = None,
+    ) -> None:
         """Forget all trials of some episodes and set their clocks to zero.
 
         Args:
             where: which episodes.
             instances: the instances that they are of from now on; None where there are none.
+            keys: of the noise of their evaluations; None where there is none.
         """
+        if self._draws is not None and keys is not None:
+            self._draws.keys[where] = keys
         self.episodes.restart(where)
         self._sources.restart(where)
         if self._tuning is not None:
@@ -164,7 +180,10 @@ class TrialProcess:
 
     def describe(self, index: int) -> dict[str, Any]:
         """Return what `reset` says of an episode: where its numbers come from."""
-        return {**self.part(index).describe(), **self._named_instance(index)}
+        found = {**self.part(index).describe(), **self._named_instance(index)}
+        if self.setup.noise is not None:
+            found["noise"] = self.setup.noise.describe()
+        return found
 
     def _named_instance(self, index: int) -> dict[str, Any]:
         if not self.setup.instances:
@@ -173,16 +192,19 @@ class TrialProcess:
         found = asdict(TrialInstance.of(self.setup.instances[number]))
         return {"instance": {"index": number, **found}}
 
-    def step(self, actions: NDArray[np.floating], active: Mask) -> Numbers:
+    def step(
+        self, actions: NDArray[np.floating], active: Mask, ends_s: float | None = None
+    ) -> Numbers:
         """Evaluate one query per episode; return (N, columns) what they brought.
 
         Args:
             actions: (N, n) actions in [-1, 1].
             active: (N,) episodes that step; what happens to the others does not matter.
+            ends_s: when the trials end, where workers run several at once.
         """
         state, frame = self.episodes, self.frame
         handles, numbers = self._sources.answer(actions, active, frame)
-        better = state.add(handles, numbers)
+        better = state.add(handles, numbers, ends_s)
         if better.any():
             self._actions[better] = np.clip(actions[better].astype(np.float32), -1.0, 1.0)
         frame[:, self._incumbent] = self._actions
@@ -221,7 +243,7 @@ class TrialProcess:
                 "numbers, or reward='improvement', whose return ranks episodes alike"
             )
         numbers = source.all_numbers()
-        return self.values(numbers)[:, 0], numbers[:, self.scores]
+        return numbers[:, self._scorer.truth][:, 0], numbers[:, self.scores]
 
     def query_of(self, handle: Any) -> CheckedQuery:
         """Return the configuration and the fidelity that a handle of `episodes` stands for."""
@@ -235,6 +257,16 @@ class TrialProcess:
         """Return the values of the objectives in (columns,) numbers, by name."""
         found = numbers[self._scorer.values].tolist()
         return dict(zip(self.setup.objective_names, found, strict=True))
+
+    def _truth(self, numbers: Numbers, best: Numbers) -> dict[str, Any]:
+        """Return what noisy (..., columns) numbers of trials and incumbents truly are, by name."""
+        if self.setup.noise is None:
+            return {}
+        found = {}
+        for who, rows in (("objectives", numbers), ("incumbent", best)):
+            columns = np.moveaxis(rows[..., self._scorer.truth], -1, 0)
+            found[who] = dict(zip(self.setup.objective_names, columns, strict=True))
+        return {"truth": found}
 
     def info(self, index: int) -> dict[str, Any]:
         """Return the `info` of an episode's last step as plain data."""
@@ -265,6 +297,7 @@ class TrialProcess:
             "diverged": bool(found[len(names)]),
             **self._named_tuning(index),
             **self._named_instance(index),
+            **_floats(self._truth(numbers, state.best_numbers[index])),
         }
 
     def _named_tuning(self, index: int) -> dict[str, Any]:
@@ -291,6 +324,7 @@ class TrialProcess:
                 "rounds": state.numbers[:, ROUNDS].astype(np.int64),
             },
             "incumbent": {"trial": state.best_trial},
+            **self._truth(state.numbers, state.best_numbers),
         }
         if self._tuning is not None:
             columns = self._tuning.vectors.T
@@ -329,3 +363,8 @@ class TrialProcess:
             "diverged": details[:, len(names)] > 0,
             "best_round": details[:, len(names) + 1 :].astype(np.int64),
         }
+
+
+def _floats(nested: dict[str, Any]) -> dict[str, Any]:
+    """Return nested dictionaries of numbers as plain data."""
+    return {k: _floats(v) if isinstance(v, dict) else float(v) for k, v in nested.items()}

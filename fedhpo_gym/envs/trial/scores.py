@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import gymnasium as gym
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from fedhpo_gym.envs.batched.layout import Layout
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.envs.trial.telling import ValuesOf, tell
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.objectives import Spent
 
 TIME_S, ROUNDS, ERROR, SHOWN, SCORES = range(5)
 """Columns of the numbers: simulated seconds and rounds paid for (a ledger fills them in), unclipped
 error of the first objective, the same as an observation shows it; then scores, then values of the
-objectives."""
+objectives, and under noise what these truly are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,8 @@ class Scorer:
     Attributes:
         scores: columns of the objectives' scores.
         values: columns of the objectives' values.
+        truth: columns of their values without noise; the same columns where there is none.
+        width: number of columns.
     """
 
     def __init__(self, setup: TrialSetup, layout: Layout) -> None:
@@ -57,6 +60,9 @@ class Scorer:
         count = len(setup.objectives)
         self.scores = slice(SCORES, SCORES + count)
         self.values = slice(SCORES + count, SCORES + 2 * count)
+        self.truth, self.width = self.values, self.values.stop
+        if setup.noise is not None:
+            self.truth, self.width = slice(self.width, self.width + count), self.width + count
 
     @property
     def rule(self) -> tuple[Hashable, ...]:
@@ -78,30 +84,38 @@ class Scorer:
         self,
         evaluations: Evaluations,
         spent: Spent,
-        values: NDArray[np.float64] | None = None,
+        values_of: ValuesOf | None = None,
+        rngs: Sequence[np.random.Generator] | None = None,
     ) -> ScoredRows:
         """Return the rows of B evaluations, bit for bit those of each alone; costs are left 0.
 
         Args:
             evaluations: the evaluations.
             spent: what they spend.
-            values: (B, objectives) values, where `can_batch` is false.
+            values_of: takes the place of `values_of` of this scorer where `can_batch` is false.
+            rngs: the random stream of each, where evaluations are noisy; without them rows tell
+                the truth.
         """
-        if values is None:
-            values = self.values_of(evaluations, spent)
+        find = values_of or self.values_of
+        values = truth = find(evaluations, spent)
+        if rngs is None or self._setup.noise is None:
+            entries = observation.measure(self._setup.task, evaluations, spent.privacy)
+        else:
+            values, entries = tell(self._setup, evaluations, truth, spent, rngs, find)
         shown = np.zeros((len(values), self._layout.size))
-        self._layout.fill(shown, observation.measure(self._setup.task, evaluations, spent.privacy))
+        self._layout.fill(shown, entries)
         # Losses have no bound, and rounding to float32 may step over one.
         np.minimum(np.maximum(shown, self._low, out=shown), self._high, out=shown)
         seen = shown.astype(np.float32)
         objectives = self._setup.objectives
         errors = [o.errors(column) for o, column in zip(objectives, values.T, strict=True)]
-        numbers = np.zeros((len(values), self.values.stop))
+        numbers = np.zeros((len(values), self.width))
         numbers[:, ERROR] = objectives[0].unclipped_errors(values[:, 0])
         numbers[:, SHOWN] = errors[0]
         # What an environment returns is float32; a scalarisation computes with what it gets.
         numbers[:, self.scores] = -np.stack(errors, axis=-1).astype(np.float32)
         numbers[:, self.values] = values
+        numbers[:, self.truth] = truth
         names = self._setup.task.metric_names
         details = np.empty((len(values), len(names) + 1 + evaluations.best_round.shape[1]))
         for column, name in enumerate(names):

@@ -14,6 +14,7 @@ from fedhpo_gym.backends import Backend, CheckedQuery
 from fedhpo_gym.envs.trial import instances, observation
 from fedhpo_gym.envs.trial.tuning import is_counted
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
@@ -38,10 +39,12 @@ class TrialSetup:
         instances: what answers in the episodes of one instance each, `backend` first; none where
             all episodes are of the one problem.
         own: objectives of the user, beside those of the task.
+        noise: what evaluations lack; None for nothing.
 
     Raises:
         UnknownNameError: an objective or a fidelity dimension does not exist.
-        InvalidArgumentError: an argument is out of its range.
+        InvalidArgumentError: an argument is out of its range, or the backend's answers do not say
+            what the noise needs.
         OffGridError: a fixed fidelity is not on the grid.
     """
 
@@ -54,6 +57,7 @@ class TrialSetup:
     freeze_thaw: bool = False
     instances: tuple[Backend, ...] = ()
     own: tuple[Objective, ...] = ()
+    noise: Noise | None = None
 
     def __post_init__(self) -> None:
         """Check what is named."""
@@ -63,6 +67,8 @@ class TrialSetup:
             self._fidelities[name].validate(value, "fidelity")
         self.objectives  # noqa: B018 - an unknown name is said now
         self.search_space  # noqa: B018 - so is a fidelity that does not exist
+        if self.noise is not None:
+            check_noise(self.noise, self.objectives, self.backend.name)
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what is derived: objectives hold functions, which cannot be pickled."""
@@ -90,7 +96,12 @@ class TrialSetup:
     @cached_property
     def _space(self) -> SearchSpace:
         own = self.backend.space
-        return own.discretized() if self.grid else own
+        if not self.grid:
+            return own
+        # The grid is the task's; of a tuned setting, it is what has numbers.
+        tuned = {dimension.name for dimension in self.task.tuned}
+        grid = (own[d.name] if d.name in tuned else d for d in self.task.space.dimensions)
+        return SearchSpace(tuple(grid)).discretized()
 
     @cached_property
     def _fidelities(self) -> SearchSpace:
@@ -179,3 +190,34 @@ def checked_objectives(
             f"`objectives` must be a list of different names, at least one, got {shown(objectives)}"
         )
     return names, own
+
+
+def check_noise(noise: Noise, objectives: Sequence[Objective], backend: str) -> None:
+    """Refuse noise that the answers of a backend do not determine.
+
+    Raises:
+        InvalidArgumentError: says which part of the noise, and why.
+    """
+    for objective in objectives:
+        if noise.private and objective.sensitivity is None:
+            raise InvalidArgumentError(
+                "`noise['epsilon']` needs to know how much one client can change an objective, but "
+                f"{objective.name!r} has no known sensitivity; choose others, such as 'val_loss', "
+                "or state the `sensitivity` of an objective of your own"
+            )
+        if noise.iid and objective.reads_clients and not _of_counts(objective.name):
+            raise InvalidArgumentError(
+                "`noise['iid']` deals out validation samples anew. Answers say of each client how "
+                "many of its samples are right, but not the loss or the class of a sample, so "
+                f"{objective.name!r} would not be known; use objectives=['val_error']"
+            )
+    if noise.iid and backend == "surrogate":
+        raise InvalidArgumentError(
+            "`noise['iid']` must be 0 for backend='surrogate': what it predicts of a client is no "
+            "number of right answers; use a table or backend='raw'"
+        )
+
+
+def _of_counts(name: str) -> bool:
+    """Return whether an objective reads nothing of clients but their validation accuracy."""
+    return name == "val_error" or name.startswith("fairness_")

@@ -12,10 +12,12 @@ from fedhpo_gym.backends import CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
 from fedhpo_gym.envs.trial.cells import GridCells
 from fedhpo_gym.envs.trial.columns import ColumnSource
+from fedhpo_gym.envs.trial.draws import TrialDraws
 from fedhpo_gym.envs.trial.ledger import GridLedger, Ledger, spending_each, spending_one
 from fedhpo_gym.envs.trial.scores import ROUNDS, TIME_S, ScoredRows, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.objectives import Spent
 from fedhpo_gym.space import Value
 
 
@@ -47,15 +49,24 @@ class RowSource(Protocol):
         """Return the (N, columns) details of the last queries; see `ScoredRows`."""
 
 
-def make_row_source(setup: TrialSetup, layout: Layout, number: int) -> RowSource:
-    """Return the fastest source that can answer all queries of a setup without instances."""
+def make_row_source(
+    setup: TrialSetup, layout: Layout, number: int, draws: TrialDraws | None = None
+) -> RowSource:
+    """Return the fastest source that can answer all queries of a setup without instances.
+
+    Args:
+        setup: what is asked of whom.
+        layout: where the entries of an observation lie.
+        number: N environments.
+        draws: the random streams of their trials, where evaluations are noisy.
+    """
     scorer = Scorer(setup, layout)
     is_grid = all(dimension.values is not None for dimension in setup.search_space.dimensions)
     if isinstance(setup.backend, StoredBackend) and is_grid and scorer.can_batch:
-        return GridSource(setup, setup.backend, scorer, number)
+        return GridSource(setup, setup.backend, scorer, number, draws)
     if isinstance(setup.backend, ColumnBackend) and scorer.can_batch and not setup.freeze_thaw:
-        return ColumnSource(setup, setup.backend, scorer, number)
-    return BackendSource(setup, scorer, number)
+        return ColumnSource(setup, setup.backend, scorer, number, draws)
+    return BackendSource(setup, scorer, number, draws)
 
 
 class BackendSource:
@@ -63,8 +74,11 @@ class BackendSource:
 
     handle_type: type = object
 
-    def __init__(self, setup: TrialSetup, scorer: Scorer, number: int) -> None:
+    def __init__(
+        self, setup: TrialSetup, scorer: Scorer, number: int, draws: TrialDraws | None = None
+    ) -> None:
         """Create the source of N environments."""
+        self._draws = draws
         self._setup = setup
         self._scorer = scorer
         self._ledger = Ledger(setup, number)
@@ -76,10 +90,10 @@ class BackendSource:
         """See `RowSource.answer`."""
         where = np.flatnonzero(active)
         handles = np.full(len(actions), None, dtype=object)
-        numbers = np.zeros((len(actions), self._scorer.values.stop))
+        numbers = np.zeros((len(actions), self._scorer.width))
         if where.size:
             queries = [self._setup.decode(actions[index]) for index in where]
-            rows = self._rows(queries)
+            rows = self._rows(queries, self._draws.of(where) if self._draws else None)
             seen[where], numbers[where] = rows.seen, rows.numbers
             costs = self._ledger.pay(where, queries)
             if not self._details.size:
@@ -90,18 +104,26 @@ class BackendSource:
                 handles[index] = query
         return handles, numbers
 
-    def _rows(self, queries: Sequence[CheckedQuery]) -> ScoredRows:
+    def _rows(
+        self, queries: Sequence[CheckedQuery], rngs: Sequence[np.random.Generator] | None
+    ) -> ScoredRows:
         setup = self._setup
         spent = spending_each(setup.task, queries)
         if self._scorer.can_batch:
-            return self._scorer.rows(setup.backend.evaluate_many(queries), spent)
+            return self._scorer.rows(setup.backend.evaluate_many(queries), spent, rngs=rngs)
         alone = [setup.backend.evaluate(*query) for query in queries]
         each = [spending_one(setup.task, query) for query in queries]
-        values = [
-            [objective.compute(evaluation, own) for objective in setup.objectives]
-            for evaluation, own in zip(alone, each, strict=True)
-        ]
-        return self._scorer.rows(Evaluations.stack(alone), spent, np.array(values))
+        truth = Evaluations.stack(alone)
+
+        def values_of(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
+            ones = alone if evaluations is truth else evaluations.like(alone)
+            values = [
+                [objective.compute(one, own) for objective in setup.objectives]
+                for one, own in zip(ones, each, strict=True)
+            ]
+            return np.array(values)
+
+        return self._scorer.rows(truth, spent, values_of, rngs)
 
     def restart(self, where: Indices) -> None:
         """See `RowSource.restart`."""
@@ -123,7 +145,12 @@ class GridSource:
     handle_type: type = np.intp
 
     def __init__(
-        self, setup: TrialSetup, backend: StoredBackend, scorer: Scorer, number: int
+        self,
+        setup: TrialSetup,
+        backend: StoredBackend,
+        scorer: Scorer,
+        number: int,
+        draws: TrialDraws | None = None,
     ) -> None:
         """Create the source of N environments.
 
@@ -131,7 +158,7 @@ class GridSource:
             OffGridError: the backend does not store all cells of the environment's grid.
             InvalidArgumentError: likewise.
         """
-        self._setup = setup
+        self._setup, self._draws = setup, draws
         self._cells = GridCells(setup, backend, scorer)
         self._ledger = GridLedger(setup, number)
         self._asked = np.zeros(number, dtype=np.intp)
@@ -141,7 +168,8 @@ class GridSource:
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """See `RowSource.answer`."""
         cells = self._setup.search_space.flat_grid_indices(actions)
-        numbers = self._cells.take(cells, seen)
+        everyone = np.arange(len(cells))
+        numbers = self._cells.take(cells, seen, self._draws.of(everyone) if self._draws else None)
         numbers[:, TIME_S], numbers[:, ROUNDS] = self._ledger.pay(cells)
         self._asked = cells
         return cells, numbers

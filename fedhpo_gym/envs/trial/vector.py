@@ -21,6 +21,7 @@ from fedhpo_gym.envs.batched.base import (
     checked_number,
 )
 from fedhpo_gym.envs.batched.layout import Indices, Mask
+from fedhpo_gym.envs.noise_keys import NoiseKeys
 from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.envs.trial.instances import new_draws
@@ -126,6 +127,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         self._process = TrialProcess(trial.setup, self.layout, self._frame)
         self._potentials = np.zeros(self.num_envs)
         self._draws: list[np.random.Generator | None] = [None] * self.num_envs
+        self._noise_keys = NoiseKeys(num_envs) if trial.setup.noise else None
         self._optima = np.full(self.num_envs, self._incumbent.optimum if self._incumbent else 1.0)
         self._known_optima: dict[int, float] = {}
         self._remaining = self.layout.columns["remaining_budget"].start
@@ -179,7 +181,8 @@ class TrialVectorEnv(BatchedVectorEnv):
         return self._process.describe(index)
 
     def _restart(self, where: Indices, seeds: Seeds) -> None:
-        self._process.restart(where, self._draw(where, seeds))
+        keys = self._noise_keys.draw(where, seeds) if self._noise_keys else None
+        self._process.restart(where, self._draw(where, seeds), keys)
         self._potentials[where] = 0.0
         if self._incumbent is not None and self.setup.instances:
             self._optima[where] = [self._optimum(self._incumbent, i) for i in where.tolist()]

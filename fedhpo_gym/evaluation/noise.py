@@ -1,0 +1,256 @@
+"""Noise of evaluation: few clients, biased participation, other clients' samples, and privacy.
+
+Kuo, Thaker, Khodak, Nguyen, Jiang, Talwalkar, Smith, "On Noisy Evaluation in Federated
+Hyperparameter Tuning", MLSys 2023. What a server hears of a trial are the metrics of those clients
+that happen to be evaluated, and perhaps only with noise added to them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.checks import as_integer, as_number
+from fedhpo_gym.errors import InvalidArgumentError, suggest
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.typed import shown
+
+STREAM: Final = "evaluation_noise"
+"""Name of the random streams: one for each episode and trial."""
+FLOOR: Final = 1.0001
+"""What a client's error is subtracted from: a client with error 1 may still take part."""
+EVALUATIONS: Final = 16
+"""Evaluations that share an epsilon where nothing bounds the trials: N of Kuo et al. (2023)."""
+WHOLE: Final = 0.01
+"""How far a count of right answers may lie from a whole number: stored numbers are float32."""
+
+TRAIN, VAL = SPLITS.index("train"), SPLITS.index("val")
+ACCURACY: Final = METRICS.index("accuracy")
+HEARD: Final = (TRAIN, VAL)
+"""Splits in which only the evaluated clients count; test metrics are nobody's observation."""
+
+Generators = Sequence[np.random.Generator]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What evaluations lack; the defaults lack nothing.
+
+    Attributes:
+        clients: share of the clients that evaluate a trial, drawn anew for each trial and seed
+            without replacement: the whole part of the share, at least one.
+        bias: b, the probability of a client is proportional to (1.0001 - error)^b of its own
+            validation error.
+        iid: share of its validation samples that a client exchanges for samples of all clients.
+        epsilon: privacy of all evaluations of an episode together, for each client; infinite for
+            none.
+        evaluations: trials that share it, after which an episode ends; by default as many as the
+            budget of trials allows, or 16.
+
+    Raises:
+        InvalidArgumentError: a number is out of its range.
+    """
+
+    clients: float = 1.0
+    bias: float = 0.0
+    iid: float = 0.0
+    epsilon: float = math.inf
+    evaluations: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check every number."""
+        self._check("clients", "in (0, 1]", 0.0, 1.0, above=True)
+        self._check("bias", "finite and not negative", 0.0, 1e3)
+        self._check("iid", "in [0, 1]", 0.0, 1.0)
+        self._check("epsilon", "positive, at least 1e-9", 1e-9, math.inf)
+        if self.evaluations is None:
+            return
+        number = as_integer(self.evaluations)
+        if number is None or number < 1:
+            raise _refused("evaluations", "a positive whole number", self.evaluations)
+        if not self.private:
+            raise InvalidArgumentError(
+                "`noise['evaluations']` counts the trials that share an epsilon, got "
+                f"{shown(self.evaluations)} without 'epsilon'; leave it out"
+            )
+        object.__setattr__(self, "evaluations", number)
+
+    def _check(self, name: str, rule: str, low: float, high: float, above: bool = False) -> None:
+        number = as_number(value := getattr(self, name))
+        if number is None or not low <= number <= high or (above and number == low):
+            raise _refused(name, rule, value)
+        object.__setattr__(self, name, float(number))
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Noise:
+        """Return the noise that a user wrote as a mapping.
+
+        Raises:
+            InvalidArgumentError: a name does not exist, or a number is out of its range.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise InvalidArgumentError(
+                    f"`noise` has no entry {name!r}, only {known}.{suggest(name, known)}"
+                )
+        return cls(**{**given, "evaluations": _whole(given.get("evaluations"))})
+
+    @property
+    def private(self) -> bool:
+        """Whether evaluations are private."""
+        return math.isfinite(self.epsilon)
+
+    @property
+    def withholds(self) -> bool:
+        """Whether only the objectives are told, and no other number that clients evaluate.
+
+        Each further number would cost a share of epsilon, and under `iid` it is not known.
+        """
+        return self.private or self.iid > 0
+
+    def describe(self) -> dict[str, float]:
+        """Return what `reset` says; an infinite epsilon is left out."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if value is not None and value != math.inf
+        }
+
+    def hear(
+        self, evaluations: Evaluations, rngs: Generators, bounds: NDArray[np.float64]
+    ) -> Evaluations:
+        """Return what the server hears of B evaluations.
+
+        Who is not heard has no samples in it. Under privacy all clients that are heard count the
+        same, and their metrics are clipped to their bounds: one client then changes a mean of n by
+        at most the width of the bounds over n.
+
+        Args:
+            evaluations: the truth.
+            rngs: the random stream of each.
+            bounds: (metrics, 2) of every metric.
+
+        Raises:
+            InvalidArgumentError: `iid` needs counts of right answers, and accuracies are none.
+        """
+        if not (self.private or self.iid or self.clients < 1):
+            return evaluations
+        best: NDArray[np.floating] = evaluations.best
+        weights = np.array(np.broadcast_to(evaluations.num_samples, best.shape[:-1]))
+        if self.iid:
+            best = best.astype(np.float64)
+            for row, rng in enumerate(rngs):
+                accuracy = best[row, ..., VAL, ACCURACY]
+                accuracy[:] = exchanged(accuracy, weights[row, ..., VAL], self.iid, rng)
+        if self.clients < 1:
+            silent = ~self.cohorts(best[..., VAL, ACCURACY], weights, rngs)
+            for split in HEARD:
+                weights[..., split][silent] = 0
+        if self.private:
+            best = np.clip(np.nan_to_num(best, nan=0.0), bounds[:, 0], bounds[:, 1])
+            weights[..., HEARD] = weights[..., HEARD] > 0
+        return Evaluations(best, weights, evaluations.best_round, evaluations.diverged)
+
+    def cohorts(
+        self, accuracy: NDArray[np.floating], samples: NDArray[np.integer], rngs: Generators
+    ) -> NDArray[np.bool_]:
+        """Return the (B, S, N) marks of the clients that evaluate.
+
+        Clients are drawn one after the other, each time in proportion to (1.0001 - error)^b among
+        those that are left. That is the order in which exponential waiting times of these rates end
+        (Efraimidis and Spirakis, 2006). Who has no samples to train or to validate on is not drawn.
+
+        Args:
+            accuracy: (B, S, N) validation accuracy.
+            samples: (B, S, N, splits) samples.
+            rngs: the random stream of each of the B.
+        """
+        able = (samples[..., HEARD] > 0).all(axis=-1)
+        error = 1.0 - np.clip(np.nan_to_num(accuracy, nan=0.0), 0.0, 1.0)
+        waits = np.stack([rng.standard_exponential(able.shape[1:]) for rng in rngs])
+        waits = np.where(able, waits / (FLOOR - error) ** self.bias, np.inf)
+        number = np.maximum(np.floor(self.clients * able.sum(axis=-1) + 1e-9), 1)
+        ranks = np.argsort(np.argsort(waits, axis=-1, kind="stable"), axis=-1, kind="stable")
+        found: NDArray[np.bool_] = able & (ranks < number[..., None])
+        return found
+
+    def laplace(
+        self, sensitivities: NDArray[np.float64], evaluations: int, rngs: Generators
+    ) -> NDArray[np.float64]:
+        """Return the noise of B trials that tell R numbers each, of S seeds: (B, R).
+
+        A trial has epsilon / M of the privacy of M trials, and each of its R numbers an equal share
+        of that (basic composition; Dwork et al., 2006). So the scale of a number of sensitivity s
+        is b = R M s / epsilon, its variance 2 b^2. Seeds are federations of their own, and the
+        noise of a mean over them is the mean of theirs.
+
+        Args:
+            sensitivities: (B, R, S) how much one client can change each number.
+            evaluations: M.
+            rngs: the random stream of each of the B.
+        """
+        drawn = np.stack([rng.laplace(size=sensitivities.shape[1:]) for rng in rngs])
+        scales = sensitivities * (sensitivities.shape[1] * evaluations / self.epsilon)
+        return np.asarray((drawn * scales).mean(axis=-1))
+
+
+def heard_clients(evaluations: Evaluations) -> NDArray[np.float64]:
+    """Return how many clients are heard in each of the B evaluations and S seeds: (B, S)."""
+    present = evaluations.num_samples[..., VAL] > 0
+    found = present.sum(axis=-1, dtype=np.float64)
+    return np.broadcast_to(found, evaluations.diverged.shape)
+
+
+def exchanged(
+    accuracy: NDArray[np.floating],
+    samples: NDArray[np.integer],
+    share: float,
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Return the accuracies of N clients that exchange a share of their samples, of S seeds each.
+
+    Every sample goes into a pool with this probability, and the pool is dealt out so that all
+    clients have as many as before. Which answers are right does not change, so counts decide all:
+    what is dealt is hypergeometric. With a share of 1, clients are random samples of all data.
+
+    Args:
+        accuracy: (S, N) shares of right answers.
+        samples: (S, N) samples.
+        share: in [0, 1].
+        rng: decides.
+
+    Raises:
+        InvalidArgumentError: an accuracy is no number of right answers over the samples.
+    """
+    has = samples > 0
+    exact = np.where(has, accuracy, 0.0).astype(np.float64) * samples
+    right = np.rint(np.nan_to_num(exact, nan=-1.0)).astype(np.int64)
+    if np.abs(exact - right).max(initial=0.0) > WHOLE or (right > samples).any():
+        raise InvalidArgumentError(
+            "`noise['iid']` needs to know how many answers of each client are right, but an "
+            "accuracy is no such count over its samples; leave `iid` out"
+        )
+    given = rng.binomial(samples, share)
+    given_right = rng.hypergeometric(right, samples - right, given)
+    dealt = [
+        rng.multivariate_hypergeometric(places, int(pool), method="marginals")
+        for places, pool in zip(given, given_right.sum(axis=1), strict=True)
+    ]
+    now = right - given_right + np.stack(dealt)
+    return np.where(has, now / np.maximum(samples, 1), accuracy)
+
+
+def _whole(number: object) -> object:
+    """Return a whole number that a mapping of floats made one of them, as it was written."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def _refused(name: str, rule: str, value: object) -> InvalidArgumentError:
+    return InvalidArgumentError(f"`noise[{name!r}]` must be {rule}, got {shown(value)}")

@@ -1,0 +1,214 @@
+"""Noisy evaluations in trial and round environments: single, vector, another process, the truth."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.analysis.files import read_folder
+from fedhpo_gym.analysis.trajectories.rules import incumbents
+from fedhpo_gym.analysis.trajectories.runs import trials_of_run
+from fedhpo_gym.cli import main
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation import Fidelity
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.testing.rollout import plain
+
+TABLE, SURROGATE = "FedHPO-LR-CreditG-v0", "FedHPO-CNN-FEMNIST-v1"
+NOISES: list[dict[str, Any]] = [
+    {"noise": {"clients": 0.5, "bias": 1.0}},
+    {"noise": {"clients": 0.3, "epsilon": 50}, "budget_trials": 7},
+    {"noise": {"clients": 0.5, "epsilon": 50}, "objectives": ["val_error", "epsilon"]},
+    {"noise": {"clients": 0.4}, "freeze_thaw": True, "reward": "incumbent"},
+]
+IID: dict[str, Any] = {"noise": {"iid": 0.5, "clients": 0.5}, "objectives": ["val_error"]}
+N = 3
+
+
+def single(name: str, steps: int = 12, **arguments: Any) -> list[Any]:
+    env = gym.make(name, disable_env_checker=True, **arguments)
+    rng = np.random.default_rng(1)
+    found, (seen, _) = [], env.reset(seed=5)
+    for _ in range(steps):
+        action = rng.uniform(-1, 1, env.action_space.shape).astype(np.float32)
+        seen, reward, terminated, _, info = env.step(action)
+        found.append(plain([dict(seen), reward, terminated, info]))
+        if terminated:
+            env.reset()
+    return found
+
+
+@pytest.mark.parametrize("name", [TABLE, SURROGATE])
+@pytest.mark.parametrize("nothing", [{}, {"clients": 1.0, "bias": 0.0, "epsilon": math.inf}])
+def test_no_noise_is_the_environment_without_it_bit_for_bit(name: str, nothing: Any) -> None:
+    for one, other in zip(single(name), single(name, noise=nothing), strict=True):
+        truth = [value for key, value in other[3] if key == "truth"]
+        assert other[:3] == one[:3]
+        assert [pair for pair in other[3] if pair[0] != "truth"] == one[3]
+        assert truth[0][0][1] == next(value for key, value in one[3] if key == "objectives")
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize("name", [TABLE, SURROGATE])
+@pytest.mark.parametrize("kind", NOISES, ids=str)
+def test_a_vector_of_environments_equals_single_ones(name: str, kind: Any, mode: str) -> None:
+    check_vector(name, mode, {"budget_trials": 5, **kind})
+
+
+def test_exchanged_samples_are_those_of_single_environments() -> None:
+    check_vector(TABLE, "NextStep", {**IID, "budget_trials": 5})
+
+
+def check_vector(name: str, mode: str, arguments: dict[str, Any]) -> None:
+    ours = gym.make_vec(
+        name, N, vectorization_mode="vector_entry_point", autoreset_mode=mode, **arguments
+    )
+    theirs = SyncVectorEnv(
+        [lambda: gym.make(name, disable_env_checker=True, **arguments)] * N,
+        autoreset_mode=AutoresetMode(mode),
+    )
+    ours.reset(seed=8), theirs.reset(seed=8)
+    rng, compared = np.random.default_rng(0), 0
+    for _ in range(14):
+        actions = rng.uniform(-1, 1, ours.action_space.shape).astype(np.float32)
+        mine, other = ours.step(actions), theirs.step(actions)
+        told, others = (
+            [dict(sorted(outcome[0].items())), *outcome[1:4]] for outcome in (mine, other)
+        )
+        assert plain(told) == plain(others)
+        if mine[4]["_truth"].any():
+            compared += 1
+            for who in ("objectives", "incumbent"):
+                for key, values in mine[4]["truth"][who].items():
+                    assert plain(values) == plain(other[4]["truth"][who][key])
+    assert compared > 5
+
+
+def test_raw_training_is_heard_as_its_table_is() -> None:
+    """Stored losses are rounded to 2^-9 of themselves; accuracies are exact, so is who is heard."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    shared = {"noise": {"clients": 0.5, "bias": 1.0}, "seed": 1, "grid": True}
+    shared["fidelity"] = {"round": 2, "client_sample_rate": 1.0}
+    shared["objectives"] = ["val_loss", "val_error", "fairness_std"]
+    name = "FedHPO-LR-BreastCancer-v0"
+    trained, stored = (
+        single(name, steps=2, backend=backend, **shared) for backend in ("raw", "tabular")
+    )
+    for one, other in zip(trained, stored, strict=True):
+        told, kept = (dict(dict(x[3])["objectives"]) for x in (one, other))
+        assert told.pop("val_loss") == pytest.approx(kept.pop("val_loss"), rel=2**-9)
+        assert told == kept
+
+
+def test_another_process_hears_the_same(run_python: Any) -> None:
+    code = (
+        "import json, sys; sys.path.insert(0, 'tests/envs')\n"
+        f"from test_noise import single; print(json.dumps(single({TABLE!r}, 4, **{NOISES[1]!r})))"
+    )
+    found = run_python(code, {"PYTHONHASHSEED": "77"})
+    assert json.loads(found) == json.loads(json.dumps(single(TABLE, 4, **NOISES[1])))
+
+
+@pytest.mark.parametrize("name", [TABLE, SURROGATE])
+def test_what_is_told_is_computed_again_in_plain_numpy(name: str) -> None:
+    """Key of the episode, waiting times of clients, their weighted mean, Laplace noise, clip."""
+    noise = {"clients": 0.4, "bias": 1.5, "epsilon": 300.0}
+    env = gym.make(
+        name, noise=noise, objectives=["val_error"], budget_trials=6, disable_env_checker=True
+    )
+    env.reset(seed=21)
+    key = int(stream(21, "evaluation_noise").integers(2**32))
+    rng = np.random.default_rng(0)
+    lowest = np.inf
+    for trial in range(6):
+        action = rng.uniform(-1, 1, env.action_space.shape).astype(np.float32)
+        seen, _, terminated, _, info = env.step(action)
+        backend = env.unwrapped.backend
+        answer = backend.evaluate(info["configuration"], Fidelity(**info["fidelity"]))
+        draws = stream(key, "evaluation_noise", trial)
+        accuracy = answer.best[..., 1, 1].astype(np.float64)
+        waits = draws.standard_exponential(accuracy.shape) / (accuracy + 0.0001) ** 1.5
+        number = int(0.4 * accuracy.shape[1] + 1e-9)
+        added = draws.laplace(size=(1, len(accuracy)))[0] * 6 / (number * 300.0)
+        heard = np.take_along_axis(accuracy, np.argsort(waits, axis=1)[:, :number], axis=1)
+        error = min(max((1.0 - heard.mean(axis=1)).mean() + added.mean(), 0.0), 1.0)
+        if answer.has_diverged:
+            error = 1.0
+        assert info["objectives"]["val_error"] == pytest.approx(error, abs=1e-9)
+        assert info["truth"]["objectives"]["val_error"] == pytest.approx(
+            1.0 if answer.has_diverged else 1.0 - answer.mean("val", "accuracy")
+        )
+        lowest = min(lowest, error)
+        assert info["incumbent"]["val_error"] == pytest.approx(lowest)
+        assert info["score"] == pytest.approx(-error, abs=1e-6)
+        assert seen["incumbent_value"] == pytest.approx([lowest], abs=1e-6)
+        assert seen["accuracy"][1] == pytest.approx(1.0 - error, abs=1e-6)
+        # Nothing else is told: it would cost a share of epsilon.
+        assert seen["accuracy"][0] == 0.0
+        assert seen["loss"].tolist() == [10.0, 10.0]
+        assert not seen["fairness"].any()
+    assert terminated
+
+
+def test_trials_share_an_epsilon_and_no_more_are_made() -> None:
+    env = gym.make(TABLE, noise={"epsilon": 5.0}, disable_env_checker=True)
+    _, info = env.reset(seed=0)
+    assert info["noise"] == {
+        "clients": 1.0, "bias": 0.0, "iid": 0.0, "epsilon": 5.0, "evaluations": 16,
+    }  # fmt: skip
+    ends = [env.step(np.zeros(6, np.float32))[2] for _ in range(16)]
+    assert ends == [False] * 15 + [True]
+    asked = {"noise": {"epsilon": 5.0}, "budget_trials": 40, "disable_env_checker": True}
+    assert gym.make(TABLE, **asked).reset()[1]["noise"]["evaluations"] == 40
+
+
+def test_what_answers_do_not_say_is_refused() -> None:
+    for arguments, why in (
+        ({"noise": {"iid": 0.5}}, "val_error"),
+        ({"noise": {"iid": 0.5}, "objectives": ["val_f1"]}, "class of a sample"),
+        ({"noise": {"epsilon": 1.0}, "objectives": ["test_loss"]}, "sensitivity"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=why):
+            gym.make(TABLE, **arguments)
+    with pytest.raises(InvalidArgumentError, match="surrogate"):
+        gym.make(SURROGATE, noise={"iid": 1.0}, objectives=["val_error"])
+    env = gym.make(TABLE, noise={"iid": 1.0, "clients": 0.4}, objectives=["val_error"])
+    env.reset(seed=0)
+    *_, info = env.step(np.zeros(6, np.float32))
+    assert 0.0 <= info["objectives"]["val_error"] <= 1.0
+
+
+def test_records_hold_the_truth_workers_and_what_was_told(tmp_path: Path) -> None:
+    words = ["run", TABLE, "--agent", "random", "--seeds", "1", "--budget-s", "2000"]
+    noise = ["--set", 'noise={"clients": 0.3}', "--fidelity", "round=27", "client_sample_rate=0.4"]
+    out = ["--out", str(tmp_path)]
+    assert main([*words, *noise, *out]) == 0
+    assert main([*words, *noise, *out, "--simulated-workers", "3"]) == 0
+    assert main(["replay", str(tmp_path)]) == 0
+    records = [record for _, record in read_folder([tmp_path])]
+    alone, many = sorted(records, key=lambda record: record.header.workers)
+    assert (alone.header.workers, many.header.workers) == (1, 3)
+    assert {step.worker for step in alone.steps} == {None}
+    assert {step.worker for step in many.steps} == {0, 1, 2}
+    trials = trials_of_run(alone)
+    chosen = int(incumbents(trials)[-1])
+    told = [step.objectives["val_loss"] for step in alone.steps]
+    assert told[chosen] == min(told)
+    truth = alone.steps[chosen].truth
+    assert truth is not None
+    assert trials.value[chosen] == truth["objectives"]["val_loss"] != told[chosen]
+
+
+def test_rounds_follow_each_other_on_one_worker(tmp_path: Path, capsys: Any) -> None:
+    words = ["run", "FedHPO-DAC-LR-BreastCancer-v0", "--agent", "random", "--out", str(tmp_path)]
+    assert main([*words, "--simulated-workers", "2"]) != 0
+    assert "follow" in capsys.readouterr().err
