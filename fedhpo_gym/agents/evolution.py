@@ -18,6 +18,9 @@ from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
 
+MOST_MEMBERS = 10_000
+"""Of a population: far more than any budget has trials for."""
+
 
 @dataclass(frozen=True)
 class Evolution:
@@ -73,7 +76,7 @@ class DifferentialEvolution(TrialSearch):
         settings: how trial points are made.
 
     Raises:
-        InvalidArgumentError: there are fewer than four members.
+        InvalidArgumentError: there are fewer than four members, or more than `MOST_MEMBERS`.
     """
 
     def __init__(
@@ -81,9 +84,9 @@ class DifferentialEvolution(TrialSearch):
     ) -> None:
         super().__init__(problem)
         number = as_integer(members)
-        if number is None or number < 4:
+        if number is None or not 4 <= number <= MOST_MEMBERS:
             raise InvalidArgumentError(
-                f"`members` must be an integer of at least 4, got {members!r}"
+                f"`members` must be an integer from 4 to {MOST_MEMBERS:,}, got {members!r}"
             )
         self._evolution = settings or Evolution()
         self._rng = stream(self.seed, "differential_evolution")

@@ -88,7 +88,8 @@ class Raw(Backend):
 
     def _size(self, configuration: Mapping[str, Value]) -> int:
         """Return the parameters of the courses of a configuration."""
-        return len(self.seeds) * self.task.parameters_of(configuration)
+        models = 1 + 2 * self.task.num_clients if self.task.asynchronous else 1  # in flight
+        return len(self.seeds) * models * self.task.parameters_of(configuration)
 
     def _answers(self, queries: Sequence[tuple[Mapping[str, Value], Fidelity]]) -> list[Evaluation]:
         wanted: dict[_Key, _Wanted] = {}

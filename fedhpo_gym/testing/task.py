@@ -150,7 +150,9 @@ class TaskConformance:
         return elsewhere({self.env_id: self.arguments()})[self.env_id]
 
     def test_both_rewards_are_the_scores_of_the_objectives(self) -> None:
-        vector, scalar = self.make("MO-"), self.make(reward="score")
+        vector = self.make("MO-")
+        names = [objective.name for objective in vector.get_wrapper_attr("objectives")]
+        scalar = self.make(reward="score", objectives=names)
         space: gym.spaces.Box = vector.get_wrapper_attr("reward_space")
         pairs = zip(self._steps(vector), self._steps(scalar), strict=True)
         for (_, scores, _, _, info), (_, reward, _, _, same) in pairs:

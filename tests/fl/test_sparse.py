@@ -19,7 +19,7 @@ from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
-from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES  # noqa: E402
+from fedhpo_gym.objectives import COST_NAMES, NO_PRIVACY, OBJECTIVES, Spending  # noqa: E402
 from plain_course import plain_course  # noqa: E402
 
 WORDS = 30
@@ -116,8 +116,9 @@ def test_users_with_too_few_samples_leave_splits_empty_and_nothing_undefined(
     present = samples[:, 1] > 0
     expected = np.average(metrics[0, present, 1, 0], weights=samples[present, 1])
     assert answer.mean("val", "loss") == pytest.approx(expected)
+    spent = Spending(NO_PRIVACY, lambda: dict.fromkeys(COST_NAMES, 1.0))
     for objective in OBJECTIVES.values():
-        assert np.isfinite(objective.compute(answer, NO_PRIVACY)), objective.name
+        assert np.isfinite(objective.compute(answer, spent)), objective.name
     assert (
         OBJECTIVES["fairness_worst"].compute(answer, NO_PRIVACY) == metrics[0, present, 1, 1].min()
     )

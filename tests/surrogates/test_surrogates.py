@@ -18,6 +18,7 @@ from fedhpo_gym.surrogates.inputs import CurveInputs, PointInputs
 from fedhpo_gym.surrogates.model import Compression, OutcomeModel
 from fedhpo_gym.surrogates.network import Network
 from fedhpo_gym.surrogates.outputs import (
+    LARGEST_LOSS,
     num_outputs,
     objectives,
     to_metrics,
@@ -243,6 +244,7 @@ SAMPLES = np.array([[10, 5, 1], [0, 3, 8], [7, 0, 2]])
 
 def test_metrics_come_back_from_outputs() -> None:
     values = metrics()
+    values[..., 0] = np.minimum(values[..., 0], LARGEST_LOSS / 2)  # what is larger counts as that
     values[2, :, 1, 0] = [4.0, 0.0, 0.0]  # a split in which one client has all of the loss
     weights = np.repeat(weights_of(SAMPLES)[None], len(values), axis=0)
     values *= weights[..., None] > 0  # no samples, no metrics
