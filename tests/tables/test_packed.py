@@ -177,8 +177,12 @@ def test_codes_that_do_not_fit_are_refused() -> None:
 
 
 def some_stored() -> list[Any]:
-    """Return the cards in the package, those of whole grids marked as slow."""
-    paths = sorted([*EMBEDDED.glob("*.table.json"), *EMBEDDED.glob("*.sample.json")])
+    """Return cards in the package: all samples, and as slow tests a grid of each version.
+
+    `benchmarks/codec_size.py` compares all grids; each of them takes several seconds.
+    """
+    grids = [f"LR-{name}.table.json" for name in ("CreditG-fedavg", "Segment-v1-*")]
+    paths = sorted(path for name in (*grids, "*.sample.json") for path in EMBEDDED.glob(name))
     slow = {path: [pytest.mark.slow] * path.name.endswith(".table.json") for path in paths}
     return [pytest.param(path, marks=marks, id=path.name) for path, marks in slow.items()]
 
