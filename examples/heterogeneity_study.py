@@ -83,7 +83,7 @@ def regret(values: Any, share: bool) -> Floats:
     """Return (seeds, configurations) regrets, in shares of the range if asked."""
     found = np.asarray(values, dtype=np.float64)
     low, high = found.min(axis=1, keepdims=True), found.max(axis=1, keepdims=True)
-    return (found - low) / (high - low) if share else found - low
+    return np.array((found - low) / (high - low) if share else found - low)
 
 
 def measures(answer: Mapping[str, Any]) -> dict[str, Floats]:
@@ -134,7 +134,7 @@ def overall(study: Study, results: Mapping[Any, Any], version: int) -> str:
     return table(["alpha", *columns], rows)
 
 
-def per_problem(study: Study, results: Mapping[Any, Any], version: int) -> str:
+def per_problem(results: Mapping[Any, Any], version: int) -> str:
     """Return a table of every problem: losses of configurations, mean over the seeds."""
     rows = []
     for (number, name, alpha), answer in results.items():
@@ -159,7 +159,7 @@ def write_report(study: Study, results: Mapping[Any, Any], out: Path) -> None:
         if of:
             number = len(of[0]["loss"][0])
             lines += [f"**Version {version}, {label}: {number} configurations**\n"]
-            lines += [overall(study, results, version), per_problem(study, results, version)]
+            lines += [overall(study, results, version), per_problem(results, version)]
     (out / "report.md").write_text("\n".join(lines), encoding="utf-8")
     draw(study, results, out / "heterogeneity.png")
 

@@ -113,7 +113,7 @@ def run(study: Study, out: Path, workers: int) -> dict[tuple[str, str, float], A
 def shares(result: Mapping[str, Any], agent: str) -> Floats:
     """Return (seeds, times) regrets in units of what the median query has; 1 at most."""
     worst = result["median"] - result["optimum"]
-    return np.asarray(result["regrets"][agent], dtype=np.float64) / worst
+    return np.array(np.asarray(result["regrets"][agent], dtype=np.float64) / worst)
 
 
 def prices(study: Study) -> str:

@@ -69,7 +69,7 @@ def reach(study: Study, name: str, epsilon: float) -> dict[str, Any]:
     best = truth.optimum
     configuration, fidelity = truth.query(best)
     env = gym.make(env_id, disable_env_checker=True, **arguments)
-    backend = env.unwrapped.setup.backend
+    backend = env.get_wrapper_attr("setup").backend
     found = backend.evaluate(configuration, fidelity)
     weights = found.num_samples / found.num_samples.sum(axis=1, keepdims=True)
     means = np.einsum("snkm,snk->skm", found.best, weights)
@@ -83,7 +83,7 @@ def reach(study: Study, name: str, epsilon: float) -> dict[str, Any]:
         "highest_accuracy": 1.0 - float(truth.values[:, 1].min()),
         "learning_rates": rates,
         "by_learning_rate": [float(truth.values[column == r, 0].min()) for r in rates],
-        "guess": float(env.unwrapped.setup.task.num_classes),
+        "guess": float(env.get_wrapper_attr("setup").task.num_classes),
     }
 
 
