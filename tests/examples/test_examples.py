@@ -61,6 +61,35 @@ def instances_are_new_and_the_optimum_is_not_beaten(out: Path) -> None:
                 assert regrets[0] <= one["optimum"]
 
 
+def no_rate_beats_the_best_of_all_rates(out: Path) -> None:
+    for network in ("good", "middle", "bad"):
+        low, high = (read(out, f"LR-CreditG-v1-{network}-{rate}")[0] for rate in ("0.2", "1"))
+        assert low["optimum"] == high["optimum"]
+        for runs in (*low["regrets"].values(), *high["regrets"].values()):
+            assert np.min(runs) >= 0.0
+            assert (np.diff(runs) <= 0.0).all()
+
+
+def what_is_reached_is_the_best_of_all_learning_rates(out: Path) -> None:
+    found = read(out, "reached-Cora-*")
+    for one in found:
+        assert min(one["by_learning_rate"]) == pytest.approx(np.mean(one["val_loss"]), rel=1e-5)
+        assert np.mean(one["test_accuracy"]) <= one["highest_accuracy"] + 1e-6
+        assert one["configuration"]["learning_rate"] in one["learning_rates"]
+    strict, loose = (np.mean(one["val_loss"]) for one in found)  # epsilon 1 and 20
+    assert strict > loose
+
+
+def all_alphas_have_the_same_configurations(out: Path) -> None:
+    for version, name, number in ((0, "Segment", 672), (1, "BreastCancer", 144)):
+        found = read(out, f"{name}-v{version}-alpha*")
+        assert len(found) == 2
+        for one in found:
+            assert {np.shape(values) for values in one.values()} == {(3, number)}
+            assert 0.0 <= np.min(one["error"]) <= np.max(one["error"]) <= 1.0
+            assert np.max(one["spread"]) <= 0.5
+
+
 def read(out: Path, pattern: str) -> list[Any]:
     return [json.loads(path.read_text()) for path in sorted(out.glob(f"{pattern}.json"))]
 
@@ -69,11 +98,17 @@ FAIR = {
     "train_dac_policy": policies_and_searches_take_equal_rounds,
     "fedex_study": searches_take_equal_rounds,
     "train_trial_policy": instances_are_new_and_the_optimum_is_not_beaten,
+    "network_study": no_rate_beats_the_best_of_all_rates,
+    "privacy_study": what_is_reached_is_the_best_of_all_learning_rates,
+    "heterogeneity_study": all_alphas_have_the_same_configurations,
 }
 NUMBERS_OF = {
     "train_dac_policy": "policies",
     "fedex_study": "seeds",
     "train_trial_policy": "policies",
+    "network_study": "seeds",
+    "privacy_study": "seeds",
+    "heterogeneity_study": "rounds",
 }
 
 
@@ -117,7 +152,7 @@ def test_a_study_runs_and_goes_on_where_it_stopped(
     assert changed == [next(iter(pieces))]
     monkeypatch.setattr(study, "run", lambda *_: pytest.fail("pieces of two studies were mixed"))
     for other in ([], ["--quick", f"--{NUMBERS_OF[name]}", "3"]):
-        with pytest.raises(InvalidArgumentError, match=rf"{NUMBERS_OF[name]} \d there, \d now"):
+        with pytest.raises(InvalidArgumentError, match=rf"{NUMBERS_OF[name]} \d there, \d+ now"):
             study.main([*other, "--out", str(tmp_path)])
 
 
