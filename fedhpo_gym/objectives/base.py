@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation
@@ -93,7 +94,7 @@ class Objective:
 
         Args:
             function: Reads a number off an evaluation; NaN counts as the worst. It must be pure:
-                equal evaluations, equal numbers.
+                equal evaluations, equal numbers. The arrays that it gets are read-only.
             name: See the class.
             unit: See the class.
             minimize: See the class.
@@ -103,6 +104,11 @@ class Objective:
         Raises:
             InvalidArgumentError: The function cannot be called, or an argument is out of its range.
         """
+        for word, text in (("name", name), ("unit", unit)):
+            if not isinstance(text, str) or (word == "name" and not text):
+                raise InvalidArgumentError(
+                    f"`{word}` of an objective must be a word, got {text!r}."
+                )
         if not callable(function):
             raise InvalidArgumentError(
                 f"Objective {name!r}: `function` must take an Evaluation, got {function!r:.80}."
@@ -110,7 +116,16 @@ class Objective:
         worst = bounds[1] if minimize else bounds[0]
 
         def compute(evaluation: Evaluation, _spent: Spent) -> float:
-            return float(worst if evaluation.has_diverged else function(evaluation))
+            if evaluation.has_diverged:
+                return float(worst)
+            found = function(_read_only(evaluation))
+            number = as_number(found.item() if isinstance(found, np.generic) else found)
+            if number is None:
+                raise InvalidArgumentError(
+                    f"Objective {name!r}: `function` must return one real number, got "
+                    f"{found!r:.80}."
+                )
+            return float(number)
 
         return cls(name, unit, minimize, bounds, compute, sensitivity=sensitivity)
 
@@ -215,3 +230,15 @@ class Objective:
     def score(self, value: float) -> float:
         """Return the negative of ``error``: higher is better."""
         return -self.error(value)
+
+
+def _read_only(evaluation: Evaluation) -> Evaluation:
+    """Return the evaluation with arrays that nobody can write into: others read them, too."""
+    views: dict[str, Any] = {
+        name: value.view()
+        for name, value in vars(evaluation).items()
+        if isinstance(value, np.ndarray)
+    }
+    for view in views.values():
+        view.flags.writeable = False
+    return replace(evaluation, **views)

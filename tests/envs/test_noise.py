@@ -212,3 +212,20 @@ def test_rounds_follow_each_other_on_one_worker(tmp_path: Path, capsys: Any) -> 
     words = ["run", "FedHPO-DAC-LR-BreastCancer-v0", "--agent", "random", "--out", str(tmp_path)]
     assert main([*words, "--simulated-workers", "2"]) != 0
     assert "follow" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("backend", ["tabular", "surrogate"])
+def test_asking_again_for_nothing_tells_nothing_new(backend: str) -> None:
+    arguments = {"noise": {"clients": 0.2}, "backend": backend, "disable_env_checker": True}
+    for freeze_thaw in (True, False):
+        env = gym.make("FedHPO-LR-CreditG-v1", freeze_thaw=freeze_thaw, **arguments)
+        env.reset(seed=0)
+        low, high = (np.full(env.action_space.shape or (), end, np.float32) for end in (-1.0, 0.2))
+        heard = [
+            [env.step(action)[-1]["objectives"]["val_loss"] for action in (low, high)]
+            for _ in range(6)
+        ]
+        assert (len({*map(tuple, heard)}) == 1) == freeze_thaw
+        env.reset(seed=1)
+        again = env.step(low)[-1]["objectives"]["val_loss"]
+        assert again != heard[0][0], "another episode draws anew"

@@ -50,7 +50,7 @@ class ColumnSource:
             columns = self._columns(exact[where])
             task = self._setup.task
             spent = spending_many(task, columns)
-            rngs = self._draws.of(where) if self._draws else None
+            rngs = self._draws.of(where, where.tolist()) if self._draws else None
             rows = self._scorer.rows(self._backend.look_up(columns), spent, rngs=rngs)
             rows.numbers[:, TIME_S], rows.numbers[:, ROUNDS] = (
                 times_s(task, columns),

@@ -120,7 +120,8 @@ class TrialProcess:
         self._prices = Prices(setup.task)
         self._scorer = Scorer(setup, layout)
         trials = np.zeros(number, np.int64)
-        self._draws = TrialDraws(trials) if setup.noise else None
+        freeze_thaw = setup.freeze_thaw
+        self._draws = TrialDraws(trials, freeze_thaw=freeze_thaw) if setup.noise else None
         sources = [make_row_source(part, layout, number, self._draws) for part in setup.parts]
         self._sources = SeveralSources(sources, number)
         self.scores = self._scorer.scores
@@ -151,7 +152,7 @@ class TrialProcess:
             keys: of the noise of their evaluations; None where there is none.
         """
         if self._draws is not None and keys is not None:
-            self._draws.keys[where] = keys
+            self._draws.restart(where, keys)
         self.episodes.restart(where)
         self._sources.restart(where)
         if self._tuning is not None:

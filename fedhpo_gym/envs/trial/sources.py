@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -93,7 +93,8 @@ class BackendSource:
         numbers = np.zeros((len(actions), self._scorer.width))
         if where.size:
             queries = [self._setup.decode(actions[index]) for index in where]
-            rows = self._rows(queries, self._draws.of(where) if self._draws else None)
+            rngs = self._draws.of(where, list(map(_key, queries))) if self._draws else None
+            rows = self._rows(queries, rngs)
             seen[where], numbers[where] = rows.seen, rows.numbers
             costs = self._ledger.pay(where, queries)
             if not self._details.size:
@@ -139,6 +140,11 @@ class BackendSource:
         return self._details
 
 
+def _key(query: CheckedQuery) -> Hashable:
+    configuration, fidelity = query
+    return (*sorted(configuration.items()), *vars(fidelity).items())
+
+
 class GridSource:
     """Takes the rows of the cells of a stored grid."""
 
@@ -169,7 +175,8 @@ class GridSource:
         """See `RowSource.answer`."""
         cells = self._setup.search_space.flat_grid_indices(actions)
         everyone = np.arange(len(cells))
-        numbers = self._cells.take(cells, seen, self._draws.of(everyone) if self._draws else None)
+        rngs = self._draws.of(everyone, cells.tolist()) if self._draws else None
+        numbers = self._cells.take(cells, seen, rngs)
         numbers[:, TIME_S], numbers[:, ROUNDS] = self._ledger.pay(cells)
         self._asked = cells
         return cells, numbers

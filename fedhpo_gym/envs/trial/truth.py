@@ -123,12 +123,18 @@ class Truth:
 
         In each objective it is the worse of two values: the median of the lattice, and the nadir
         point moved by `BEYOND` of its distance from the ideal one. So a random trial has a chance
-        to count, and so have the ends of the front (Ishibuchi et al., 2018).
+        to count, and so have the ends of the front (Ishibuchi et al., 2018). Of an objective that
+        has no worst value, as a loss, it is the median: one point of the front that is as bad as
+        can be in it would else make all good ones look alike.
         """
-        errors = self.errors[:, self._columns(names)]
+        columns = self._columns(names)
+        errors = self.errors[:, columns]
         front = errors[self.front(names)]
         low, high = front.min(axis=0), front.max(axis=0)
-        corner = np.maximum(high + BEYOND * (high - low), np.median(errors, axis=0))
+        middle = np.median(errors, axis=0)
+        endless = np.array([one.open_ended for one in self.objectives])[columns]
+        beyond = np.maximum(high + BEYOND * (high - low), middle)
+        corner = np.where(endless & (middle > low), middle, beyond)
         return self._as_values(corner, names)
 
     def hypervolume(

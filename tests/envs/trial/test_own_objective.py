@@ -117,3 +117,31 @@ def test_a_record_says_that_it_cannot_be_replayed_without_it(tmp_path: Path) -> 
     difference = replay(record, {**own, "gap": changed})
     assert difference is not None
     assert "gap" in difference.field
+
+
+@pytest.mark.parametrize("wrong", ["a", None, np.ones(2), 1j, True, 10**400])
+def test_what_is_no_number_is_refused_by_name(wrong: Any) -> None:
+    own = Objective.of(lambda _: wrong, name="odd", unit="1", minimize=True, bounds=(0.0, 1.0))
+    env = gym.make("FedHPO-LR-CreditG-v1", objectives=[own], disable_env_checker=True)
+    env.reset(seed=0)
+    with pytest.raises(InvalidArgumentError, match=r"'odd'.*one real number"):
+        env.step(np.zeros(env.action_space.shape or (), np.float32))
+
+
+def test_a_function_cannot_change_what_others_read() -> None:
+    def writes(evaluation: Evaluation) -> float:
+        evaluation.best[...] = 0.0
+        return 0.1
+
+    own = Objective.of(writes, name="vandal", unit="1", minimize=True, bounds=(0.0, 1.0))
+    env = gym.make("FedHPO-LR-CreditG-v1", objectives=["val_loss", own], disable_env_checker=True)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="read-only"):
+        env.step(np.zeros(env.action_space.shape or (), np.float32))
+
+
+@pytest.mark.parametrize("named", [{"name": ""}, {"name": 3}, {"unit": 3}])
+def test_names_are_words(named: dict[str, Any]) -> None:
+    given = {"name": "a", "unit": "1", "minimize": True, "bounds": (0.0, 1.0), **named}
+    with pytest.raises(InvalidArgumentError, match="must be a word"):
+        Objective.of(lambda _: 0.0, **given)

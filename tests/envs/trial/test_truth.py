@@ -93,11 +93,11 @@ def test_regret_is_zero_at_the_optimum_and_one_at_the_median(truth: Truth) -> No
 
 
 def test_hypervolume_regret_by_hand() -> None:
-    # Scaled, the front is (0, 1), (1, 0), and volumes end at (1.1, 1.1): 0.11 + 0.11 - 0.01.
-    found = made_truth([[0.0, 20.0], [10.0, 10.0], [10.0, 20.0]])
-    asked = [[10.0, 20.0], [10.0, 10.0], [10.0, 10.0], [0.0, 20.0]]
+    # Volumes end at 10, the median loss, and at 21, a tenth beyond the front: 10 * 1 + 5 * 5.
+    found = made_truth([[0.0, 20.0], [10.0, 10.0], [5.0, 15.0], [20.0, 30.0], [20.0, 30.0]])
+    asked = [[20.0, 30.0], [10.0, 10.0], [5.0, 15.0], [5.0, 15.0], [0.0, 20.0]]
     shares = found.hypervolume_regret(asked)
-    assert shares == pytest.approx([1 - 0.01 / 0.21, 1 - 0.11 / 0.21, 1 - 0.11 / 0.21, 0.0])
+    assert shares == pytest.approx([1.0, 1.0, 1 - 30 / 35, 1 - 30 / 35, 0.0])
 
 
 def test_hypervolume_regret_falls_to_zero_and_never_rises(truth: Truth) -> None:
@@ -202,3 +202,11 @@ def test_with_instances_it_is_that_of_the_episode() -> None:
 def test_constraints_are_refused_instead_of_ignored() -> None:
     with pytest.raises(InvalidArgumentError, match="`constraints` must not be given"):
         fedhpo_gym.truth("FedHPO-LR-CreditG-v1", constraints={"fairness_std": 0.05})
+
+
+def test_who_is_worse_than_a_random_trial_gains_no_volume() -> None:
+    truth = fedhpo_gym.truth("MO-FedHPO-LR-CreditG-v1")
+    loss = truth.values[:, 0]
+    bad = truth.values[loss > np.median(loss)]
+    assert truth.hypervolume_regret(bad)[-1] == 1.0
+    assert truth.hypervolume_regret(truth.values[loss.argmin()][None])[-1] < 0.7
