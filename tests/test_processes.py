@@ -71,6 +71,7 @@ def twice(process: subprocess.Popen[bytes]) -> None:
     to_the_group(process)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", [to_the_group, to_the_builder, twice])
 @pytest.mark.parametrize("work", ["write_slowly", "refuse_to_end"])
 def test_an_interrupt_ends_all_workers_within_seconds(

@@ -44,7 +44,11 @@ def check(trajectory: Trajectory, recorded: list[Digest], limit: int | None) -> 
 
 
 def named(trained: bool) -> Any:
-    chosen = [pytest.param(t, d, id=t.name) for t, d in ALL if t.trained == trained]
+    chosen = [
+        pytest.param(t, d, id=t.name, marks=[] if "CreditG" in t.name else [pytest.mark.slow])
+        for t, d in ALL
+        if t.trained == trained
+    ]
     return pytest.mark.parametrize(("trajectory", "recorded"), chosen)
 
 

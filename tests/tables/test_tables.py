@@ -382,6 +382,7 @@ def test_the_table_folder(
 # ----------------------------------------------------------------------------------- laws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list_tables() or [""])
 def test_every_table_at_hand_keeps_the_laws_of_learning_curves(name: str) -> None:
     if not name:
