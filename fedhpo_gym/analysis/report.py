@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.analysis.comparison import Comparison, answer, compare, comparison_tables
+from fedhpo_gym.analysis.comparison.answer import counted
 from fedhpo_gym.analysis.figures import (
     Figure,
     File,
@@ -131,7 +132,7 @@ def _answer(found: Comparison, number: int, looks: Looks) -> _Part:
     prefix = f"study-{number}"
     figures = comparison_figures(found, prefix, looks)
     tables = comparison_tables(found)
-    count = _count(len(found.study.problems), "problem")
+    count = counted(len(found.study.problems), "problem")
     early = early_differences(found, prefix)
     html = ANSWER.substitute(
         anchor=prefix,
@@ -199,7 +200,7 @@ def _meta(problems: Sequence[Problem], version: str, now: datetime) -> str:
     written_by = ", ".join(sorted({run.version for run in runs if run.version}))
     records = f"; records written by fedhpo-gym {written_by}" if written_by else ""
     return escape(
-        f"{_count(len(runs), 'run')} on {_count(len(problems), 'problem')}. "
+        f"{counted(len(runs), 'run')} on {counted(len(problems), 'problem')}. "
         f"Report made {now:%Y-%m-%d %H:%M} {now.tzname() or ''} by fedhpo-gym {version}, "
         f"Python {platform.python_version()}{records}."
     )
@@ -309,7 +310,3 @@ def _incumbents(problems: Sequence[Problem]) -> str:
 
 def _value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

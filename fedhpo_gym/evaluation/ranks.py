@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -32,9 +34,25 @@ def kendall(one: ArrayLike, other: ArrayLike) -> float:
             "`one` and `other` must be lists of numbers of one length, got the shapes "
             f"{lists[0].shape} and {lists[1].shape}"
         )
-    first, second = (np.unique(values, return_inverse=True)[1] for values in lists)
-    untied = _untied(first) * _untied(second)
-    return _agreement(first, second) / untied**0.5 if untied else float("nan")
+    return tau([pairs(*lists)])
+
+
+def pairs(one: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return what tau-b is made of: ordered pairs of two (n,) lists.
+
+    Returns:
+        How many more agree than disagree, and how many are not tied in each list. Sums of them over
+        groups give the correlation within groups; see `tau`.
+    """
+    first, second = (np.unique(values, return_inverse=True)[1] for values in (one, other))
+    return _agreement(first, second), _untied(first), _untied(second)
+
+
+def tau(groups: Sequence[tuple[float, float, float]]) -> float:
+    """Return tau-b within groups of `pairs`; NaN where one of the lists is tied everywhere."""
+    agree, *untied = (sum(counts) for counts in zip(*groups, strict=True)) if groups else (0, 0, 0)
+    product = untied[0] * untied[1]
+    return float(agree / product**0.5) if product else float("nan")
 
 
 def _agreement(first: NDArray[np.intp], second: NDArray[np.intp]) -> float:

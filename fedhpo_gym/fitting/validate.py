@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.evaluation.ranks import pairs, tau
 from fedhpo_gym.fitting.candidates import Candidate
 from fedhpo_gym.fitting.data import FittingRows, prepare
 from fedhpo_gym.fitting.sources import MEASURES
@@ -135,15 +136,8 @@ def kendall_tau(truth: Floats, claim: Floats, ranking: NDArray[np.int64]) -> flo
     Returns:
         tau-b over the pairs within groups (Kendall, 1945); NaN where one of both never differs.
     """
-    agree = differ_truth = differ_claim = 0.0
-    for group in np.unique(ranking[ranking >= 0]).tolist():
-        t, c = (values[ranking == group] for values in (truth, claim))
-        of_truth, of_claim = (np.sign(v[:, None] - v) for v in (t, c))
-        agree += (of_truth * of_claim).sum()
-        differ_truth += np.abs(of_truth).sum()
-        differ_claim += np.abs(of_claim).sum()
-    product = np.sqrt(differ_truth * differ_claim)
-    return float(agree / product) if product else float("nan")
+    groups = np.unique(ranking[ranking >= 0]).tolist()
+    return tau([pairs(truth[ranking == one], claim[ranking == one]) for one in groups])
 
 
 def tau_at(rows: FittingRows, found: Claims, knot: int = -1) -> float:

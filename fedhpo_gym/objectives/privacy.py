@@ -6,6 +6,7 @@ sets differ by one sample of one client that is replaced.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -25,13 +26,13 @@ SEARCH_ORDERS: Final = range(2, 256)
 """Renyi orders among which the accountant looks for the smallest epsilon."""
 
 
-class Spent:
+class Spent(ABC):
     """What evaluations spend; a ledger alone says nothing of costs."""
 
     @property
+    @abstractmethod
     def privacy(self) -> "PrivacyLedger | PrivacyLedgers":
         """The privacy spent."""
-        raise NotImplementedError
 
     @property
     def costs(self) -> Mapping[str, float | NDArray[np.float64]]:

@@ -80,7 +80,10 @@ class System(ABC):
             InvalidArgumentError: this system does not know single clients, or is set up for what
                 asynchronous training does not have.
         """
-        raise InvalidArgumentError(
+        raise self._no_clients()
+
+    def _no_clients(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
             "`system['model']` must be 'analytic' or 'devices' for asynchronous algorithms, whose "
             f"clients take their time each on its own, got {type(self).__name__}"
         )
@@ -93,8 +96,11 @@ class System(ABC):
             client: who does it.
             start_s: when it is begun.
             draw: names what is random.
+
+        Raises:
+            InvalidArgumentError: this system does not know single clients.
         """
-        raise NotImplementedError
+        raise self._no_clients()
 
     def client_units(self, work: Work, number: int) -> Floats:
         """Return in how many units of `compute` each of the clients counts its round.

@@ -42,7 +42,7 @@ def _unlike(found: Comparison) -> list[str]:
 
 
 def _counts(runs: Mapping[str, int]) -> str:
-    return _list([f"{_count(number, 'run')} of {agent}" for agent, number in runs.items()])
+    return _list([f"{counted(number, 'run')} of {agent}" for agent, number in runs.items()])
 
 
 def _who(found: Comparison) -> str:
@@ -104,8 +104,8 @@ def _how_sure(found: Comparison) -> str:
             words.append(f"{kind} {first} differs from {_list(beaten)}, not from {_list(names)}")
     count = len(found.study.problems)
     note = (
-        f" With {_count(len(found.study.problems), 'problem')} and "
-        f"{_count(len(found.pairs), 'pair')}, this test on means can never reach 0.05."
+        f" With {counted(len(found.study.problems), 'problem')} and "
+        f"{counted(len(found.pairs), 'pair')}, this test on means can never reach 0.05."
         if len(found.pairs) * 2.0 ** (1 - count) >= found.means.alpha
         else ""
     )
@@ -130,10 +130,11 @@ def _not_beaten(
 
 
 def _problems(found: Comparison) -> str:
-    return _count(len(found.study.problems), "problem")
+    return counted(len(found.study.problems), "problem")
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun, in the plural unless it is one."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 

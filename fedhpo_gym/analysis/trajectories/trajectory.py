@@ -67,11 +67,6 @@ class Trajectory:
         )  # fmt: skip
 
     @property
-    def final_level(self) -> float:
-        """Level of the incumbent at the end; 0 where there is none, or levels are not known."""
-        return float(self.level[-1]) if self.level is not None and len(self.level) else 0.0
-
-    @property
     def final(self) -> float:
         """Value of the incumbent at the end; infinity if there never was one."""
         return float(self.value[-1]) if len(self.value) else float("inf")
