@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedhpo_gym.courses.training import task_federation, task_label_frequencies
@@ -48,9 +49,12 @@ def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> di
 
 
 def this_machine(device: str) -> str:
-    """Return in words what computes here: the architecture, the processor, the torch device."""
+    """Return in words what computes here: architecture, processor, and any other torch device."""
     words = f"{platform.machine()}, {_processor()}"
-    return words if device == "cpu" else f"{words}, torch device {device}"
+    if device == "cpu":
+        return words
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+    return f"{words}, torch {version('torch')} on {name}"
 
 
 def _processor() -> str:

@@ -17,6 +17,8 @@ ROWS_TOGETHER = 256
 and feature maps need memory."""
 MAX_KEPT = 2**13
 """Rows that corrections of clients that train together hold, at most."""
+MORE = 8
+"""How many times more both are where a model takes the step of all items together."""
 
 
 def shared_names(model: Model, algorithm: Algorithm, personal: frozenset[str]) -> frozenset[str]:
@@ -39,16 +41,20 @@ def shared_blocks(
     return found
 
 
-def split_cohorts(items: Items, rows: NDArray[np.int64]) -> Iterator[Items]:
+def split_cohorts(
+    items: Items, rows: NDArray[np.int64], together: bool = False
+) -> Iterator[Items]:
     """Yield the items by block, and of each as many clients as train together.
 
     Args:
         items: some items.
         rows: (blocks,) rows that the largest client of a block trains on in a round.
+        together: see `Model.together`.
     """
+    more = MORE if together else 1
     for block in np.unique(items.block).tolist():
         own = np.flatnonzero(items.block == block)
         width = int(items.width[own[0]])
-        together = min(ROWS_TOGETHER // width, MAX_KEPT // int(rows[block]))
-        for start in range(0, len(own), max(together, 1)):
-            yield items.take(own[start : start + max(together, 1)])
+        count = min(ROWS_TOGETHER * more // width, MAX_KEPT * more // int(rows[block]))
+        for start in range(0, len(own), max(count, 1)):
+            yield items.take(own[start : start + max(count, 1)])

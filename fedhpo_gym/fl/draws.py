@@ -78,8 +78,12 @@ class Draws:
     def uniform(self, items: int, shape: tuple[int, ...]) -> Tensor:
         """Return (items, *shape) float32 from U[0, 1) for the first items: per name the same."""
         distinct, where = np.unique(self._names.distinct[1][:items], return_inverse=True)
-        drawn = np.stack([self._of(i).random(shape, dtype=np.float32) for i in distinct.tolist()])
-        return torch.from_numpy(drawn[where]).to(self._device)
+        drawn = np.empty((len(distinct), *shape), dtype=np.float32)
+        for row, index in zip(drawn, distinct.tolist(), strict=True):
+            self._of(index).random(dtype=np.float32, out=row)
+        if not np.array_equal(where, np.arange(len(distinct))):
+            drawn = drawn[where]
+        return torch.from_numpy(drawn).to(self._device)
 
     def _of(self, index: int) -> np.random.Generator:
         if index not in self._streams:

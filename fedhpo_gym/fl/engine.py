@@ -305,11 +305,15 @@ def _scatter(lockstep: Lockstep, values: NDArray[np.generic], out: NDArray[np.ge
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread: small products gain nothing from more, and rounding stays fixed."""
+    """Run torch on one thread: small products gain nothing from more, and rounding stays fixed.
+
+    On a graphics processor, float32 means float32, and the same products are chosen each time.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    exact = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), exact:
             yield
     finally:
         torch.set_num_threads(before)

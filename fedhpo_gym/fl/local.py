@@ -19,6 +19,7 @@ from fedhpo_gym.fl.minibatches import client_streams
 from fedhpo_gym.fl.models import Minibatch, Parameters
 from fedhpo_gym.fl.models.base import fit
 from fedhpo_gym.fl.shared import SharedMatrix
+from fedhpo_gym.fl.shared_together import SharedMatrices
 from fedhpo_gym.fl.stack import Stack
 from fedhpo_gym.fl.steps import Steps
 
@@ -68,7 +69,7 @@ class LocalTraining:
         names: Names,
         pull: Tensor | None = None,
         anchor: Parameters | None = None,
-        shared: Mapping[str, SharedMatrix] | None = None,
+        shared: Mapping[str, SharedMatrix | SharedMatrices] | None = None,
     ) -> None:
         """Train (.., items, .., slots) parameters in place, through all local steps of a round.
 
@@ -120,7 +121,7 @@ class LocalTraining:
         parameters: Parameters,
         plan: _Plan,
         pulled: tuple[Tensor, Parameters] | None,
-        shared: Mapping[str, SharedMatrix],
+        shared: Mapping[str, SharedMatrix | SharedMatrices],
     ) -> None:
         """Train items of one width; `pulled` says how strongly, and towards what."""
         draws = Draws(plan.names, self._device)

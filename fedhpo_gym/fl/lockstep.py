@@ -22,6 +22,7 @@ from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import fit
 from fedhpo_gym.fl.packing import Course, Group
 from fedhpo_gym.fl.shared import SharedMatrix
+from fedhpo_gym.fl.shared_together import SharedMatrices
 from fedhpo_gym.fl.stack import Stack
 
 MAX_LOCAL_BYTES = 2**26
@@ -147,8 +148,9 @@ class Lockstep:
                 observer(part, received, local)
             self._accumulate(average, self._upload(local, part), part)
         if sharing is not None:
+            together = self._model.together
             seen = max(MAX_LOCAL_BYTES // item_bytes, 1)
-            for part in split_cohorts(sharing, self.roster.rows.max(axis=1)):
+            for part in split_cohorts(sharing, self.roster.rows.max(axis=1), together):
                 self._train_sharing(part, start, average, observer, seen)
         self.elapsed += 1
         self._commit(start, average)
@@ -180,13 +182,7 @@ class Lockstep:
         block = int(items.block[0])
         rest = {name: value for name, value in start.items() if name not in self._shared_names}
         shared = {
-            name: SharedMatrix(
-                start[name][0, block, ..., 0],
-                self._model.dtype,
-                (items.epochs * items.samples).tolist(),
-                self._buffers,
-                name,
-            )
+            name: self._share(start[name][0, block, ..., 0], items, name)
             for name in sorted(self._shared_names)
         }
         received = None if observer is None else self._receive(items, rest, "observed ")
@@ -204,6 +200,14 @@ class Lockstep:
         for name, matrix in shared.items():
             matrix.add_to(average[name][0, block, ..., 0], items.weight)
 
+    def _share(self, start: Tensor, items: Items, name: str) -> SharedMatrix | SharedMatrices:
+        """Return matrices of clients that all start with the same (out, in) numbers."""
+        if self._model.together:
+            rows = int((items.steps * items.width).max())
+            return SharedMatrices(start, self._model.dtype, len(items), rows)
+        ranks = (items.epochs * items.samples).tolist()
+        return SharedMatrix(start, self._model.dtype, ranks, self._buffers, name)
+
     def _some(self, parameters: Parameters, items: NDArray[np.int64]) -> Parameters:
         index = self._index(items)
         return {name: value.index_select(1, index) for name, value in parameters.items()}
@@ -216,7 +220,7 @@ class Lockstep:
         self,
         items: Items,
         start: Parameters,
-        shared: Mapping[str, SharedMatrix] | None = None,
+        shared: Mapping[str, SharedMatrix | SharedMatrices] | None = None,
     ) -> Parameters:
         """Return the parameters of the items after local training, (.., items, .., slots)."""
         received = self._receive(items, start)

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.shared import Matrix
+from fedhpo_gym.fl.shared_together import Matrices
 
 Parameters = dict[str, Tensor]
 """Named tensors of shape (model's own, items, ..., slots): the second axis counts the items trained
@@ -51,6 +52,8 @@ class Model(ABC):
         revision: raised when numbers change of its courses alone; see `ENGINE_VERSION`.
         precisions: the types of numbers that it can compute in.
         precision: the one it computes in; parameters are float32 in any.
+        together: whether `sgd_step` takes the step of all items by the same operations, as graphics
+            processors need it; `Minibatch.shared` then holds `Matrices`, else `Matrix`.
     """
 
     slots: ClassVar[int] = 1
@@ -65,6 +68,7 @@ class Model(ABC):
     revision: ClassVar[int] = 0
     precisions: ClassVar[tuple[str, ...]] = ("float32",)
     precision: str = "float32"
+    together: bool = False
     num_parameters: int
 
     @property
@@ -141,7 +145,7 @@ class Minibatch:
     sizes: NDArray[np.int64]
     settings: Mapping[str, Tensor]
     uniform: Callable[[tuple[int, ...]], Tensor]
-    shared: Mapping[str, Matrix]
+    shared: Mapping[str, Matrix | Matrices]
 
 
 def fit(values: Tensor, parameter: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters
 from fedhpo_gym.fl.models.cnn_step import Step, take
+from fedhpo_gym.fl.models.cnn_together import StepTogether
 from fedhpo_gym.fl.models.convolution import PADDING, Layer, merged, pool, rows
-from fedhpo_gym.fl.shared import OwnMatrix
+from fedhpo_gym.fl.shared import Matrix, OwnMatrix
+from fedhpo_gym.fl.shared_together import Matrices, OwnMatrices
 
 MEAN, STD = 0.1307, 0.3081
 """Normalisation of pixels in [0, 1], as the original runs did for all image sets."""
@@ -55,6 +57,7 @@ class ConvNet(Model):
         height, width, channels = image
         flat = 64 * (height // 4) * (width // 4)
         self.device = device
+        self.together = device.type != "cpu"
         self._shapes = {
             "kernel1": (32, channels, 5, 5),
             "bias1": (32,),
@@ -101,15 +104,37 @@ class ConvNet(Model):
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
         """See `Model.sgd_step`."""
         masks = self._masks(batch)
+        if self.together:
+            self._step_together(parameters, batch, masks)
+            return
         steps = (
             self._step(item, size, parameters, batch, masks)
             for item, size in enumerate(batch.sizes.tolist())
         )
         if batch.shared:
-            take(list(steps), batch.shared["weight3"])
+            take(list(steps), cast(Matrix, batch.shared["weight3"]))
             return
         for item, step in enumerate(steps):
             take([step], OwnMatrix(parameters["weight3"][0, item, ..., 0], self.dtype))
+
+    def _step_together(
+        self, parameters: Parameters, batch: Minibatch, masks: Tensor | None
+    ) -> None:
+        own = {name: value[0, ..., 0] for name, value in parameters.items()}
+        images = _normalise(batch.x.flatten(0, 1), self.dtype).permute(0, 2, 3, 1)
+        step = StepTogether(
+            own=own,
+            images=images.unflatten(0, batch.x.shape[:2]),
+            sizes=torch.from_numpy(batch.sizes).to(self.device)[:, None, None],
+            targets=batch.targets[..., 0].permute(1, 2, 0),
+            rates=batch.rates,
+            decay=batch.decay,
+            mask=masks,
+        )
+        if batch.shared:
+            step.take(cast(Matrices, batch.shared["weight3"]))
+        else:
+            step.take(OwnMatrices(own["weight3"], self.dtype))
 
     def _masks(self, batch: Minibatch) -> Tensor | None:
         """Draw what dropout keeps, as (items, rows, units) factors."""
@@ -148,7 +173,11 @@ class ConvNet(Model):
         images = _normalise(x, self.dtype)
         items = parameters["bias4"].shape[1]
         out = [
-            _forward({name: value[0, item, ..., 0] for name, value in parameters.items()}, images)
+            _forward(
+                {name: value[0, item, ..., 0] for name, value in parameters.items()},
+                images,
+                len(images) if self.together else FEW_ROWS,
+            )
             for item in range(items)
         ]
         return torch.stack(out)[..., None].permute(2, 0, 1, 3).contiguous()
@@ -159,11 +188,11 @@ def _normalise(pixels: Tensor, dtype: torch.dtype) -> Tensor:
     return images.to(dtype, memory_format=torch.channels_last)
 
 
-def _forward(own: Parameters, images: Tensor) -> Tensor:
+def _forward(own: Parameters, images: Tensor, few: int) -> Tensor:
     """Return (n, classes) logits with running statistics and without dropout."""
     kernels = [merged(own, layer, images.dtype) for layer in ("1", "2")]
     portions = []
-    for x in torch.split(images, FEW_ROWS):
+    for x in torch.split(images, few):
         for kernel, bias in kernels:
             x = pool(functional.conv2d(x, kernel, bias, padding=PADDING)).relu_()
         portions.append(rows(x))

@@ -1,0 +1,66 @@
+"""The step of all clients at once computes what the step of each by itself does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
+from fedhpo_gym.fl.models import ConvNet  # noqa: E402
+from small_images import course, small_images  # noqa: E402
+
+MORE = {"mu": 0.5, "regularization": 0.5, "server_momentum": 0.9, "server_learning_rate": 0.5}
+"""What some algorithm reads."""
+COURSES = [
+    course(**MORE),
+    course(rate=0.3, dropout=0.4, **MORE),
+    course(batch=16, epochs=2, sampled=0.5, **MORE),
+    course(rate=0.5, decay=0.1, batch=8, **MORE),
+]
+
+
+class Together(ConvNet):
+    """The network as a graphics processor trains it, on this processor."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.together = True
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return make_user_federation(small_images(), seed=1)
+
+
+def trained(
+    federation: Federation, model: type[ConvNet], algorithm: str, precision: str = "float32"
+) -> CourseBatch:
+    batch = CourseBatch(
+        {1: federation}, model, get_algorithm(algorithm), COURSES, precision=precision
+    )
+    batch.advance(2)
+    return batch
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedopt", "fedbn", "ditto", "nbafl"])
+def test_parameters_are_those_of_single_steps(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, algorithm: str, sharing: bool
+) -> None:
+    monkeypatch.setattr(
+        "fedhpo_gym.fl.cohorts.worth_sharing", lambda rank, shape: np.full(len(rank), sharing)
+    )
+    expected = trained(federation, ConvNet, algorithm)
+    found = trained(federation, Together, algorithm)
+    for one, other in zip(expected.snapshot(), found.snapshot(), strict=True):
+        assert one is not None and other is not None
+        assert one.diverged_at == other.diverged_at
+        for name, value in one.parameters.items():
+            close = torch.allclose(other.parameters[name], value, rtol=2e-3, atol=2e-5)
+            assert close, (name, (other.parameters[name] - value).abs().max())
+    np.testing.assert_allclose(found.evaluate(), expected.evaluate(), rtol=5e-3, atol=1e-3)
