@@ -124,7 +124,7 @@ class LocalTraining:
         shared: Mapping[str, SharedMatrix | SharedMatrices],
     ) -> None:
         """Train items of one width; `pulled` says how strongly, and towards what."""
-        draws = Draws(plan.names, self._device)
+        draws = Draws(plan.names)
         trained = [name for name in parameters if name not in self._model.buffers]
         part, now, count = parameters, plan, len(plan.steps.items)
         for x, targets, weights, sizes in plan.steps.batches(plan.streams):

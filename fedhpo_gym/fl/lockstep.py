@@ -252,6 +252,9 @@ class Lockstep:
 
     def _accumulate(self, average: Parameters, local: Parameters, items: Items) -> None:
         """Add each block's clients to its average, always in the order of the clients."""
+        if self._model.together:
+            self._accumulate_together(average, local, items)
+            return
         large = any(value[:, 0].numel() >= MIN_ALONE for value in average.values())
         weights = torch.from_numpy(items.weight).to(self._device)[:, None, None]
         order = np.argsort(items.client, kind="stable")
@@ -266,6 +269,18 @@ class Lockstep:
         for name, value in average.items():
             part = local[name].index_select(1, index)
             value.index_add_(1, block, part.mul_(fit(weight, part)))
+
+    def _accumulate_together(
+        self, average: Parameters, local: Parameters, items: Items
+    ) -> None:
+        """Do the same by one sum per block and parameter."""
+        weights = torch.from_numpy(items.weight).to(self._device)[:, None, None]
+        for block in np.unique(items.block).tolist():
+            index = self._index(np.flatnonzero(items.block == block))
+            weight = weights.index_select(0, index)
+            for name, value in average.items():
+                part = local[name].index_select(1, index)
+                value[:, block] += part.mul_(fit(weight, part)).sum(1)
 
     def client_parameters(self, client: int) -> Parameters:
         """Return what one client would predict with, (.., blocks, .., slots)."""

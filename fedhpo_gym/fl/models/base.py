@@ -134,7 +134,7 @@ class Minibatch:
         sizes: (items,) rows that are not padding; they come first.
         settings: (items, 1, slots) values of the model's `hyperparameters`, by name.
         uniform: draws (items, *shape) numbers from U[0, 1) that are the same for every course of
-            a seed in this step on this client.
+            a seed in this step on this client; they are not on the model's device.
         shared: the matrices that the clients share, by name; they are not among the parameters.
     """
 

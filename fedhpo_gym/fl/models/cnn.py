@@ -143,7 +143,8 @@ class ConvNet(Model):
             return None
         width = sum(self._shapes[name][1] for name in ("weight3", "weight4"))
         keep = 1.0 - rates[:, None, None]
-        return (batch.uniform((batch.x.shape[1], width)) < keep).float() / keep
+        kept = batch.uniform((batch.x.shape[1], width)) < keep.cpu()
+        return kept.to(self.device).float() / keep
 
     def _step(
         self,

@@ -110,7 +110,9 @@ class GCN(Model):
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
         """See `Model.sgd_step`."""
         dropout = batch.settings["dropout"][:, 0, 0].tolist()
-        drawn = batch.uniform((self._width, HIDDEN)) if max(dropout) > 0.0 else None
+        drawn = None
+        if max(dropout) > 0.0:
+            drawn = batch.uniform((self._width, HIDDEN)).to(self.device)
         decay = batch.decay[:, 0, 0].tolist()
         owner = self._owner[batch.x[:, 0, 0]].tolist()
         sizes = batch.sizes.tolist()
