@@ -41,9 +41,7 @@ def shared_blocks(
     return found
 
 
-def split_cohorts(
-    items: Items, rows: NDArray[np.int64], together: bool = False
-) -> Iterator[Items]:
+def split_cohorts(items: Items, rows: NDArray[np.int64], together: bool = False) -> Iterator[Items]:
     """Yield the items by block, and of each as many clients as train together.
 
     Args:

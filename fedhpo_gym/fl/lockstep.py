@@ -270,9 +270,7 @@ class Lockstep:
             part = local[name].index_select(1, index)
             value.index_add_(1, block, part.mul_(fit(weight, part)))
 
-    def _accumulate_together(
-        self, average: Parameters, local: Parameters, items: Items
-    ) -> None:
+    def _accumulate_together(self, average: Parameters, local: Parameters, items: Items) -> None:
         """Do the same by one sum per block and parameter."""
         weights = torch.from_numpy(items.weight).to(self._device)[:, None, None]
         for block in np.unique(items.block).tolist():
