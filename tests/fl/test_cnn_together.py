@@ -53,12 +53,13 @@ def test_parameters_are_those_of_single_steps(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, algorithm: str, sharing: bool
 ) -> None:
     monkeypatch.setattr(
-        "fedhpo_gym.fl.cohorts.worth_sharing", lambda rank, shape: np.full(len(rank), sharing)
+        "fedhpo_gym.fl.cohorts.worth_sharing", lambda rank, _: np.full(len(rank), sharing)
     )
     expected = trained(federation, ConvNet, algorithm)
     found = trained(federation, Together, algorithm)
     for one, other in zip(expected.snapshot(), found.snapshot(), strict=True):
-        assert one is not None and other is not None
+        assert one is not None
+        assert other is not None
         assert one.diverged_at == other.diverged_at
         for name, value in one.parameters.items():
             close = torch.allclose(other.parameters[name], value, rtol=2e-3, atol=2e-5)

@@ -58,6 +58,7 @@ class ConvNet(Model):
         flat = 64 * (height // 4) * (width // 4)
         self.device = device
         self.together = device.type != "cpu"
+        self._known: tuple[Tensor | None, Tensor | None] = None, None
         self._shapes = {
             "kernel1": (32, channels, 5, 5),
             "bias1": (32,),
@@ -122,10 +123,11 @@ class ConvNet(Model):
     ) -> None:
         own = {name: value[0, ..., 0] for name, value in parameters.items()}
         images = _normalise(batch.x.flatten(0, 1), self.dtype).permute(0, 2, 3, 1)
+        sizes = _moved(torch.from_numpy(batch.sizes), self.device)
         step = StepTogether(
             own=own,
             images=images.unflatten(0, batch.x.shape[:2]),
-            sizes=torch.from_numpy(batch.sizes).to(self.device)[:, None, None],
+            sizes=sizes[:, None, None],
             targets=batch.targets[..., 0].permute(1, 2, 0),
             rates=batch.rates,
             decay=batch.decay,
@@ -138,13 +140,23 @@ class ConvNet(Model):
 
     def _masks(self, batch: Minibatch) -> Tensor | None:
         """Draw what dropout keeps, as (items, rows, units) factors."""
-        rates = batch.settings["dropout"][:, 0, 0]
-        if not float(rates.max()) > 0.0:
+        keep = self._keep(batch.settings["dropout"])
+        if keep is None:
             return None
         width = sum(self._shapes[name][1] for name in ("weight3", "weight4"))
-        keep = 1.0 - rates[:, None, None]
-        kept = batch.uniform((batch.x.shape[1], width)) < keep.cpu()
-        return kept.to(self.device).float() / keep
+        kept = batch.uniform((batch.x.shape[1], width)) < keep
+        return _moved(kept, self.device).float() / _moved(keep, self.device)
+
+    def _keep(self, rates: Tensor) -> Tensor | None:
+        """Return the (items, 1, 1) shares of units that are kept, or None if all are.
+
+        They are asked of the device once per round: a step that waits for it to answer would wait
+        for the step before, too.
+        """
+        if self._known[0] is not rates:
+            found = rates.cpu()
+            self._known = rates, 1.0 - found if float(found.max()) > 0.0 else None
+        return self._known[1]
 
     def _step(
         self,
@@ -182,6 +194,13 @@ class ConvNet(Model):
             for item in range(items)
         ]
         return torch.stack(out)[..., None].permute(2, 0, 1, 3).contiguous()
+
+
+def _moved(values: Tensor, device: torch.device) -> Tensor:
+    """Put values of the processor on a device, without waiting for what it still computes."""
+    if device.type == "cpu":
+        return values
+    return values.pin_memory().to(device, non_blocking=True)
 
 
 def _normalise(pixels: Tensor, dtype: torch.dtype) -> Tensor:

@@ -80,16 +80,18 @@ class StepTogether:
             shape = (-1, *(1,) * (value.ndim - 1))
             value.mul_(self.decay.view(shape))
             if name in gradients:
-                value.sub_(gradients[name].float() * factor.view(shape))
+                value.addcmul_(gradients[name].float(), factor.view(shape), value=-1.0)
 
     def _dropped(self, values: Tensor, units: slice) -> Tensor:
         return values if self.mask is None else (values * self.mask[..., units]).to(values.dtype)
 
     def _clip(self, gradients: Parameters, products: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Return the (items, 1, 1) factors that shorten gradients, see `cnn_step.Step`."""
-        square = self.rates.new_zeros(len(self.rates))
-        for gradient in gradients.values():
-            square += gradient.float().flatten(1).square().sum(1)
+        lengths = [
+            torch.linalg.vector_norm(gradient.flatten(1), dim=1, dtype=torch.float32)
+            for gradient in gradients.values()
+        ]
+        square = torch.stack(lengths).square().sum(0)
         for left, right in products:
             square += ((left @ left.mT) * (right @ right.mT)).sum((1, 2), dtype=torch.float32)
         length = square.clamp(min=1e-60).sqrt()
