@@ -65,3 +65,19 @@ def test_parameters_are_those_of_single_steps(
             close = torch.allclose(other.parameters[name], value, rtol=2e-3, atol=2e-5)
             assert close, (name, (other.parameters[name] - value).abs().max())
     np.testing.assert_allclose(found.evaluate(), expected.evaluate(), rtol=5e-3, atol=1e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics processor here")
+def test_a_graphics_processor_trains_the_same_courses_and_repeats_itself(
+    federation: Federation,
+) -> None:
+    here = trained(federation, ConvNet, "fedavg").evaluate()
+    batches = [
+        CourseBatch({1: federation}, ConvNet, get_algorithm("fedavg"), COURSES, device="cuda")
+        for _ in range(2)
+    ]
+    for batch in batches:
+        batch.advance(2)
+    there, again = (batch.evaluate() for batch in batches)
+    np.testing.assert_allclose(there, here, rtol=5e-3, atol=1e-3)
+    np.testing.assert_array_equal(there, again)
