@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends import CheckedQuery
+from fedhpo_gym.backends import CheckedQuery, StoredBackend
 from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
 from fedhpo_gym.envs.trial.draws import TrialDraws
 from fedhpo_gym.envs.trial.instances import TrialInstance, statistics
@@ -18,7 +18,8 @@ from fedhpo_gym.envs.trial.observation import TUNING
 from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.several import SeveralSources
-from fedhpo_gym.envs.trial.sources import GridSource, make_row_source
+from fedhpo_gym.envs.trial.sources import make_row_source
+from fedhpo_gym.envs.trial.truth import truth_of
 from fedhpo_gym.envs.trial.tuning import TuningLedger, is_counted
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives import PRIVACY_NAMES
@@ -236,15 +237,15 @@ class TrialProcess:
         Raises:
             InvalidArgumentError: nothing stores them.
         """
-        source = self._sources.parts[self.instance(index)]
-        if not isinstance(source, GridSource):
+        part = self.part(index)
+        if not isinstance(part.backend, StoredBackend) or not part.is_grid:
             raise InvalidArgumentError(
                 "`reward` 'regret' needs a known optimum: a table of all that an action can ask "
                 f"for, got backend {self.setup.backend.name!r}; use backend='tabular' where it has "
                 "numbers, or reward='improvement', whose return ranks episodes alike"
             )
-        numbers = source.all_numbers()
-        return numbers[:, self._scorer.truth][:, 0], numbers[:, self.scores]
+        truth = truth_of(part)
+        return truth.values[:, 0], truth.scores
 
     def query_of(self, handle: Any) -> CheckedQuery:
         """Return the configuration and the fidelity that a handle of `episodes` stands for."""

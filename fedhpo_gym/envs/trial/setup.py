@@ -114,6 +114,11 @@ class TrialSetup:
         free = self._fidelities.fix(self.fixed)
         return SearchSpace((*self._space.dimensions, *free.dimensions))
 
+    @property
+    def is_grid(self) -> bool:
+        """Whether an action can ask for the points of a grid only."""
+        return all(dimension.values is not None for dimension in self.search_space.dimensions)
+
     @cached_property
     def action_space(self) -> gym.spaces.Box:
         """Box [-1, 1]^n, one coordinate per dimension of `search_space`."""

@@ -24,8 +24,8 @@ MAX_QUERIES = 100_000
 AT_ONCE = 4096
 BEYOND = 0.1
 """How far beyond the nadir point hypervolumes end at least, in units of the front's extent."""
-MAX_KNOWN = 4
-"""Truths that are kept."""
+MAX_KNOWN = 16
+"""Truths that are kept, 1 MB each for a table: those of the instances of an environment."""
 
 _known: OrderedDict[tuple[Hashable, ...], Truth] = OrderedDict()
 
@@ -62,6 +62,13 @@ class Truth:
         """(B, objectives) values signed so that lower is better."""
         columns = zip(self.objectives, self.values.T, strict=True)
         return np.column_stack([o.unclipped_errors(column) for o, column in columns])
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """(B, objectives) scores as an environment returns them: float32 numbers."""
+        columns = zip(self.objectives, self.values.T, strict=True)
+        errors = np.column_stack([o.errors(column) for o, column in columns])
+        return -errors.astype(np.float32).astype(np.float64)
 
     @property
     def optimum(self) -> int:
@@ -235,7 +242,7 @@ def truth_of(setup: TrialSetup) -> Truth:
             "`truth` is known of stored numbers only, and backend='raw' trains; use 'tabular' or "
             "'surrogate'"
         )
-    exact = all(d.values is not None for d in setup.search_space.dimensions)
+    exact = setup.is_grid
     lattice = setup if exact else replace(setup, grid=True)
     fixed = tuple(sorted(setup.fixed.items()))
     backend = setup.backend

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,21 @@ def test_the_truth_knows_it() -> None:
     row = int(truth.front(["gap", "val_loss"])[0])
     answer = env.unwrapped.backend.evaluate(*truth.query(row))
     assert truth.values[row, 1] == gap_of(answer)
+
+
+@pytest.mark.parametrize("objectives", [[WORST, "fairness_p10"], ["fairness_p10", GAP]])
+def test_a_table_knows_the_regret_of_it(objectives: list[Any]) -> None:
+    given = {"objectives": objectives, "fidelity": FULL, "constraints": {"fairness_p10": 0.5}}
+    env = gym.make(ID, reward="regret", budget_trials=500, **given)
+    many = gym.make_vec(ID, reward="regret", num_envs=2, budget_trials=500, **given)
+    env.reset(seed=0), many.reset(seed=0)
+    space = env.get_wrapper_attr("search_space")
+    rewards = []
+    for cell in itertools.product(*(d.grid for d in space.dimensions)):
+        action = space.encode(dict(zip(space.names, cell, strict=True)))
+        rewards.append(env.step(action)[1])
+        assert many.step(np.stack([action, action]))[1].tolist() == [rewards[-1]] * 2
+    assert rewards[0] < rewards[-1] == 0.0, "all have been tried"
 
 
 def test_it_needs_a_name_of_its_own_and_a_function() -> None:
