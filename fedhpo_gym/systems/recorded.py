@@ -59,8 +59,9 @@ class RecordedModel(System):
 
     Attributes:
         path: a CSV file with a header, in UTF-8. Columns `communication_s` and `computation_s`, in
-            seconds of one round, of which one may be 0, and any of `num_parameters`, `sampled_clients`, `local_epochs`,
-            `minibatch_steps` and `samples`: what one round's client with most work did.
+            seconds of one round, of which one may be 0, and any of `num_parameters`,
+            `sampled_clients`, `local_epochs`, `minibatch_steps` and `samples`: what one round's
+            client with most work did.
 
     Raises:
         InvalidArgumentError: a field is out of its range.

@@ -220,12 +220,17 @@ class TrialProcess:
         frame[:, self._past] = np.minimum(past, self._high, out=past)
         return numbers
 
+    def begin(self, index: int, query: CheckedQuery, rounds: int) -> None:
+        """Count what a trial spends of privacy that begins now and ends at a later step."""
+        if self._tuning is not None:
+            self._tuning.begin(index, self.part(index).task, query, rounds)
+
     def _count(self, ledger: TuningLedger, active: Mask) -> None:
-        """Add a trial of every active episode to the privacy that they spend."""
+        """Take the end of a trial of every active episode into the privacy that they spend."""
         state = self.episodes
         for index in np.flatnonzero(active).tolist():
             query, rounds = self.query_of(state.handles[index]), state.numbers[index, ROUNDS]
-            ledger.add(index, self.part(index).task, query, int(rounds))
+            ledger.end(index, self.part(index).task, query, int(rounds))
         self.frame[:, self._tuned] = ledger.vectors
 
     def all_trials(self, index: int) -> tuple[Numbers, Numbers]:
@@ -305,7 +310,7 @@ class TrialProcess:
     def _named_tuning(self, index: int) -> dict[str, Any]:
         if self._tuning is None:
             return {}
-        return {TUNING: self._tuning.info(index, int(self.episodes.trials[index]))}
+        return {TUNING: self._tuning.info(index)}
 
     def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries.
