@@ -41,6 +41,7 @@ from fedhpo_gym.objectives.privacy import (
 from fedhpo_gym.objectives.spending import (
     BUDGET_S,
     COST_NAMES,
+    ENERGY,
     PRIVACY,
     Costs,
     Spending,
@@ -91,6 +92,7 @@ def get_objective(name: str) -> Objective:
 __all__ = [
     "CAP",
     "COST_NAMES",
+    "ENERGY",
     "FAIRNESS_NAMES",
     "LARGEST",
     "MAX_LOSS",

@@ -73,6 +73,40 @@ class System(ABC):
     def _cost(self, work: Work) -> Cost:
         """Return what the work of some synchronous rounds costs; see `cost`."""
 
+    @property
+    def knows_energy(self) -> bool:
+        """Whether `energy_j` has an answer for synchronous work."""
+        return False
+
+    def energy_j(self, work: Work) -> float:
+        """Return the joules that clients need for some synchronous rounds; the server's are not in.
+
+        Raises:
+            InvalidArgumentError: this system does not know them.
+        """
+        raise self._no_energy()
+
+    def require_energy(self, *, asynchronous: bool = False) -> None:
+        """Refuse to tell energies that this system does not know.
+
+        Raises:
+            InvalidArgumentError: it does not, or rounds are asynchronous.
+        """
+        if not self.knows_energy:
+            raise self._no_energy()
+        if asynchronous:
+            raise InvalidArgumentError(
+                "energy is known of synchronous rounds only, whose clients are invited together; "
+                "got an asynchronous algorithm: leave energy out, or choose another algorithm"
+            )
+
+    def _no_energy(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            "energy is known where devices have a power: give at least one of `client_compute_w`, "
+            "`upload_j_per_byte` and `download_j_per_byte` with system={'model': 'devices'}, got "
+            f"{type(self).__name__} without them"
+        )
+
     def job_means(self, work: Work) -> asynchronous.Means:
         """Return how long clients are expected to take for a job of asynchronous training.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -104,7 +105,9 @@ def _cost_of(
     cost = charge(task, configuration, rounds, client_sample_rate)
     work = work_of(task, configuration, rounds, client_sample_rate)
     epochs = work.num_parameters * work.local_epochs * work.rounds * work.sampled_clients
-    return cost.time_s, cost.upload_bytes, cost.download_bytes, epochs
+    knows_energy = task.system.knows_energy and not work.reports
+    energy_j = task.system.energy_j(work) if knows_energy else math.nan
+    return cost.time_s, cost.upload_bytes, cost.download_bytes, epochs, energy_j
 
 
 class Prices:
