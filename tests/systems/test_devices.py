@@ -109,7 +109,9 @@ def test_energy_never_falls_with_work_and_adds_up(model: DeviceModel) -> None:
 def test_who_knows_no_energy_says_so() -> None:
     for system in (ALIKE, CROSS_SILO):
         assert not system.knows_energy
-        with pytest.raises(InvalidArgumentError, match="`client_compute_w`.*'devices'.*Model with"):
+        with pytest.raises(
+            InvalidArgumentError, match=r"`client_compute_w`.*'devices'.*Model with"
+        ):
             system.energy_j(planned())
     with pytest.raises(InvalidArgumentError, match="synchronous rounds only"):
         replace(ALIKE, client_compute_w=1.0).energy_j(planned(reports=2))
