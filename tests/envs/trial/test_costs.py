@@ -85,6 +85,25 @@ def test_energy_is_an_objective_where_devices_know_it(case: str) -> None:
         assert info["objectives"]["energy_j"] == pytest.approx(trained * each)
 
 
+def test_asynchronous_rounds_compute_as_many_jobs_as_they_have_reports() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    rounds = {"round": 5, "client_sample_rate": 1.0}
+    given = {"backend": "raw", "seed": 1, "objectives": NAMES, "fidelity": rounds}
+    env: Any = gym.make("MO-FedHPO-LR-BreastCancer-v1", algorithm="fedbuff", **given)
+    env.reset(seed=0)
+    action = np.zeros(env.action_space.shape, np.float32)
+    place = env.unwrapped.search_space.names.index("buffer_size")
+    infos = []
+    for action[place] in (-1.0, 1.0):
+        infos.append(env.step(action)[-1])
+    few, many = (info["configuration"]["buffer_size"] for info in infos)
+    assert few < many
+    for name in ("upload_bytes", "flops"):
+        fewer, more = (info["objectives"][name] for info in infos)
+        assert more / fewer == pytest.approx(many / few)
+
+
 def test_energy_is_refused_where_nobody_knows_it() -> None:
     for system in ({}, {"model": "devices"}):
         with pytest.raises(InvalidArgumentError, match="energy is known where devices have a powe"):
