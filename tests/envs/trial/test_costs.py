@@ -88,7 +88,7 @@ def test_energy_is_an_objective_where_devices_know_it(case: str) -> None:
 def test_asynchronous_rounds_compute_as_many_jobs_as_they_have_reports() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    rounds = {"round": 5, "client_sample_rate": 1.0}
+    rounds = {"round": 4, "client_sample_rate": 1.0}
     given = {"backend": "raw", "seed": 1, "objectives": NAMES, "fidelity": rounds}
     env: Any = gym.make("MO-FedHPO-LR-BreastCancer-v1", algorithm="fedbuff", **given)
     env.reset(seed=0)
