@@ -23,6 +23,9 @@ Indices = NDArray[np.integer]
 Compute = Literal["constant", "epochs", "steps", "samples"]
 
 COMPUTE_RULES: Final[tuple[Compute, ...]] = ("constant", "epochs", "steps", "samples")
+SLOWEST, MOST = 1e-6, 1e18
+"""The lowest speed, in bytes/s, and the most seconds and bytes of one thing: every cost is then a
+finite number."""
 NEEDS_SAMPLES: Final = ("steps", "samples")
 """Rules that need to know how many samples clients have."""
 
@@ -55,9 +58,9 @@ class System(ABC):
     def __post_init__(self) -> None:
         """Check the shared fields; subclasses check their own, too."""
         self._one_of("compute", COMPUTE_RULES)
-        self._positive("bytes_per_parameter")
+        self._positive("bytes_per_parameter", most=MOST)
         self._positive("upload_compression", "download_compression", most=1.0)
-        self._non_negative("server_compute_s")
+        self._non_negative("server_compute_s", most=MOST)
         self._whole("samples_per_client")
 
     def cost(self, work: Work) -> Cost:

@@ -18,7 +18,7 @@ from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
 from fedhpo_gym.systems.asynchronous import Means
 from fedhpo_gym.systems.availability import DAY_S, Availability, drawn
-from fedhpo_gym.systems.base import System
+from fedhpo_gym.systems.base import MOST, SLOWEST, System
 from fedhpo_gym.systems.cohorts import Invited, invite, take_rounds
 from fedhpo_gym.systems.devices import Devices
 from fedhpo_gym.systems.draw import Draw
@@ -36,7 +36,7 @@ _MAX_KEPT = 1000  # clients of a round whose plan is kept: 12 MB
 _SPEEDS = ("upload_median_bytes_per_s", "download_median_bytes_per_s")
 _SPREADS = ("compute_sigma", "upload_sigma", "download_sigma", "bandwidth_variation")
 _ENERGIES = ("client_compute_w", "upload_j_per_byte", "download_j_per_byte")
-_SLOWEST, _MOST, _MOST_SPREAD = 1e-6, 1e18, 10.0  # what is drawn stays a finite number
+_MOST_SPREAD = 10.0  # what is drawn stays a finite number
 _MOST_W = 1e9
 
 
@@ -137,11 +137,11 @@ class DeviceModel(System):
         super().__post_init__()
         self._one_of("devices", DEVICES)
         self._one_of("availability", AVAILABILITY)
-        self._positive(*_SPEEDS, least=_SLOWEST, most=_MOST)
-        self._non_negative("client_compute_s", most=_MOST)
+        self._positive(*_SPEEDS, least=SLOWEST, most=MOST)
+        self._non_negative("client_compute_s", most=MOST)
         self._non_negative(*_SPREADS, most=_MOST_SPREAD)
         self._non_negative("over_selection", most=1e6)
-        self._non_negative("deadline_s")
+        self._non_negative("deadline_s", most=MOST)
         self._non_negative(*_ENERGIES, most=_MOST_W)
         self._whole("seed")
         for name in ("dropout", "availability_beta"):

@@ -13,7 +13,7 @@ from typing import Any, Final
 from fedhpo_gym import limits
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.evaluation.records import Cost
-from fedhpo_gym.systems.base import System
+from fedhpo_gym.systems.base import MOST, System
 from fedhpo_gym.systems.work import Work
 from fedhpo_gym.typed import as_typed
 
@@ -25,7 +25,6 @@ WORK_COLUMNS: Final = (
     "samples",
 )
 TIME_COLUMNS: Final = ("communication_s", "computation_s")
-_MOST: Final = 1e18  # sums and multiples of these stay finite
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ def _numbers(
     found = []
     for index, row in enumerate(rows):
         numbers = {name: float(row[name] or "nothing") for name in names}
-        wrong = [name for name, value in numbers.items() if not 0 <= value <= _MOST]
+        wrong = [name for name, value in numbers.items() if not 0 <= value <= MOST]
         if wrong:
             raise _damaged(path, f"`{wrong[0]}` of round {index} is {numbers[wrong[0]]!r}")
         if not any(numbers[name] for name in TIME_COLUMNS):

@@ -188,7 +188,8 @@ def test_loss_is_clipped_at_ten_nats() -> None:
 
 @pytest.mark.parametrize("bounds", [(1.0, 0.0), (0.0, 0.0), (0.0, math.inf), (math.nan, 1.0)])
 def test_objective_refuses_bad_bounds(bounds: tuple[float, float]) -> None:
-    with pytest.raises(InvalidArgumentError, match="'bad': `bounds` must be finite and increasing"):
+    words = "'bad': `bounds` must be two numbers, finite and increasing"
+    with pytest.raises(InvalidArgumentError, match=words):
         o.Objective("bad", "1", True, bounds, lambda *_: 0.0)
 
 

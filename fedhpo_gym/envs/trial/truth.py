@@ -18,6 +18,7 @@ from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.seeding import stream
+from fedhpo_gym.typed import as_reals, as_typed
 
 MAX_QUERIES = 100_000
 """Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
@@ -85,7 +86,7 @@ class Truth:
             Differences of the same shape, never negative on a table. Where the truth is not exact,
             better queries may lie between those that were asked.
         """
-        errors = self.objectives[0].unclipped_errors(np.asarray(values, dtype=np.float64))
+        errors = self.objectives[0].unclipped_errors(_numbers("values", values))
         return np.asarray(errors - self.errors[self.optimum, 0])
 
     def normalised_regret(self, values: ArrayLike) -> NDArray[np.float64]:
@@ -165,8 +166,8 @@ class Truth:
         if values is None:
             points = self.errors[self.front(names)][:, columns]
         else:
-            points = self._as_values(np.asarray(values, dtype=np.float64), names)
-        corner = self._as_values(np.asarray(reference, dtype=np.float64), names)
+            points = self._as_values(_numbers("values", values), names)
+        corner = self._as_values(_numbers("reference", reference), names)
         return hypervolume(np.unique(points, axis=0), corner)
 
     def hypervolume_regret(
@@ -191,7 +192,7 @@ class Truth:
             InvalidArgumentError: the arrays do not fit together.
             MissingDependencyError: the extra `fronts` is not installed.
         """
-        found = self._as_values(np.asarray(values, dtype=np.float64), names)
+        found = self._as_values(_numbers("values", values), names)
         errors = self.errors[:, self._columns(names)]
         front = errors[self.front(names)]
         ideal, corner = front.min(axis=0), self._as_values(self.reference(names), names)
@@ -212,6 +213,7 @@ class Truth:
 
     def _columns(self, names: Sequence[str] | None) -> list[int]:
         known = [objective.name for objective in self.objectives]
+        as_typed("names", names, Sequence[str] | None)
         for name in names or ():
             if name not in known:
                 raise unknown_name("objective", name, known)
@@ -229,6 +231,10 @@ class Truth:
                 f"{errors.shape}"
             )
         return np.asarray(errors * signs)
+
+
+def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    return as_reals(name, values).astype(np.float64)
 
 
 def truth_of(setup: TrialSetup) -> Truth:

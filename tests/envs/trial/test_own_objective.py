@@ -144,6 +144,33 @@ def test_what_is_no_number_is_refused_by_name(wrong: Any) -> None:
         env.step(np.zeros(env.action_space.shape or (), np.float32))
 
 
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"bounds": None}, "`bounds` must be two numbers"),
+        ({"bounds": (0, "1")}, "`bounds` must be two numbers"),
+        ({"bounds": (0.0, 1.0, 2.0)}, "`bounds` must be two numbers"),
+        ({"bounds": (0, 10**400)}, "`bounds` must be two numbers"),
+        ({"minimize": 1}, "`minimize` of objective `x`"),
+        ({"sensitivity": 1.0}, "`sensitivity` must take numbers of clients"),
+        ({"sensitivity": lambda _: 1.0}, "`sensitivity` must return a finite number"),
+        ({"sensitivity": lambda n: -n}, "`sensitivity` must return a finite number"),
+        ({"sensitivity": lambda _: "much"}, "`sensitivity` of objective `x`"),
+    ],
+)
+def test_what_is_said_of_it_is_checked(named: dict[str, Any], words: str) -> None:
+    usual: dict[str, Any] = {"name": "x", "unit": "1", "minimize": True, "bounds": (0.0, 1.0)}
+
+    def use() -> None:
+        mine = Objective.of(worst_error, **{**usual, **named})
+        env = gym.make(ID, objectives=[mine], noise={"epsilon": 10})
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+
+    with pytest.raises(InvalidArgumentError, match=words):
+        use()
+
+
 def test_a_function_cannot_change_what_others_read() -> None:
     def writes(evaluation: Evaluation) -> float:
         evaluation.best[...] = 0.0
