@@ -17,7 +17,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import anova
 import measuring
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +33,7 @@ from space_search import (
     read,
 )
 
+from fedhpo_gym.landscape.anova import variance_shares
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import get_task
 
@@ -174,8 +174,8 @@ def edges(found: Found, losses: NDArray[np.float64]) -> Iterator[str]:
 def importance(found: Found, round_: int, rate: float) -> list[str]:
     """Return shares of variance at a fidelity, by hyperparameter, and what seeds share."""
     capped = _capped(found, found.at(round_, rate))
-    alone, every, common = anova.shares(capped)
-    pairs = [f"{100 * a:.1f}, {100 * b:.1f}" for a, b in zip(alone, every, strict=True)]
+    shares, common = variance_shares(capped) or (np.zeros((capped.ndim - 1, 2)), 0.0)
+    pairs = [f"{100 * alone:.1f}, {100 * every:.1f}" for alone, every in shares]
     return [*pairs, f"{100 * common:.0f}"]
 
 

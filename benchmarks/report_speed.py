@@ -23,7 +23,7 @@ from fedhpo_gym.analysis import build_report, group
 from fedhpo_gym.analysis.columns import Column
 from fedhpo_gym.analysis.comparison import compare
 from fedhpo_gym.analysis.files import read_record, write_record
-from fedhpo_gym.analysis.parquet import judged_digest, read_judged, store
+from fedhpo_gym.analysis.parquet import read_judged, store
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.analysis.trajectories import Study, Trajectory, Trials, trials_of_run
 from fedhpo_gym.analysis.trajectories.runs import JudgedRun
@@ -65,7 +65,7 @@ def files(
             Column(("configuration", "learning_rate"), "double", accuracy),
             Column(("incumbent", "trial"), "int64", np.ones(count, dtype=np.int64)),
         ]
-        store(path, header, columns, "", judged_digest(made, accuracy))
+        store(path, header, columns, "")
         spent[0] += process_time() - start
         for seed in range(seeds):
             start = process_time()

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from tqdm import tqdm
 
 from fedhpo_gym.datasets import SOURCES, TableSource, load_dataset
 from fedhpo_gym.errors import MissingDataError
@@ -33,6 +37,41 @@ def _load(name: str) -> None:
     if isinstance(source, TableSource) and not source.here:
         raise MissingDataError(f"{name} is left out: it is not here; run `{source.repair}`")
     load_dataset(name)
+
+
+def trained_policy(
+    script: str,
+    out: Path,
+    seed: int,
+    ids: Sequence[str],
+    algorithm: str,
+    *,
+    steps: int,
+    **arguments: Any,
+) -> tuple[NDArray[np.float64], dict[str, Any]]:
+    """Train a policy behind a progress bar and save it as `policy-<seed>`.
+
+    Returns:
+        The returns of its episodes, and how many steps and seconds of processor time it took.
+    """
+    from fedhpo_gym.agents.rl.policy import save_policy
+    from fedhpo_gym.agents.rl.sb3 import train
+
+    line = {"desc": f"policy {seed}", "position": seed + 1, "leave": False}
+    began = time.process_time()
+    with tqdm(total=steps, disable=None, **line) as bar:
+        training = train(
+            list(ids),
+            algorithm,
+            steps=steps,
+            seed=seed,
+            made_by=f"python examples/{script} --out {out}",
+            progress=bar.update,
+            **arguments,
+        )
+    save_policy(training.policy, out / f"policy-{seed}")
+    record = {"steps": steps, "cpu_s": time.process_time() - began}
+    return training.episode_returns, record
 
 
 def positive(word: str) -> int:

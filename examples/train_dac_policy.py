@@ -13,7 +13,6 @@ study, and says in study.json which. The report is DIR/report.md, with a picture
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,18 +24,16 @@ import gymnasium as gym
 import numpy as np
 from dac_report import write_report
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents.rl.agent import Acts
-from fedhpo_gym.agents.rl.policy import load_policy, save_policy
-from fedhpo_gym.agents.rl.sb3 import train
+from fedhpo_gym.agents.rl.policy import load_policy
 from fedhpo_gym.agents.rl.vectors import make_vector
 from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.pieces import claim, pieces, read
-from studies import CORES, positive, tables_here
+from studies import CORES, positive, tables_here, trained_policy
 
 TRAINED = ("BreastCancer", "Digits", "CreditG", "Vehicle")
 UNSEEN = ("Australian", "BloodTransfusion")
@@ -125,31 +122,27 @@ def train_policy(study: Study, out: Path, seed: int) -> dict[str, Any]:
     """Train and save one policy; return how it went."""
     env_steps = study.horizon // study.rounds_per_step
     steps = study.rollouts * study.slots * len(study.trained) * env_steps
-    line = {"desc": f"policy {seed}", "position": seed + 1, "leave": False}
-    with tqdm(total=steps, disable=None, **line) as bar:
-        began = time.process_time()
-        training = train(
-            [env_id(table) for table in study.trained],
-            "PPO",
-            steps=steps,
-            seed=seed,
-            num_envs=study.slots,
-            env_arguments=study.arguments,
-            share_starts=True,
-            settings={
-                "n_steps": env_steps,
-                "batch_size": study.slots * env_steps,
-                "n_epochs": 10,
-                "learning_rate": 1e-3,
-                "policy_kwargs": {"log_std_init": -0.5},
-            },
-            made_by=f"python examples/train_dac_policy.py --out {out}",
-            progress=bar.update,
-        )
-    save_policy(training.policy, out / f"policy-{seed}")
+    returns, record = trained_policy(
+        Path(__file__).name,
+        out,
+        seed,
+        [env_id(table) for table in study.trained],
+        "PPO",
+        steps=steps,
+        num_envs=study.slots,
+        env_arguments=study.arguments,
+        share_starts=True,
+        settings={
+            "n_steps": env_steps,
+            "batch_size": study.slots * env_steps,
+            "n_epochs": 10,
+            "learning_rate": 1e-3,
+            "policy_kwargs": {"log_std_init": -0.5},
+        },
+    )
     width = study.slots * len(study.trained)
-    curve = training.episode_returns[: study.rollouts * width].reshape(-1, width).mean(axis=1)
-    return {"curve": curve.tolist(), "steps": steps, "cpu_s": time.process_time() - began}
+    curve = returns[: study.rollouts * width].reshape(-1, width).mean(axis=1)
+    return {"curve": curve.tolist(), **record}
 
 
 def candidates(study: Study, kind: str) -> list[Schedule]:

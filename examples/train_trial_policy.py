@@ -14,7 +14,6 @@ study, and says in study.json which. The report is DIR/report.md, with a picture
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,16 +23,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 from trial_report import write_report
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import Step, make_agent, run_episode
-from fedhpo_gym.agents.rl.policy import save_policy
-from fedhpo_gym.agents.rl.sb3 import train
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.studies.pieces import claim, pieces, read
-from studies import CORES, positive
+from studies import CORES, positive, trained_policy
 
 TRAINED = ("BreastCancer", "Digits", "CreditG", "Vehicle", "KC1", "Australian")
 UNSEEN = ("BloodTransfusion", "Car", "Segment")
@@ -147,25 +143,20 @@ def find_sequence(study: Study) -> dict[str, Any]:
 
 def train_policy(study: Study, out: Path, seed: int) -> dict[str, Any]:
     """Train and save one policy; return how it went."""
-    line = {"desc": f"policy {seed}", "position": seed + 1, "leave": False}
-    with tqdm(total=study.steps, disable=None, **line) as bar:
-        began = time.process_time()
-        training = train(
-            list(study.trained),
-            study.algorithm,
-            steps=study.steps,
-            seed=seed,
-            num_envs=study.slots,
-            env_arguments={**study.arguments, "instances": "train", "reward": study.reward},
-            settings=study.settings,
-            made_by=f"python examples/train_trial_policy.py --out {out}",
-            progress=bar.update,
-        )
-    save_policy(training.policy, out / f"policy-{seed}")
-    returns = training.episode_returns
+    returns, record = trained_policy(
+        Path(__file__).name,
+        out,
+        seed,
+        study.trained,
+        study.algorithm,
+        steps=study.steps,
+        num_envs=study.slots,
+        env_arguments={**study.arguments, "instances": "train", "reward": study.reward},
+        settings=study.settings,
+    )
     tenth = max(1, len(returns) // 10)
     curve = [returns[:tenth].mean(), returns[-tenth:].mean()]
-    return {"returns": [float(one) for one in curve], "cpu_s": time.process_time() - began}
+    return {"returns": [float(one) for one in curve], **record}
 
 
 def episode(env: gym.Env[Any, Any], who: str, seed: int, out: Path) -> Iterator[Step]:

@@ -76,10 +76,6 @@ class BOHB(Hyperband):
         super().__init__(problem, low=low, high=high, eta=eta, fidelities=fidelities)
         self._model = model or ModelSettings()
         self._model_rng = stream(self.seed, "bohb")
-        self._seen: list[list[tuple[float, Point]]] = [[] for _ in self.rungs]
-
-    def _see(self, rung: int, place: int, point: Point, score: float) -> None:
-        self._seen[rung].append((score, point))
 
     def _draw(self, rung: int) -> Point:
         prior, pair = super()._draw(rung), self._densities()

@@ -21,6 +21,7 @@ with (
     # A dependency of BoTorch still uses what torch calls deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     import torch
+    from botorch.acquisition.multi_objective import logei
     from botorch.acquisition.multi_objective.logei import (
         qLogNoisyExpectedHypervolumeImprovement,
     )
@@ -34,6 +35,10 @@ with (
     from botorch.utils.multi_objective.hypervolume import infer_reference_point
     from botorch.utils.multi_objective.pareto import is_non_dominated
     from gpytorch.mlls import SumMarginalLogLikelihood
+
+# BoTorch would compile a kernel for this processor where there is a compiler: other bits on other
+# machines, and a wait without end for a compilation that was killed.
+logei._load_attempted = True
 
 SAMPLES, RESTARTS, RAW = 64, 4, 64
 """Draws of an acquisition value, starts of its maximiser, and points that these are chosen from."""

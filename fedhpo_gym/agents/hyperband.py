@@ -97,6 +97,7 @@ class Hyperband(LadderSearch):
         self._brackets: list[Bracket] = []
         self._begun = 0
         self._jobs: dict[int, tuple[Bracket, int, int, Point]] = {}
+        self._seen: list[list[tuple[float, Point]]] = [[] for _ in self.rungs]
 
     def _suggest(self, number: int) -> NDArray[Any]:
         bracket = next((one for one in self._brackets if one.waiting), None)
@@ -133,7 +134,8 @@ class Hyperband(LadderSearch):
         return rounded(self._rng.uniform(-1.0, 1.0, width))
 
     def _see(self, rung: int, place: int, point: Point, score: float) -> None:
-        """Take in what a configuration reached on a rung; here, nothing more is made of it."""
+        """Take in what a configuration reached on a rung: agents that model it draw from it."""
+        self._seen[rung].append((score, point))
 
 
 class SuccessiveHalving(Hyperband):

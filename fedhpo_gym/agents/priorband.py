@@ -69,10 +69,6 @@ class PriorBand(Hyperband):
         centre = np.zeros(len(space)) if prior is None else space.encode(prior)
         self._belief = Belief(np.asarray(centre, dtype=np.float64), WIDTH)
         self._choices = stream(self.seed, "priorband")
-        self._seen: list[list[tuple[float, Point]]] = [[] for _ in self.rungs]
-
-    def _see(self, rung: int, place: int, point: Point, score: float) -> None:
-        self._seen[rung].append((score, point))
 
     def _draw(self, rung: int) -> Point:
         rng = self._choices

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.analysis.problems import Best, Problem, Run
+from fedhpo_gym.analysis.problems import Best, Known, Problem, Run
 from fedhpo_gym.analysis.records import Header, RunRecord
 from fedhpo_gym.analysis.trajectories import Trajectory, incumbents
 from fedhpo_gym.analysis.trajectories.runs import JudgedRun, agent_arguments, problem_of
@@ -39,6 +39,7 @@ def group(
     tables: Iterable[tuple[Path, Trajectory]] = (),
     present: Callable[[Header], str] = lambda header: header.fingerprint,
     rule: str = RULE,
+    known: Callable[[Header], Known | None] | None = None,
 ) -> tuple[Problem, ...]:
     """Sort runs into problems; runs of different problems or data are never mixed.
 
@@ -56,6 +57,7 @@ def group(
             several: a stored table was called otherwise by older versions, and the runs on it are
             one problem. Runs on numbers that differ are not.
         rule: which trial is the incumbent; see `fedhpo_gym.analysis.trajectories.rules`.
+        known: what stored numbers know of the problem of a run. It is asked once per problem.
 
     Raises:
         InvalidArgumentError: two files hold the same agent and seed of one problem, or a record
@@ -63,16 +65,19 @@ def group(
         UnknownNameError: there is no such rule.
     """
     read = [_reduced(path, record, rule) for path, record in records]
-    problems = [_problem(name, runs) for name, runs in _named(_sorted_out(read, present))]
+    problems = [
+        replace(_problem(name, runs), known=known(runs[0].header) if known else None)
+        for name, runs in _named(_sorted_out(read, present))
+    ]
     foreign: dict[str, list[Run]] = {}
     for path, line in tables:
         foreign.setdefault(line.problem, []).append(Run(line, path))
-    known = {problem.name for problem in problems}
+    names = {problem.name for problem in problems}
     joined = [_with(problem, foreign.get(problem.name, ())) for problem in problems]
     others = [
         _with(Problem(name, name, {}, (), {}), runs)
         for name, runs in foreign.items()
-        if name not in known
+        if name not in names
     ]
     found = sorted([*joined, *others], key=lambda problem: problem.name)
     return tuple(map(_at_full_fidelity, found) if rule == FULL else found)

@@ -3,12 +3,14 @@
 A file has a row per step. Its columns are the leaves of a step (`fedhpo_gym.analysis.columns`), and
 the environment's id, the agent and the seed, so that pandas, polars and duckdb read many files as
 one table. Its metadata hold the header, what the columns are, and two digests: one of all steps,
-and one of the columns that judges read. Pages have checksums of their own.
+which is that of other forms of the record, and one of the bytes of the file, which is quick to
+check. Files of format 1 have the former only, and are read whole.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,8 +27,11 @@ from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, missing_de
 from fedhpo_gym.files import new_file
 
 SUFFIX: Final = ".parquet"
-FORMAT: Final = 1
+FORMAT: Final = 2
 _KEY: Final = b"fedhpo_gym"
+_BYTES: Final = b"fedhpo_gym.bytes"
+_LENGTH: Final = 64
+"""Letters of the digest of the bytes."""
 _ROWS: Final = 16384
 """Rows of a group: what is read of a file to know one of them."""
 _CONSTANT: Final = ("id", "agent", "seed")
@@ -42,6 +47,14 @@ class _Read(NamedTuple):
     file: Any
     header: Header
     about: Mapping[str, Any]
+
+    def check_bytes(self, path: Path) -> None:
+        """Refuse a file of which a byte was changed since it was written."""
+        if self.about["format"] == FORMAT:
+            content = path.read_bytes()
+            place = _digest_place(content, self.file.schema_arrow.metadata[_KEY])
+            if _digest_of_bytes(content, place) != content[place : place + _LENGTH]:
+                raise ValueError("the digest of its bytes is wrong: it was changed")
 
     def numbers(self, names: Sequence[str]) -> dict[str, Numbers]:
         """Return columns of numbers by name: (N,) each."""
@@ -74,16 +87,10 @@ def write_columns(path: Path, record: RunRecord) -> None:
         MissingDependencyError: pyarrow is not installed.
     """
     rows = [to_dict(step) for step in record.steps]
-    judged = None
-    if all("val_loss" in step.objectives for step in record.steps):
-        run = JudgedRun.of(record)
-        judged = judged_digest(run.trials, run.accuracy)
-    store(path, record.header, to_columns(rows), _digest(record.header, rows), judged)
+    store(path, record.header, to_columns(rows), _digest(record.header, rows))
 
 
-def store(
-    path: Path, header: Header, columns: Sequence[Column], digest: str, judged: str | None
-) -> None:
+def store(path: Path, header: Header, columns: Sequence[Column], digest: str) -> None:
     """Write columns, which a program has already, as the record of a run.
 
     Args:
@@ -91,7 +98,6 @@ def store(
         header: what was run.
         columns: see `fedhpo_gym.analysis.columns`; arrays of numpy will do for their values.
         digest: of all steps; without the right one, the record cannot be read whole.
-        judged: what `judged_digest` returned; None where there are no validation losses.
 
     Raises:
         InvalidArgumentError: a column has a name that is taken.
@@ -114,13 +120,22 @@ def store(
         "header": to_dict(header),
         "columns": {c.name: {"path": c.path, "kind": c.kind} for c in columns},
         "digest": digest,
-        "judged": judged,
     }
-    table = arrow.table(arrays).replace_schema_metadata({_KEY: json.dumps(about)})
+    words = json.dumps(about).encode("utf-8")
+    metadata = {_KEY: words, _BYTES: _mark(words) + b"0" * _LENGTH}
+    buffer = io.BytesIO()
+    parquet.write_table(
+        arrow.table(arrays).replace_schema_metadata(metadata),
+        buffer,
+        compression="lz4",
+        row_group_size=_ROWS,
+        write_page_checksum=True,
+    )
+    content = buffer.getvalue()
+    place = _digest_place(content, words)
+    sealed = _digest_of_bytes(content, place).join((content[:place], content[place + _LENGTH :]))
     with new_file(path) as handle:
-        parquet.write_table(
-            table, handle, compression="lz4", row_group_size=_ROWS, write_page_checksum=True
-        )
+        handle.write(sealed)
 
 
 def read_columns(path: Path) -> RunRecord:
@@ -131,6 +146,7 @@ def read_columns(path: Path) -> RunRecord:
         MissingDependencyError: pyarrow is not installed.
     """
     with _opened(path) as found:
+        found.check_bytes(path)
         table = found.file.read()
         columns = [
             Column(tuple(one["path"]), one["kind"], table.column(name).to_pylist())
@@ -151,10 +167,11 @@ def read_judged(path: Path) -> JudgedRun:
         MissingDependencyError: pyarrow is not installed.
     """
     with _opened(path) as found:
-        names, judged = found.about["columns"], found.about["judged"]
-    if judged is None:
+        names, is_sealed = found.about["columns"], found.about["format"] == FORMAT
+    if not is_sealed or _VALUE not in names:
         return JudgedRun.of(read_columns(path))  # says what is missing
     with _opened(path) as found:
+        found.check_bytes(path)
         word = next(name for name in NUMBERS if f"incumbent.{name}" in names)
         levels = [] if word == "step" else _level_columns(names)
         noisy = [_TRUE] if _TRUE in names else []
@@ -170,9 +187,7 @@ def read_judged(path: Path) -> JudgedRun:
             test=columns[_TEST],
             told=columns[_VALUE] if noisy else None,
         )
-        accuracy = columns[_ACCURACY]
-        if judged_digest(trials, accuracy) != judged:
-            raise ValueError("its digest is wrong: it was changed")
+    accuracy = columns[_ACCURACY]
     return JudgedRun(found.header, trials, accuracy, word, lambda place: _described(path, place))
 
 
@@ -213,8 +228,8 @@ class _opened:  # noqa: N801 - used as a function
         try:
             self._file = parquet.ParquetFile(self._path, page_checksum_verification=True)
             about = json.loads(self._file.schema_arrow.metadata[_KEY])
-            if about["format"] != FORMAT:
-                raise ValueError(f"its format is {about['format']!r}, not {FORMAT}")
+            if about["format"] not in (1, FORMAT):
+                raise ValueError(f"its format is {about['format']!r}, not 1 or {FORMAT}")
             if bad := [c["kind"] for c in about["columns"].values() if c["kind"] not in KINDS]:
                 raise ValueError(f"it has columns of kind {bad[0]!r}")
             return _Read(self._file, Header.from_dict(about["header"]), about)
@@ -247,13 +262,31 @@ def _digest(header: Header, rows: list[dict[str, Any]]) -> str:
     return digest
 
 
-def judged_digest(trials: Trials, accuracy: Numbers) -> str:
-    """Return the digest of what judges read."""
-    found = hashlib.sha256()
-    for array in (trials.time_s, trials.value, trials.level, trials.test, trials.told, accuracy):
-        if array is not None:
-            found.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
-    return found.hexdigest()[:16]
+def _mark(words: bytes) -> bytes:
+    """Return what stands before the digest of a file's bytes: like nothing else in the file."""
+    return hashlib.sha256(words).hexdigest().encode("ascii") + b":"
+
+
+def _digest_place(content: bytes, words: bytes) -> int:
+    """Return where the digest of a file's bytes stands in it.
+
+    Args:
+        content: the bytes.
+        words: the metadata that the mark follows from.
+    """
+    mark = _mark(words)
+    place = content.rfind(mark)
+    if place < 0:
+        raise ValueError("its metadata were changed")
+    return place + len(mark)
+
+
+def _digest_of_bytes(content: bytes, place: int) -> bytes:
+    """Return the digest of a file's bytes but those at the place of the digest itself."""
+    view = memoryview(content)
+    found = hashlib.sha256(view[:place])
+    found.update(view[place + _LENGTH :])
+    return found.hexdigest().encode("ascii")
 
 
 def _arrow() -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.stats import Band, bootstrap_band
+from fedhpo_gym.analysis.stats import Band, bootstrap_band, normalised_regret
 from fedhpo_gym.analysis.trajectories import Trajectory, time_grid
 
 
@@ -88,6 +88,21 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Known:
+    """What stored numbers know of a problem, whoever tunes it.
+
+    Attributes:
+        best: the lowest validation loss that can be asked for.
+        typical: that of the median query, which a random trial is expected to have.
+        exact: whether nothing else can be asked for; else the numbers are those of a lattice.
+    """
+
+    best: float
+    typical: float
+    exact: bool
+
+
+@dataclass(frozen=True)
 class AgentResult:
     """What the runs of one agent came to; None is what a foreign table does not say.
 
@@ -98,6 +113,8 @@ class AgentResult:
         test_loss: test loss of the final incumbents.
         test_accuracy: test accuracy of the final incumbents.
         trials: trials that fit into the budget.
+        regret: how far the final incumbents are above the best that is known.
+        normalised_regret: the same; 0 is the best, and 1 a random trial or worse.
     """
 
     agent: str
@@ -106,9 +123,11 @@ class AgentResult:
     test_loss: Summary | None
     test_accuracy: Summary | None
     trials: Summary | None
+    regret: Summary | None = None
+    normalised_regret: Summary | None = None
 
     @classmethod
-    def of(cls, agent: str, runs: tuple[Run, ...]) -> AgentResult:
+    def of(cls, agent: str, runs: tuple[Run, ...], known: Known | None = None) -> AgentResult:
         """Sum up the runs of one agent."""
         lines = [run.trajectory for run in runs]
         tests = [
@@ -122,6 +141,7 @@ class AgentResult:
             test_loss=Summary.of(tests),
             test_accuracy=Summary.of(run.best.test_accuracy if run.best else None for run in runs),
             trials=Summary.of(run.best.steps if run.best else None for run in runs),
+            **_regrets([line.final for line in lines], known),
         )
 
 
@@ -135,6 +155,7 @@ class Problem:
         kwargs: what the environment was made with, without what is the agent's affair.
         fingerprints: of the table, surrogate or data that answered, under all names of the records.
         runs: the runs of every contestant, in the order of their seeds.
+        known: what stored numbers know of it; None where nobody knows.
     """
 
     name: str
@@ -142,10 +163,11 @@ class Problem:
     kwargs: Mapping[str, Any]
     fingerprints: tuple[str, ...]
     runs: Mapping[str, tuple[Run, ...]]
+    known: Known | None = None
 
     def results(self) -> tuple[AgentResult, ...]:
         """Return the final results, one per agent."""
-        return tuple(AgentResult.of(agent, runs) for agent, runs in self.runs.items())
+        return tuple(AgentResult.of(agent, runs, self.known) for agent, runs in self.runs.items())
 
     def curves(self) -> Mapping[str, Curve]:
         """Return the curve of every agent, on one time grid.
@@ -184,6 +206,16 @@ class Problem:
 
     def _all_runs(self) -> list[Run]:
         return [run for runs in self.runs.values() for run in runs]
+
+
+def _regrets(finals: list[float], known: Known | None) -> dict[str, Summary | None]:
+    if known is None:
+        return {}
+    shares = normalised_regret(np.array(finals), known.best, max(known.typical, known.best))
+    return {
+        "regret": Summary.of(final - known.best for final in finals),
+        "normalised_regret": Summary.of(shares.tolist()),
+    }
 
 
 def _curve(runs: Iterable[Run], grid: NDArray[np.float64]) -> Curve:

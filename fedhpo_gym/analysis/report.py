@@ -34,7 +34,7 @@ from fedhpo_gym.analysis.page import (
     UNFINISHED,
 )
 from fedhpo_gym.analysis.plot import Looks, looks_of
-from fedhpo_gym.analysis.problems import AgentResult, Problem, Summary
+from fedhpo_gym.analysis.problems import AgentResult, Known, Problem, Summary
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.tables import Cell, Table
 from fedhpo_gym.analysis.trajectories import Study
@@ -152,11 +152,11 @@ def _section(problem: Problem, anchor: str, looks: Looks) -> _Part:
     figures = [incumbents_figure(problem, f"{anchor}-incumbents", looks)]
     if len(problem.runs) > 1:
         figures.append(regret_figure(problem, f"{anchor}-regret", looks))
-    results = _results(problem.results())
+    results = _results(problem.results(), problem.known is not None)
     html = SECTION.substitute(
         anchor=anchor,
         heading=escape(problem.name),
-        settings=f"{_settings(problem)}. {_data(problem)}",
+        settings=f"{_settings(problem)}. {_data(problem)}{_truth(problem.known)}",
         figures="".join(map(_figure, figures)),
         results=results.html(),
         best=_best(problem),
@@ -231,8 +231,10 @@ def _flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
     return pairs
 
 
-def _results(results: Sequence[AgentResult]) -> Table:
+def _results(results: Sequence[AgentResult], has_regret: bool) -> Table:
     picks = {"val_loss": min, "test_loss": min, "test_accuracy": max}
+    if has_regret:
+        picks |= {"regret": min, "normalised_regret": min}
     best = {}
     for name, pick in picks.items():
         known = [found.mean for result in results if (found := getattr(result, name))]
@@ -244,9 +246,21 @@ def _results(results: Sequence[AgentResult]) -> Table:
             summary: Summary | None = getattr(result, name)
             cells.append(_summary(summary, 4, summary is not None and summary.mean == value))
         rows.append([*cells, _summary(result.trials, 1)])
-    head = ("agent", "runs", "validation loss", "test loss", "test accuracy", "trials per run")
+    names = {"val_loss": "validation loss"}
+    columns = [names.get(name, name.replace("_", " ")) for name in picks]
+    head = ("agent", "runs", *columns, "trials per run")
     note = "Mean ± standard deviation over runs."
     return Table("results", "Final results", note, head, rows)
+
+
+def _truth(known: Known | None) -> str:
+    if known is None:
+        return ""
+    where = "of all that can be asked for" if known.exact else "on a lattice of the surrogate"
+    return (
+        f". Regret is above the lowest validation loss {where}, {known.best:.4f}; normalised, 1 is "
+        f"the median query, {known.typical:.4g}, or worse"
+    )
 
 
 def _summary(summary: Summary | None, digits: int, best: bool = False) -> Cell:

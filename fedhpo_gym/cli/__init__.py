@@ -79,6 +79,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_compare(commands)
     _add_report(commands)
+    _add_regret(commands)
     _add_replay(commands)
     _add_build(commands)
     _add_download(commands)
@@ -188,6 +189,15 @@ def _add_rule(sub: argparse.ArgumentParser) -> None:
         help="which trial is the incumbent: the best of the highest fidelity so far, of full "
         "fidelity alone, or of all",
     )  # fmt: skip
+
+
+def _add_regret(commands: Commands) -> None:
+    text = "say how far recorded runs are from the best that stored numbers know"
+    sub = _add(commands, "regret", "regret", text)
+    sub.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folders or records")
+    sub.add_argument(
+        "--out", type=Path, metavar="FILE", help="a CSV file of the regret after every trial"
+    )
 
 
 def _add_replay(commands: Commands) -> None:

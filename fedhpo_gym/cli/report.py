@@ -16,6 +16,7 @@ from fedhpo_gym.cli.records import each_judged_run
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, unknown_name
 from fedhpo_gym.files import new_file, write_text
 from fedhpo_gym.studies.cells import GOOD, read_log
+from fedhpo_gym.studies.regret import known_of
 from fedhpo_gym.studies.replay import present_fingerprint
 from fedhpo_gym.version import __version__
 
@@ -31,7 +32,7 @@ def main(options: argparse.Namespace) -> int:
         raise MissingDataError("there is nothing to report; name folders of records, or `--table`")
     tables = [(path, run) for path in options.tables for run in read_table(path, options.rule)]
     records = each_judged_run("report", options.paths, damaged) if options.paths else ()
-    problems = group(records, tables, present_fingerprint, options.rule)
+    problems = group(records, tables, present_fingerprint, options.rule, known_of)
     if options.figure is None:
         target = options.out or _beside(paths[0])
     else:

@@ -66,7 +66,7 @@ def claims(model: CurveModel, rows: FittingRows) -> Claims:
     """Return what a model answers at the knots."""
     coefficients = model.coefficients(rows.inputs)
     losses = model.at_all_knots(coefficients, VALIDATION)
-    chosen = running_best(losses)
+    chosen = running_best(losses.T).T
     found = np.empty((*losses.shape, len(MEASURES)))
     weights = rows.weights
     for knot in range(losses.shape[1]):

@@ -172,13 +172,13 @@ def _importance(land: Landscape) -> dict[str, dict[str, float]] | None:
     if not len(finite):
         return None
     logs = _logs(np.minimum(losses, finite.max())).reshape(land.space.grid_shape)
-    shares = variance_shares(logs)
-    if shares is None:
+    found = variance_shares(logs[..., None])
+    if found is None:
         return None
     names = land.space.names
     return {
         name: {"alone": float(alone), "total": float(total)}
-        for name, (alone, total) in zip(names, shares, strict=True)
+        for name, (alone, total) in zip(names, found[0], strict=True)
     }
 
 

@@ -41,6 +41,8 @@ from fedhpo_gym.objectives.privacy import (
 from fedhpo_gym.objectives.spending import (
     BUDGET_S,
     COST_NAMES,
+    ENERGY,
+    FLOPS_PER_PARAMETER,
     PRIVACY,
     Costs,
     Spending,
@@ -91,7 +93,9 @@ def get_objective(name: str) -> Objective:
 __all__ = [
     "CAP",
     "COST_NAMES",
+    "ENERGY",
     "FAIRNESS_NAMES",
+    "FLOPS_PER_PARAMETER",
     "LARGEST",
     "MAX_LOSS",
     "NO_PRIVACY",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation
 from fedhpo_gym.objectives.privacy import Spent
 from fedhpo_gym.objectives.transforms import TRANSFORMS
+from fedhpo_gym.typed import as_reals, as_typed, shown
 
 LARGEST: Final = float(np.finfo(np.float32).max)
 """The worst value where values have no worst bound: the largest that is finite as float32."""
@@ -113,6 +114,8 @@ class Objective:
             raise InvalidArgumentError(
                 f"Objective {name!r}: `function` must take an Evaluation, got {function!r:.80}."
             )
+        as_typed(f"minimize` of objective `{name}", minimize, bool)
+        bounds = _checked_bounds(name, bounds)
         worst = bounds[1] if minimize else bounds[0]
 
         def compute(evaluation: Evaluation, _spent: Spent) -> float:
@@ -127,16 +130,12 @@ class Objective:
                 )
             return float(number)
 
-        return cls(name, unit, minimize, bounds, compute, sensitivity=sensitivity)
+        checked = None if sensitivity is None else _checked_sensitivity(name, sensitivity)
+        return cls(name, unit, minimize, bounds, compute, sensitivity=checked)
 
     def __post_init__(self) -> None:
         """Check the bounds."""
-        low, high = self.bounds
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise InvalidArgumentError(
-                f"Objective {self.name!r}: `bounds` must be finite and increasing, "
-                f"got {self.bounds!r}."
-            )
+        _checked_bounds(self.name, self.bounds)
 
     @property
     def reads_clients(self) -> bool:
@@ -230,6 +229,40 @@ class Objective:
     def score(self, value: float) -> float:
         """Return the negative of ``error``: higher is better."""
         return -self.error(value)
+
+
+def _checked_bounds(name: str, bounds: object) -> tuple[float, float]:
+    given = list(bounds) if isinstance(bounds, Sequence) else []
+    numbers = [as_number(one) for one in given]
+    found = [float(one) for one in numbers if one is not None and math.isfinite(one)]
+    if len(given) != 2 or len(found) != 2 or not found[0] < found[1]:
+        raise InvalidArgumentError(
+            f"Objective {name!r}: `bounds` must be two numbers, finite and increasing, "
+            f"got {shown(bounds)}."
+        )
+    return found[0], found[1]
+
+
+def _checked_sensitivity(
+    name: str, sensitivity: object
+) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return a sensitivity whose answers are checked whenever it is asked."""
+    if not callable(sensitivity):
+        raise InvalidArgumentError(
+            f"Objective {name!r}: `sensitivity` must take numbers of clients, got "
+            f"{shown(sensitivity)}."
+        )
+
+    def ask(clients: NDArray[np.float64]) -> NDArray[np.float64]:
+        found = as_reals(f"sensitivity` of objective `{name}", sensitivity(clients))
+        if found.shape != clients.shape or not ((found >= 0) & np.isfinite(found)).all():
+            raise InvalidArgumentError(
+                f"Objective {name!r}: `sensitivity` must return a finite number, 0 or more, for "
+                f"each of {clients.shape} numbers of clients, got {shown(found)}."
+            )
+        return found.astype(np.float64)
+
+    return ask
 
 
 def _read_only(evaluation: Evaluation) -> Evaluation:

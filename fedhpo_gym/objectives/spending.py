@@ -22,14 +22,18 @@ from fedhpo_gym.objectives.privacy import (
 
 Costs = Mapping[str, float | NDArray[np.float64]]
 
-COST_NAMES: Final = ("time_s", "upload_bytes", "download_bytes", "parameter_epochs")
-"""What costs hold: three fields of `Cost`, and the parameters of the model times the local epochs
-of a client, times the clients that train in a round, times the rounds."""
+COST_NAMES: Final = ("time_s", "upload_bytes", "download_bytes", "parameter_epochs", "energy_j")
+"""What costs hold: three fields of `Cost`; the parameters of the model times the local epochs of a
+client, times the clients that train in a round, times the rounds; and the joules that clients
+need, NaN where no device model knows them."""
 FLOPS_PER_PARAMETER: Final = 6
 """Floating point operations that a parameter and a sample cost: an addition and a multiplication
 forward, and twice as many backward (Kaplan et al., 2020, Section 2.1)."""
+ENERGY: Final = "energy_j"
+"""The objective that only some device models know."""
 MAX_BYTES: Final = 1e15
 MAX_FLOPS: Final = 1e24
+MAX_J: Final = 1e15
 BUDGET_S: Final = 21_600.0
 """Bound of simulated time where no problem says its budget."""
 
@@ -154,6 +158,7 @@ def cost_objectives(budget_s: float = BUDGET_S) -> tuple[Objective, ...]:
         cost_objective("upload_bytes", "bytes", MAX_BYTES),
         cost_objective("download_bytes", "bytes", MAX_BYTES),
         flops_objective(),
+        cost_objective(ENERGY, "J", MAX_J),
     )
 
 

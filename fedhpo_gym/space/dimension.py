@@ -193,7 +193,7 @@ class Dimension:
         start, stop = self._scale
         raw = start + share * (stop - start)
         if self.log:  # one by one: numpy's exponential is not that of `math`
-            raw = np.array([math.exp(x) for x in raw.tolist()], dtype=np.float64)
+            raw = np.array([*map(math.exp, raw.tolist())], dtype=np.float64)
         number = np.floor(raw + 0.5) if self.kind == "int" else raw
         number = np.minimum(np.maximum(number, self.low), self.high)
         number = np.where(share == 0.0, self.low, np.where(share == 1.0, self.high, number))
@@ -207,7 +207,7 @@ class Dimension:
         start, stop = self._scale
         raw = np.asarray(values, dtype=np.float64)
         if self.log:
-            raw = np.array([math.log(x) for x in raw.tolist()], dtype=np.float64)
+            raw = np.array([*map(math.log, raw.tolist())], dtype=np.float64)
         coordinate = 2.0 * (raw - start) / (stop - start) - 1.0
         return np.asarray(np.minimum(np.maximum(coordinate, -1.0), 1.0))
 

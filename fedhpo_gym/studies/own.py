@@ -13,6 +13,8 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.typed import shown
 
+_LISTS = ("objectives", "rewards")
+"""Arguments that may hold objectives: of trial environments, and of round environments."""
 OWN = "own_objective"
 """Entry that tells what stands for an objective from other mappings."""
 
@@ -22,8 +24,9 @@ def spec_of(env: gym.Env[Any, Any]) -> dict[str, Any]:
     if env.spec is None:
         return {}
     kwargs = dict(env.spec.kwargs)
-    if kwargs.get("objectives") is not None:
-        kwargs["objectives"] = [_described(one) for one in kwargs["objectives"]]
+    for name in _LISTS:
+        if kwargs.get(name) is not None:
+            kwargs[name] = [_described(one) for one in kwargs[name]]
     found: dict[str, Any] = json.loads(replace(env.spec, kwargs=kwargs).to_json())
     return found
 
@@ -38,10 +41,9 @@ def with_own(kwargs: Mapping[str, Any], own: Mapping[str, Objective]) -> dict[st
     Raises:
         InvalidArgumentError: one is missing, or is another than the record says.
     """
-    named = kwargs.get("objectives")
-    if not isinstance(named, list | tuple):
-        return dict(kwargs)
-    return {**kwargs, "objectives": [_found(one, own) for one in named]}
+    lists = {name: kwargs[name] for name in _LISTS if isinstance(kwargs.get(name), list | tuple)}
+    found = {name: [_found(one, own) for one in named] for name, named in lists.items()}
+    return {**kwargs, **found}
 
 
 def _described(objective: str | Objective) -> str | dict[str, Any]:

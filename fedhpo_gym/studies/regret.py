@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.records import RunRecord
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.analysis.problems import Known
+from fedhpo_gym.analysis.records import Header, RunRecord
+from fedhpo_gym.analysis.trajectories.runs import problem_arguments
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.studies.environments import remake_environment
+from fedhpo_gym.studies.replay import former_fingerprints
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +86,54 @@ def hypervolume_regret_of(
 
 def truth_of_run(record: RunRecord, own: Mapping[str, Objective] | None = None) -> Any:
     """Return the `Truth` of the episode that a record holds; see `regret_of` for errors."""
-    header = record.header
-    with closing(remake_environment(header.id, header.spec, own)) as env:
-        env.reset(seed=header.seed)
-        if not env.has_wrapper_attr("truth"):
+    return _truth_of(record.header, record.header.spec, own)
+
+
+def known_of(header: Header) -> Known | None:
+    """Return what stored numbers know of the problem of a run, for a report.
+
+    Best is what any agent could ask for on the problem, whatever fidelities its own actions had.
+
+    Args:
+        header: of a run's record.
+
+    Returns:
+        None where a course is trained, where instances are drawn, or where the numbers that
+        answered are not on this machine.
+    """
+    kept = problem_arguments(header.kwargs)
+    if kept.get("backend") == "raw" or kept.get("instances") is not None:
+        return None
+    dropped = [name for name in kept if name.startswith("reward") or name == "constraints"]
+    kwargs = {name: value for name, value in kept.items() if name not in dropped}
+    spec = {
+        **header.spec,
+        "kwargs": {**kwargs, "objectives": ["val_loss"]},
+        "additional_wrappers": [],
+    }
+    try:
+        truth = _truth_of(header, spec)
+    except FedHPOError:
+        return None
+    losses = truth.values[:, 0]
+    return Known(float(losses.min()), float(np.median(losses)), truth.exact)
+
+
+def _truth_of(
+    header: Header, spec: Mapping[str, Any], own: Mapping[str, Objective] | None = None
+) -> Any:
+    # A round environment would load its training data first.
+    if not str(header.spec.get("entry_point")).endswith(":make_trial_env"):
+        raise InvalidArgumentError(
+            f"`record` must be of a FedHPO-* id of trials, got {header.id}: nobody knows what "
+            "courses that are trained step by step can reach"
+        )
+    with closing(remake_environment(header.id, spec, own)) as env:
+        present = env.reset(seed=header.seed)[1]["fingerprint"]
+        if header.fingerprint not in (present, *former_fingerprints(env)):
             raise InvalidArgumentError(
-                f"`record` must be of a FedHPO-* id of trials, got {header.id}: nobody knows what "
-                "courses that are trained step by step can reach"
+                f"`record` must be of the numbers that are stored now, {present!r}, got one of "
+                f"{header.fingerprint!r}; run its agent again"
             )
         return env.get_wrapper_attr("truth")
 

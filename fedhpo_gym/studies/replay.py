@@ -60,7 +60,7 @@ def replay(record: RunRecord, own: Mapping[str, Objective] | None = None) -> Dif
         crew = ParallelTrials(env, header.workers) if header.workers > 1 else None
         _, info = (crew or env).reset(seed=header.seed)
         found = info.get("fingerprint")
-        if header.fingerprint not in (found, *_former_fingerprints(env)):
+        if header.fingerprint not in (found, *former_fingerprints(env)):
             return Difference(0, "fingerprint", header.fingerprint, found)
         dtype = getattr(env.action_space, "dtype", np.float32)
         for number, step in enumerate(record.steps, start=1):
@@ -90,7 +90,7 @@ def present_fingerprint(header: Header) -> str:
     except FedHPOError:
         return header.fingerprint
     try:
-        if header.fingerprint not in _former_fingerprints(env):
+        if header.fingerprint not in former_fingerprints(env):
             return header.fingerprint
         found: str = env.reset(seed=header.seed)[1]["fingerprint"]
     finally:
@@ -98,7 +98,7 @@ def present_fingerprint(header: Header) -> str:
     return found
 
 
-def _former_fingerprints(env: gym.Env[Any, Any]) -> tuple[str, ...]:
+def former_fingerprints(env: gym.Env[Any, Any]) -> tuple[str, ...]:
     """Return what older records call the numbers that an environment answers from, if any."""
     backend = getattr(env.unwrapped, "backend", None)
     return tuple(getattr(backend, "former_fingerprints", ()))

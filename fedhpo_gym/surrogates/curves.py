@@ -11,6 +11,7 @@ means unchanged metrics.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -33,6 +34,8 @@ MAX_BASIS = 128
 _CLIENTS = slice(len(SPLITS), -2)
 DIVERGED, BEST_ROUND = -1, -2
 """Where a row of outputs holds whether a course has diverged, and the log of the best round."""
+WATCHED = (VALIDATION, BEST_ROUND, DIVERGED)
+"""Outputs that are looked at on the whole way."""
 CHUNK = 1024
 """Groups of rows that are answered together."""
 Best: TypeAlias = "tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]"
@@ -90,6 +93,9 @@ class CurveModel:
         if basis.ndim != 3 or basis.shape[1:] != centre.shape or len(basis) > MAX_BASIS:
             raise ValueError(f"a basis of {basis.shape} does not fit a centre of {centre.shape}")
         self._by_knot = np.ascontiguousarray(self._basis.swapaxes(0, 1))
+        watched = self._basis[:, :, list(WATCHED)]
+        self._watch = np.ascontiguousarray(watched.T.reshape(-1, len(basis)))
+        self._watch_centre = np.ascontiguousarray(self._centre[:, list(WATCHED)].T[:, :, None])
         self._clients = None if clients is None else on_grid(clients, BASIS_BITS, 1.0)
 
     @classmethod
@@ -137,12 +143,17 @@ class CurveModel:
 
     def at_knots(self, coefficients: Exact, knots: NDArray[np.int64]) -> Exact:
         """Return the (n, outputs) at one knot per row, within the range of the data."""
+        order = np.argsort(knots, kind="stable")
+        ends = np.searchsorted(knots[order], np.arange(len(self.centre) + 1))
+        sorted_ = coefficients.take(order, axis=0)
         targets = np.empty((len(knots), self.centre.shape[1]))
-        for knot in np.unique(knots).tolist():
-            where = np.flatnonzero(knots == knot)
-            each = coefficients if len(where) == len(knots) else coefficients[where]
-            targets[where] = each @ self._by_knot[knot] + self._centre[knot]
-        return self._in_range(self._expand(targets), slice(None))
+        for knot, (start, end) in enumerate(pairwise(ends.tolist())):
+            if end > start:
+                np.matmul(sorted_[start:end], self._by_knot[knot], out=targets[start:end])
+                targets[start:end] += self._centre[knot]
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return self._in_range(self._expand(targets.take(back, axis=0)), slice(None))
 
     def best_so_far(
         self,
@@ -182,19 +193,17 @@ class CurveModel:
         knots: NDArray[np.int64],
         weights: NDArray[np.float64],
     ) -> Best:
-        groups, count = rows.shape[:2]
-        asked = np.repeat(rounds, count)
+        asked = np.repeat(rounds, rows.shape[1])
         before = np.searchsorted(knots, asked, side="right") - 1
         coefficients = self.coefficients(rows)
-        losses = self.at_all_knots(coefficients, VALIDATION)
-        chosen = running_best(losses)
+        losses, log_rounds, chances = self._watched(coefficients)
+        chosen = running_best(self._in_range(losses, VALIDATION))
         each = np.arange(len(asked))
-        first = chosen[each, before]
-        second = chosen[each, np.minimum(before + 1, len(knots) - 1)]
-        logs = self.at_all_knots(coefficients, BEST_ROUND)
-        best = _best_rounds(logs[each, first], first, knots)
+        first = chosen[before, each]
+        second = chosen[np.minimum(before + 1, len(knots) - 1), each]
+        best = self._best_rounds(log_rounds[first, each], first, knots)
         moving = np.flatnonzero((asked > knots[before]) & (second != first))
-        then = _best_rounds(logs[moving, second[moving]], second[moving], knots)
+        then = self._best_rounds(log_rounds[second[moving], moving], second[moving], knots)
         now = asked[moving]
         best[moving] = np.minimum(then, now)
         first[moving] = np.where(now >= then, second[moving], first[moving])
@@ -205,9 +214,10 @@ class CurveModel:
             later -= outputs[moving]
             later *= way_between(now, knots[before[moving]], then)[:, None]
             outputs[moving] += later
-        chance = np.maximum.accumulate(self.at_all_knots(coefficients, DIVERGED), axis=1)
-        metrics, _ = to_metrics(outputs[:, :-1], np.tile(weights, (groups, 1, 1)), asked)
-        return metrics, best, chance[each, before] >= 0.5
+        # What is largest before it is scaled and cut off is largest after it.
+        chance = self._in_range(np.maximum.accumulate(chances, axis=0)[before, each], DIVERGED)
+        metrics, _ = to_metrics(outputs[:, :-1], weights, asked)
+        return metrics, best, chance >= 0.5
 
     def _expand(self, targets: Exact) -> Exact:
         if self._clients is None:
@@ -216,22 +226,32 @@ class CurveModel:
         parts = (targets[:, : _CLIENTS.start], middle, targets[:, _CLIENTS.stop :])
         return np.concatenate(parts, axis=1)
 
+    def _watched(self, coefficients: Exact) -> Exact:
+        """Return (3, K, n) targets, not scaled yet, of `WATCHED` outputs at all knots.
+
+        Knots come first: what runs over them works on whole rows of memory.
+        """
+        found = (self._watch @ coefficients.T).reshape(len(WATCHED), len(self.centre), -1)
+        found += self._watch_centre
+        return found
+
+    def _best_rounds(
+        self, targets: Exact, at: NDArray[np.int64], knots: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return best rounds at knots where the loss fell: after the knot before.
+
+        Args:
+            targets: (n,) what is predicted.
+            at: (n,) which knots.
+            knots: (K,) their rounds.
+        """
+        earliest = np.concatenate([[1], knots[:-1] + 1])
+        found = np.rint(np.exp(self._in_range(targets, BEST_ROUND))).astype(np.int64)
+        return np.asarray(np.minimum(np.maximum(found, earliest[at]), knots[at]))
+
     def _in_range(self, standardised: Exact, which: int | slice) -> Exact:
         scales = self.scales
         standardised *= scales["scale"][which]
         standardised += scales["mean"][which]
         low, high = scales["low"][which], scales["high"][which]
         return np.minimum(np.maximum(standardised, low, out=standardised), high, out=standardised)
-
-
-def _best_rounds(logs: Exact, at: NDArray[np.int64], knots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return best rounds at knots where the loss fell: after the knot before.
-
-    Args:
-        logs: (n,) logarithms that are predicted.
-        at: (n,) which knots.
-        knots: (K,) their rounds.
-    """
-    earliest = np.concatenate([[1], knots[:-1] + 1])
-    found = np.rint(np.exp(logs)).astype(np.int64)
-    return np.asarray(np.minimum(np.maximum(found, earliest[at]), knots[at]))

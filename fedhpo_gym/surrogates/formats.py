@@ -82,8 +82,7 @@ class PointAnswers:
         """See `Answers`."""
         outputs = self._model.predict(rows)
         asked = np.repeat(rounds, rows.shape[1])
-        tiled = np.tile(weights, (len(rows), 1, 1))
-        metrics, best = to_metrics(outputs.reshape(len(asked), -1), tiled, asked)
+        metrics, best = to_metrics(outputs.reshape(len(asked), -1), weights, asked)
         return metrics, best, np.zeros(len(asked), dtype=np.bool_)
 
 

@@ -14,16 +14,15 @@ NOTICED = 2e-4
 """A log loss falls by more than this, or not at all: rounding of float32 must not look like it."""
 
 
-def running_best(losses: Floats) -> Indices:
+def running_best(columns: Floats) -> Indices:
     """Return, for every knot, the knot up to it that holds the best-so-far.
 
     Args:
-        losses: (n, K) log losses at the knots.
+        columns: (K, n) log losses at the knots.
 
     Returns:
-        (n, K) positions; `losses` taken there never rise along a row.
+        (K, n) positions; losses taken there never rise from knot to knot.
     """
-    columns = np.ascontiguousarray(losses.T)
     chosen = np.zeros(columns.shape, dtype=np.int64)
     best = columns[0].copy()
     for knot in range(1, len(columns)):
@@ -31,7 +30,7 @@ def running_best(losses: Floats) -> Indices:
         chosen[knot] = chosen[knot - 1]
         chosen[knot][better] = knot
         np.copyto(best, columns[knot], where=better)
-    return chosen.T
+    return chosen
 
 
 def way_between(

@@ -80,33 +80,41 @@ def to_metrics(
 
     Args:
         outputs: (n, outputs).
-        weights: (n, clients, splits), see `weights_of`.
+        weights: (S, clients, splits), see `weights_of`: rows take turns with them.
         rounds: (n,) the rounds that were asked for; no best round lies beyond.
 
     Returns:
         (n, clients, splits, metrics) metrics and (n,) best rounds.
     """
-    n, clients, splits = weights.shape
-    middle = outputs[:, splits:-1].reshape(n, 3, splits, clients)
-    weights = weights.swapaxes(1, 2)
-    share = np.where(weights > 0, np.maximum(middle[:, 2], 0.0), 0.0)
+    n, (seeds, clients, splits) = len(outputs), weights.shape
+    middle = outputs[:, splits:-1].reshape(n // seeds, seeds, 3, splits, clients)
+    weights = np.ascontiguousarray(weights.swapaxes(1, 2))
+    present = weights > 0
+    share = np.maximum(middle[:, :, 2], 0.0)
+    if not present.all():
+        share = np.where(present, share, 0.0)
     sums = _in_order(share)
-    share = np.where(sums > 0, share, weights) / np.where(sums > 0, sums, 1.0)
+    if (some := sums > 0).all():
+        share = np.divide(share, sums, dtype=weights.dtype)
+    else:
+        share = np.where(some, share, weights) / np.where(some, sums, 1.0)
     # A client without samples in a split has no loss there: its weight and its share are 0.
-    each = share / np.where(weights > 0, weights, 1.0)
-    metrics = np.empty((n, clients, splits, len(METRICS)), dtype=np.float32)
-    by_split = metrics.swapaxes(1, 2)
-    by_split[..., _LOSS] = np.exp(outputs[:, :splits, None]) * each
-    by_split[..., _ACCURACY] = np.minimum(np.maximum(middle[:, 0], 0.0), 1.0)
-    by_split[..., _F1] = np.minimum(np.maximum(middle[:, 1], 0.0), 1.0)
+    share /= np.where(present, weights, 1.0)
+    share *= np.exp(outputs[:, :splits, None]).reshape(n // seeds, seeds, splits, 1)
+    metrics = np.empty((n // seeds, seeds, clients, splits, len(METRICS)), dtype=np.float32)
+    by_split = metrics.swapaxes(2, 3)
+    by_split[..., _LOSS] = share
+    rates = np.maximum(middle[:, :, :2], 0.0)
+    np.minimum(rates, 1.0, out=rates)
+    by_split[..., _ACCURACY], by_split[..., _F1] = rates[:, :, 0], rates[:, :, 1]
     best = np.rint(np.exp(outputs[:, -1])).astype(np.int64)
-    return metrics, np.clip(best, 1, rounds)
+    return metrics.reshape(n, clients, splits, -1), np.clip(best, 1, rounds)
 
 
 def _in_order(share: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return (n, splits, 1) sums over (n, splits, clients), added one client after the other."""
+    """Return (..., splits, 1) sums over (..., splits, clients), one client after the other."""
     total = share[..., :1].copy()
-    for client in range(1, share.shape[2]):
+    for client in range(1, share.shape[-1]):
         total += share[..., client : client + 1]
     return total
 

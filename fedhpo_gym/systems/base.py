@@ -23,6 +23,9 @@ Indices = NDArray[np.integer]
 Compute = Literal["constant", "epochs", "steps", "samples"]
 
 COMPUTE_RULES: Final[tuple[Compute, ...]] = ("constant", "epochs", "steps", "samples")
+SLOWEST, MOST = 1e-6, 1e18
+"""The lowest speed, in bytes/s, and the most seconds and bytes of one thing: every cost is then a
+finite number."""
 NEEDS_SAMPLES: Final = ("steps", "samples")
 """Rules that need to know how many samples clients have."""
 
@@ -55,9 +58,9 @@ class System(ABC):
     def __post_init__(self) -> None:
         """Check the shared fields; subclasses check their own, too."""
         self._one_of("compute", COMPUTE_RULES)
-        self._positive("bytes_per_parameter")
+        self._positive("bytes_per_parameter", most=MOST)
         self._positive("upload_compression", "download_compression", most=1.0)
-        self._non_negative("server_compute_s")
+        self._non_negative("server_compute_s", most=MOST)
         self._whole("samples_per_client")
 
     def cost(self, work: Work) -> Cost:
@@ -72,6 +75,40 @@ class System(ABC):
     @abstractmethod
     def _cost(self, work: Work) -> Cost:
         """Return what the work of some synchronous rounds costs; see `cost`."""
+
+    @property
+    def knows_energy(self) -> bool:
+        """Whether `energy_j` has an answer for synchronous work."""
+        return False
+
+    def energy_j(self, work: Work) -> float:
+        """Return the joules that clients need for some synchronous rounds; the server's are not in.
+
+        Raises:
+            InvalidArgumentError: this system does not know them.
+        """
+        raise self._no_energy()
+
+    def require_energy(self, *, asynchronous: bool = False) -> None:
+        """Refuse to tell energies that this system does not know.
+
+        Raises:
+            InvalidArgumentError: it does not, or rounds are asynchronous.
+        """
+        if not self.knows_energy:
+            raise self._no_energy()
+        if asynchronous:
+            raise InvalidArgumentError(
+                "energy is known of synchronous rounds only, whose clients are invited together; "
+                "got an asynchronous algorithm: leave energy out, or choose another algorithm"
+            )
+
+    def _no_energy(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            "energy is known where devices have a power: give at least one of `client_compute_w`, "
+            "`upload_j_per_byte` and `download_j_per_byte` with system={'model': 'devices'}, got "
+            f"{type(self).__name__} without them"
+        )
 
     def job_means(self, work: Work) -> asynchronous.Means:
         """Return how long clients are expected to take for a job of asynchronous training.

@@ -57,12 +57,16 @@ class Rounds:
         computation_s: (rounds,) of these, seconds in which the last client that counted computed.
         reports: (rounds,) reports that counted.
         invited: clients that received the model in each.
+        busy_s: (rounds,) seconds in which all that were invited computed, added up.
+        sent: (rounds,) clients that sent a report, in time or not.
     """
 
     time_s: Floats
     computation_s: Floats
     reports: NDArray[np.integer]
     invited: int
+    busy_s: Floats
+    sent: NDArray[np.integer]
 
 
 def invite(
@@ -140,7 +144,14 @@ def take_rounds(
     report_s = invited.wait_s + compute_s + transfer_s
     end = endings(report_s, invited.survives, invited.wanted, deadline_s)
     busy_s = compute_s[np.arange(len(compute_s)), end.last]
-    return Rounds(end.after_s, np.minimum(busy_s, end.after_s), end.reports, report_s.shape[1])
+    return Rounds(
+        end.after_s,
+        np.minimum(busy_s, end.after_s),
+        end.reports,
+        report_s.shape[1],
+        compute_s.sum(axis=1),
+        np.maximum(np.count_nonzero(invited.survives, axis=1), 1),
+    )
 
 
 def _speeds(

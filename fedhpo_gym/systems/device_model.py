@@ -18,7 +18,7 @@ from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
 from fedhpo_gym.systems.asynchronous import Means
 from fedhpo_gym.systems.availability import DAY_S, Availability, drawn
-from fedhpo_gym.systems.base import System
+from fedhpo_gym.systems.base import MOST, SLOWEST, System
 from fedhpo_gym.systems.cohorts import Invited, invite, take_rounds
 from fedhpo_gym.systems.devices import Devices
 from fedhpo_gym.systems.draw import Draw
@@ -35,16 +35,23 @@ _MAX_MEANS = 4096
 _MAX_KEPT = 1000  # clients of a round whose plan is kept: 12 MB
 _SPEEDS = ("upload_median_bytes_per_s", "download_median_bytes_per_s")
 _SPREADS = ("compute_sigma", "upload_sigma", "download_sigma", "bandwidth_variation")
-_SLOWEST, _MOST, _MOST_SPREAD = 1e-6, 1e18, 10.0  # what is drawn stays a finite number
+_ENERGIES = ("client_compute_w", "upload_j_per_byte", "download_j_per_byte")
+_MOST_SPREAD = 10.0  # what is drawn stays a finite number
+_MOST_W = 1e9
 
 
 class _Total(NamedTuple):
-    """Sums over rounds; see `Rounds`. `other_s` is all time but the computation."""
+    """Sums over rounds; see `Rounds`. `other_s` is all time but the computation.
+
+    `busy_s` is the computation of all that were invited, and `sent` counts their messages.
+    """
 
     other_s: float
     computation_s: float
     reports: float
     invited: float
+    busy_s: float
+    sent: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +99,10 @@ class DeviceModel(System):
         over_selection: clients invited beyond the cohort, as a share of it (FedScale: 0.3).
         dropout: probability that an invited client drops out of a round, in [0, 1).
         deadline_s: seconds after which a round ends; 0 for none.
+        client_compute_w: watts of a device while it computes; see `energy_j`.
+        upload_j_per_byte: joules of a device for a byte that it sends.
+        download_j_per_byte: joules of a device for a byte that it receives. Energy is known where
+            one of these three is not 0.
         seed: what is drawn.
 
     Raises:
@@ -116,6 +127,9 @@ class DeviceModel(System):
     over_selection: float = 0.0
     dropout: float = 0.0
     deadline_s: float = 0.0
+    client_compute_w: float = 0.0
+    upload_j_per_byte: float = 0.0
+    download_j_per_byte: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -123,11 +137,12 @@ class DeviceModel(System):
         super().__post_init__()
         self._one_of("devices", DEVICES)
         self._one_of("availability", AVAILABILITY)
-        self._positive(*_SPEEDS, least=_SLOWEST, most=_MOST)
-        self._non_negative("client_compute_s", most=_MOST)
+        self._positive(*_SPEEDS, least=SLOWEST, most=MOST)
+        self._non_negative("client_compute_s", most=MOST)
         self._non_negative(*_SPREADS, most=_MOST_SPREAD)
         self._non_negative("over_selection", most=1e6)
-        self._non_negative("deadline_s")
+        self._non_negative("deadline_s", most=MOST)
+        self._non_negative(*_ENERGIES, most=_MOST_W)
         self._whole("seed")
         for name in ("dropout", "availability_beta"):
             self._non_negative(name, most=0.999)
@@ -200,8 +215,7 @@ class DeviceModel(System):
         of the models that the server sent and of the reports that counted.
         """
         up_bytes, down_bytes = self.message_bytes(work)
-        past = work.happened
-        total = self._planned(work) if past is None else self._taken(work, past)
+        total = self._sums(work)
         computation_s = total.computation_s + work.rounds * self.server_compute_s
         return Cost(
             time_s=total.other_s + computation_s,
@@ -211,6 +225,28 @@ class DeviceModel(System):
             download_bytes=down_bytes * total.invited,
             rounds=work.rounds,
         )
+
+    @property
+    def knows_energy(self) -> bool:
+        """See `System.knows_energy`."""
+        return any(getattr(self, name) for name in _ENERGIES)
+
+    def energy_j(self, work: Work) -> float:
+        """See `System.energy_j`.
+
+        All that are invited receive the model and compute, and what they have begun they finish.
+        All that do not drop out send, whether or not their report counts.
+        """
+        self.require_energy(asynchronous=bool(work.reports))
+        up_bytes, down_bytes = self.message_bytes(work)
+        total = self._sums(work)
+        received_j = total.invited * (down_bytes * self.download_j_per_byte)
+        sent_j = total.sent * (up_bytes * self.upload_j_per_byte)
+        return math.fsum((total.busy_s * self.client_compute_w, received_j, sent_j))
+
+    def _sums(self, work: Work) -> _Total:
+        past = work.happened
+        return self._planned(work) if past is None else self._taken(work, past)
 
     def _taken(self, work: Work, happened: Happened) -> _Total:
         """Return what the rounds took that happened, one after the other."""
@@ -247,6 +283,8 @@ class DeviceModel(System):
             math.fsum(rounds.computation_s.tolist()),
             float(rounds.reports.sum()),
             float(rounds.invited * len(rounds.time_s)),
+            math.fsum(rounds.busy_s.tolist()),
+            float(rounds.sent.sum()),
         )
 
     def _plan(self, number: int, cohort: int) -> Iterable[Invited]:

@@ -14,7 +14,7 @@ import numpy as np
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems.asynchronous import Means
-from fedhpo_gym.systems.base import Indices, System
+from fedhpo_gym.systems.base import MOST, SLOWEST, Indices, System
 from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.work import Floats, Work
 
@@ -74,8 +74,8 @@ class SystemModel(System):
         """Check every field."""
         super().__post_init__()
         self._one_of("mode", MODES)
-        self._positive(*_POSITIVE)
-        self._non_negative("client_compute_mean_s")
+        self._positive(*_POSITIVE, least=SLOWEST)
+        self._non_negative("client_compute_mean_s", most=MOST)
 
     def _cost(self, work: Work) -> Cost:
         """See `System.cost`.

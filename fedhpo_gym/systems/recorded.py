@@ -13,7 +13,7 @@ from typing import Any, Final
 from fedhpo_gym import limits
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.evaluation.records import Cost
-from fedhpo_gym.systems.base import System
+from fedhpo_gym.systems.base import MOST, System
 from fedhpo_gym.systems.work import Work
 from fedhpo_gym.typed import as_typed
 
@@ -57,9 +57,10 @@ class RecordedModel(System):
     server's, so `server_compute_s` and `compute` decide nothing here but what work is looked up by.
 
     Attributes:
-        path: a CSV file with a header. Columns `communication_s` and `computation_s`, in seconds of
-            one round, and any of `num_parameters`, `sampled_clients`, `local_epochs`,
-            `minibatch_steps` and `samples`: what one round's client with most work did.
+        path: a CSV file with a header, in UTF-8. Columns `communication_s` and `computation_s`, in
+            seconds of one round, of which one may be 0, and any of `num_parameters`,
+            `sampled_clients`, `local_epochs`, `minibatch_steps` and `samples`: what one round's
+            client with most work did.
 
     Raises:
         InvalidArgumentError: a field is out of its range.
@@ -175,7 +176,7 @@ def _read(path: str) -> tuple[tuple[str, ...], list[dict[str, float]]]:
         ) from error
     limits.require_bytes(len(content), file)
     try:
-        lines = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
+        lines = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
         names = lines.fieldnames or ()
         if len(set(names)) < len(names):
             raise _damaged(path, f"it names a column twice: {', '.join(names)[:200]}")
@@ -200,9 +201,11 @@ def _numbers(
     found = []
     for index, row in enumerate(rows):
         numbers = {name: float(row[name] or "nothing") for name in names}
-        wrong = [name for name, value in numbers.items() if not 0 <= value < math.inf]
+        wrong = [name for name, value in numbers.items() if not 0 <= value <= MOST]
         if wrong:
             raise _damaged(path, f"`{wrong[0]}` of round {index} is {numbers[wrong[0]]!r}")
+        if not any(numbers[name] for name in TIME_COLUMNS):
+            raise _damaged(path, f"round {index} takes no time, and rounds take some")
         found.append(numbers)
     return tuple(name for name in WORK_COLUMNS if name in names), found
 

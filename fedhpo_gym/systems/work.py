@@ -141,6 +141,19 @@ class Work:
             reports,
         )
 
+    @property
+    def samples_read(self) -> float | None:
+        """Training samples that all clients read in these rounds; of planned ones, the most.
+
+        None where nobody says how many samples clients have.
+        """
+        if self.clients is None or self.clients.samples is None:
+            return None
+        if self.happened is not None:
+            return float(np.where(self.happened.sampled, self.clients.samples, 0.0).sum())
+        most = np.sort(self.clients.samples)[-self.sampled_clients :]
+        return float(self.rounds * most.sum())
+
     def of_rounds(self, rounds: int, client_sample_rate: float) -> Self:
         """Return the work of so many planned rounds with cohorts of another size."""
         sampled = Fidelity(rounds, client_sample_rate).sampled_clients(self.num_clients)

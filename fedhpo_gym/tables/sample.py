@@ -23,7 +23,6 @@ from fedhpo_gym.archive import reading_card
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.tables.curves import Layout
 from fedhpo_gym.tables.stored import FORMATS, StoredCurves, layout_of, write_curves
 
 AXIS = 1
@@ -45,6 +44,8 @@ class Sample(StoredCurves):
         rates: client sample rates.
         rounds: rounds whose results are stored; `trained` says which courses have them.
     """
+
+    axis = AXIS
 
     def __init__(self, card: Path, arguments: str = "ID") -> None:
         """Read a card; arrays are read when first asked for.
@@ -81,9 +82,6 @@ class Sample(StoredCurves):
             **dict.fromkeys(("client_sample_rate", "seed", "point", "diverged_at"), one),
             **({LAST_ROUND: one} if self._ragged else {}),
         }
-
-    def _layout(self) -> Layout:
-        return layout_of(self.card, self._shapes()["best_round"], AXIS)
 
     def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
         return np.repeat(self._positions(arrays["seed"]), len(self.rounds))

@@ -23,7 +23,6 @@ from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.curves import Layout
 from fedhpo_gym.tables.stored import (
     FORMATS,
     WHICH,
@@ -44,6 +43,8 @@ class Table(StoredCurves):
         rates: client sample rates.
         rounds: rounds whose results are stored.
     """
+
+    axis = AXIS
 
     def __init__(self, card: Path, arguments: str = "ID") -> None:
         """Read a card; arrays are read when first asked for.
@@ -67,9 +68,6 @@ class Table(StoredCurves):
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         grid = (*self.space.grid_shape, len(self.rates), len(self.seeds))
         return {**self._curve_shapes((len(self.rounds), *grid)), "diverged_at": grid}
-
-    def _layout(self) -> Layout:
-        return layout_of(self.card, self._shapes()["best_round"], AXIS)
 
     def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
         return _cell_seeds(arrays["best_round"].shape)

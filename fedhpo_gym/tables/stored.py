@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +44,11 @@ class StoredCurves(ABC):
         metrics: names of what was measured, in the order of the axes that have them.
         sha256: checksum of the arrays.
         digest: checksum of everything that decides a number, in the card and in the arrays.
+        axis: which axis of the curves counts rounds.
     """
 
     rounds: tuple[int, ...]
+    axis: ClassVar[int]
 
     def __init__(self, content: dict[str, Any], arrays: StoredArrays) -> None:
         """Take what the cards of tables and samples share.
@@ -73,9 +75,9 @@ class StoredCurves(ABC):
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of all arrays, as the card calls for them."""
 
-    @abstractmethod
     def _layout(self) -> Layout:
         """Return what the card says of the curves."""
+        return layout_of(self.card, self._shapes()["best_round"], self.axis)
 
     @abstractmethod
     def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:

@@ -62,7 +62,7 @@ class ParallelTrials:
 
     **Budget**: the first trial to end when a budget is spent counts in full and ends the episode,
     as without workers. Trials that still run then are lost: nobody is told of them. Rounds and
-    trials count when they end.
+    trials count when they end. Privacy is spent when a trial begins, also of one that is lost.
 
     **Laws**. With one worker an episode equals, bit for bit, that of the environment alone. For
     more, let a list of trials be started in its order, each as soon as a worker is free, and let no
@@ -93,7 +93,7 @@ class ParallelTrials:
             InvalidArgumentError: `env` is of another kind, its actions are not those of the trial
                 environment, or `workers` is out of its range.
         """
-        check_env(env, "cost_of", "course_of", "end_next_at", "setup")
+        check_env(env, "begin_trial", "cost_of", "course_of", "end_next_at", "setup")
         number = as_integer(workers)
         if number is None or not 1 <= number <= MAX_WORKERS:
             raise InvalidArgumentError(
@@ -152,7 +152,8 @@ class ParallelTrials:
         return self._begin(action, min(self._free), self.clock_s)
 
     def _begin(self, action: NDArray[np.float32], worker: int, now_s: float) -> int:
-        duration_s, since_s, course = self._price(action)
+        duration_s, since_s, course, paid = self._price(action)
+        self.env.get_wrapper_attr("begin_trial")(action, paid)
         ends_s = max(now_s, since_s) + duration_s
         self._busy_until[course] = ends_s
         self._free.remove(worker)
@@ -180,15 +181,18 @@ class ParallelTrials:
         self._begin(action, worker, self._idle_since[worker])
         return self.finish()
 
-    def _price(self, action: NDArray[np.float32]) -> tuple[float, float, Hashable]:
-        """Return the seconds of a trial, from when its course can run, and which course it is."""
+    def _price(self, action: NDArray[np.float32]) -> tuple[float, float, Hashable, int]:
+        """Return the seconds of a trial, from when its course can run, and which course it is.
+
+        Then come the rounds of it that are paid for.
+        """
         course, rounds = self.env.get_wrapper_attr("course_of")(action)
         paid = self._paid.get(course, 0)
         cost = self.env.get_wrapper_attr("cost_of")(action, paid)
         if not self.env.get_wrapper_attr("setup").freeze_thaw:
-            return float(cost.time_s), 0.0, course
+            return float(cost.time_s), 0.0, course, 0
         self._paid[course] = max(paid, rounds)
-        return float(cost.time_s), self._busy_until.get(course, 0.0), course
+        return float(cost.time_s), self._busy_until.get(course, 0.0), course, paid
 
     def finish(self) -> Finished:
         """Wait for the next trial that ends, and tell the environment of it.

@@ -12,39 +12,16 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.seeding import stream
 
 pytestmark = pytest.mark.raw
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-A, B = np.array([-1.0, 0.0, 1.0])[:, None, None], np.array([-1.0, 1.0])[None, :, None]
 
 
-@pytest.fixture(params=["anova", "space_search", "choose_spaces"])
+@pytest.fixture(params=["space_search", "choose_spaces"])
 def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))
     return importlib.import_module(request.param)
-
-
-@pytest.mark.parametrize("module", ["anova"], indirect=True)
-def test_shares_of_a_known_function_are_those_that_algebra_gives(module: ModuleType) -> None:
-    values = 3.0 * A + 2.0 * B + 4.0 * A * B + np.zeros((3, 2, 2))
-    alone, every, common = module.shares(values)
-    parts = np.array([9 * 2 / 3, 4.0, 16 * 2 / 3])  # of A, of B, of both
-    np.testing.assert_allclose(alone, parts[:2] / parts.sum())
-    np.testing.assert_allclose(every, (parts[:2] + parts[2]) / parts.sum())
-    assert common == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("module", ["anova"], indirect=True)
-def test_what_one_seed_shows_alone_is_no_effect(module: ModuleType) -> None:
-    noise = stream(0, "test").normal(size=(40, 50, 2))
-    effect = np.linspace(-1.0, 1.0, 40)[:, None, None]
-    alone, every, common = module.shares(effect + noise)
-    assert alone[0] == pytest.approx(1.0, abs=0.15)
-    assert abs(every[1]) < 0.15
-    assert common == pytest.approx(1 / 4, abs=0.1)
-    assert module.shares(np.ones((3, 3, 2)))[2] == 0.0
 
 
 def _found(module: ModuleType, loss: np.ndarray) -> object:

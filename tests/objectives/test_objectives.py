@@ -34,13 +34,13 @@ def evaluation() -> Evaluation:
     )
 
 
-COSTS = ("time_s", "upload_bytes", "download_bytes", "flops")
+COSTS = ("time_s", "upload_bytes", "download_bytes", "flops", "energy_j")
 
 
 def spent() -> o.Spending:
     """What an evaluation spent; every client has one training sample."""
     ledger = o.PrivacyLedger(3.0, 1e-5, (0.1, 0.2, 0.3))
-    found = (90.0, 1600.0, 1700.0, 400.0)
+    found = (90.0, 1600.0, 1700.0, 400.0, 250.0)
     return o.Spending(ledger, lambda: dict(zip(o.COST_NAMES, found, strict=True)))
 
 
@@ -71,6 +71,7 @@ def spent() -> o.Spending:
         ("upload_bytes", 1600.0),
         ("download_bytes", 1700.0),
         ("flops", 6 * 400.0),
+        ("energy_j", 250.0),
     ],
 )
 def test_registered_objectives_by_hand(name: str, expected: float) -> None:
@@ -187,7 +188,8 @@ def test_loss_is_clipped_at_ten_nats() -> None:
 
 @pytest.mark.parametrize("bounds", [(1.0, 0.0), (0.0, 0.0), (0.0, math.inf), (math.nan, 1.0)])
 def test_objective_refuses_bad_bounds(bounds: tuple[float, float]) -> None:
-    with pytest.raises(InvalidArgumentError, match="'bad': `bounds` must be finite and increasing"):
+    words = "'bad': `bounds` must be two numbers, finite and increasing"
+    with pytest.raises(InvalidArgumentError, match=words):
         o.Objective("bad", "1", True, bounds, lambda *_: 0.0)
 
 

@@ -118,7 +118,7 @@ def test_the_way_between_knots_by_hand() -> None:
 
 def test_the_running_best_by_hand() -> None:
     curve = np.array([[3.0, 4.0, 2.0, 2.0 - NOTICED / 2, 1.0, 5.0]])
-    assert running_best(curve).tolist() == [[0, 0, 2, 2, 4, 4]]
+    assert running_best(curve.T).T.tolist() == [[0, 0, 2, 2, 4, 4]]
 
 
 @pytest.mark.parametrize(

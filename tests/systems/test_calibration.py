@@ -141,6 +141,14 @@ def test_recorded_rounds_by_hand(tmp_path: Path) -> None:
     assert anything.cost(Work.of_course(7, 5, Fidelity(2, 1.0))).time_s == 6.0
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    with_mark = written(tmp_path, "\ufeff" + CSV)
+    work = Work.of_course(100, 5, Fidelity(10, 0.4))
+    assert RecordedModel(path=with_mark).cost(work).time_s == 70.0
+    one_is_zero = written(tmp_path, "communication_s,computation_s\n0,2\n")
+    assert RecordedModel(path=one_is_zero).cost(work).time_s == 20.0
+
+
 def test_recorded_rounds_calibrate(tmp_path: Path) -> None:
     lines = ["num_parameters,sampled_clients,local_epochs,communication_s,computation_s"]
     for one in measured(TRUTH):
@@ -167,6 +175,8 @@ def test_recorded_rounds_calibrate(tmp_path: Path) -> None:
         ("communication_s,computation_s\n1,-2\n", "`computation_s` of round 0 is -2.0"),
         ("communication_s,computation_s\nnan,2\n", "`communication_s` of round 0 is nan"),
         ("communication_s,communication_s,computation_s\n1,2,3\n", "twice"),
+        ("communication_s,computation_s\n1,2\n0,0.0\n", "round 1 takes no time"),
+        ("communication_s,computation_s\n1e308,0\n1e308,0\n", "round 0 is 1e[+]308"),
     ],
 )
 def test_damaged_records_are_refused(tmp_path: Path, text: str, message: str) -> None:

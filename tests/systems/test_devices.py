@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost, Fidelity
-from fedhpo_gym.systems import ClientWork, DeviceModel, Happened, Work
+from fedhpo_gym.systems import CROSS_SILO, ClientWork, DeviceModel, Happened, Work
+from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.measured import FLASH_KB_PER_S
 
 ALIKE = DeviceModel(
@@ -59,6 +60,63 @@ def test_devices_that_are_alike_by_hand() -> None:
     half = replace(ALIKE, upload_compression=0.5, download_compression=0.25).cost(planned())
     assert half.communication_s == pytest.approx(10 * (10 + 1.25))
     assert (half.upload_bytes, half.download_bytes) == (10 * 3 * 100, 10 * 3 * 50)
+
+
+def test_energy_by_hand() -> None:
+    powered = {"client_compute_w": 2.0, "upload_j_per_byte": 0.25, "download_j_per_byte": 0.125}
+    model = replace(ALIKE, **powered)
+    # Three clients: 36 s at 2 W, 200 B up at 1/4 J and down at 1/8 J each; the server is left out.
+    assert model.energy_j(planned()) == pytest.approx(10 * 3 * (72 + 50 + 25))
+    assert replace(ALIKE, upload_j_per_byte=0.25).energy_j(planned(2)) == pytest.approx(2 * 3 * 50)
+    # Steps 1 and 4, then 1 and 2: all that took part pay, not only the slowest.
+    happened = past([[1, 0, 0, 1, 0], [1, 1, 0, 0, 0]])
+    assert model.energy_j(happened) == pytest.approx(3 * 2 * (5 + 3) + 4 * 75)
+    # One of two is late, and one more is invited: what they have begun they finish.
+    late = replace(model, deadline_s=30.0, over_selection=0.5)
+    assert late.cost(happened).upload_bytes < 4 * 200
+    invited = past([[1, 0, 0, 1, 0]])
+    reached = late.energy_j(invited)
+    assert reached == pytest.approx(5 * 6 + 3 * 75 + 6 * {1: 2, 2: 3, 4: 5}[others(late, invited)])
+    # Who drops out sends nothing, but one is asked again where nobody is left.
+    lossy = replace(ALIKE, upload_j_per_byte=1.0, dropout=0.5)
+    spent = [lossy.energy_j(past([[1, 1, 0, 0, 0]], seed)) / 200 for seed in range(40)]
+    assert set(spent) == {1.0, 2.0}
+
+
+def others(model: DeviceModel, work: Work) -> int:
+    """Return who is invited beyond the cohort {0, 3} in the first round."""
+    assert work.happened is not None
+    draw = Draw(work.happened.seed, (model.seed, 0))
+    order = draw.stream("invited_clients").permutation(5)
+    return next(int(client) for client in order if client not in (0, 3))
+
+
+@pytest.mark.parametrize("model", [ALIKE, FAULTY, DeviceModel(devices="flash")])
+def test_energy_never_falls_with_work_and_adds_up(model: DeviceModel) -> None:
+    model = replace(model, client_compute_w=3.0, upload_j_per_byte=2e-6)
+    one, more = (model.energy_j(planned(rounds)) for rounds in (1, 7))
+    assert more == pytest.approx(7 * one)
+    slower = model.energy_j(planned(1, minibatch_steps=13))
+    assert (one < slower) == (model.compute == "steps")
+    assert model.energy_j(planned(1, rate=0.2)) < one
+    sampled = [[1, 0, 0, 1, 0], [0, 1, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0, 1, 1]]
+    first = past(sampled[:1])
+    rest = past(sampled[1:], first=1, start_s=model.cost(first).time_s)
+    whole = model.energy_j(past(sampled))
+    assert model.energy_j(first) + model.energy_j(rest) == pytest.approx(whole, rel=1e-12)
+
+
+def test_who_knows_no_energy_says_so() -> None:
+    for system in (ALIKE, CROSS_SILO):
+        assert not system.knows_energy
+        with pytest.raises(
+            InvalidArgumentError, match=r"`client_compute_w`.*'devices'.*Model with"
+        ):
+            system.energy_j(planned())
+    with pytest.raises(InvalidArgumentError, match="synchronous rounds only"):
+        replace(ALIKE, client_compute_w=1.0).energy_j(planned(reports=2))
+    with pytest.raises(InvalidArgumentError, match="`upload_j_per_byte` must be non-negative"):
+        DeviceModel(upload_j_per_byte=-1.0)
 
 
 def test_rounds_that_happened_by_hand() -> None:

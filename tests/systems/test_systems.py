@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pytest
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, SystemModel, Work, harmonic
+from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, DeviceModel, SystemModel, Work, harmonic
+from fedhpo_gym.systems.base import MOST, SLOWEST
 
 FEMNIST_CNN = 6_603_902
 
@@ -175,13 +176,17 @@ def test_latency_rises_but_never_overflows() -> None:
     ("field", "value", "message"),
     [
         ("mode", "cross_deivce", "`mode` must be one of .*'cross_device'.*, got 'cross_deivce'"),
-        ("client_upload_bytes_per_s", 0.0, "must be positive and finite, got 0.0"),
-        ("client_download_bytes_per_s", -1.0, "must be positive and finite"),
-        ("server_upload_bytes_per_s", math.inf, "must be positive and finite"),
-        ("bytes_per_parameter", "4", "must be positive and finite, got '4'"),
-        ("max_connections", True, "must be positive and finite"),
-        ("client_compute_mean_s", -0.1, "must be non-negative and finite"),
-        ("server_compute_s", math.nan, "must be non-negative and finite"),
+        (
+            "client_upload_bytes_per_s",
+            0.0,
+            "must be positive and at least 1e-06 and finite, got 0.0",
+        ),
+        ("client_download_bytes_per_s", -1.0, "must be positive"),
+        ("server_upload_bytes_per_s", math.inf, "must be positive"),
+        ("bytes_per_parameter", "4", "must be positive and at most 1e[+]18, got '4'"),
+        ("max_connections", True, "must be positive"),
+        ("client_compute_mean_s", -0.1, "must be non-negative"),
+        ("server_compute_s", math.nan, "must be non-negative"),
     ],
 )
 def test_model_refuses_bad_fields(field: str, value: Any, message: str) -> None:
@@ -224,3 +229,18 @@ def test_compression_is_a_factor_on_bytes(mode: Any) -> None:
     assert both.cost(work).computation_s == whole.cost(work).computation_s
     up = replace(whole, upload_compression=0.5).cost(work)
     assert (up.upload_bytes, up.download_bytes) == (10 * 3 * 100, 10 * 3 * 200)
+
+
+@pytest.mark.parametrize("model", [SystemModel, DeviceModel])
+def test_the_slowest_and_dearest_cost_is_a_finite_number(model: Any) -> None:
+    dearest: dict[str, Any] = {"bytes_per_parameter": MOST, "server_compute_s": MOST}
+    for field in fields(model):
+        if field.name.endswith("bytes_per_s"):
+            dearest[field.name] = SLOWEST
+        if field.name in ("client_compute_s", "client_compute_mean_s", "deadline_s"):
+            dearest[field.name] = MOST
+    work = Work.of_course(10**9, 1000, Fidelity(100_000, 1.0), local_epochs=1e6)
+    assert math.isfinite(model(compute="epochs", **dearest).cost(work).time_s)
+    for name, value in (("bytes_per_parameter", 1e19), ("server_compute_s", 1e308)):
+        with pytest.raises(InvalidArgumentError, match=f"`{name}` must be .*at most 1e.18"):
+            model(**{name: value})

@@ -50,6 +50,9 @@ class Listed(gym.Env[Any, Any]):
         owed = max(self.seconds[int(action[0])] - (paid if self.setup.freeze_thaw else 0), 0)
         return SimpleNamespace(time_s=owed)
 
+    def begin_trial(self, action: Any, paid: Any = 0) -> None:
+        """It spends no privacy."""
+
     def end_next_at(self, time_s: float) -> None:
         self.now_s = time_s
 

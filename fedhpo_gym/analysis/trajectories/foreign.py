@@ -38,7 +38,7 @@ def read_table(path: Path, rule: str = "highest_fidelity") -> tuple[Trajectory, 
     """
     if not path.is_file():
         raise MissingDataError(f"there is no table {path}; give a CSV file with {COLUMNS}")
-    with path.open(encoding="utf-8", newline="") as handle:
+    with path.open(encoding="utf-8-sig", newline="") as handle:
         reader = csv.DictReader(handle, strict=True)
         try:
             names = _checked_columns(path, reader.fieldnames or ())

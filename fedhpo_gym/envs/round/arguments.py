@@ -10,8 +10,11 @@ from fedhpo_gym.courses.base import Courses
 from fedhpo_gym.envs.arguments import chosen_options
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.process import RoundProcess, RoundSettings
+from fedhpo_gym.envs.round.rewards import measured_objectives
+from fedhpo_gym.envs.trial.setup import check_noise
 from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.evaluation.noise import Noise
+from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import Instance, Task, get_task, make_instances, round_system
@@ -47,7 +50,10 @@ class RoundArguments:
         configuration: values of the others; the middle of their ranges by default.
         history: evaluations shown.
         potential: "log_loss", "loss" or "accuracy".
-        rewards: entries of the reward vector on `MO-` ids.
+        rewards: entries of the reward vector on `MO-` ids: of "improvement", "time", "upload",
+            "download", "flops", "energy" and "fairness"; names of objectives that are read off the
+            model, such as "fairness_p10"; or your own by `Objective.of`. `info["objectives"]` has
+            the values of the objectives.
         reward_scale: factor of the improvement.
         time_price: what the whole budget costs, in the unit of rewards.
         divergence_penalty: what divergence costs besides the lowest potential.
@@ -79,7 +85,7 @@ class RoundArguments:
     configuration: Mapping[str, Value] | None = None
     history: int = 5
     potential: str = "log_loss"
-    rewards: Sequence[str] = ("improvement", "time")
+    rewards: Sequence[str | Objective] = ("improvement", "time")
     reward_scale: float = 1.0
     time_price: float = 0.1
     divergence_penalty: float = 1.0
@@ -97,6 +103,7 @@ class RoundArguments:
             )
         derived = (self.variant, self.chosen_instances, self.controls)
         del derived  # they stay cached
+        measured_objectives(self.variant, self.rewards)
         self._round_settings(1.0 if self.budget_s is None else self.budget_s)
 
     @cached_property
@@ -202,4 +209,5 @@ class RoundArguments:
                 "`noise` must have neither 'epsilon' nor 'iid' with per_client=True, whose "
                 f"observations tell the losses of single clients, got {dict(self.noise)}"
             )
+        check_noise(noise, measured_objectives(self.variant, self.rewards), "raw")
         return noise

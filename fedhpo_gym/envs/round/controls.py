@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.systems import Happened
+from fedhpo_gym.systems import Happened, Work
 from fedhpo_gym.tasks import Task, work_of
 
 RATE = "client_sample_rate"
@@ -124,15 +124,15 @@ class Controls:
             configuration.update({f"{name}@{client}": value for name, value in own.items()})
         return configuration
 
-    def cost(
+    def work(
         self,
         configuration: Mapping[str, Value],
         rounds: int,
         sampled: NDArray[np.bool_],
         num_samples: NDArray[np.integer] | None = None,
         happened: Happened | None = None,
-    ) -> Cost:
-        """Return what some rounds cost, by the rule of the task's system.
+    ) -> Work:
+        """Return the work of some rounds, which the task's system charges.
 
         Args:
             configuration: what `decode` returned.
@@ -142,11 +142,14 @@ class Controls:
             happened: the rounds themselves; clocks of single devices then charge just them.
         """
         rate = float(configuration[RATE])
-        work = work_of(self._task, configuration, rounds, rate, sampled, num_samples, happened)
-        return self._task.system.cost(work)
+        return work_of(self._task, configuration, rounds, rate, sampled, num_samples, happened)
 
     def largest_cost(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Cost:
-        """Return what some rounds cost at most, or are expected to, whatever the actions.
+        """Return what some rounds cost at most, or are expected to; see `largest_work`."""
+        return self._task.system.cost(self.largest_work(rounds, num_samples))
+
+    def largest_work(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Work:
+        """Return the work of some rounds that costs most, whatever the actions.
 
         Args:
             rounds: number of rounds.
@@ -158,8 +161,7 @@ class Controls:
             {d.name: d.low if self._dear_if_low(d) else d.high for d in self.space.dimensions}
         )
         rate = float(dearest[RATE])
-        work = work_of(self._task, dearest, rounds, rate, num_samples=num_samples)
-        return self._task.system.cost(work)
+        return work_of(self._task, dearest, rounds, rate, num_samples=num_samples)
 
     def _dear_if_low(self, dimension: Dimension) -> bool:
         # The fewer clients train at once, the longer it takes until enough have reported.

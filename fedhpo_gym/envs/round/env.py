@@ -95,7 +95,10 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
     tenfold smaller loss and an episode adds up to what it gained in all. The time is that of the
     step on the simulated clock over the whole budget. On `MO-` ids a vector of `rewards`:
     "improvement", "time" (negative), "upload" (minus the bytes clients sent over the most they
-    could have sent in an episode), "fairness" (decrease of `client_spread`).
+    could have sent in an episode), "download", "flops" and "energy" (likewise, of the bytes that
+    clients received, of what they computed in training, and of the joules that they needed, over
+    the most that is expected), "fairness" (decrease of `client_spread`), and by its name any
+    objective that is read off the model, a user's own among them (decrease of its error).
 
     **Noise**: where evaluations are noisy, what is observed, rewarded and ranked is what the server
     hears; `info["truth"]` says what the model truly is. Under an `epsilon`, and under `iid`, only
@@ -306,12 +309,18 @@ def describe_episode(process: RoundProcess, index: int, fingerprint: str) -> Inf
         "fingerprint": fingerprint,
         "seeds": [instance["seed"]],
         "instance": instance,
-        "objective_names": list(process.settings.rewards),
+        "objective_names": list(process.settings.names),
     }
     if (noise := process.settings.noise) is not None:
         shared = {"evaluations": process.settings.evaluations} if noise.private else {}
         found["noise"] = {**noise.describe(), **shared}
     return found
+
+
+def measured_of(process: RoundProcess, values: NDArray[np.float64]) -> dict[str, float]:
+    """Return (objectives,) values of what the reward reads off the model, by name."""
+    names = [one.name for one in process.measured]
+    return dict(zip(names, values.tolist(), strict=True))
 
 
 def describe_step(process: RoundProcess, index: int) -> Info:
@@ -331,7 +340,11 @@ def describe_step(process: RoundProcess, index: int) -> Info:
             "round": int(row["rounds"]),
             "client_sample_rate": row["configuration"]["client_sample_rate"],
         },
-        "objectives": {"val_loss": loss[1], "val_error": 1.0 - accuracy[1]},
+        "objectives": {
+            "val_loss": loss[1],
+            "val_error": 1.0 - accuracy[1],
+            **measured_of(process, row["measured"]),
+        },
         "cost": dict(row["cost"]),
         "elapsed_s": float(row["elapsed_s"]),
         "incumbent": {
@@ -354,6 +367,7 @@ def describe_step(process: RoundProcess, index: int) -> Info:
             "objectives": {
                 "val_loss": min(float(row["true_loss"]), MAX_NATS),
                 "val_error": 1.0 - float(row["true_accuracy"]),
+                **measured_of(process, row["true_measured"]),
             },
             "incumbent": {"val_loss": float(row["best_true_loss"])},
         }

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.envs.round import scales
+from fedhpo_gym.envs.round.rewards import values_of
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.noise import Noise, heard_clients
-from fedhpo_gym.evaluation.records import METRICS, SPLITS
-from fedhpo_gym.objectives import FAIRNESS_NAMES, client_fairness
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation
+from fedhpo_gym.objectives import FAIRNESS_NAMES, Objective, client_fairness
 from fedhpo_gym.tasks import Task
 
 TRAIN, VAL = SPLITS.index("train"), SPLITS.index("val")
@@ -32,11 +33,15 @@ class Heard:
         means: (N, splits, metrics) what the server takes for the means over clients.
         spread: (N,) what it takes for the standard deviation of the validation accuracy.
         truth: (N, splits, metrics) the means over clients.
+        measured: (N, objectives) values of objectives that are read off the models.
+        true_measured: (N, objectives) these without noise.
     """
 
     means: Numbers
     spread: Numbers
     truth: Numbers
+    measured: Numbers
+    true_measured: Numbers
 
 
 def hear(
@@ -48,6 +53,8 @@ def hear(
     samples: NDArray[np.integer],
     truth: Numbers,
     rngs: Sequence[np.random.Generator],
+    measured: Sequence[Objective] = (),
+    alone: Sequence[Evaluation] = (),
 ) -> Heard:
     """Return what the server hears.
 
@@ -63,6 +70,8 @@ def hear(
         samples: (N, clients, splits).
         truth: (N, splits, metrics) its means.
         rngs: the random stream of each evaluation.
+        measured: objectives that are read off the models.
+        alone: the N evaluations, where there are such objectives.
     """
     nowhere = np.zeros((len(metrics), 1), dtype=np.int64)
     all_of_it = Evaluations(metrics[:, None], samples[:, None], nowhere, nowhere > 0)
@@ -73,14 +82,21 @@ def hear(
     if heard is all_of_it:
         present = samples[:, :, VAL] > 0
         spread = scales.mean_and_spread(metrics[:, :, VAL, ACCURACY], present)[:, 1]
+    known = heard.like(alone) if measured and heard is not all_of_it else alone
+    found = values_of(measured, known)
     if not noise.withholds:
-        return Heard(means, spread, truth)
+        return Heard(means, spread, truth, found, found)
     values = {"val_loss": means[:, VAL, LOSS], "val_error": 1.0 - means[:, VAL, ACCURACY]}
     values["fairness_std"] = spread
     if noise.private:
-        values = _private(
-            noise, task, {name: values[name] for name in told}, heard, rngs, evaluations
+        asked = [(task.objectives[name], values[name]) for name in told]
+        noisy = _private(
+            noise, [*asked, *zip(measured, found.T, strict=True)], heard, rngs, evaluations
         )
+        values = dict(zip(told, noisy, strict=False))
+        diverged = np.array([one.has_diverged for one in alone], dtype=np.bool_)
+        for column, private in enumerate(noisy[len(told) :]):
+            found[:, column] = np.where(diverged, found[:, column], private)
     blank = np.zeros_like(means)
     blank[..., LOSS] = task.chance_loss
     if "val_loss" in told:
@@ -88,22 +104,22 @@ def hear(
     if "val_error" in told:
         blank[:, VAL, ACCURACY] = 1.0 - values["val_error"]
     hidden = np.zeros_like(spread)
-    return Heard(blank, values["fairness_std"] if "fairness_std" in told else hidden, truth)
+    spread = values["fairness_std"] if "fairness_std" in told else hidden
+    return Heard(blank, spread, truth, found, found)
 
 
 def _private(
     noise: Noise,
-    task: Task,
-    values: dict[str, Numbers],
+    values: Sequence[tuple[Objective, Numbers]],
     heard: Evaluations,
     rngs: Sequence[np.random.Generator],
     evaluations: int,
-) -> dict[str, Numbers]:
+) -> list[Numbers]:
+    """Return (N,) values with Laplace noise, clipped; they share what an evaluation may spend."""
     clients = heard_clients(heard)
-    objectives = [task.objectives[name] for name in values]
-    each = np.stack([o.sensitivity(clients) for o in objectives], axis=1)  # type: ignore[misc]
+    each = np.stack([o.sensitivity(clients) for o, _ in values], axis=1)  # type: ignore[misc]
     added = noise.laplace(each, evaluations, rngs)
-    return {
-        name: np.clip(value + added[:, column], *objectives[column].bounds)
-        for column, (name, value) in enumerate(values.items())
-    }
+    return [
+        np.clip(value + added[:, column], *objective.bounds)
+        for column, (objective, value) in enumerate(values)
+    ]

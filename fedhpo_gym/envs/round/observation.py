@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.envs.round.scales import DECADES, NORM_DECADES, decades
 from fedhpo_gym.envs.round.state import Episodes
-from fedhpo_gym.envs.trial.observation import inside
+from fedhpo_gym.envs.trial.observation import box, inside
 
 SHOWN = {"train": 0, "val": 1}
 """Splits that are shown, with their columns in `Episodes.loss` and `.accuracy`."""
@@ -25,10 +25,6 @@ def space(history: int, action_size: int, num_clients: int | None) -> gym.spaces
         action_size: coordinates of an action.
         num_clients: clients of the per-client form, None for the other.
     """
-
-    def box(low: float, high: float, size: int) -> gym.spaces.Box:
-        return gym.spaces.Box(low, high, (size,), np.float32)
-
     boxes: dict[str, gym.Space[Any]] = {
         **{f"{split}_loss": box(-1.0, 1.0, history) for split in SHOWN},
         **{f"{split}_accuracy": box(0.0, 1.0, history) for split in SHOWN},

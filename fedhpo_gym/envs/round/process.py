@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import gymnasium as gym
@@ -15,19 +16,26 @@ from fedhpo_gym.courses.base import Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.envs.round import observation, scales
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.hearing import Heard, hear
+from fedhpo_gym.envs.round.rewards import (
+    AMOUNTS,
+    amounts,
+    evaluation_of,
+    fall_of,
+    measured_objectives,
+    values_of,
+)
 from fedhpo_gym.envs.round.state import Episodes, Row
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.noise import STREAM, Noise
-from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluation, Fidelity
+from fedhpo_gym.objectives import Objective
 from fedhpo_gym.seeding import streams
-from fedhpo_gym.systems import NEEDS_SAMPLES, Happened
+from fedhpo_gym.systems import NEEDS_SAMPLES, Happened, Work
 from fedhpo_gym.tasks import Instance, Task
+from fedhpo_gym.typed import shown
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
-
-REWARDS: Final = ("improvement", "time", "upload", "fairness")
-"""Entries of a reward vector, see `RoundEnv`."""
 
 MAX_ROUNDS: Final = 100_000
 """The longest horizon, and the longest history that is shown."""
@@ -47,7 +55,7 @@ class RoundSettings:
         budget_s: simulated seconds after which an episode ends earlier.
         history: evaluations that are shown.
         potential: key of `scales.POTENTIALS`.
-        rewards: entries of the reward vector, of `REWARDS`.
+        rewards: entries of the reward vector; see `rewards.measured_objectives`.
         reward_scale: factor of the improvement.
         time_price: what the whole budget costs, in the unit of rewards.
         divergence_penalty: what divergence costs besides the lowest potential.
@@ -64,7 +72,7 @@ class RoundSettings:
     budget_s: float
     history: int = 5
     potential: str = "log_loss"
-    rewards: tuple[str, ...] = ("improvement", "time")
+    rewards: tuple[str | Objective, ...] = ("improvement", "time")
     reward_scale: float = 1.0
     time_price: float = 0.1
     divergence_penalty: float = 1.0
@@ -102,15 +110,21 @@ class RoundSettings:
             raise unknown_name("potential", self.potential, scales.POTENTIALS)
         if not self.rewards:
             raise InvalidArgumentError("`rewards` must hold at least one name, got none")
-        for name in self.rewards:
-            if name not in REWARDS:
-                raise unknown_name("reward", name, REWARDS)
+        if len(set(self.names)) < len(self.names):
+            raise InvalidArgumentError(
+                f"`rewards` must be a list of different names, got {shown(self.names)}"
+            )
         if self.noise is not None and self.noise.iid and self.potential != "accuracy":
             raise InvalidArgumentError(
                 "`noise['iid']` deals out validation samples anew. Clients report how many of them "
                 "are right, but not the loss of each; use potential='accuracy', got "
                 f"{self.potential!r}"
             )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the entries of the reward vector."""
+        return tuple(one if isinstance(one, str) else one.name for one in self.rewards)
 
     @property
     def evaluations(self) -> int:
@@ -121,7 +135,7 @@ class RoundSettings:
     def told(self) -> tuple[str, ...]:
         """What is told of evaluations that withhold the rest: of `hearing.VALUES`."""
         names = ("val_error" if self.potential == "accuracy" else "val_loss",)
-        return (*names, "fairness_std") if "fairness" in self.rewards else names
+        return (*names, "fairness_std") if "fairness" in self.names else names
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,16 +205,31 @@ class RoundProcess:
         self.settings = settings
         self._courses = courses
         # The rules that count samples must know all instances; the others spare their making.
-        counted = task.system.compute in NEEDS_SAMPLES
+        counted = task.system.compute in NEEDS_SAMPLES or "flops" in settings.names
         self._most_samples = courses.most_samples if counted else None
-        self._largest_upload = controls.largest_cost(
-            settings.horizon, self._most_samples
-        ).upload_bytes
-        self.episodes = Episodes.start(number, settings.history, controls.size, task.num_clients)
+        largest = controls.largest_work(settings.horizon, self._most_samples)
+        self._largest = self._amounts(largest, task.system.cost(largest))
+        self.episodes = self._fresh(number)
         self.observation_space = observation.space(
             settings.history, controls.size, controls.num_rows
         )
         self.reward_space = self._reward_space()
+
+    @cached_property
+    def measured(self) -> tuple[Objective, ...]:
+        """The objectives among the rewards, which are read off the model."""
+        return measured_objectives(self.task, self.settings.rewards)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what is derived: objectives hold functions, which cannot be pickled."""
+        return {name: value for name, value in vars(self).items() if name != "measured"}
+
+    def _fresh(self, number: int) -> Episodes:
+        history, size = self.settings.history, self.controls.size
+        return Episodes.start(number, history, size, self.task.num_clients, len(self.measured))
+
+    def _amounts(self, work: Work, cost: Cost) -> NDArray[np.float64]:
+        return amounts(self.task, work, cost.upload_bytes, cost.download_bytes)
 
     def start(
         self,
@@ -219,8 +248,7 @@ class RoundProcess:
             return
         self._courses.start(where.tolist(), instances)
         state = self.episodes
-        number, history = len(state.over), self.settings.history
-        fresh = Episodes.start(number, history, self.controls.size, self.task.num_clients)
+        fresh = self._fresh(len(state.over))
         fresh.over[:] = False
         fresh.best_loss[:] = np.inf
         for index, instance in zip(where.tolist(), instances, strict=True):
@@ -239,12 +267,36 @@ class RoundProcess:
         state, noise = self.episodes, self.settings.noise
         samples = state.num_samples[where]
         truth = scales.client_means(metrics, samples)
+        alone = self._alone(metrics, samples, where) if self.measured else []
+        values = values_of(self.measured, alone)
         if noise is None:
-            return Heard(truth, _spread(metrics, samples), truth)
+            return Heard(truth, _spread(metrics, samples), truth, values, values)
         pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
         rngs = list(streams(STREAM, list(pairs)))
         told, number = self.settings.told, self.settings.evaluations
-        return hear(noise, self.task, told, number, metrics, samples, truth, rngs)
+        own = self.measured, alone
+        heard = hear(noise, self.task, told, number, metrics, samples, truth, rngs, *own)
+        return replace(heard, true_measured=values)
+
+    def _alone(
+        self, metrics: Metrics, samples: NDArray[np.int64], where: NDArray[np.intp]
+    ) -> list[Evaluation]:
+        """Return the evaluations of some episodes' models."""
+        state = self.episodes
+        return [
+            evaluation_of(
+                metrics[row],
+                samples[row],
+                diverged=bool(state.diverged[index]),
+                seed=self.instances[state.instance[index]].seed,
+                fidelity=Fidelity(int(state.rounds[index]), self._rate(index)),
+            )
+            for row, index in enumerate(where.tolist())
+        ]
+
+    def _rate(self, index: int) -> float:
+        """Return the client sample rate of an episode's last rounds, or of the first ones."""
+        return float({**self.controls.default, **self.episodes.configuration[index]}[RATE])
 
     def _take_in(self, heard: Heard, where: NDArray[np.intp]) -> None:
         state, means = self.episodes, heard.means
@@ -253,6 +305,8 @@ class RoundProcess:
         state.potential[where] = self._potential(means)
         state.true_loss[where] = heard.truth[:, VAL, LOSS]
         state.true_accuracy[where] = heard.truth[:, VAL, ACCURACY]
+        if self.measured:
+            state.measured[where], state.true_measured[where] = heard.measured, heard.true_measured
 
     def step(self, actions: NDArray[np.floating]) -> RoundOutcome:
         """Take `rounds_per_step` rounds of every course; those of ended episodes mean nothing.
@@ -269,15 +323,17 @@ class RoundProcess:
         report = self._courses.advance(settings.rounds_per_step)
         trained: NDArray[np.bool_] = np.any(report.sampled, axis=1)
         before = (state.elapsed_s.copy(), state.upload_bytes.copy(), state.potential.copy())
-        spread = state.client_spread.copy()
+        spread, measured = state.client_spread.copy(), state.measured.copy()
         for index, configuration in enumerate(configurations):
-            cost = self.controls.cost(
+            work = self.controls.work(
                 configuration,
                 settings.rounds_per_step,
                 trained[index],
                 state.num_samples[index, :, TRAIN],
                 self._happened(index, report),
             )
+            cost = self.task.system.cost(work)
+            state.amounts[index] = self._amounts(work, cost)
             state.elapsed_s[index] += cost.time_s
             state.upload_bytes[index] += cost.upload_bytes
             state.cost[index] = dict(vars(cost))
@@ -293,7 +349,7 @@ class RoundProcess:
             | state.diverged
         )
         state.over[:] = terminated
-        return self._reward(*before, spread, terminated.copy())
+        return self._reward(*before, spread, measured, terminated.copy())
 
     def observe(self) -> dict[str, NDArray[np.float32]]:
         """Return the observations of all episodes, (N, size) each."""
@@ -368,6 +424,7 @@ class RoundProcess:
         upload_bytes: NDArray[np.float64],
         potential: NDArray[np.float64],
         spread: NDArray[np.float64],
+        measured: NDArray[np.float64],
         terminated: NDArray[np.bool_],
     ) -> RoundOutcome:
         """Return the rewards of a step, from what the state was before it."""
@@ -378,13 +435,16 @@ class RoundProcess:
         time = (state.elapsed_s - elapsed_s) / settings.budget_s
         rest = np.maximum(1.0 - elapsed_s / settings.budget_s, 0.0)
         time = np.where(state.diverged, np.maximum(time, rest), time)
+        shares = -state.amounts / np.where(self._largest > 0, self._largest, 1.0)
         columns = {
+            **dict(zip(AMOUNTS, shares.T, strict=True)),
             "improvement": improvement,
             "time": -time,
-            "upload": -(state.upload_bytes - upload_bytes) / self._largest_upload,
+            "upload": -(state.upload_bytes - upload_bytes) / self._largest[0],
             "fairness": spread - state.client_spread,
+            **fall_of(self.measured, measured, state.measured),
         }
-        vectors = np.stack([columns[name] for name in settings.rewards], axis=1)
+        vectors = np.stack([columns[name] for name in settings.names], axis=1)
         space = self.reward_space
         vectors = np.clip(vectors, space.low, space.high).astype(np.float32)
         return RoundOutcome(improvement - settings.time_price * time, vectors, terminated)
@@ -408,13 +468,15 @@ class RoundProcess:
         potential = scales.POTENTIALS[settings.potential]
         reach = settings.reward_scale * (potential.high - potential.low)
         step = self.controls.largest_cost(settings.rounds_per_step, self._most_samples)
+        widths = {one.name: one.error_bounds for one in self.measured}
         bounds = {
+            **dict.fromkeys(AMOUNTS, (-1.0, 0.0)),
             "improvement": (-reach - settings.divergence_penalty, reach),
             "time": (-max(1.0, step.time_s / settings.budget_s), 0.0),
-            "upload": (-1.0, 0.0),
             "fairness": (-0.5, 0.5),
+            **{name: (low - high, high - low) for name, (low, high) in widths.items()},
         }
-        low, high = np.array([bounds[name] for name in settings.rewards], dtype=np.float32).T
+        low, high = np.array([bounds[name] for name in settings.names], dtype=np.float32).T
         return gym.spaces.Box(low, high, dtype=np.float32)
 
 

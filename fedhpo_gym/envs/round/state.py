@@ -9,6 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.envs.round.rewards import AMOUNTS
+
 Row = Mapping[str, Any]
 
 _RECORDS = ("configuration", "best_configuration", "cost")
@@ -49,6 +51,9 @@ class Episodes:
         true_loss: (N,) validation loss of the last evaluation without noise, nats.
         true_accuracy: (N,) likewise.
         best_true_loss: (N,) `true_loss` at `best_step`.
+        measured: (N, objectives) values of the objectives that the reward reads off the model.
+        true_measured: (N, objectives) these without noise.
+        amounts: (N, 4) what the last step cost of each of `rewards.AMOUNTS`.
     """
 
     instance: NDArray[np.int64]
@@ -80,9 +85,14 @@ class Episodes:
     true_loss: NDArray[np.float64]
     true_accuracy: NDArray[np.float64]
     best_true_loss: NDArray[np.float64]
+    measured: NDArray[np.float64]
+    true_measured: NDArray[np.float64]
+    amounts: NDArray[np.float64]
 
     @classmethod
-    def start(cls, number: int, history: int, action_size: int, num_clients: int) -> Self:
+    def start(
+        cls, number: int, history: int, action_size: int, num_clients: int, measured: int
+    ) -> Self:
         """Return N episodes that have ended before they began."""
         shapes: dict[str, tuple[int, ...]] = {
             "loss": (history, 2),
@@ -95,6 +105,9 @@ class Episodes:
             "trained": (num_clients,),
             "val_loss_before": (num_clients,),
             "val_loss_after": (num_clients,),
+            "measured": (measured,),
+            "true_measured": (measured,),
+            "amounts": (len(AMOUNTS),),
         }
         kinds: dict[str, Any] = {
             **dict.fromkeys(("instance", "steps", "rounds", "best_step", "num_samples"), np.int64),

@@ -210,7 +210,11 @@ class RoundVectorEnv(BatchedVectorEnv):
         info: dict[str, Any] = {
             "step": state.steps.copy(),
             "elapsed_s": state.elapsed_s.copy(),
-            "objectives": {"val_loss": loss[:, 1].copy(), "val_error": 1.0 - accuracy[:, 1]},
+            "objectives": {
+                "val_loss": loss[:, 1].copy(),
+                "val_error": 1.0 - accuracy[:, 1],
+                **self._measured(state.measured),
+            },
             "fidelity": {"round": state.rounds.copy()},
             "cost": {
                 key: np.array([cost[key] for cost in state.cost]) for key in ("time_s", "rounds")
@@ -235,6 +239,7 @@ class RoundVectorEnv(BatchedVectorEnv):
                 "objectives": {
                     "val_loss": np.minimum(state.true_loss, MAX_NATS),
                     "val_error": 1.0 - state.true_accuracy,
+                    **self._measured(state.true_measured),
                 },
                 "incumbent": {"val_loss": state.best_true_loss.copy()},
             }
@@ -247,6 +252,10 @@ class RoundVectorEnv(BatchedVectorEnv):
             rates = [configuration[RATE] for configuration in state.configuration]
             info["fidelity"][RATE] = np.array(rates, dtype=np.float64)
         return info
+
+    def _measured(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        objectives = self.process.measured
+        return {one.name: values[:, column].copy() for column, one in enumerate(objectives)}
 
 
 def _columns(configurations: NDArray[np.object_]) -> dict[str, NDArray[Any]]:

@@ -69,11 +69,6 @@ class GridCells:
         rows.seen.take(cells, axis=0, out=seen, mode="clip")  # other modes buffer `out`
         return rows.numbers.take(cells, axis=0, mode="clip")
 
-    def all_numbers(self) -> NDArray[np.float64]:
-        """Return the (cells, columns) numbers of all cells; nobody may write into them."""
-        self._rows = self._rows or self._all()
-        return self._rows.numbers
-
     def details(self, cells: Indices) -> NDArray[np.float64]:
         """Return the (N, columns) details of the cells that were taken last."""
         if self._rows is None or self._setup.noise is not None:

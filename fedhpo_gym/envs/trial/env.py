@@ -351,11 +351,30 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             InvalidArgumentError: the action is not in the action space.
         """
-        configuration, fidelity = self.decode(self._checked(action))
-        rounds = fidelity.round
+        (configuration, fidelity), rounds = self._owed(action, paid_rounds)
+        return charge(self.task, configuration, rounds, fidelity.client_sample_rate)
+
+    def begin_trial(self, action: NDArray[np.floating], paid_rounds: int = 0) -> None:
+        """Let a trial begin that a later `step` ends; see `fedhpo_gym.parallel`.
+
+        What it spends of privacy counts from now on, in full. Nothing else is known of it yet.
+
+        Args:
+            action: (n,) what it tries.
+            paid_rounds: see `cost_of`.
+
+        Raises:
+            InvalidArgumentError: the action is not in the action space.
+        """
+        self._process.begin(0, *self._owed(action, paid_rounds))
+
+    def _owed(self, action: NDArray[np.floating], paid_rounds: int) -> tuple[CheckedQuery, int]:
+        """Return what an action asks for, and how many rounds of it are trained anew."""
+        query = self.decode(self._checked(action))
+        rounds = query[1].round
         if self.setup.freeze_thaw:
             rounds, _ = owed(rounds, paid_rounds)
-        return charge(self.task, configuration, rounds, fidelity.client_sample_rate)
+        return query, rounds
 
     def end_next_at(self, time_s: float) -> None:
         """Let the next trial end at a time; see `fedhpo_gym.parallel`.

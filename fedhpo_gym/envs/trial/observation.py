@@ -24,6 +24,11 @@ MAX_TRIALS = 1e9
 TUNING = "tuning_privacy"
 
 
+def box(low: float, high: float, size: int) -> gym.spaces.Box:
+    """Return the space of one entry of an observation: (size,) numbers within bounds."""
+    return gym.spaces.Box(low, high, (size,), np.float32)
+
+
 def space(
     problem: Problem,
     action_size: int,
@@ -40,10 +45,6 @@ def space(
         statistics: numbers that say what instance it is; 0 where there are none.
         tuning: whether the privacy that all trials spend together is shown.
     """
-
-    def box(low: float, high: float, size: int) -> gym.spaces.Box:
-        return gym.spaces.Box(low, high, (size,), np.float32)
-
     splits = len(problem.seen_splits)
     return gym.spaces.Dict(
         {

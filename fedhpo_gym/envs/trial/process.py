@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends import CheckedQuery
+from fedhpo_gym.backends import CheckedQuery, StoredBackend
 from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
 from fedhpo_gym.envs.trial.draws import TrialDraws
 from fedhpo_gym.envs.trial.instances import TrialInstance, statistics
@@ -18,7 +18,8 @@ from fedhpo_gym.envs.trial.observation import TUNING
 from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.several import SeveralSources
-from fedhpo_gym.envs.trial.sources import GridSource, make_row_source
+from fedhpo_gym.envs.trial.sources import make_row_source
+from fedhpo_gym.envs.trial.truth import truth_of
 from fedhpo_gym.envs.trial.tuning import TuningLedger, is_counted
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives import PRIVACY_NAMES
@@ -219,12 +220,17 @@ class TrialProcess:
         frame[:, self._past] = np.minimum(past, self._high, out=past)
         return numbers
 
+    def begin(self, index: int, query: CheckedQuery, rounds: int) -> None:
+        """Count what a trial spends of privacy that begins now and ends at a later step."""
+        if self._tuning is not None:
+            self._tuning.begin(index, self.part(index).task, query, rounds)
+
     def _count(self, ledger: TuningLedger, active: Mask) -> None:
-        """Add a trial of every active episode to the privacy that they spend."""
+        """Take the end of a trial of every active episode into the privacy that they spend."""
         state = self.episodes
         for index in np.flatnonzero(active).tolist():
             query, rounds = self.query_of(state.handles[index]), state.numbers[index, ROUNDS]
-            ledger.add(index, self.part(index).task, query, int(rounds))
+            ledger.end(index, self.part(index).task, query, int(rounds))
         self.frame[:, self._tuned] = ledger.vectors
 
     def all_trials(self, index: int) -> tuple[Numbers, Numbers]:
@@ -236,15 +242,15 @@ class TrialProcess:
         Raises:
             InvalidArgumentError: nothing stores them.
         """
-        source = self._sources.parts[self.instance(index)]
-        if not isinstance(source, GridSource):
+        part = self.part(index)
+        if not isinstance(part.backend, StoredBackend) or not part.is_grid:
             raise InvalidArgumentError(
                 "`reward` 'regret' needs a known optimum: a table of all that an action can ask "
                 f"for, got backend {self.setup.backend.name!r}; use backend='tabular' where it has "
                 "numbers, or reward='improvement', whose return ranks episodes alike"
             )
-        numbers = source.all_numbers()
-        return numbers[:, self._scorer.truth][:, 0], numbers[:, self.scores]
+        truth = truth_of(part)
+        return truth.values[:, 0], truth.scores
 
     def query_of(self, handle: Any) -> CheckedQuery:
         """Return the configuration and the fidelity that a handle of `episodes` stands for."""
@@ -304,7 +310,7 @@ class TrialProcess:
     def _named_tuning(self, index: int) -> dict[str, Any]:
         if self._tuning is None:
             return {}
-        return {TUNING: self._tuning.info(index, int(self.episodes.trials[index]))}
+        return {TUNING: self._tuning.info(index)}
 
     def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries.

@@ -16,7 +16,7 @@ from fedhpo_gym.envs.trial.tuning import is_counted
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.objectives import Objective
+from fedhpo_gym.objectives import ENERGY, Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.typed import as_typed, shown
@@ -67,6 +67,8 @@ class TrialSetup:
             self._fidelities[name].validate(value, "fidelity")
         self.objectives  # noqa: B018 - an unknown name is said now
         self.search_space  # noqa: B018 - so is a fidelity that does not exist
+        if ENERGY in self.objective_names:
+            self.task.system.require_energy(asynchronous=self.task.asynchronous)
         if self.noise is not None:
             check_noise(self.noise, self.objectives, self.backend.name)
 
@@ -113,6 +115,11 @@ class TrialSetup:
         """What an action is decoded to: configuration, then free fidelity dimensions."""
         free = self._fidelities.fix(self.fixed)
         return SearchSpace((*self._space.dimensions, *free.dimensions))
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether an action can ask for the points of a grid only."""
+        return all(dimension.values is not None for dimension in self.search_space.dimensions)
 
     @cached_property
     def action_space(self) -> gym.spaces.Box:

@@ -61,8 +61,7 @@ def make_row_source(
         draws: the random streams of their trials, where evaluations are noisy.
     """
     scorer = Scorer(setup, layout)
-    is_grid = all(dimension.values is not None for dimension in setup.search_space.dimensions)
-    if isinstance(setup.backend, StoredBackend) and is_grid and scorer.can_batch:
+    if isinstance(setup.backend, StoredBackend) and setup.is_grid and scorer.can_batch:
         return GridSource(setup, setup.backend, scorer, number, draws)
     if isinstance(setup.backend, ColumnBackend) and scorer.can_batch and not setup.freeze_thaw:
         return ColumnSource(setup, setup.backend, scorer, number, draws)
@@ -184,10 +183,6 @@ class GridSource:
     def restart(self, where: Indices) -> None:
         """See `RowSource.restart`."""
         self._ledger.restart(where)
-
-    def all_numbers(self) -> NDArray[np.float64]:
-        """Return the (cells, columns) numbers of all cells; what they cost is left 0."""
-        return self._cells.all_numbers()
 
     def query(self, handle: np.intp) -> CheckedQuery:
         """See `RowSource.query`."""

@@ -18,14 +18,15 @@ from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.seeding import stream
+from fedhpo_gym.typed import as_reals, as_typed
 
 MAX_QUERIES = 100_000
 """Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
 AT_ONCE = 4096
 BEYOND = 0.1
 """How far beyond the nadir point hypervolumes end at least, in units of the front's extent."""
-MAX_KNOWN = 4
-"""Truths that are kept."""
+MAX_KNOWN = 16
+"""Truths that are kept, 1 MB each for a table: those of the instances of an environment."""
 
 _known: OrderedDict[tuple[Hashable, ...], Truth] = OrderedDict()
 
@@ -64,6 +65,13 @@ class Truth:
         return np.column_stack([o.unclipped_errors(column) for o, column in columns])
 
     @property
+    def scores(self) -> NDArray[np.float64]:
+        """(B, objectives) scores as an environment returns them: float32 numbers."""
+        columns = zip(self.objectives, self.values.T, strict=True)
+        errors = np.column_stack([o.errors(column) for o, column in columns])
+        return -errors.astype(np.float32).astype(np.float64)
+
+    @property
     def optimum(self) -> int:
         """The row with the best value of the first objective; the first of equal ones."""
         return int(np.argmin(self.errors[:, 0]))
@@ -78,7 +86,7 @@ class Truth:
             Differences of the same shape, never negative on a table. Where the truth is not exact,
             better queries may lie between those that were asked.
         """
-        errors = self.objectives[0].unclipped_errors(np.asarray(values, dtype=np.float64))
+        errors = self.objectives[0].unclipped_errors(_numbers("values", values))
         return np.asarray(errors - self.errors[self.optimum, 0])
 
     def normalised_regret(self, values: ArrayLike) -> NDArray[np.float64]:
@@ -158,8 +166,8 @@ class Truth:
         if values is None:
             points = self.errors[self.front(names)][:, columns]
         else:
-            points = self._as_values(np.asarray(values, dtype=np.float64), names)
-        corner = self._as_values(np.asarray(reference, dtype=np.float64), names)
+            points = self._as_values(_numbers("values", values), names)
+        corner = self._as_values(_numbers("reference", reference), names)
         return hypervolume(np.unique(points, axis=0), corner)
 
     def hypervolume_regret(
@@ -184,7 +192,7 @@ class Truth:
             InvalidArgumentError: the arrays do not fit together.
             MissingDependencyError: the extra `fronts` is not installed.
         """
-        found = self._as_values(np.asarray(values, dtype=np.float64), names)
+        found = self._as_values(_numbers("values", values), names)
         errors = self.errors[:, self._columns(names)]
         front = errors[self.front(names)]
         ideal, corner = front.min(axis=0), self._as_values(self.reference(names), names)
@@ -205,6 +213,7 @@ class Truth:
 
     def _columns(self, names: Sequence[str] | None) -> list[int]:
         known = [objective.name for objective in self.objectives]
+        as_typed("names", names, Sequence[str] | None)
         for name in names or ():
             if name not in known:
                 raise unknown_name("objective", name, known)
@@ -224,6 +233,10 @@ class Truth:
         return np.asarray(errors * signs)
 
 
+def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    return as_reals(name, values).astype(np.float64)
+
+
 def truth_of(setup: TrialSetup) -> Truth:
     """Return the truth of a setup; those asked for last are kept.
 
@@ -235,7 +248,7 @@ def truth_of(setup: TrialSetup) -> Truth:
             "`truth` is known of stored numbers only, and backend='raw' trains; use 'tabular' or "
             "'surrogate'"
         )
-    exact = all(d.values is not None for d in setup.search_space.dimensions)
+    exact = setup.is_grid
     lattice = setup if exact else replace(setup, grid=True)
     fixed = tuple(sorted(setup.fixed.items()))
     backend = setup.backend

@@ -40,7 +40,8 @@ def test_the_slowest_sampled_client_is_charged(per_client: bool) -> None:
     without = everybody.copy()
     without[3] = False
     slow, fast = (
-        controls.cost(configuration, 1, sampled).computation_s for sampled in (everybody, without)
+        HETERO.system.cost(controls.work(configuration, 1, sampled)).computation_s
+        for sampled in (everybody, without)
     )
     assert slow == pytest.approx(4 * fast)
     assert controls.largest_cost(1).computation_s == pytest.approx(slow)

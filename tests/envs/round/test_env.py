@@ -328,7 +328,7 @@ def test_it_refuses_what_cannot_be_made(arguments: dict[str, Any], words: list[s
     [
         {"dynamic": ["lr"]},
         {"potential": "f1"},
-        {"rewards": ["val_loss"]},
+        {"rewards": ["time_s"]},
         {"instances": "tests"},
         {"algorithm": "fedsgd"},
     ],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 
 NAMES = ("val_loss", "time_s", "upload_bytes", "download_bytes", "flops")
@@ -56,6 +57,60 @@ def test_vector_environments_say_the_same(case: str) -> None:
         env.reset(seed=0)
         _, reward, *_ = env.step(action)
         assert np.array_equal(reward, rewards[index])
+
+
+POWERED = {
+    "system": {"model": "devices", "devices": "alike", "client_compute_w": 2.0,
+               "upload_j_per_byte": 1e-3, "compute": "epochs"},
+    "objectives": ("val_loss", "energy_j"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ["table", "surrogate", "one by one"])
+def test_energy_is_an_objective_where_devices_know_it(case: str) -> None:
+    name, given = arguments(case)
+    given = {**given, **POWERED}
+    many: Any = gym.make_vec(name, num_envs=3, **given)
+    many.reset(seed=0)
+    actions = np.random.default_rng(0).uniform(-1, 1, many.action_space.shape).astype(np.float32)
+    _, rewards, *_ = many.step(actions)
+    for index, action in enumerate(actions):
+        env: Any = gym.make(name, disable_env_checker=True, **given)
+        env.reset(seed=0)
+        _, reward, *_, info = env.step(action)
+        assert np.array_equal(reward, rewards[index])
+        task, fidelity = env.unwrapped.task, Fidelity(**info["fidelity"])
+        each = 2.0 * info["configuration"]["step_size"] + 4e-3 * task.num_parameters
+        trained = fidelity.round * fidelity.sampled_clients(task.num_clients)
+        assert info["objectives"]["energy_j"] == pytest.approx(trained * each)
+
+
+def test_asynchronous_rounds_compute_as_many_jobs_as_they_have_reports() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    rounds = {"round": 4, "client_sample_rate": 1.0}
+    given = {"backend": "raw", "seed": 1, "objectives": NAMES, "fidelity": rounds}
+    env: Any = gym.make("MO-FedHPO-LR-BreastCancer-v1", algorithm="fedbuff", **given)
+    env.reset(seed=0)
+    action = np.zeros(env.action_space.shape, np.float32)
+    place = env.unwrapped.search_space.names.index("buffer_size")
+    infos = []
+    for action[place] in (-1.0, 1.0):
+        infos.append(env.step(action)[-1])
+    few, many = (info["configuration"]["buffer_size"] for info in infos)
+    assert few < many
+    for name in ("upload_bytes", "flops"):
+        fewer, more = (info["objectives"][name] for info in infos)
+        assert more / fewer == pytest.approx(many / few)
+
+
+def test_energy_is_refused_where_nobody_knows_it() -> None:
+    for system in ({}, {"model": "devices"}):
+        with pytest.raises(InvalidArgumentError, match="energy is known where devices have a powe"):
+            gym.make("MO-FedHPO-LR-Car-v0", objectives=["energy_j"], system=system)
+    asynchronous = {"backend": "raw", "algorithm": "fedbuff"}
+    with pytest.raises(InvalidArgumentError, match="energy is known of synchronous rounds only"):
+        gym.make("MO-FedHPO-LR-BreastCancer-v1", **{**POWERED, **asynchronous})
 
 
 def test_what_was_paid_for_before_still_counts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,21 @@ def test_the_truth_knows_it() -> None:
     assert truth.values[row, 1] == gap_of(answer)
 
 
+@pytest.mark.parametrize("objectives", [[WORST, "fairness_p10"], ["fairness_p10", GAP]])
+def test_a_table_knows_the_regret_of_it(objectives: list[Any]) -> None:
+    given = {"objectives": objectives, "fidelity": FULL, "constraints": {"fairness_p10": 0.5}}
+    env = gym.make(ID, reward="regret", budget_trials=500, **given)
+    many = gym.make_vec(ID, reward="regret", num_envs=2, budget_trials=500, **given)
+    env.reset(seed=0), many.reset(seed=0)
+    space = env.get_wrapper_attr("search_space")
+    rewards = []
+    for cell in itertools.product(*(d.grid for d in space.dimensions)):
+        action = space.encode(dict(zip(space.names, cell, strict=True)))
+        rewards.append(env.step(action)[1])
+        assert many.step(np.stack([action, action]))[1].tolist() == [rewards[-1]] * 2
+    assert rewards[0] < rewards[-1] == 0.0, "all have been tried"
+
+
 def test_it_needs_a_name_of_its_own_and_a_function() -> None:
     taken = Objective.of(gap_of, name="val_f1", unit="1", minimize=True, bounds=(0.0, 1.0))
     with pytest.raises(InvalidArgumentError, match="name of its own, got 'val_f1'"):
@@ -126,6 +142,33 @@ def test_what_is_no_number_is_refused_by_name(wrong: Any) -> None:
     env.reset(seed=0)
     with pytest.raises(InvalidArgumentError, match=r"'odd'.*one real number"):
         env.step(np.zeros(env.action_space.shape or (), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"bounds": None}, "`bounds` must be two numbers"),
+        ({"bounds": (0, "1")}, "`bounds` must be two numbers"),
+        ({"bounds": (0.0, 1.0, 2.0)}, "`bounds` must be two numbers"),
+        ({"bounds": (0, 10**400)}, "`bounds` must be two numbers"),
+        ({"minimize": 1}, "`minimize` of objective `x`"),
+        ({"sensitivity": 1.0}, "`sensitivity` must take numbers of clients"),
+        ({"sensitivity": lambda _: 1.0}, "`sensitivity` must return a finite number"),
+        ({"sensitivity": lambda n: -n}, "`sensitivity` must return a finite number"),
+        ({"sensitivity": lambda _: "much"}, "`sensitivity` of objective `x`"),
+    ],
+)
+def test_what_is_said_of_it_is_checked(named: dict[str, Any], words: str) -> None:
+    usual: dict[str, Any] = {"name": "x", "unit": "1", "minimize": True, "bounds": (0.0, 1.0)}
+
+    def use() -> None:
+        mine = Objective.of(worst_error, **{**usual, **named})
+        env = gym.make(ID, objectives=[mine], noise={"epsilon": 10})
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+
+    with pytest.raises(InvalidArgumentError, match=words):
+        use()
 
 
 def test_a_function_cannot_change_what_others_read() -> None:

@@ -210,3 +210,12 @@ def test_who_is_worse_than_a_random_trial_gains_no_volume() -> None:
     bad = truth.values[loss > np.median(loss)]
     assert truth.hypervolume_regret(bad)[-1] == 1.0
     assert truth.hypervolume_regret(truth.values[loss.argmin()][None])[-1] < 0.7
+
+
+@pytest.mark.parametrize("wrong", ["x", {}, 1j, [[]], [1, "x"], None], ids=str)
+def test_what_are_no_numbers_is_refused(truth: Truth, wrong: Any) -> None:
+    for ask in (truth.regret, truth.hypervolume, truth.hypervolume_regret):
+        with pytest.raises(InvalidArgumentError, match=r"`(values|reference)`|columns"):
+            ask([[1.0, wrong]] if ask == truth.regret else wrong)
+    with pytest.raises(InvalidArgumentError, match="`names`"):
+        truth.front(3)  # type: ignore[arg-type]

@@ -91,6 +91,42 @@ def test_vector_environments_say_the_same(given: Any) -> None:
                 assert np.array_equal(value, seen[name][index]), name
 
 
+@pytest.mark.parametrize("freeze_thaw", [False, True])
+def test_trials_that_run_when_the_budget_ends_have_spent(freeze_thaw: bool) -> None:
+    given = {**PRIVATE, "settings": {"epsilon": 1}, "freeze_thaw": freeze_thaw}
+    env: Any = gym.make(ID, budget_trials=4, **given)
+    crew = fedhpo_gym.parallel(env, workers=3)
+    crew.reset(seed=0)
+    task, begun = env.unwrapped.task, []
+    rounds: dict[Any, int] = {}
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (3, *env.action_space.shape)).astype(np.float32)
+    while True:
+        while crew.free:
+            begun.append(actions[len(begun) % 3])
+            crew.start(begun[-1])
+        finished = crew.finish()
+        total, worst = np.zeros(254), np.zeros(254)
+        rounds.clear()
+        for action in begun:
+            configuration, fidelity = env.unwrapped.decode(action)
+            rate = fidelity.client_sample_rate
+            course = (*configuration.values(), rate)
+            paid = rounds.get(course, 0) if freeze_thaw else 0
+            rounds[course] = max(paid, fidelity.round)
+            total += renyi_spent(task, configuration, max(fidelity.round - paid, 0), rate)
+            worst = np.maximum(worst, renyi_spent(task, configuration, fidelity.round, rate))
+        wanted = ledger_of(total.tolist(), DELTA).vector()
+        assert finished.observation["tuning_privacy"].tolist() == wanted.astype(np.float32).tolist()
+        said = finished.info["tuning_privacy"]
+        assert [said[name] for name in PRIVACY_NAMES] == wanted.tolist()
+        assert said["selection_epsilon"] == min(selection_epsilon(worst, len(begun), DELTA), 1e4)
+        if finished.terminated:
+            break
+    assert len(begun) == 6, "two of them are lost"
+    assert crew.reset(seed=0)[0]["tuning_privacy"].tolist() == [0.0] * 5
+
+
 def test_only_what_protects_something_has_a_ledger_of_the_tuning() -> None:
     for name, given in ((ID.replace("-v1", "-v0"), PRIVATE), (ID, {"disable_env_checker": True})):
         env = gym.make(name, **given)

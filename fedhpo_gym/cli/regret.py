@@ -1,0 +1,60 @@
+"""`fedhpo-gym regret`: how far recorded runs are from the best that stored numbers know."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from fedhpo_gym.analysis import RunRecord
+from fedhpo_gym.archive import require_writable
+from fedhpo_gym.cli.console import complain, say, say_table
+from fedhpo_gym.cli.records import whole_records
+from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.files import write_text
+from fedhpo_gym.studies.regret import hypervolume_regret_of, regret_of
+
+HEADS = ("id", "agent", "seed", "trials", "regret", "normalised", "of the hypervolume")
+COLUMNS = (
+    *("problem", "agent", "seed", "trial", "time"),
+    *("regret", "normalised_regret", "hypervolume_regret"),
+)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the final regret of every record; 1 if one is damaged or nobody knows its regret."""
+    if options.out is not None:
+        require_writable(options.out.parent, "`--out`, without its last part,")
+    records, damaged = whole_records("regret", options.paths)
+    table, rows, unknown = io.StringIO(), [], 0
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for path, record in records:
+        try:
+            lines = list(_lines(record))
+        except FedHPOError as error:
+            complain("regret", f"{path}: {error}")
+            unknown += 1
+            continue
+        writer.writerows(lines)
+        *who, number, _, regret, normalised, missing = lines[-1]
+        numbers = [f"{one:.4g}" if one != "" else "–" for one in (regret, normalised, missing)]
+        rows.append([*map(str, who), str(number), *numbers])
+    say_table(HEADS, rows)
+    if options.out is not None:
+        write_text(options.out, table.getvalue())
+        say(str(options.out))
+    return 1 if damaged or unknown else 0
+
+
+def _lines(record: RunRecord) -> Iterator[tuple[Any, ...]]:
+    """Yield a row of `COLUMNS` per trial; of one objective no hypervolume is told."""
+    header, found = record.header, regret_of(record)
+    missing: list[Any] = [""] * len(record.steps)
+    if isinstance(record.final.reward, list | tuple):
+        missing = hypervolume_regret_of(record)[1].tolist()
+    columns = (found.elapsed_s.tolist(), found.regret.tolist(), found.normalised.tolist(), missing)
+    for trial, row in enumerate(zip(*columns, strict=True), start=1):
+        yield (header.id, header.agent, header.seed, trial, *row)
