@@ -21,6 +21,7 @@ with (
     # A dependency of BoTorch still uses what torch calls deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     import torch
+    from botorch.acquisition.multi_objective import logei
     from botorch.acquisition.multi_objective.logei import (
         qLogNoisyExpectedHypervolumeImprovement,
     )
@@ -38,6 +39,11 @@ with (
 SAMPLES, RESTARTS, RAW = 64, 4, 64
 """Draws of an acquisition value, starts of its maximiser, and points that these are chosen from."""
 SAMPLER_SEED = 1
+
+# BoTorch would compile a kernel for this very processor when it is first needed: the same seed
+# would suggest other trials on another machine, and a lock that a killed compiler left behind
+# would keep every later run waiting for ever. There is no other switch.
+logei._load_attempted = True
 
 
 class VectorModelSearch(TrialSearch):

@@ -375,3 +375,16 @@ def test_the_state_of_other_options_is_refused() -> None:
     state["state"] = {**few.state_dict()["state"], "told": [[1, 0, [0.1]], [1, 0, [0.1]]]}
     with pytest.raises(DamagedDataError, match="twice"):
         DifferentialEvolution(box_problem(BOX), members=5).load_state_dict(state)
+
+
+@pytest.mark.slow
+def test_no_suggestion_waits_for_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("botorch")
+    from torch.utils import cpp_extension
+
+    compiled: list[Any] = []
+    monkeypatch.setattr(cpp_extension, "load", lambda **asked: compiled.append(asked))
+    env = make_env(budget_trials=4, vector_reward=True)
+    agent = make_agent("qlognehvi", env, 0, initial=2)
+    assert len(list(run_episode(env, agent, 0))) == 4
+    assert not compiled

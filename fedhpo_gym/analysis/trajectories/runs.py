@@ -12,7 +12,9 @@ from fedhpo_gym.analysis.records import Header, RunRecord
 from fedhpo_gym.analysis.trajectories.rules import Numbers, Trials
 from fedhpo_gym.errors import InvalidArgumentError
 
-OF_THE_AGENT: Final = ("fidelity", "per_client", "reward", "reward_transform", "render_mode")
+OF_THE_AGENT: Final = (
+    "fidelity", "per_client", "report_moves", "reward", "reward_transform", "render_mode",
+)  # fmt: skip
 """Arguments of an environment that say how an agent sees a problem, not which problem it is."""
 
 

@@ -49,6 +49,8 @@ class Episodes:
         true_loss: (N,) validation loss of the last evaluation without noise, nats.
         true_accuracy: (N,) likewise.
         best_true_loss: (N,) `true_loss` at `best_step`.
+        move_product: (N,) inner product of the model's moves in the last two steps; 0 after the
+            first, and where it is not reported.
     """
 
     instance: NDArray[np.int64]
@@ -80,6 +82,7 @@ class Episodes:
     true_loss: NDArray[np.float64]
     true_accuracy: NDArray[np.float64]
     best_true_loss: NDArray[np.float64]
+    move_product: NDArray[np.float64]
 
     @classmethod
     def start(cls, number: int, history: int, action_size: int, num_clients: int) -> Self:
