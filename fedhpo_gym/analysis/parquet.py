@@ -152,8 +152,8 @@ def read_judged(path: Path) -> JudgedRun:
     """
     with _opened(path) as found:
         names, judged = found.about["columns"], found.about["judged"]
-    if judged is None:
-        return JudgedRun.of(read_columns(path))  # says what is missing
+    if judged is None or names["reward"]["kind"] != "double":
+        return JudgedRun.of(read_columns(path))  # says what is missing, and has vectors
     with _opened(path) as found:
         word = next(name for name in NUMBERS if f"incumbent.{name}" in names)
         levels = [] if word == "step" else _level_columns(names)
