@@ -134,6 +134,10 @@ def _add_compare(commands: Commands) -> None:
     )  # fmt: skip
     sub.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="(runs)")
     sub.add_argument("--no-report", action="store_false", dest="report", help="only run")
+    sub.add_argument(
+        "--noise", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
+        help="what evaluations lack, for example `clients=0.01`: clients, bias, iid, epsilon",
+    )  # fmt: skip
     sub.set_defaults(figure=None)
     _add_rule(sub)
     _add_asked(sub)

@@ -99,6 +99,8 @@ def compare(
     budget_s: float | None = None,
     fidelity: Mapping[str, Any] | None = None,
     arguments: Mapping[str, Any] | None = None,
+    noise: Mapping[str, float] | None = None,
+    simulated_workers: int = 1,
     means: Means | None = None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Compared:
@@ -117,6 +119,8 @@ def compare(
         budget_s: simulated seconds of a run.
         fidelity: fidelity of every trial, by name.
         arguments: further arguments of `gymnasium.make`.
+        noise: what evaluations lack, see `fedhpo_gym.evaluation.noise.Noise`; None for nothing.
+        simulated_workers: how many run trials side by side on the simulated clock.
         means: how it is computed.
         warn: is told what was left out and what failed, as it happens.
 
@@ -128,7 +132,14 @@ def compare(
     """
     means, folder = means or Means(), Path(out)
     request = Request(
-        _ids(problems), agents, seeds, backend, budget_s, fidelity or {}, arguments or {}
+        _ids(problems),
+        agents,
+        seeds,
+        backend,
+        budget_s,
+        fidelity or {},
+        _with_noise(arguments or {}, noise),
+        simulated_workers,
     )
     plans, left_out = _plans(request, is_suite=isinstance(problems, str) and problems in SUITES)
     for env_id, reason in left_out.items():
@@ -152,6 +163,16 @@ def compare(
             bar.set_postfix_str(f"{_name(outcome.plan)}, {len(faults(found.values()))} failed")
             bar.update()
     return Compared(folder, tuple(found[place] for place in sorted(found)), left_out)
+
+
+def _with_noise(
+    arguments: Mapping[str, Any], noise: Mapping[str, float] | None
+) -> Mapping[str, Any]:
+    if noise is None:
+        return arguments
+    if "noise" in arguments:
+        raise InvalidArgumentError("`noise` is given twice, the second time among `arguments`")
+    return {**arguments, "noise": dict(noise)}
 
 
 def _ids(problems: str | Sequence[str]) -> Sequence[str]:

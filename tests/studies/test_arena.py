@@ -93,6 +93,23 @@ def test_what_crashes_or_hangs_is_logged_tried_again_and_not_fatal(
     assert digests(tmp_path) == digests(alone)
 
 
+def test_noise_and_simulated_workers_are_part_of_every_cell(tmp_path: Path) -> None:
+    words = ["compare", IDS[0], "--agents", "random,asha", "--seeds", "1", "--no-report"]
+    words += ["--budget-s", "240", "--out", str(tmp_path), "--records", "jsonl"]
+    words += ["--simulated-workers", "2", "--noise", "clients=0.2", "bias=1.5"]
+    assert main(words) == 0
+    records = [read_record(path) for path in tmp_path.rglob("*.jsonl")]
+    assert len(records) == 2
+    assert {step.worker for record in records for step in record.steps} == {0, 1}
+    for record in records:
+        assert record.header.workers == 2
+        assert record.header.kwargs["noise"] == {"clients": 0.2, "bias": 1.5}
+        assert any(s.true_objectives["val_loss"] != s.objectives["val_loss"] for s in record.steps)
+    assert main(["replay", str(tmp_path)]) == 0
+    with pytest.raises(InvalidArgumentError, match="`noise` is given twice"):
+        compare(IDS, AGENTS, 1, tmp_path, noise={"clients": 0.2}, arguments={"noise": {}})
+
+
 @pytest.mark.slow
 def test_a_study_killed_in_the_middle_goes_on_to_the_same_records(
     alone: Path, tmp_path: Path
