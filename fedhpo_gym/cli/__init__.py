@@ -120,11 +120,7 @@ def _add_compare(commands: Commands) -> None:
     sub.add_argument("--agents", required=True, metavar="A,B,C", help="names of agents")
     sub.add_argument("--seeds", type=int, default=30, metavar="N", help="runs per agent (30)")
     sub.add_argument("--workers", type=int, default=1, metavar="N", help="processes here (1)")
-    sub.add_argument(
-        "--executor", default="processes", metavar="NAME",
-        help="processes of this machine, or dask, on a cluster (processes)",
-    )  # fmt: skip
-    sub.add_argument("--address", metavar="URL", help="of the cluster's scheduler")
+    _add_executor(sub)
     sub.add_argument(
         "--timeout-s", type=float, metavar="X", help="real seconds that a run may take"
     )
@@ -141,6 +137,14 @@ def _add_compare(commands: Commands) -> None:
     sub.set_defaults(figure=None)
     _add_rule(sub)
     _add_asked(sub)
+
+
+def _add_executor(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--executor", default="processes", metavar="NAME",
+        help="processes of this machine, or dask, on a cluster (processes)",
+    )  # fmt: skip
+    sub.add_argument("--address", metavar="URL", help="of the cluster's scheduler")
 
 
 def _add_asked(sub: argparse.ArgumentParser) -> None:
@@ -222,6 +226,7 @@ def _add_build(commands: Commands) -> None:
         help="folders of the same build on other machines, to take finished courses from",
     )  # fmt: skip
     sub.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
+    _add_executor(sub)
     sub.add_argument("--device", default="cpu", help="torch device (cpu)")
     sub.add_argument("--out", type=Path, metavar="DIR", help="folder (that of your own tables)")
     sub.add_argument(

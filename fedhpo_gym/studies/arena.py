@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from fedhpo_gym.analysis import parquet
 from fedhpo_gym.archive import require_writable
+from fedhpo_gym.cluster import check_executor
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, missing_dependency, unknown_name
 from fedhpo_gym.files import write_text
 from fedhpo_gym.processes import Crew
@@ -26,7 +27,6 @@ from fedhpo_gym.studies.tracking import TRACKERS
 from fedhpo_gym.version import __version__
 
 STUDY: Final = "study.json"
-EXECUTORS: Final = ("processes", "dask")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Means:
         track: what follows the runs; see `fedhpo_gym.studies.tracking`.
 
     Raises:
-        InvalidArgumentError: a number is not positive.
+        InvalidArgumentError: a number is not positive, or `address` and `executor` do not fit.
         MissingDependencyError: columnar records are asked for without pyarrow.
         UnknownNameError: there is no such executor, or no such tracker.
     """
@@ -76,8 +76,7 @@ class Means:
 
     def __post_init__(self) -> None:
         """Check everything."""
-        if self.executor not in EXECUTORS:
-            raise unknown_name("executor", self.executor, EXECUTORS)
+        check_executor(self.executor, self.address)
         for name in self.track:
             if name not in TRACKERS:
                 raise unknown_name("tracker", name, TRACKERS)
@@ -204,7 +203,7 @@ def _plans(request: Request, *, is_suite: bool) -> tuple[list[Plan], dict[str, s
 def _executed(
     plans: Sequence[Plan], work: CellWork, means: Means
 ) -> Generator[Outcome, None, None]:
-    if means.executor == "dask":
+    if means.address is not None:
         yield from on_dask(plans, work, means.address, means.timeout_s)
         return
     with _one_thread(), Crew[Plan](means.workers, work) as crew:
