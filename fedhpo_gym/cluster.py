@@ -69,13 +69,11 @@ def each_on_cluster(call: Callable[[J], Any], jobs: Sequence[J], address: str) -
         futures = {client.submit(call, job, pure=False): job for job in jobs}
         try:
             for future in as_completed(futures, loop=client.loop):
-                error = future.exception()
-                if error is None:
-                    yield Done(futures[future], future.result())
-                else:
-                    if isinstance(error, KilledWorker):
-                        error = WorkerLostError(f"the cluster lost it: {error}")
-                    yield Done(futures[future], error=error)
+                fault = future.exception()
+                if isinstance(fault, KilledWorker):
+                    fault = WorkerLostError(f"the cluster lost it: {fault}")
+                result = future.result() if fault is None else None
+                yield Done(futures[future], result, fault)
                 future.release()
         finally:
             client.cancel(list(futures))
