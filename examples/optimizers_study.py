@@ -49,6 +49,11 @@ class Part:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
+NOISY_AGENTS = (
+    "random", "de", "bo-gp", "bo-rf", "bo-kde", "optuna-tpe", "hyperband", "bohb", "dehb",
+)  # fmt: skip
+NOISY = ("LR-CreditG", "LR-Vehicle", "LR-Car", "LR-Digits")
+"""Under noise, fewer agents and problems: every trial costs hundreds of times as much."""
 MANY = ("FedHPO-LR-Twitter-v1", "FedHPO-MF-MadeRatings-v1")
 """Problems of many clients that the paper does not have; in a day they take hundreds of trials."""
 PARTS: Mapping[str, Sequence[Part]] = {
@@ -63,9 +68,13 @@ PARTS: Mapping[str, Sequence[Part]] = {
         Part(["MO-FedHPO-GNN-CiteSeer-v1"], VECTOR_AGENTS),
     ],
     "noise": [
-        Part([f"FedHPO-{name}-v1" for name in LR], arguments={"noise": {"clients": 0.2}}),
-        Part(["FedHPO-CNN-FEMNIST-v1"], arguments={"noise": {"clients": 0.01}}),
-        Part(MANY, budget_s=6 * HOURS, arguments={"noise": {"clients": 0.01}}),
+        Part(
+            [f"FedHPO-{name}-v1" for name in NOISY],
+            NOISY_AGENTS,
+            arguments={"noise": {"clients": 0.2}},
+        ),
+        Part(["FedHPO-CNN-FEMNIST-v1"], NOISY_AGENTS, arguments={"noise": {"clients": 0.01}}),
+        Part(MANY, NOISY_AGENTS, 6 * HOURS, {"noise": {"clients": 0.01}}),
     ],
 }
 

@@ -341,11 +341,11 @@ def _difference(
     title = f"Critical differences, {where}"
     head = ("agent", "mean rank", *(f"p against {agent}" for agent in kind.agents))
     size = (SIZE[0], 1.0 + 0.26 * ((len(kind.agents) + 1) // 2) + 0.13 * len(kind.groups))
-    drawn = draw(name, lambda axes: _diagram(axes, kind), size)
+    drawn = draw(name, lambda axes: draw_difference(axes, kind), size)
     return Figure(name, title, caption, drawn, Table(name, title, caption, head, rows))
 
 
-def _diagram(axes: Any, found: CriticalDifference) -> None:
+def draw_difference(axes: Any, found: CriticalDifference) -> None:
     """Draw ranks on a line, names at its sides, and bars below it (Demsar, 2006, figure 1)."""
     agents = len(found.agents)
     left = (agents + 1) // 2

@@ -343,7 +343,7 @@ def _check_extra(record: Header | StepRecord) -> None:
 
 
 @cache
-def _taken(record: type[Header] | type[StepRecord]) -> frozenset[str]:
+def _taken(record: Any) -> frozenset[str]:
     return frozenset({one.name for one in fields(record)} | {"digest"})
 
 

@@ -134,7 +134,7 @@ def _add_compare(commands: Commands) -> None:
         "--noise", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
         help="what evaluations lack, for example `clients=0.01`: clients, bias, iid, epsilon",
     )  # fmt: skip
-    sub.set_defaults(figure=None)
+    sub.set_defaults(figure=None, landscape=None)
     _add_rule(sub)
     _add_asked(sub)
 
@@ -184,6 +184,10 @@ def _add_report(commands: Commands) -> None:
         "--figure", metavar="NAME",
         help="write one figure only, for example `rank-over-time`; --out ends with .pdf or .svg, "
         "or with .csv for the numbers behind it",
+    )  # fmt: skip
+    sub.add_argument(
+        "--landscape", metavar="X,Y",
+        help="draw the losses of one problem over two hyperparameters instead; --out as above",
     )  # fmt: skip
     _add_rule(sub)
     sub.add_argument("--out", type=Path, metavar="FILE", help="(report.html in the folder)")

@@ -1,0 +1,234 @@
+"""Tables and pictures of `optimizers_study.py`: `python examples/optimizers_report.py --out DIR`.
+
+DIR is the folder of the study. Written into it: `report.md`, `ranks.png`, `differences.png`, and
+`finals.csv`, the final incumbent of every run, which `fedhpo-gym report --table` reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhpo_gym.analysis import group
+from fedhpo_gym.analysis.comparison import VALIDATION, VOLUME, Comparison, compare
+from fedhpo_gym.analysis.figures import draw_difference
+from fedhpo_gym.analysis.files import read_each, read_judged
+from fedhpo_gym.analysis.plot import looks_of
+from fedhpo_gym.analysis.problems import Problem
+from fedhpo_gym.analysis.stats import sign_test
+from fedhpo_gym.analysis.trajectories import Study, Trajectory
+from studies import table
+
+PAPER_PAIRS: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("bo-gp", "random"): ("13/0/7", "0.0637"),
+    ("bo-rf", "random"): ("12/0/8", "0.2161"),
+    ("bo-kde", "random"): ("7/0/13", "0.1649"),
+    ("de", "random"): ("11/0/9", "0.7561"),
+    ("bohb", "hyperband"): ("7/0/13", "0.4523"),
+    ("dehb", "hyperband"): ("9/0/11", "0.9854"),
+    ("tpe-md", "hyperband"): ("9/0/11", "0.2942"),
+    ("tpe-hb", "hyperband"): ("9/0/11", "0.2454"),
+    ("hyperband", "random"): ("13/0/7", "0.1139"),
+    ("dehb", "de"): ("13/0/7", "0.2942"),
+    ("bohb", "bo-kde"): ("16/0/4", "0.0106"),
+}
+"""Tables 2 and 3 of Wang et al. (2022): wins, ties and losses of 20 problems, and p-values."""
+PAPER_FINALS: Mapping[str, Mapping[str, float]] = {
+    "CreditG": dict(random=0.6821, **{"bo-gp": 0.6308, "bo-rf": 0.6382, "bo-kde": 0.6385}, de=0.667,
+                    hyperband=0.6492, bohb=0.6461, dehb=0.6145),
+    "Vehicle": dict(random=1.6297, **{"bo-gp": 1.7288, "bo-rf": 1.6116, "bo-kde": 1.7142},
+                    de=1.6062, hyperband=1.5765, bohb=1.5634, dehb=1.4755),
+    "KC1": dict(random=1.8892, **{"bo-gp": 1.7561, "bo-rf": 1.7186, "bo-kde": 2.4271}, de=1.7519,
+                hyperband=3.948, bohb=1.6384, dehb=3.1183),
+    "BloodTransfusion": dict(random=0.548, **{"bo-gp": 0.5483, "bo-rf": 0.5482, "bo-kde": 0.5487},
+                             de=0.5481, hyperband=0.5504, bohb=0.5505, dehb=0.5516),
+    "Australian": dict(random=0.5294, **{"bo-gp": 0.5291, "bo-rf": 0.5295, "bo-kde": 0.5289},
+                       de=0.5291, hyperband=0.5292, bohb=0.529, dehb=0.5293),
+    "Car": dict(random=0.4733, **{"bo-gp": 0.464, "bo-rf": 0.4722, "bo-kde": 0.4843}, de=0.4971,
+                hyperband=0.4678, bohb=0.4747, dehb=0.4707),
+    "Segment": dict(random=0.4581, **{"bo-gp": 0.4481, "bo-rf": 0.4505, "bo-kde": 0.4731},
+                    de=0.4587, hyperband=0.4478, bohb=0.4446, dehb=0.4304),
+}  # fmt: skip
+"""Means of its table 13, logistic regression rows."""
+MANY = ("CNN-FEMNIST", "LR-Twitter", "MF-MadeRatings")
+
+
+def read(folder: Path, rule: str = "highest_fidelity") -> tuple[Problem, ...]:
+    """Return the problems of a part."""
+    return group(read_each([folder], read_judged), rule=rule)
+
+
+def lines_of(problems: Iterable[Problem]) -> list[Trajectory]:
+    """Return all runs."""
+    return [run.trajectory for one in problems for runs in one.runs.values() for run in runs]
+
+
+def judged(lines: Iterable[Trajectory], measure: str = VALIDATION) -> Comparison:
+    """Return the comparison of runs that form one study."""
+    (study,) = Study.whole(lines)
+    return compare(study, measure)
+
+
+def summary(found: Mapping[str, Comparison]) -> str:
+    """Return mean ranks of the agents over the problems of each part, best of the last first."""
+    *_, last = found.values()
+    rows = [
+        [agent, *(f"{one.numbers[agent].rank:.2f}" for one in found.values())]
+        for agent in last.order
+    ]
+    friedman = [f"{one.means.friedman.p_value:.2g}" for one in found.values()]
+    head = ["mean rank", *(f"{name} ({len(c.study.problems)})" for name, c in found.items())]
+    return table(head, [*rows, ["Friedman, p", *friedman]])
+
+
+def numbers(found: Comparison) -> str:
+    """Return what sums up each agent."""
+    rows = []
+    for agent in found.order:
+        own = found.numbers[agent]
+        low, high = own.iqm_interval
+        rows.append(
+            [
+                agent, f"{own.rank:.2f}", f"{own.rank_runs:.2f}", f"{own.iqm:.3f}",
+                f"{low:.3f} to {high:.3f}", f"{own.anytime:.3f}", f"{own.worst[1]:.2f}",
+            ]
+        )  # fmt: skip
+    head = ["agent", "rank", "rank, all runs", "IQM of regret", "95 %", "anytime", "worst case"]
+    return table(head, rows)
+
+
+def signs(found: Mapping[str, Comparison]) -> str:
+    """Return the pairs of tables 2 and 3 of the paper, and what they are here."""
+    rows = []
+    for pair, (counts, p_value) in PAPER_PAIRS.items():
+        row = [" against ".join(pair), f"{counts} ({p_value})"]
+        for one in found.values():
+            agents = list(one.study.agents)
+            means = one.study.finals_of_means()
+            tested = sign_test(*(means[:, agents.index(agent)] for agent in pair))
+            row.append(f"{tested} ({tested.p_value:.4f})")
+        rows.append(row)
+    return table(["win/tie/loss (p)", "paper", *found], rows)
+
+
+def finals(found: Comparison) -> str:
+    """Return final losses on the paper's tables beside those that it prints."""
+    agents = [*next(iter(PAPER_FINALS.values()))]
+    rows = []
+    for name, printed in PAPER_FINALS.items():
+        problem = next(one for one in found.study.problems if f"LR-{name}-" in one)
+        ours = [found.study.final(problem, agent) for agent in agents]
+        rows.append([f"{name}, paper", *(f"{printed[agent]:.4f}" for agent in agents)])
+        rows.append([f"{name}, here", *(f"{v.mean():.4f} ± {v.std(ddof=1):.4f}" for v in ours)])
+    return table(["validation loss", *agents], rows)
+
+
+def draw(found: Mapping[str, Comparison], out: Path) -> None:
+    """Draw ranks over time, and critical differences."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    looks = looks_of(next(iter(found.values())).study.agents)
+    figure, axes = plt.subplots(1, len(found), figsize=(5 * len(found), 5.2), sharey=True)
+    for (name, one), axis in zip(found.items(), axes, strict=True):
+        for agent in one.order:
+            colour, style = looks[agent]
+            axis.step(one.fractions, one.ranks[agent], color=colour, ls=style, label=agent)
+        axis.set(xscale="log", xlabel="share of the budget", title=name)
+    axes[0].set_ylabel("mean rank")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    figure.subplots_adjust(bottom=0.27, left=0.05, right=0.99, wspace=0.05)
+    figure.savefig(out / "ranks.png", dpi=80)
+    figure, axes = plt.subplots(len(found), 1, figsize=(8, 4.0 * len(found)), layout="constrained")
+    for (name, one), axis in zip(found.items(), axes, strict=True):
+        draw_difference(axis, one.means)
+        axis.set_title(f"{name}: mean rank over {one.means.blocks} problems", loc="left")
+    figure.savefig(out / "differences.png", dpi=80)
+
+
+def write_finals(parts: Mapping[str, Iterable[Trajectory]], path: Path) -> None:
+    """Write the final incumbent of every run."""
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.writer(handle, lineterminator="\n")
+        writer.writerow(("problem", "agent", "seed", "time", "value"))
+        for part, lines in parts.items():
+            for line in lines:
+                name = line.problem.removeprefix("FedHPO-")
+                named = f"{part} {name}"
+                writer.writerow(
+                    (named, line.agent, line.seed, f"{line.end_s:.6g}", f"{line.final:.7g}")
+                )
+
+
+def first_seeds(lines: Iterable[Trajectory], number: int) -> list[Trajectory]:
+    """Return the runs of the first seeds."""
+    return [line for line in lines if line.seed < number]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Judge all parts that are there."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder of the study")
+    out: Path = parser.parse_args(arguments).out
+    parts = {
+        name: read(out / name) for name in ("v0", "v1", "others", "noise") if (out / name).is_dir()
+    }
+    lines: dict[str, Any] = {name: lines_of(problems) for name, problems in parts.items()}
+    plain = {
+        "LR v0": judged(lines["v0"]),
+        "LR v1": judged(lines["v1"]),
+        "other families": judged(lines["others"]),
+    }
+    everything = judged(first_seeds([*lines["v0"], *lines["v1"], *lines["others"]], 5))
+    found = {**plain, "all": everything}
+    strict = {
+        name: judged(lines_of(read(out / name, "full_fidelity"))) for name in ("v0", "v1", "others")
+    }
+    words = [
+        "## Ranks\n", summary(found), "\n## In short, all problems\n", numbers(everything),
+        "\n## Sign tests\n", signs(found), "\n## Final values, LR v0\n", finals(plain["LR v0"]),
+        "\n## Only full fidelity counts\n", summary(strict),
+    ]  # fmt: skip
+    if "noise" in lines:
+        names = {line.problem for line in lines["noise"]}
+        many = [name for name in names if any(one in name for one in MANY)]
+        for title, wanted in (("LR v1", names - {*many}), ("many clients", {*many})):
+            noisy = judged([line for line in lines["noise"] if line.problem in wanted])
+            ids = {name.split(" ")[0] for name in wanted}
+            calm = [
+                one
+                for one in first_seeds([*lines["v1"], *lines["others"]], 5)
+                if one.problem.split(" ")[0] in ids
+            ]
+            pair = {"without noise": judged(calm), "with noise": noisy}
+            words += [f"\n## Noise: {title}\n", summary(pair), "\n", numbers(noisy)]
+    if (out / "vectors").is_dir():
+        vectors = read(out / "vectors")
+        whole = [
+            one
+            for one in vectors
+            if len({*map(len, one.runs.values())}) == 1 and len(one.runs) == 5
+        ]
+        volumes = [line for one in whole for line in one.volumes()]
+        by_volume = judged(volumes, VOLUME)
+        pair = {"validation loss": judged(lines_of(whole)), "hypervolume": by_volume}
+        words += ["\n## Vectors\n", summary(pair), "\n", numbers(by_volume)]
+        lines["vectors"] = [replace(one, problem=f"{one.problem} volume") for one in volumes]
+    draw(found, out)
+    write_finals(lines, out / "finals.csv")
+    text = "\n".join(words) + "\n"
+    (out / "report.md").write_text(text, encoding="utf-8")
+    counts = np.unique([part for part, of in lines.items() for _ in of], return_counts=True)
+    print(text, dict(zip(*map(list, counts), strict=True)))
+
+
+if __name__ == "__main__":
+    main()
