@@ -337,14 +337,15 @@ def _check_extra(record: Header | StepRecord) -> None:
     """Refuse further fields that are no plain data, or stand in the place of a known one."""
     rule = "an object of plain data under names of its own"
     # A line without its format would else be one of a format without digests.
-    names = _taken(type(record))
+    names = _taken(type(record).__name__)
     holds = _is_object(record.extra, _is_plain) and names.isdisjoint(record.extra)
     _require("extra", rule, holds, record.extra)
 
 
 @cache
-def _taken(record: Any) -> frozenset[str]:
-    return frozenset({one.name for one in fields(record)} | {"digest"})
+def _taken(name: str) -> frozenset[str]:
+    kinds: dict[str, Any] = {"Header": Header, "StepRecord": StepRecord}
+    return frozenset({one.name for one in fields(kinds[name])} | {"digest"})
 
 
 def _is_plain(value: object) -> bool:
