@@ -11,9 +11,14 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+from optimizers_study import (
+    AGENTS,
+    BLACK_BOX,
+    MULTI_FIDELITY,
+    NOISY_AGENTS,
+    VECTOR_AGENTS,
+)
 
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.comparison import VALIDATION, VOLUME, Comparison, compare
@@ -23,7 +28,7 @@ from fedhpo_gym.analysis.plot import looks_of
 from fedhpo_gym.analysis.problems import Problem
 from fedhpo_gym.analysis.stats import sign_test
 from fedhpo_gym.analysis.trajectories import Study, Trajectory
-from studies import table
+from studies import positive, table
 
 PAPER_PAIRS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("bo-gp", "random"): ("13/0/7", "0.0637"),
@@ -106,7 +111,10 @@ def numbers(found: Comparison) -> str:
 def signs(found: Mapping[str, Comparison]) -> str:
     """Return the pairs of tables 2 and 3 of the paper, and what they are here."""
     rows = []
+    known = {*next(iter(found.values())).study.agents}
     for pair, (counts, p_value) in PAPER_PAIRS.items():
+        if not known.issuperset(pair):
+            continue
         row = [" against ".join(pair), f"{counts} ({p_value})"]
         for one in found.values():
             agents = list(one.study.agents)
@@ -119,39 +127,40 @@ def signs(found: Mapping[str, Comparison]) -> str:
 
 def finals(found: Comparison) -> str:
     """Return final losses on the paper's tables beside those that it prints."""
-    agents = [*next(iter(PAPER_FINALS.values()))]
+    agents = [one for one in next(iter(PAPER_FINALS.values())) if one in found.study.agents]
     rows = []
-    for name, printed in PAPER_FINALS.items():
-        problem = next(one for one in found.study.problems if f"LR-{name}-" in one)
+    for problem in found.study.problems:
+        name = problem.removeprefix("FedHPO-LR-").removesuffix("-v0")
+        if name not in PAPER_FINALS:
+            continue
+        printed = PAPER_FINALS[name]
         ours = [found.study.final(problem, agent) for agent in agents]
         rows.append([f"{name}, paper", *(f"{printed[agent]:.4f}" for agent in agents)])
         rows.append([f"{name}, here", *(f"{v.mean():.4f} ± {v.std(ddof=1):.4f}" for v in ours)])
     return table(["validation loss", *agents], rows)
 
 
-def draw(found: Mapping[str, Comparison], out: Path) -> None:
-    """Draw ranks over time, and critical differences."""
+def draw(found: Comparison, out: Path) -> None:
+    """Draw ranks over time and critical differences of all problems."""
     import matplotlib as mpl
 
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    looks = looks_of(next(iter(found.values())).study.agents)
-    figure, axes = plt.subplots(1, len(found), figsize=(5 * len(found), 5.2), sharey=True)
-    for (name, one), axis in zip(found.items(), axes, strict=True):
-        for agent in one.order:
-            colour, style = looks[agent]
-            axis.step(one.fractions, one.ranks[agent], color=colour, ls=style, label=agent)
-        axis.set(xscale="log", xlabel="share of the budget", title=name)
-    axes[0].set_ylabel("mean rank")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
-    figure.subplots_adjust(bottom=0.27, left=0.05, right=0.99, wspace=0.05)
+    kinds = {"black box": BLACK_BOX, "multi-fidelity": MULTI_FIDELITY}
+    figure, panels = plt.subplots(1, 2, figsize=(10, 5), sharey=True, layout="constrained")
+    for (name, agents), axes in zip(kinds.items(), panels, strict=True):
+        own = [agent for agent in found.order if agent in agents]
+        for agent, (colour, style) in looks_of(own).items():
+            axes.step(found.fractions, found.ranks[agent], color=colour, ls=style, label=agent)
+        axes.set(xscale="log", xlabel="share of the budget", title=name)
+        axes.legend(fontsize=8, ncols=2)
+    panels[0].set_ylabel(f"mean rank among all {len(found.order)}")
     figure.savefig(out / "ranks.png", dpi=80)
-    figure, axes = plt.subplots(len(found), 1, figsize=(8, 4.0 * len(found)), layout="constrained")
-    for (name, one), axis in zip(found.items(), axes, strict=True):
-        draw_difference(axis, one.means)
-        axis.set_title(f"{name}: mean rank over {one.means.blocks} problems", loc="left")
+    figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    draw_difference(axes, found.means)
     figure.savefig(out / "differences.png", dpi=80)
+    plt.close("all")
 
 
 def write_finals(parts: Mapping[str, Iterable[Trajectory]], path: Path) -> None:
@@ -168,66 +177,71 @@ def write_finals(parts: Mapping[str, Iterable[Trajectory]], path: Path) -> None:
                 )
 
 
-def first_seeds(lines: Iterable[Trajectory], number: int) -> list[Trajectory]:
-    """Return the runs of the first seeds."""
-    return [line for line in lines if line.seed < number]
+def whole(problems: Iterable[Problem], agents: Sequence[str], seeds: int) -> list[Problem]:
+    """Return the problems on which these agents have so many runs, and nobody else."""
+    found = []
+    for problem in problems:
+        runs = {agent: problem.runs.get(agent, ())[:seeds] for agent in agents}
+        if all(len(of) == seeds for of in runs.values()):
+            found.append(replace(problem, runs=runs))
+    return found
+
+
+def id_of(line: Trajectory) -> str:
+    """Return the id of a run's problem."""
+    return line.problem.split(" ")[0]
+
+
+def noise_words(noisy: Sequence[Problem], calm: Sequence[Problem]) -> list[str]:
+    """Return ranks with noise beside those without, on tables and on problems of many clients."""
+    words = []
+    for title, many in (("LR v1", False), ("many clients", True)):
+        lines = [
+            line for line in lines_of(noisy) if any(one in line.problem for one in MANY) == many
+        ]
+        ids = {id_of(line) for line in lines}
+        beside = [line for line in lines_of(calm) if id_of(line) in ids]
+        if not ids:
+            continue
+        pair = {"without noise": judged(beside), "with noise": judged(lines)}
+        words += [f"\n## Noise: {title}\n", summary(pair), "\n", numbers(pair["with noise"])]
+    return words
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Judge all parts that are there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the study")
-    out: Path = parser.parse_args(arguments).out
-    parts = {
-        name: read(out / name) for name in ("v0", "v1", "others", "noise") if (out / name).is_dir()
-    }
-    lines: dict[str, Any] = {name: lines_of(problems) for name, problems in parts.items()}
-    plain = {
-        "LR v0": judged(lines["v0"]),
-        "LR v1": judged(lines["v1"]),
-        "other families": judged(lines["others"]),
-    }
-    everything = judged(first_seeds([*lines["v0"], *lines["v1"], *lines["others"]], 5))
-    found = {**plain, "all": everything}
-    strict = {
-        name: judged(lines_of(read(out / name, "full_fidelity"))) for name in ("v0", "v1", "others")
-    }
+    parser.add_argument("--seeds", type=positive, default=5, help="runs per cell (default: 5)")
+    options = parser.parse_args(arguments)
+    out, seeds = options.out, options.seeds
+
+    def part(name: str, rule: str = "highest_fidelity") -> list[Problem]:
+        agents = {"noise": NOISY_AGENTS, "vectors": VECTOR_AGENTS}.get(name, AGENTS)
+        return whole(read(out / name, rule), agents, seeds)
+
+    parts = {name: part(name) for name in ("v0", "v1", "others")}
+    every = [one for of in parts.values() for one in of]
+    names = dict(zip(parts, ("LR v0", "LR v1", "other families"), strict=True))
+    found = {names[name]: judged(lines_of(of)) for name, of in parts.items()}
+    found["all"] = judged(lines_of(every))
+    strict = {names[name]: judged(lines_of(part(name, "full_fidelity"))) for name in parts}
     words = [
-        "## Ranks\n", summary(found), "\n## In short, all problems\n", numbers(everything),
-        "\n## Sign tests\n", signs(found), "\n## Final values, LR v0\n", finals(plain["LR v0"]),
+        "## Ranks\n", summary(found), "\n## In short, all problems\n", numbers(found["all"]),
+        "\n## Sign tests\n", signs(found), "\n## Final values, LR v0\n", finals(found["LR v0"]),
         "\n## Only full fidelity counts\n", summary(strict),
     ]  # fmt: skip
-    if "noise" in lines:
-        names = {line.problem for line in lines["noise"]}
-        many = [name for name in names if any(one in name for one in MANY)]
-        for title, wanted in (("LR v1", names - {*many}), ("many clients", {*many})):
-            noisy = judged([line for line in lines["noise"] if line.problem in wanted])
-            ids = {name.split(" ")[0] for name in wanted}
-            calm = [
-                one
-                for one in first_seeds([*lines["v1"], *lines["others"]], 5)
-                if one.problem.split(" ")[0] in ids
-            ]
-            pair = {"without noise": judged(calm), "with noise": noisy}
-            words += [f"\n## Noise: {title}\n", summary(pair), "\n", numbers(noisy)]
-    if (out / "vectors").is_dir():
-        vectors = read(out / "vectors")
-        whole = [
-            one
-            for one in vectors
-            if len({*map(len, one.runs.values())}) == 1 and len(one.runs) == 5
-        ]
-        volumes = [line for one in whole for line in one.volumes()]
-        by_volume = judged(volumes, VOLUME)
-        pair = {"validation loss": judged(lines_of(whole)), "hypervolume": by_volume}
-        words += ["\n## Vectors\n", summary(pair), "\n", numbers(by_volume)]
-        lines["vectors"] = [replace(one, problem=f"{one.problem} volume") for one in volumes]
-    draw(found, out)
-    write_finals(lines, out / "finals.csv")
+    lines = {name: lines_of(of) for name, of in parts.items()}
+    noisy, vectors = part("noise"), part("vectors")
+    words += noise_words(noisy, whole(every, NOISY_AGENTS, seeds))
+    volumes = [line for one in vectors for line in one.volumes()]
+    pair = {"validation loss": judged(lines_of(vectors)), "hypervolume": judged(volumes, VOLUME)}
+    words += ["\n## Vectors\n", summary(pair), "\n", numbers(pair["hypervolume"])]
+    draw(found["all"], out)
+    write_finals({**lines, "noise": lines_of(noisy), "volume": volumes}, out / "finals.csv")
     text = "\n".join(words) + "\n"
     (out / "report.md").write_text(text, encoding="utf-8")
-    counts = np.unique([part for part, of in lines.items() for _ in of], return_counts=True)
-    print(text, dict(zip(*map(list, counts), strict=True)))
+    print(text, {name: len(of) for name, of in {**parts, "n": noisy, "v": vectors}.items()})
 
 
 if __name__ == "__main__":

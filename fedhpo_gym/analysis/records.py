@@ -337,7 +337,7 @@ def _check_extra(record: Header | StepRecord) -> None:
     """Refuse further fields that are no plain data, or stand in the place of a known one."""
     rule = "an object of plain data under names of its own"
     # A line without its format would else be one of a format without digests.
-    names = _taken(type(record).__name__)
+    names = _taken("Header" if isinstance(record, Header) else "StepRecord")
     holds = _is_object(record.extra, _is_plain) and names.isdisjoint(record.extra)
     _require("extra", rule, holds, record.extra)
 
