@@ -133,8 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for results")
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
     parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    parser.add_argument("--problem", action="append", choices=PROBLEMS, help="only this one")
     options = parser.parse_args(arguments)
-    study = Study()
+    study = Study(problems=options.problem or PROBLEMS)
     if options.quick:
         study = Study(PROBLEMS[:1], ("fedavg", "fedopt"), configurations=6, rounds=6)
     claim(options.out, study)

@@ -21,7 +21,7 @@ from optimizers_study import (
 )
 
 from fedhpo_gym.analysis import group
-from fedhpo_gym.analysis.comparison import VALIDATION, VOLUME, Comparison, compare
+from fedhpo_gym.analysis.comparison import VALIDATION, VOLUME, Comparison, answer, compare
 from fedhpo_gym.analysis.figures import draw_difference
 from fedhpo_gym.analysis.files import read_each, read_judged
 from fedhpo_gym.analysis.plot import looks_of
@@ -154,6 +154,7 @@ def draw(found: Comparison, out: Path) -> None:
         for agent, (colour, style) in looks_of(own).items():
             axes.step(found.fractions, found.ranks[agent], color=colour, ls=style, label=agent)
         axes.set(xscale="log", xlabel="share of the budget", title=name)
+        axes.set_ylim(1, 21)  # with room for the legend
         axes.legend(fontsize=8, ncols=2)
     panels[0].set_ylabel(f"mean rank among all {len(found.order)}")
     figure.savefig(out / "ranks.png", dpi=80)
@@ -204,7 +205,8 @@ def noise_words(noisy: Sequence[Problem], calm: Sequence[Problem]) -> list[str]:
         if not ids:
             continue
         pair = {"without noise": judged(beside), "with noise": judged(lines)}
-        words += [f"\n## Noise: {title}\n", summary(pair), "\n", numbers(pair["with noise"])]
+        words += [f"\n## Noise: {title}\n", summary(pair)]
+        words += [f"\n{name}:\n\n{numbers(one)}" for name, one in pair.items()]
     return words
 
 
@@ -226,11 +228,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = {names[name]: judged(lines_of(of)) for name, of in parts.items()}
     found["all"] = judged(lines_of(every))
     strict = {names[name]: judged(lines_of(part(name, "full_fidelity"))) for name in parts}
-    words = [
-        "## Ranks\n", summary(found), "\n## In short, all problems\n", numbers(found["all"]),
-        "\n## Sign tests\n", signs(found), "\n## Final values, LR v0\n", finals(found["LR v0"]),
-        "\n## Only full fidelity counts\n", summary(strict),
-    ]  # fmt: skip
+    sections = {
+        "All problems": "\n\n".join(answer(found["all"])),
+        "Ranks": summary(found),
+        "In short, all problems": numbers(found["all"]),
+        "Sign tests": signs(found),
+        "Final values, LR v0": finals(found["LR v0"]),
+        "Only full fidelity counts": summary(strict),
+    }
+    words = [part for title, text in sections.items() for part in (f"## {title}\n", text, "")]
     lines = {name: lines_of(of) for name, of in parts.items()}
     noisy, vectors = part("noise"), part("vectors")
     words += noise_words(noisy, whole(every, NOISY_AGENTS, seeds))
