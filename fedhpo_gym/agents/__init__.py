@@ -54,6 +54,7 @@ AGENTS: Mapping[str, str] = MappingProxyType(
         "dp-fts-de": "fedhpo_gym.agents.fts.private:PrivateFTS",
         "flora": "fedhpo_gym.agents.flora:FLoRA",
         "fedpop": "fedhpo_gym.agents.fedpop:FedPop",
+        "fedhyper": "fedhpo_gym.agents.fedhyper:FedHyper",
         "auto-fedrl": "fedhpo_gym.agents.auto_fedrl:AutoFedRL",
         "proxy": "fedhpo_gym.agents.proxy:ProxyTuning",
         "policy": "fedhpo_gym.agents.rl.agent:PolicyAgent",

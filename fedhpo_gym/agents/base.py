@@ -32,6 +32,8 @@ class Agent(ABC):
         acts_on: where a step may be a "trial", and where it may be some rounds ("round").
         per_client: whether it acts for every client, in environments made with
             `per_client=True`, whose actions have one row per client.
+        report_moves: whether it reads how the model moves, in environments made with
+            `report_moves=True`.
         fidelity: name of the one fidelity that it chooses, the last coordinate of its actions. All
             others must be fixed. None for agents that make no difference between coordinates.
         rewards: "scalar" where a reward must be one number, "vector" where it must be many, "any"
@@ -49,6 +51,7 @@ class Agent(ABC):
 
     acts_on: ClassVar[tuple[Process, ...]] = ("trial", "round")
     per_client: ClassVar[bool] = False
+    report_moves: ClassVar[bool] = False
     fidelity: ClassVar[str | None] = None
     rewards: ClassVar[Literal["any", "scalar", "vector"]] = "any"
     learned: ClassVar[str | None] = None

@@ -36,13 +36,14 @@ with (
     from botorch.utils.multi_objective.pareto import is_non_dominated
     from gpytorch.mlls import SumMarginalLogLikelihood
 
-# BoTorch would compile a kernel for this processor where there is a compiler: other bits on other
-# machines, and a wait without end for a compilation that was killed.
-logei._load_attempted = True
-
 SAMPLES, RESTARTS, RAW = 64, 4, 64
 """Draws of an acquisition value, starts of its maximiser, and points that these are chosen from."""
 SAMPLER_SEED = 1
+
+# BoTorch would compile a kernel for this very processor when it is first needed: the same seed
+# would suggest other trials on another machine, and a lock that a killed compiler left behind
+# would keep every later run waiting for ever. There is no other switch.
+logei._load_attempted = True
 
 
 class VectorModelSearch(TrialSearch):

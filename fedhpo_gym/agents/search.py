@@ -66,7 +66,8 @@ class TrialSearch(Agent):
         terminated: bool,
         info: Mapping[str, Any],
     ) -> None:
-        given = reward if self.rewards == "vector" else score_of(reward, info)
+        is_vector = self.rewards != "scalar" and np.ndim(reward) > 0
+        given = reward if is_vector else score_of(reward, info)
         scores = np.atleast_1d(np.asarray(given, dtype=np.float64))
         key = np.asarray(action, dtype=np.float32).tobytes()
         if not self._open.get(key):

@@ -29,11 +29,15 @@ from fedhpo_gym.analysis.plot import (
 from fedhpo_gym.analysis.problems import Problem
 from fedhpo_gym.analysis.stats import CriticalDifference, data_profile, ecdf
 from fedhpo_gym.analysis.tables import Cell, Table
+from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.evaluation.fronts import attained
 
 THRESHOLDS = np.logspace(-4.0, 0.0, 101)
 BUDGET = "share of the budget"
 TOLERANCE = 0.1
 """A problem counts as solved when a tenth of a first trial's regret is left."""
+SHARES = (0.25, 0.5, 0.75)
+"""Of runs that attain what is written down; the second is drawn."""
 
 
 File: TypeAlias = str | Callable[[], bytes]
@@ -190,6 +194,53 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     return Figure(name, "Regret", caption, draw(name, fill, size), numbers)
 
 
+def attainment_figure(problem: Problem, name: str, looks: Looks) -> Figure | None:
+    """Draw what half of each agent's runs attain in the first two objectives.
+
+    Returns:
+        None where rewards are numbers, where no run reached full fidelity, or where the extra
+        `fronts` is not installed.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    runs = {
+        agent: [one.errors[:, :2] for one in of if len(one.errors)]
+        for agent, of in problem.scored().items()
+    }
+    known = {agent: of for agent, of in runs.items() if of and of[0].shape[1] == 2}
+    try:
+        surfaces = {agent: attained(of, SHARES) for agent, of in known.items()}
+    except MissingDependencyError:
+        return None
+    if not surfaces:
+        return None
+    first, second = next(iter(problem.scored().values()))[0].names[:2]
+
+    def fill(axes: Any) -> None:
+        for agent, by_share in surfaces.items():
+            colour, style = looks[agent]
+            points = by_share[0.5][np.argsort(by_share[0.5][:, 0])]
+            line = {"where": "post", "color": colour, "ls": style, "lw": 2}
+            axes.step(*points.T, marker="o", ms=4, label=label(agent), **line)
+        finish(axes, first, second, below=True)
+
+    rows = [
+        [Cell(agent), *(Cell(repr(v), v) for v in (share, *point))]
+        for agent, by_share in surfaces.items()
+        for share, points in by_share.items()
+        for point in points.tolist()
+    ]
+    title = "Empirical attainment"
+    caption = (
+        "What at least half of an agent's runs attain at full fidelity in the first two "
+        "objectives, whatever the others are: every point above and to the right of its line. "
+        "Lower is better on both axes; what is to be high is shown negative."
+    )
+    numbers = Table(name, title, caption, ("agent", "share of runs", first, second), rows)
+    return Figure(name, title, caption, draw(name, fill, (SIZE[0], TALL)), numbers)
+
+
 def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     """Draw the incumbents of every agent on one problem: median, and a band between quartiles.
 
@@ -290,11 +341,11 @@ def _difference(
     title = f"Critical differences, {where}"
     head = ("agent", "mean rank", *(f"p against {agent}" for agent in kind.agents))
     size = (SIZE[0], 1.0 + 0.26 * ((len(kind.agents) + 1) // 2) + 0.13 * len(kind.groups))
-    drawn = draw(name, lambda axes: _diagram(axes, kind), size)
+    drawn = draw(name, lambda axes: draw_difference(axes, kind), size)
     return Figure(name, title, caption, drawn, Table(name, title, caption, head, rows))
 
 
-def _diagram(axes: Any, found: CriticalDifference) -> None:
+def draw_difference(axes: Any, found: CriticalDifference) -> None:
     """Draw ranks on a line, names at its sides, and bars below it (Demsar, 2006, figure 1)."""
     agents = len(found.agents)
     left = (agents + 1) // 2

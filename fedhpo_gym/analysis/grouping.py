@@ -115,7 +115,7 @@ def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> _Read:
         test_accuracy=float(run.accuracy[place]),
     )
     line = Trajectory.of(header.id, header.agent, header.seed, trials, rule)
-    return _Read(Run(line, path, best, header.package_version), header)
+    return _Read(Run(line, path, best, header.package_version, run.scored), header)
 
 
 def _sorted_out(read: Sequence[_Read], present: Callable[[Header], str]) -> list[list[_Read]]:

@@ -168,8 +168,8 @@ def read_judged(path: Path) -> JudgedRun:
     """
     with _opened(path) as found:
         names, is_sealed = found.about["columns"], found.about["format"] == FORMAT
-    if not is_sealed or _VALUE not in names:
-        return JudgedRun.of(read_columns(path))  # says what is missing
+    if not is_sealed or _VALUE not in names or names["reward"]["kind"] != "double":
+        return JudgedRun.of(read_columns(path))  # says what is missing, and has vectors
     with _opened(path) as found:
         found.check_bytes(path)
         word = next(name for name in NUMBERS if f"incumbent.{name}" in names)

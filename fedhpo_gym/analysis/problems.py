@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.analysis.fronts import at_full_level, volume_regret
 from fedhpo_gym.analysis.stats import Band, bootstrap_band, normalised_regret
 from fedhpo_gym.analysis.trajectories import Trajectory, time_grid
+from fedhpo_gym.analysis.trajectories.scored import Scored
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,12 +81,14 @@ class Run:
         path: where it was read.
         best: its final incumbent; None for a run of a foreign table.
         version: of the package that wrote its record; None for a run of a foreign table.
+        scored: its trials, where rewards are vectors.
     """
 
     trajectory: Trajectory
     path: Path
     best: Best | None = None
     version: str | None = None
+    scored: Scored | None = None
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,45 @@ class Problem:
                 band = bootstrap_band(values[:, known], seed=place)
                 found[agent] = (self._grid()[known], band)
         return found
+
+    def scored(self) -> Mapping[str, tuple[Scored, ...]]:
+        """Return the trials of full fidelity of every agent; none where rewards are numbers."""
+        runs = [(agent, run.scored) for agent, of in self.runs.items() for run in of if run.scored]
+        found: dict[str, tuple[Scored, ...]] = {}
+        full = at_full_level([one for _, one in runs if one is not None])
+        for (agent, _), one in zip(runs, full, strict=True):
+            found[agent] = (*found.get(agent, ()), one)
+        return found
+
+    def volumes(self) -> tuple[Trajectory, ...]:
+        """Return the hypervolume regret of every run over time; none where rewards are numbers.
+
+        Raises:
+            MissingDependencyError: the extra `fronts` is not installed.
+        """
+        runs = [run for run in self._all_runs() if run.scored is not None]
+        full = [one for of in self.scored().values() for one in of]
+        if not any(len(one.time_s) for one in full):
+            return ()
+        found = []
+        for run, one, regret in zip(runs, full, volume_regret(full), strict=True):
+            line = run.trajectory
+            # Of trials that were paid for at one moment, the last one holds.
+            last = np.append(one.time_s[1:] > one.time_s[:-1], True)[: len(one.time_s)]
+            times, values = one.time_s[last], regret[last]
+            changed = np.diff(values, prepend=np.inf) != 0
+            found.append(
+                Trajectory(
+                    line.problem,
+                    line.agent,
+                    line.seed,
+                    times[changed],
+                    values[changed],
+                    None,
+                    line.end_s,
+                )
+            )
+        return tuple(found)
 
     def winner(self) -> Run | None:
         """Return the run whose final incumbent has the lowest validation loss and is known."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, Final, TypeGuard, TypeVar
 
 from fedhpo_gym.checks import as_number
@@ -217,7 +218,7 @@ class StepRecord:
         Raises:
             InvalidArgumentError: `info` lacks a field, or a value cannot be recorded.
         """
-        reported = [one.name for one in fields(cls) if one.name not in (*SILENT, "extra")][4:]
+        reported = _reported()
         if lacking := [name for name in reported if name not in info]:
             raise InvalidArgumentError(f"`info` must hold {lacking}, got {sorted(info)}")
         values = {name: info[name] for name in reported}
@@ -225,6 +226,13 @@ class StepRecord:
         numbers = reward.tolist() if hasattr(reward, "tolist") else reward
         extra = {name: info[name] for name in OPTIONAL if name in info}
         return cls(action.ravel().tolist(), numbers, terminated, truncated, **values, extra=extra)
+
+
+@cache
+def _reported() -> tuple[str, ...]:
+    """Return what a step takes from `info`: all after its action, reward and end."""
+    names = [one.name for one in fields(StepRecord) if one.name not in (*SILENT, "extra")]
+    return tuple(names[4:])
 
 
 @dataclass(frozen=True)
@@ -329,9 +337,15 @@ def _check_extra(record: Header | StepRecord) -> None:
     """Refuse further fields that are no plain data, or stand in the place of a known one."""
     rule = "an object of plain data under names of its own"
     # A line without its format would else be one of a format without digests.
-    names = {one.name for one in fields(record)} | {"digest"}
-    holds = _is_object(record.extra, _is_plain) and not names & set(record.extra)
+    names = _taken("Header" if isinstance(record, Header) else "StepRecord")
+    holds = _is_object(record.extra, _is_plain) and names.isdisjoint(record.extra)
     _require("extra", rule, holds, record.extra)
+
+
+@cache
+def _taken(name: str) -> frozenset[str]:
+    kinds: dict[str, Any] = {"Header": Header, "StepRecord": StepRecord}
+    return frozenset({one.name for one in fields(kinds[name])} | {"digest"})
 
 
 def _is_plain(value: object) -> bool:
@@ -351,8 +365,9 @@ def _is_int(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     # Exact types: a numpy scalar is a float too, but what it writes is not what was computed.
-    number = as_number(value) if type(value) in (int, float) else None
-    return number is not None and math.isfinite(number)
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) is int and as_number(value) is not None
 
 
 def _is_value(value: object) -> bool:

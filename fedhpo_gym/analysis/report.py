@@ -12,11 +12,19 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.analysis.comparison import Comparison, answer, compare, comparison_tables
+from fedhpo_gym.analysis.comparison import (
+    VALIDATION,
+    VOLUME,
+    Comparison,
+    answer,
+    compare,
+    comparison_tables,
+)
 from fedhpo_gym.analysis.comparison.answer import counted
 from fedhpo_gym.analysis.figures import (
     Figure,
     File,
+    attainment_figure,
     comparison_figures,
     early_differences,
     incumbents_figure,
@@ -37,9 +45,9 @@ from fedhpo_gym.analysis.plot import Looks, looks_of
 from fedhpo_gym.analysis.problems import AgentResult, Known, Problem, Summary
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.tables import Cell, Table
-from fedhpo_gym.analysis.trajectories import Study
+from fedhpo_gym.analysis.trajectories import Study, Trajectory
 from fedhpo_gym.analysis.trajectories.foreign import COLUMNS
-from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.errors import MissingDataError, MissingDependencyError
 
 TITLE = "Federated hyperparameter optimization: report"
 RULES_IN_WORDS = {
@@ -104,9 +112,14 @@ def build_report(
     if not problems:
         raise MissingDataError("there is nothing to report; make records with `fedhpo-gym run`")
     lines = [run.trajectory for problem in problems for of in problem.runs.values() for run in of]
-    looks, studies = looks_of(line.agent for line in lines), Study.whole(lines)
+    looks = looks_of(line.agent for line in lines)
+    volumes, missing = _volumes(problems)
+    studies = [
+        *((study, VALIDATION) for study in Study.whole(lines)),
+        *((study, VOLUME) for study in Study.whole(volumes)),
+    ]
     answers = [
-        _answer(compare(study), place, looks) for place, study in enumerate(studies, start=1)
+        _answer(compare(*study), place, looks) for place, study in enumerate(studies, start=1)
     ]
     anchors = [f"problem-{number}" for number in range(1, len(problems) + 1)]
     sections = [_section(*pair, looks) for pair in zip(problems, anchors, strict=True)]
@@ -118,7 +131,7 @@ def build_report(
         style=STYLE,
         meta=_meta(problems, version, now or datetime.now(UTC)),
         contents=_contents(problems, anchors) if len(problems) > 1 else "",
-        answers="\n".join(part.html for part in answers),
+        answers="\n".join([*(part.html for part in answers), missing]),
         sections="\n".join(part.html for part in sections),
         unfinished=_unfinished(unfinished),
         rule=RULES_IN_WORDS.get(rule, ""),
@@ -128,15 +141,24 @@ def build_report(
     return Report(html, files)
 
 
+def _volumes(problems: Sequence[Problem]) -> tuple[list[Trajectory], str]:
+    """Return the hypervolume regrets of runs of vectors; or why they are not known."""
+    try:
+        return [line for problem in problems for line in problem.volumes()], ""
+    except MissingDependencyError as error:
+        return [], f"<p>Fronts are not judged: {escape(str(error))}</p>"
+
+
 def _answer(found: Comparison, number: int, looks: Looks) -> _Part:
     prefix = f"study-{number}"
     figures = comparison_figures(found, prefix, looks)
     tables = comparison_tables(found)
     count = counted(len(found.study.problems), "problem")
+    by = "" if found.measure == VALIDATION else " by hypervolume"
     early = early_differences(found, prefix)
     html = ANSWER.substitute(
         anchor=prefix,
-        heading=f"The answer: {len(found.order)} agents on {count}",
+        heading=f"The answer{by}: {len(found.order)} agents on {count}",
         words="\n".join(f"<p>{escape(words)}</p>" for words in answer(found)),
         first=_table(tables[0]),
         figures="".join(map(_figure, figures)),
@@ -152,6 +174,8 @@ def _section(problem: Problem, anchor: str, looks: Looks) -> _Part:
     figures = [incumbents_figure(problem, f"{anchor}-incumbents", looks)]
     if len(problem.runs) > 1:
         figures.append(regret_figure(problem, f"{anchor}-regret", looks))
+    if attained := attainment_figure(problem, f"{anchor}-attainment", looks):
+        figures.append(attained)
     results = _results(problem.results(), problem.known is not None)
     html = SECTION.substitute(
         anchor=anchor,

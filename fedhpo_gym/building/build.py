@@ -32,6 +32,7 @@ def build_table(
     *,
     merge: Sequence[Path] = (),
     device: str = "cpu",
+    address: str | None = None,
     announce: Callable[[Estimate], None] = tell,
 ) -> Path:
     """Train every course of a task's grid and store the learning curves.
@@ -48,6 +49,9 @@ def build_table(
         workers: worker processes; by default one per core.
         merge: folders of other builds of the same table, whose finished units are taken over.
         device: torch device; several workers share it.
+        address: of the scheduler of a dask cluster, whose workers compute and see the folder under
+            the same path; by default this machine computes. `workers` is then how many it has, for
+            the estimate.
         announce: is told what is left to compute before it is computed; what it raises ends the
             build. By default, it writes a line.
 
@@ -59,9 +63,10 @@ def build_table(
             a folder to merge holds no unit.
         MissingDataError: the training data cannot be had.
         DamagedDataError: a unit to merge is damaged.
+        MissingDependencyError: dask.distributed is not installed.
         WorkerLostError: a worker process was killed; finished units are kept.
     """
-    return _build(GridDesign(task), folder, workers, merge, device, announce)
+    return _build(GridDesign(task), folder, workers, merge, (device, address), announce)
 
 
 def build_sample(
@@ -74,6 +79,7 @@ def build_sample(
     workers: int | None = None,
     merge: Sequence[Path] = (),
     device: str = "cpu",
+    address: str | None = None,
     only_finished: bool = False,
     announce: Callable[[Estimate], None] = tell,
 ) -> Path:
@@ -92,6 +98,9 @@ def build_sample(
         workers: worker processes; by default one per core.
         merge: folders of other builds of the same sample, whose finished units are taken over.
         device: torch device; several workers share it.
+        address: of the scheduler of a dask cluster, whose workers compute and see the folder under
+            the same path; by default this machine computes. `workers` is then how many it has, for
+            the estimate.
         only_finished: compute nothing, store the courses that are finished.
         announce: see `build_table`.
 
@@ -106,7 +115,8 @@ def build_sample(
         WorkerLostError: a worker process was killed; finished units are kept.
     """
     design = SampleDesign(task, size, rounds, rates)
-    return _build(design, folder, workers, merge, device, None if only_finished else announce)
+    where = device, address
+    return _build(design, folder, workers, merge, where, None if only_finished else announce)
 
 
 def _build(
@@ -114,10 +124,13 @@ def _build(
     folder: Path | None,
     workers: int | None,
     merge: Sequence[Path],
-    device: str,
+    where: tuple[str, str | None],
     announce: Callable[[Estimate], None] | None,
 ) -> Path:
-    """Compute what is missing, unless `announce` is None, and store what is there."""
+    """Compute what is missing, unless `announce` is None, and store what is there.
+
+    `where` is the device, and the address of a cluster.
+    """
     workers = len(os.sched_getaffinity(0)) if workers is None else workers
     if workers < 1:
         raise InvalidArgumentError(f"`workers` must be at least 1, got {workers!r}")
@@ -130,6 +143,6 @@ def _build(
     todo = design.missing(parts)
     if todo and announce:
         tqdm.write(f"{design.task.table_name}: training one round to see the cost", file=sys.stderr)
-        announce(estimate(design, todo, workers, device))
-        compute_units(design, todo, parts, workers, device)
+        announce(estimate(design, todo, workers, where[0]))
+        compute_units(design, todo, parts, workers, *where)
     return design.consolidate(parts, target)

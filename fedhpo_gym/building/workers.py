@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic
 
@@ -16,6 +17,7 @@ from fedhpo_gym.building.claims import claim
 from fedhpo_gym.building.design import Design, U
 from fedhpo_gym.building.provenance import this_machine
 from fedhpo_gym.building.units import write_unit
+from fedhpo_gym.cluster import each_on_cluster
 from fedhpo_gym.courses.training import make_batch
 from fedhpo_gym.processes import Crew
 
@@ -24,7 +26,12 @@ WAIT_S = 1.0
 
 
 def compute_units(
-    design: Design[U], units: Sequence[U], folder: Path, workers: int, device: str = "cpu"
+    design: Design[U],
+    units: Sequence[U],
+    folder: Path,
+    workers: int,
+    device: str = "cpu",
+    address: str | None = None,
 ) -> None:
     """Compute units and store each as it finishes; shows a progress bar over rounds.
 
@@ -37,10 +44,14 @@ def compute_units(
         folder: where `<unit>.npz` files go; one appears whole or not at all.
         workers: worker processes.
         device: torch device.
+        address: of the scheduler of a cluster, whose workers compute instead.
 
     Raises:
         WorkerLostError: a worker process was killed; stored units are kept.
     """
+    if address is not None:
+        _on_cluster(design, units, folder, device, address)
+        return
     crew = Crew[U](workers, UnitWork(design, folder, device))
     with tqdm(unit="round", desc=design.task.table_name) as bar, crew:
         while units:
@@ -51,6 +62,27 @@ def compute_units(
             if units and not any(done):
                 bar.set_postfix_str(f"another build computes the last {len(units)} units")
                 time.sleep(WAIT_S)
+
+
+def _on_cluster(
+    design: Design[U], units: Sequence[U], folder: Path, device: str, address: str
+) -> None:
+    work = partial(UnitWork(design, folder.resolve(), device), advance=_nothing)
+    while units:
+        with tqdm(total=len(units), unit="unit", desc=design.task.table_name) as bar:
+            done = []
+            for one in each_on_cluster(work, units, address):
+                if one.error is not None:
+                    raise one.error
+                done.append(one.result)
+                bar.update()
+        units = design.missing(folder)
+        if units and not any(done):
+            time.sleep(WAIT_S)
+
+
+def _nothing() -> None:
+    """Say nothing of how far a unit is."""
 
 
 @dataclass(frozen=True)

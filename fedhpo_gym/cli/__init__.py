@@ -121,11 +121,7 @@ def _add_compare(commands: Commands) -> None:
     sub.add_argument("--agents", required=True, metavar="A,B,C", help="names of agents")
     sub.add_argument("--seeds", type=int, default=30, metavar="N", help="runs per agent (30)")
     sub.add_argument("--workers", type=int, default=1, metavar="N", help="processes here (1)")
-    sub.add_argument(
-        "--executor", default="processes", metavar="NAME",
-        help="processes of this machine, or dask, on a cluster (processes)",
-    )  # fmt: skip
-    sub.add_argument("--address", metavar="URL", help="of the cluster's scheduler")
+    _add_executor(sub)
     sub.add_argument(
         "--timeout-s", type=float, metavar="X", help="real seconds that a run may take"
     )
@@ -135,9 +131,21 @@ def _add_compare(commands: Commands) -> None:
     )  # fmt: skip
     sub.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="(runs)")
     sub.add_argument("--no-report", action="store_false", dest="report", help="only run")
-    sub.set_defaults(figure=None)
+    sub.add_argument(
+        "--noise", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
+        help="what evaluations lack, for example `clients=0.01`: clients, bias, iid, epsilon",
+    )  # fmt: skip
+    sub.set_defaults(figure=None, landscape=None)
     _add_rule(sub)
     _add_asked(sub)
+
+
+def _add_executor(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--executor", default="processes", metavar="NAME",
+        help="processes of this machine, or dask, on a cluster (processes)",
+    )  # fmt: skip
+    sub.add_argument("--address", metavar="URL", help="of the cluster's scheduler")
 
 
 def _add_asked(sub: argparse.ArgumentParser) -> None:
@@ -177,6 +185,10 @@ def _add_report(commands: Commands) -> None:
         "--figure", metavar="NAME",
         help="write one figure only, for example `rank-over-time`; --out ends with .pdf or .svg, "
         "or with .csv for the numbers behind it",
+    )  # fmt: skip
+    sub.add_argument(
+        "--landscape", metavar="X,Y",
+        help="draw the losses of one problem over two hyperparameters instead; --out as above",
     )  # fmt: skip
     _add_rule(sub)
     sub.add_argument("--out", type=Path, metavar="FILE", help="(report.html in the folder)")
@@ -228,6 +240,7 @@ def _add_build(commands: Commands) -> None:
         help="folders of the same build on other machines, to take finished courses from",
     )  # fmt: skip
     sub.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
+    _add_executor(sub)
     sub.add_argument("--device", default="cpu", help="torch device (cpu)")
     sub.add_argument("--out", type=Path, metavar="DIR", help="folder (that of your own tables)")
     sub.add_argument(

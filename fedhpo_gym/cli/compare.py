@@ -24,6 +24,8 @@ def main(options: argparse.Namespace) -> int:
         budget_s=options.budget_s,
         fidelity=dict(parse_pairs("--fidelity", options.fidelity)),
         arguments=dict(parse_pairs("--set", options.settings)),
+        noise=dict(parse_pairs("--noise", options.noise)) or None,
+        simulated_workers=options.simulated_workers,
         means=Means(
             workers=options.workers,
             executor=options.executor,

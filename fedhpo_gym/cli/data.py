@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from fedhpo_gym.cli.console import complain, parse_pairs, say
+from fedhpo_gym.cluster import check_executor
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.identity import OPTIONS
 from fedhpo_gym.tasks import Task, get_task
@@ -31,8 +32,9 @@ def build(options: argparse.Namespace) -> int:
     """Compute the table of a problem, or a sample of it."""
     from fedhpo_gym.building import build_sample, build_table
 
+    check_executor(options.executor, options.address)
     task = asked_task(options)
-    where = {name: getattr(options, name) for name in ("workers", "merge", "device")}
+    where = {name: getattr(options, name) for name in ("workers", "merge", "device", "address")}
     where["announce"] = partial(_announce, options)
     if options.sample is None:
         _refuse_without_sample(options)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from fedhpo_gym.analysis import Report, build_report, group
 from fedhpo_gym.analysis.figures import File
+from fedhpo_gym.analysis.landscape import landscape, landscape_figure
 from fedhpo_gym.analysis.trajectories import read_table
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.console import say
-from fedhpo_gym.cli.records import each_judged_run
+from fedhpo_gym.cli.records import each_judged_run, whole_records
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, unknown_name
 from fedhpo_gym.files import new_file, write_text
 from fedhpo_gym.studies.cells import GOOD, read_log
@@ -30,6 +31,8 @@ def main(options: argparse.Namespace) -> int:
     paths = [*options.paths, *options.tables]
     if not paths:
         raise MissingDataError("there is nothing to report; name folders of records, or `--table`")
+    if options.landscape is not None:
+        return _landscape(options)
     tables = [(path, run) for path in options.tables for run in read_table(path, options.rule)]
     records = each_judged_run("report", options.paths, damaged) if options.paths else ()
     problems = group(records, tables, present_fingerprint, options.rule, known_of)
@@ -45,6 +48,23 @@ def main(options: argparse.Namespace) -> int:
         _write(report, target)
     else:
         _write_figure(report, options.figure, target)
+    say(str(target))
+    return 1 if damaged else 0
+
+
+def _landscape(options: argparse.Namespace) -> int:
+    """Draw the losses of one problem over two hyperparameters."""
+    first, comma, second = options.landscape.partition(",")
+    if not (first and comma and second) or "," in second:
+        raise InvalidArgumentError(
+            f"`--landscape` must be two names with a comma between them, got {options.landscape!r}"
+        )
+    target = _figure_file("landscape", options.out)
+    require_writable(target.parent, "`--out`, without its last part,")
+    records, damaged = whole_records("report", options.paths)
+    found = landscape([record for _, record in records], (first, second))
+    figure = landscape_figure(found, f"Validation loss over {first} and {second}")
+    _write_file(target, figure.files()[f"landscape{target.suffix}"])
     say(str(target))
     return 1 if damaged else 0
 

@@ -35,6 +35,8 @@ class Report:
         after: likewise, of the model it made of it; both are zeros unless asked for.
         seconds: (N, rounds) simulated seconds of aggregations where training decides them, as
             asynchronous algorithms do; None where the system's clock does.
+        move_product: (N,) inner product of how the global model moved over these rounds and over
+            those advanced before; 0 where there were none. None unless asked for.
     """
 
     metrics: Metrics
@@ -45,6 +47,7 @@ class Report:
     before: Metrics
     after: Metrics
     seconds: NDArray[np.float64] | None = None
+    move_product: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +57,12 @@ class CourseSnapshot:
     Attributes:
         instance: index of the instance it is on.
         state: what the courses that made the snapshot need to continue; opaque to everybody else.
+        move: how the model moved last, where that is reported; opaque, too.
     """
 
     instance: int
     state: object
+    move: object = None
 
 
 class Courses(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Instance, Task
 
 fingerprint = training.fingerprint
+
+Move = NDArray[np.float64]
+"""(parameters,) the way of a global model over some rounds."""
 
 
 class RunningCourses(Courses):
@@ -40,6 +43,7 @@ class RunningCourses(Courses):
         device: str = "cpu",
         horizon: int,
         local_metrics: bool = False,
+        report_moves: bool = False,
     ) -> None:
         """Put all courses at round 0 of the first instance.
 
@@ -52,6 +56,7 @@ class RunningCourses(Courses):
             device: torch device.
             horizon: rounds of a whole course, which noise schedules need.
             local_metrics: whether reports hold metrics before and after local training.
+            report_moves: whether reports hold the products of the models' moves.
 
         Raises:
             MissingDataError: the data cannot be had; names the download command.
@@ -71,6 +76,8 @@ class RunningCourses(Courses):
         self._first: dict[int, Metrics] = {}
         training.require_device(task, self._instances[0].seed, device)
         self._where = [0] * number
+        self._report_moves = report_moves
+        self._moves: list[Move | None] = [None] * number
         self._batch = self._new_batch(self._where)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -103,6 +110,7 @@ class RunningCourses(Courses):
         """Put some courses at round 0 of other instances, or of the same ones."""
         for position, index in zip(positions, instances, strict=True):
             self._where[position] = index
+            self._moves[position] = None
         courses = list(self._batch.courses)
         for position in positions:
             courses[position] = self._fresh(self._where[position])
@@ -138,6 +146,7 @@ class RunningCourses(Courses):
 
     def advance(self, rounds: int) -> Report:
         """Train all courses for some rounds and evaluate them after the last."""
+        before = self._models() if self._report_moves else None
         curves = self._batch.advance(rounds, evaluated=[rounds])
         feedback = curves.feedback
         assert feedback is not None  # noqa: S101 - our own batches observe
@@ -150,11 +159,13 @@ class RunningCourses(Courses):
             before=feedback.before,
             after=feedback.after,
             seconds=feedback.seconds if self._task.asynchronous else None,
+            move_product=None if before is None else self._move_products(before),
         )
 
     def snapshot(self, position: int) -> CourseSnapshot:
         """Return where a course stands."""
-        return CourseSnapshot(self._where[position], self._batch.snapshot()[position])
+        state = self._batch.snapshot()[position]
+        return CourseSnapshot(self._where[position], state, self._moves[position])
 
     def restore(self, position: int, snapshot: CourseSnapshot) -> None:
         """Go back to a snapshot of any course of the same task and instances."""
@@ -168,6 +179,32 @@ class RunningCourses(Courses):
         states = self._batch.snapshot()
         states[position] = snapshot.state
         self._batch.restore(states)
+        self._moves[position] = cast("Move | None", snapshot.move)
+
+    def _models(self) -> list[Move]:
+        """Return what is trained of every course's global model, as one vector each."""
+        fixed = get_model(self._task.model).buffers
+        return [
+            np.concatenate(
+                [
+                    value.double().cpu().numpy().ravel()
+                    for name, value in state.parameters.items()
+                    if name not in fixed
+                ]
+            )
+            for state in self._batch.snapshot()
+            if state is not None
+        ]
+
+    def _move_products(self, before: Sequence[Move]) -> NDArray[np.float64]:
+        """Return the products of the moves since then and the last ones; remember the former."""
+        products = np.zeros(len(before))
+        for position, (old, new) in enumerate(zip(before, self._models(), strict=True)):
+            move, last = new - old, self._moves[position]
+            # Not a BLAS product: its order of sums may depend on where the vectors lie.
+            products[position] = 0.0 if last is None else (move * last).sum()
+            self._moves[position] = move
+        return np.where(np.isfinite(products), products, 0.0)
 
     def _new_batch(self, where: Sequence[int]) -> CourseBatch:
         return CourseBatch(

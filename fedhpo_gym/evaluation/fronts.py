@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -62,6 +64,36 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
     with needing("the volume that a front dominates", "moocore", "fronts", "moocore"):
         import moocore
     return float(moocore.hypervolume(inside, ref=corner))
+
+
+def attained(
+    runs: Sequence[NDArray[np.float64]], shares: Sequence[float]
+) -> dict[float, NDArray[np.float64]]:
+    """Return the points that at least these shares of some runs attain: (M, 2) or (M, 3) each.
+
+    A run attains a point if one of its trials is nowhere worse. This is the empirical attainment
+    function of Grunert da Fonseca, Fonseca and Hall (2001), by `moocore`.
+
+    Args:
+        runs: (N, k) errors of each run, k = 2 or 3.
+        shares: in (0, 1].
+
+    Raises:
+        InvalidArgumentError: there is no run, or another number of objectives.
+        MissingDependencyError: the extra `fronts` is not installed.
+    """
+    if not runs or any(run.ndim != 2 or run.shape[1] not in (2, 3) for run in runs):
+        raise InvalidArgumentError("`runs` must be arrays of (trials, 2 or 3 objectives)")
+    with needing("what runs attain", "moocore", "fronts", "moocore"):
+        import moocore
+    fronts = [run[non_dominated(run)] for run in runs]
+    which = np.repeat(np.arange(1, len(fronts) + 1), [len(front) for front in fronts])
+    asked = [100.0 * share for share in shares]
+    found = np.asarray(moocore.eaf(np.concatenate(fronts), which, percentiles=asked))
+    return {
+        share: found[np.isclose(found[:, -1], percent)][:, :-1]
+        for share, percent in zip(shares, asked, strict=True)
+    }
 
 
 def _checked(name: str, values: ArrayLike) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from fedhpo_gym.analysis import parquet
 from fedhpo_gym.archive import require_writable
+from fedhpo_gym.cluster import check_executor
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, missing_dependency, unknown_name
 from fedhpo_gym.files import write_text
 from fedhpo_gym.processes import Crew
@@ -26,7 +27,6 @@ from fedhpo_gym.studies.tracking import TRACKERS
 from fedhpo_gym.version import __version__
 
 STUDY: Final = "study.json"
-EXECUTORS: Final = ("processes", "dask")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Means:
         track: what follows the runs; see `fedhpo_gym.studies.tracking`.
 
     Raises:
-        InvalidArgumentError: a number is not positive.
+        InvalidArgumentError: a number is not positive, or `address` and `executor` do not fit.
         MissingDependencyError: columnar records are asked for without pyarrow.
         UnknownNameError: there is no such executor, or no such tracker.
     """
@@ -76,8 +76,7 @@ class Means:
 
     def __post_init__(self) -> None:
         """Check everything."""
-        if self.executor not in EXECUTORS:
-            raise unknown_name("executor", self.executor, EXECUTORS)
+        check_executor(self.executor, self.address)
         for name in self.track:
             if name not in TRACKERS:
                 raise unknown_name("tracker", name, TRACKERS)
@@ -99,6 +98,8 @@ def compare(
     budget_s: float | None = None,
     fidelity: Mapping[str, Any] | None = None,
     arguments: Mapping[str, Any] | None = None,
+    noise: Mapping[str, float] | None = None,
+    simulated_workers: int = 1,
     means: Means | None = None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Compared:
@@ -117,6 +118,8 @@ def compare(
         budget_s: simulated seconds of a run.
         fidelity: fidelity of every trial, by name.
         arguments: further arguments of `gymnasium.make`.
+        noise: what evaluations lack, see `fedhpo_gym.evaluation.noise.Noise`; None for nothing.
+        simulated_workers: how many run trials side by side on the simulated clock.
         means: how it is computed.
         warn: is told what was left out and what failed, as it happens.
 
@@ -128,7 +131,14 @@ def compare(
     """
     means, folder = means or Means(), Path(out)
     request = Request(
-        _ids(problems), agents, seeds, backend, budget_s, fidelity or {}, arguments or {}
+        _ids(problems),
+        agents,
+        seeds,
+        backend,
+        budget_s,
+        fidelity or {},
+        _with_noise(arguments or {}, noise),
+        simulated_workers,
     )
     plans, left_out = _plans(request, is_suite=isinstance(problems, str) and problems in SUITES)
     for env_id, reason in left_out.items():
@@ -152,6 +162,16 @@ def compare(
             bar.set_postfix_str(f"{_name(outcome.plan)}, {len(faults(found.values()))} failed")
             bar.update()
     return Compared(folder, tuple(found[place] for place in sorted(found)), left_out)
+
+
+def _with_noise(
+    arguments: Mapping[str, Any], noise: Mapping[str, float] | None
+) -> Mapping[str, Any]:
+    if noise is None:
+        return arguments
+    if "noise" in arguments:
+        raise InvalidArgumentError("`noise` is given twice, the second time among `arguments`")
+    return {**arguments, "noise": dict(noise)}
 
 
 def _ids(problems: str | Sequence[str]) -> Sequence[str]:
@@ -183,7 +203,7 @@ def _plans(request: Request, *, is_suite: bool) -> tuple[list[Plan], dict[str, s
 def _executed(
     plans: Sequence[Plan], work: CellWork, means: Means
 ) -> Generator[Outcome, None, None]:
-    if means.executor == "dask":
+    if means.address is not None:
         yield from on_dask(plans, work, means.address, means.timeout_s)
         return
     with _one_thread(), Crew[Plan](means.workers, work) as crew:

@@ -116,7 +116,8 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
         UnknownNameError: no such fidelity.
     """
     kind = agent_class(agent)
-    kwargs: dict[str, Any] = {"per_client": True} if kind.per_client else {}
+    needed = {"per_client": kind.per_client, "report_moves": kind.report_moves}
+    kwargs: dict[str, Any] = {name: True for name, wanted in needed.items() if wanted}
     if request.backend is not None:
         kwargs["backend"] = request.backend
     if request.budget_s is not None:

@@ -29,7 +29,8 @@ class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
 
     The loss of a client that trains falls towards 0.1: what is above that is multiplied by
     0.4 + 0.6 min(1, d), where d is the mean squared distance of the client's action from 0.3 plus
-    0.1 times its number. All clients start at 3. Accuracies are exp(-loss).
+    0.1 times its number. All clients start at 3. Accuracies are exp(-loss). How losses fall stands
+    for how the model moves.
 
     Attributes:
         search_space: what an action, or a row of it, is decoded to.
@@ -79,7 +80,7 @@ class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
     ) -> tuple[Observation, dict[str, Any]]:
         """Start a course; the seed decides who trains when."""
         super().reset(seed=seed, options=options)
-        self._steps = 0
+        self._steps, self._moved = 0, np.zeros(len(self._optima))
         self._losses = np.full(len(self._optima), START)
         self._draw()
         return self._observation(), self.describe()
@@ -100,6 +101,7 @@ class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
         self._steps += 1
         scores = np.array([before.mean() - self._losses.mean(), -1.0 / self._horizon], np.float32)
         info = self._info(before, trained)
+        self._moved = before - self._losses
         self._draw()
         reward = scores if self.vector_reward else float(scores[0] + 0.1 * scores[1])
         return self._observation(), reward, self._steps >= self._horizon, False, info
@@ -111,6 +113,7 @@ class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
             "val_loss": loss,
             "val_accuracy": float(np.exp(-self._losses).mean()),
             "diverged": False,
+            "move_product": float(np.sum((before - self._losses) * self._moved)),
             "num_train_samples": np.where(trained, samples, 0).tolist(),
             "num_val_samples": np.where(trained, samples, 0).tolist(),
         }

@@ -11,9 +11,12 @@ import pytest
 from box_problem import box_problem
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.agents.auto_fedrl import AutoFedRL, AutoFedRLSettings
+from fedhpo_gym.agents.fedhyper import FedHyper
 from fedhpo_gym.agents.fedpop import FedPop, FedPopSettings
 from fedhpo_gym.agents.fts.private import PrivateSettings, PrivateThompson
+from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
 
 ROWS = gym.spaces.Box(-1.0, 1.0, (4, 2), np.float32)
@@ -129,3 +132,52 @@ def test_diverged_clients_teach_nothing(name: str) -> None:
 
     steps = list(run_episode(Lost(env), make_agent(name, env, 0), 0))
     assert len(steps) == 4
+
+
+def rates(agent: FedHyper, name: str, products: list[float]) -> list[float]:
+    """Return the learning rates that an agent asks for, step by step."""
+    found = []
+    for product in [*products, 0.0]:
+        action = agent.ask({})
+        found.append(float(agent.problem.search_space.decode(action)[name]))
+        agent.tell(action, 0.0, {}, False, {"move_product": product})
+    return found
+
+
+def course_problem(*dimensions: Dimension) -> SearchProblem:
+    box = gym.spaces.Box(-1.0, 1.0, (len(dimensions),), np.float32)
+    space = SearchSpace(dimensions)
+    return SearchProblem(box, space, SearchSpace(()), seed=0, process="round")
+
+
+CLIENT = Dimension("learning_rate", 0.001, 10.0, "float", log=True)
+SERVER = Dimension("server_learning_rate", 0.01, 10.0, "float", log=True)
+
+
+def test_fedhyper_moves_the_clients_rate_by_hand() -> None:
+    agent = FedHyper(course_problem(CLIENT), configuration={"learning_rate": 0.1})
+    # The factor: 1, + 0 (no move before), + 0.5, - 0.75, clipped to a tenth, clipped to ten, stays.
+    found = rates(agent, "learning_rate", [0.0, 0.5, -0.75, -2.0, 50.0, float("nan")])
+    assert found == pytest.approx([0.1, 0.1, 0.15, 0.075, 0.01, 1.0, 1.0], rel=1e-4)
+
+
+def test_fedhyper_takes_the_servers_rate_out_of_the_moves() -> None:
+    agent = FedHyper(course_problem(CLIENT, SERVER), configuration={"server_learning_rate": 2.0})
+    # Moves were made with rates a and b, so their product is divided by a and b:
+    # 1.2 / (2 * 2) = 0.3, so the rate is 2.6; 2.6 / (2 * 2.6) = 0.5, so it is 3.6; then 9: too far.
+    found = rates(agent, "server_learning_rate", [0.0, 1.2, 2.6, 9.0 * 2.6 * 3.6])
+    assert found == pytest.approx([2.0, 2.0, 2.6, 3.6, 6.0], rel=1e-4)
+
+
+def test_fedhyper_refuses_what_it_cannot_move() -> None:
+    with pytest.raises(InvalidArgumentError, match="`dynamic` must hold"):
+        FedHyper(course_problem(Dimension("step_size", 1, 4, "int")))
+    with pytest.raises(UnknownNameError, match="dimension"):
+        FedHyper(course_problem(CLIENT), dimension="server_learning_rate")
+    with pytest.raises(InvalidArgumentError, match="`gamma`"):
+        FedHyper(course_problem(CLIENT), gamma=1.0)
+    with pytest.raises(InvalidArgumentError, match="`step`"):
+        FedHyper(course_problem(CLIENT), step=0.0)
+    agent = FedHyper(course_problem(CLIENT))
+    with pytest.raises(InvalidArgumentError, match="report_moves=True"):
+        agent.tell(agent.ask({}), 0.0, {}, False, {})

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dask_cluster import cluster, wait_for  # noqa: F401 - a fixture
 from pairs import arrays_of
 
 pytest.importorskip("torch")
@@ -261,6 +263,28 @@ def test_a_build_killed_while_writing_the_table_writes_it_anew(tmp_path: Path) -
     (folder / f".{NAME}.table.npz.0123.part").write_bytes(b"half")
     (folder / f"{NAME}.table.npz").write_bytes(b"of a card that never came")
     build_table(TASK, folder, workers=1)
+    assert_same_table(folder, tiny_folder())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_that_loses_a_worker_builds_the_same_table(
+    tmp_path: Path,
+    cluster: tuple[str, list[subprocess.Popen[bytes]]],  # noqa: F811
+) -> None:
+    address, workers = cluster
+    left_out = [unit.name for unit in DESIGN.units()][:4]
+    folder, before = copy_of_parts(tmp_path / "built", *left_out), len(DESIGN.units()) - 4
+
+    def kill_one() -> None:
+        wait_for(lambda: len(finished(folder)) > before)
+        workers[0].kill()
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    build_table(TASK, folder, workers=2, address=address)
+    killer.join()
+    assert workers[0].wait() != 0
     assert_same_table(folder, tiny_folder())
 
 

@@ -7,12 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from dask_cluster import cluster, wait_for  # noqa: F401 - a fixture
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import BAD, ERROR, main
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, UnknownNameError
@@ -42,14 +41,6 @@ def study(out: Path, seeds: int = SEEDS, ids: list[str] = IDS, **means: object) 
 def digests(out: Path) -> dict[str, bytes]:
     found = [*out.rglob("*.jsonl"), *out.rglob("*.parquet"), *out.rglob("*.open")]
     return {str(path.relative_to(out)): path.read_bytes() for path in found}
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process is None or process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +84,23 @@ def test_what_crashes_or_hangs_is_logged_tried_again_and_not_fatal(
     assert digests(tmp_path) == digests(alone)
 
 
+def test_noise_and_simulated_workers_are_part_of_every_cell(tmp_path: Path) -> None:
+    words = ["compare", IDS[0], "--agents", "random,asha", "--seeds", "1", "--no-report"]
+    words += ["--budget-s", "240", "--out", str(tmp_path), "--records", "jsonl"]
+    words += ["--simulated-workers", "2", "--noise", "clients=0.2", "bias=1.5"]
+    assert main(words) == 0
+    records = [read_record(path) for path in tmp_path.rglob("*.jsonl")]
+    assert len(records) == 2
+    assert {step.worker for record in records for step in record.steps} == {0, 1}
+    for record in records:
+        assert record.header.workers == 2
+        assert record.header.kwargs["noise"] == {"clients": 0.2, "bias": 1.5}
+        assert any(s.true_objectives["val_loss"] != s.objectives["val_loss"] for s in record.steps)
+    assert main(["replay", str(tmp_path)]) == 0
+    with pytest.raises(InvalidArgumentError, match="`noise` is given twice"):
+        compare(IDS, AGENTS, 1, tmp_path, noise={"clients": 0.2}, arguments={"noise": {}})
+
+
 @pytest.mark.slow
 def test_a_study_killed_in_the_middle_goes_on_to_the_same_records(
     alone: Path, tmp_path: Path
@@ -109,44 +117,12 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_records(
     assert digests(tmp_path) == digests(alone)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """A scheduler and two worker processes, which have a thread each."""
-    pytest.importorskip("distributed")
-    place = tmp_path / "scheduler.json"
-    dask = [sys.executable, "-m", "dask"]
-    own = ["--host", "127.0.0.1", "--no-dashboard"]
-    started = [
-        subprocess.Popen(
-            [*dask, "scheduler", *own, "--port", "0", "--scheduler-file", str(place)],
-            env=ENVIRONMENT,
-            stderr=subprocess.DEVNULL,
-        )
-    ]
-    try:
-        wait_for(place.exists, started[0])
-        time.sleep(0.2)
-        address = json.loads(place.read_text(encoding="utf-8"))["address"]
-        for number in range(2):
-            folder = ["--local-directory", str(tmp_path / str(number))]
-            started.append(
-                subprocess.Popen(
-                    [*dask, "worker", address, *own, "--no-nanny", "--nthreads", "1", *folder],
-                    env=ENVIRONMENT,
-                    stderr=subprocess.DEVNULL,
-                )
-            )
-        yield address, started[1:]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_that_loses_a_worker_leaves_the_same_records(
-    alone: Path, tmp_path: Path, cluster: tuple[str, list[subprocess.Popen[bytes]]]
+    alone: Path,
+    tmp_path: Path,
+    cluster: tuple[str, list[subprocess.Popen[bytes]]],  # noqa: F811
 ) -> None:
     address, workers = cluster
     out, words = tmp_path / "study", ["--executor", "dask", "--address", address]

@@ -18,6 +18,7 @@ LAYER_0 = frozenset(
     {
         "archive",
         "checks",
+        "cluster",
         "errors",
         "evaluation",
         "files",
@@ -94,7 +95,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "ConfigSpace": ("agents.*",),
     "matplotlib": ("*",),
     "pyarrow": ("analysis.parquet",),
-    "distributed": ("studies.dask_executor",),
+    "distributed": ("cluster",),
     "tensorboardX": ("studies.tracking",),
     "wandb": ("studies.tracking",),
     "pytest": ("testing*",),

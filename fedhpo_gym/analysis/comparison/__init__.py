@@ -1,7 +1,15 @@
 """Agents compared over problems: what the report says first."""
 
 from fedhpo_gym.analysis.comparison.answer import answer, shown_p
-from fedhpo_gym.analysis.comparison.compare import Comparison, compare
+from fedhpo_gym.analysis.comparison.compare import VALIDATION, VOLUME, Comparison, compare
 from fedhpo_gym.analysis.comparison.tables import comparison_tables
 
-__all__ = ["Comparison", "answer", "compare", "comparison_tables", "shown_p"]
+__all__ = [
+    "VALIDATION",
+    "VOLUME",
+    "Comparison",
+    "answer",
+    "compare",
+    "comparison_tables",
+    "shown_p",
+]

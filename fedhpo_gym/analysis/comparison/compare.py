@@ -31,6 +31,8 @@ from fedhpo_gym.analysis.trajectories.grid import FRACTIONS
 
 BUDGETS = (0.01, 0.1, 0.25, 0.5, 1.0)
 """Shares of the budget at which ranks are tested."""
+VALIDATION = "Validation loss of the final incumbent"
+VOLUME = "Hypervolume regret at the end"
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +98,7 @@ class Comparison:
         means_at: critical differences at each of `BUDGETS`, on means over seeds.
         numbers: what sums each agent up.
         pairs: all pairs.
+        measure: what the values are, as a sentence begins.
     """
 
     study: Study
@@ -110,10 +113,11 @@ class Comparison:
     means_at: tuple[CriticalDifference, ...]
     numbers: Mapping[str, AgentNumbers]
     pairs: tuple[Pair, ...]
+    measure: str
 
 
-def compare(study: Study) -> Comparison:
-    """Compute everything that is said of a study.
+def compare(study: Study, measure: str = VALIDATION) -> Comparison:
+    """Compute everything that is said of a study; `measure` says what its values are.
 
     Final values are those of the last incumbents. On means over seeds, a block is a problem, as in
     the paper; on all runs, a problem and a seed that every agent has. Runs of one problem are no
@@ -146,6 +150,7 @@ def compare(study: Study) -> Comparison:
         ),
         numbers=numbers,
         pairs=_pairs(study, order, means, runs),
+        measure=measure,
     )
 
 

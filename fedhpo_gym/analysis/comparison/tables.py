@@ -71,8 +71,8 @@ def _finals(found: Comparison) -> Table:
     return Table(
         "finals",
         "Final results",
-        "Validation loss of the final incumbent: mean ± standard deviation over seeds, as tables "
-        "13 and 14 of Wang et al. (2022).",
+        f"{found.measure}: mean ± standard deviation over seeds, as tables 13 and 14 of Wang et "
+        "al. (2022).",
         ("problem", *found.order),
         rows,
     )

@@ -10,9 +10,12 @@ import numpy as np
 
 from fedhpo_gym.analysis.records import Header, RunRecord
 from fedhpo_gym.analysis.trajectories.rules import Numbers, Trials
+from fedhpo_gym.analysis.trajectories.scored import Scored, level_of
 from fedhpo_gym.errors import InvalidArgumentError
 
-OF_THE_AGENT: Final = ("fidelity", "per_client", "reward", "reward_transform", "render_mode")
+OF_THE_AGENT: Final = (
+    "fidelity", "per_client", "report_moves", "reward", "reward_transform", "render_mode",
+)  # fmt: skip
 """Arguments of an environment that say how an agent sees a problem, not which problem it is."""
 
 
@@ -42,6 +45,7 @@ class JudgedRun:
         accuracy: (N,) accuracy of each trial on the test split.
         word: what a step is called: "trial" or "step".
         described: returns configuration and fidelity of a step, by its number from 0.
+        scored: all of its scores, where rewards are vectors.
     """
 
     header: Header
@@ -49,6 +53,7 @@ class JudgedRun:
     accuracy: Numbers
     word: str
     described: Callable[[int], tuple[Mapping[str, Any], Mapping[str, Any]]]
+    scored: Scored | None = None
 
     @classmethod
     def of(cls, run: RunRecord) -> JudgedRun:
@@ -64,6 +69,7 @@ class JudgedRun:
             accuracy=np.array([step.test["accuracy"] for step in steps], dtype=np.float64),
             word="step" if "step" in run.final.incumbent else "trial",
             described=lambda place: (steps[place].configuration, steps[place].fidelity),
+            scored=Scored.of(run),
         )
 
 
@@ -95,13 +101,3 @@ def trials_of_run(run: RunRecord) -> Trials:
             else None
         ),
     )
-
-
-def level_of(fidelity: Mapping[str, Any]) -> float:
-    """Return how much of a course a fidelity trains: the product of its numbers.
-
-    For rounds times client sample rate it is the number of client updates, over that of a round
-    with all clients.
-    """
-    numbers = [value for value in fidelity.values() if not isinstance(value, str)]
-    return float(np.prod(np.array(numbers, dtype=np.float64)))

@@ -62,6 +62,8 @@ class RoundArguments:
         noise: what evaluations lack: any of `clients`, `bias`, `iid` and `epsilon`; see
             `fedhpo_gym.evaluation.noise.Noise`. By default nothing. All evaluations of an episode
             share an `epsilon`.
+        report_moves: tell in `info["move_product"]` the inner product of how the global model moved
+            in a step and in the one before. Agents that follow hyper-gradients need it.
 
     Raises:
         InvalidArgumentError: an argument is out of its range.
@@ -91,6 +93,7 @@ class RoundArguments:
     divergence_penalty: float = 1.0
     budget_s: float | None = None
     noise: Mapping[str, float] | None = None
+    report_moves: bool = False
 
     def __post_init__(self) -> None:
         """Check every field, by deriving all that needs no training data."""
@@ -154,6 +157,7 @@ class RoundArguments:
             device=self.device or "cpu",
             horizon=self.horizon,
             local_metrics=self.per_client,
+            report_moves=self.report_moves,
         )
         return self.process(courses, number), fingerprint(self.variant)
 
@@ -190,6 +194,7 @@ class RoundArguments:
             time_price=self.time_price,
             divergence_penalty=self.divergence_penalty,
             noise=self.evaluation_noise,
+            report_moves=self.report_moves,
         )
 
     @cached_property

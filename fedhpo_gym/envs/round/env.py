@@ -371,6 +371,8 @@ def describe_step(process: RoundProcess, index: int) -> Info:
             },
             "incumbent": {"val_loss": float(row["best_true_loss"])},
         }
+    if process.settings.report_moves:
+        info["move_product"] = float(row["move_product"])
     if process.controls.num_rows is not None:
         info["val_loss_before"] = row["val_loss_before"].tolist()
         info["val_loss_after"] = row["val_loss_after"].tolist()

@@ -60,6 +60,7 @@ class RoundSettings:
         time_price: what the whole budget costs, in the unit of rewards.
         divergence_penalty: what divergence costs besides the lowest potential.
         noise: what evaluations lack; None for nothing.
+        report_moves: whether steps tell how the model's moves agree.
 
     Raises:
         UnknownNameError: a name does not exist.
@@ -77,6 +78,7 @@ class RoundSettings:
     time_price: float = 0.1
     divergence_penalty: float = 1.0
     noise: Noise | None = None
+    report_moves: bool = False
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -403,6 +405,8 @@ class RoundProcess:
         state.update_norm[:] = scales.mean_and_spread(norms, chosen)
         state.disagreement[:] = scales.mean_and_spread(apart, chosen)
         state.trained[:] = trained
+        if report.move_product is not None:
+            state.move_product[:] = report.move_product
         first = report.sampled.argmax(axis=1)[:, None]
         last = (report.sampled.shape[1] - 1 - report.sampled[:, ::-1].argmax(axis=1))[:, None]
         for name, metrics, at in (

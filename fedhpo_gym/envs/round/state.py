@@ -54,6 +54,8 @@ class Episodes:
         measured: (N, objectives) values of the objectives that the reward reads off the model.
         true_measured: (N, objectives) these without noise.
         amounts: (N, 4) what the last step cost of each of `rewards.AMOUNTS`.
+        move_product: (N,) inner product of the model's moves in the last two steps; 0 after the
+            first, and where it is not reported.
     """
 
     instance: NDArray[np.int64]
@@ -88,6 +90,7 @@ class Episodes:
     measured: NDArray[np.float64]
     true_measured: NDArray[np.float64]
     amounts: NDArray[np.float64]
+    move_product: NDArray[np.float64]
 
     @classmethod
     def start(

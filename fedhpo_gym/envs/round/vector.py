@@ -243,6 +243,8 @@ class RoundVectorEnv(BatchedVectorEnv):
                 },
                 "incumbent": {"val_loss": state.best_true_loss.copy()},
             }
+        if self.process.settings.report_moves:
+            info["move_product"] = state.move_product.copy()
         if self.process.controls.num_rows is not None:
             info["val_loss_before"] = state.val_loss_before.copy()
             info["val_loss_after"] = state.val_loss_after.copy()

@@ -20,6 +20,9 @@ from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.objectives import Spent
 from fedhpo_gym.space import Value
 
+MOST_KNOWN = 4096
+"""Cells whose query is remembered: searches come back to few, and incumbents to themselves."""
+
 
 class RowSource(Protocol):
     """Answers one query per environment."""
@@ -167,6 +170,7 @@ class GridSource:
         self._cells = GridCells(setup, backend, scorer)
         self._ledger = GridLedger(setup, number)
         self._asked = np.zeros(number, dtype=np.intp)
+        self._known: dict[int, CheckedQuery] = {}
 
     def answer(
         self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
@@ -186,10 +190,18 @@ class GridSource:
 
     def query(self, handle: np.intp) -> CheckedQuery:
         """See `RowSource.query`."""
+        number = int(handle)
+        if number not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[number] = self._decoded(number)
+        configuration, fidelity = self._known[number]
+        return {**configuration}, fidelity
+
+    def _decoded(self, number: int) -> CheckedQuery:
         values: dict[str, Value] = {}
-        rest = int(handle)
         for dimension in reversed(self._setup.search_space.dimensions):
-            rest, position = divmod(rest, len(dimension.grid))
+            number, position = divmod(number, len(dimension.grid))
             values[dimension.name] = dimension.grid[position]
         return self._setup.query(values)
 

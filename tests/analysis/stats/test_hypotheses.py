@@ -182,3 +182,32 @@ def test_what_cannot_be_compared_is_refused() -> None:
         friedman(np.zeros((3, 1)))
     with pytest.raises(UnknownNameError, match="nemenyi"):
         critical_difference(np.zeros((3, 2)), ["a", "b"], "nemeny")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("number", "shape", "gap", "p_value", "distance", "order", "groups"),
+    [
+        (0, (12, 4), 0.6, 0.052636266008723405, 1.3539901117469855, [0, 1, 2, 3], [(0, 3)]),
+        (
+            1, (24, 6), 0.5, 7.991525715701781e-12, 1.538997052406814, [0, 1, 2, 3, 5, 4],
+            [(0, 1), (1, 3), (3, 5)],
+        ),
+    ],
+)  # fmt: skip
+def test_friedman_and_nemenyi_are_autoranks(
+    number: int,
+    shape: tuple[int, int],
+    gap: float,
+    p_value: float,
+    distance: float,
+    order: list[int],
+    groups: list[tuple[int, int]],
+) -> None:
+    """The figures are of autorank 1.3.0 on the same draws, in an environment of its own."""
+    values = stream(number, "autorank").normal(size=shape) + gap * np.arange(shape[1])
+    assert friedman(values).p_value == pytest.approx(p_value, rel=1e-9)
+    # It takes the quantile from a table of few digits.
+    assert nemenyi_distance(shape[1], shape[0]) == pytest.approx(distance, rel=3e-5)
+    assert np.argsort(mean_ranks(values)).tolist() == order
+    alike = nemenyi(values)[np.ix_(order, order)] > 0.05
+    assert list(_groups(alike)) == groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,53 @@ def test_fedtune_moves_passes_and_participants() -> None:
     agent = make_agent("fedtune", env, 0, start=start, participants="client_sample_rate")
     played = [step.info["configuration"] for step in run_episode(env, agent, 0)]
     assert len({(c["step_size"], c["client_sample_rate"]) for c in played}) > 1
+
+
+def model_of(env: gym.Env[Any, Any]) -> np.ndarray:
+    """Return the parameters of the global model of a running course."""
+    course: Any = env.unwrapped
+    state = course.snapshot().episode.course.state
+    return np.concatenate([value.double().numpy().ravel() for value in state.parameters.values()])
+
+
+def test_moves_of_the_model_are_reported_as_they_are() -> None:
+    kwargs = {**ONE, "horizon": 8, "rounds_per_step": 2, "report_moves": True}
+    env = gym.make(ID, **kwargs)
+    env.reset(seed=0)
+    actions = np.random.default_rng(0).uniform(-1, 1, (4, 4)).astype(np.float32)
+    models, told = [model_of(env)], []
+    for number, action in enumerate(actions):
+        told.append(env.step(action)[4]["move_product"])
+        models.append(model_of(env))
+        if number == 1:
+            course: Any = env.unwrapped
+            standing = course.snapshot()
+    moves = np.diff(models, axis=0)
+    expected = [0.0, *(float(a @ b) for a, b in pairwise(moves))]
+    assert told == pytest.approx(expected, rel=1e-9)
+    assert all(told[1:])
+    course.restore(standing)
+    assert [env.step(action)[4]["move_product"] for action in actions[2:]] == told[2:]
+    several = gym.make_vec(ID, 2, vectorization_mode="vector_entry_point", **kwargs)
+    several.reset(seed=0)
+    for action, product in zip(actions, told, strict=True):
+        info = several.step(np.stack([action, action]))[4]
+        assert info["move_product"].tolist() == [product] * 2
+    env.reset(seed=0)
+    assert env.step(actions[3])[4]["move_product"] == 0.0, "nothing of the episode before"
+    plain_env = gym.make(ID, **{**kwargs, "report_moves": False})
+    plain_env.reset(seed=0)
+    assert "move_product" not in plain_env.step(actions[0])[4]
+
+
+def test_fedhyper_raises_a_rate_that_is_too_low() -> None:
+    env = gym.make(ID, **ONE, horizon=12, rounds_per_step=1, report_moves=True)
+    start = {"learning_rate": 0.005}
+    agent: Any = make_agent("fedhyper", env, 0, configuration=start, step=50.0)
+    steps = list(run_episode(env, agent, 0))
+    played = [step.info["configuration"]["learning_rate"] for step in steps]
+    assert played[-1] > 1.2 * played[0]
+    assert sum(step.info["move_product"] > 0 for step in steps) > 8, "moves agree while it is low"
 
 
 def test_a_population_gets_better() -> None:

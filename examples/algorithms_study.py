@@ -1,0 +1,160 @@
+"""Which FL algorithm deserves to be called best when its tuning is charged?
+
+    python examples/algorithms_study.py --out DIR
+
+Every algorithm trains with configurations drawn from its search space, at full client sample rate.
+The runs become a library (`runs.csv`), and `report.md` says what random search over it finds: the
+procedure of Prabhu Teja S et al. (2020). Data sets must be on this machine; those of scikit-learn
+always are. Finished pieces are kept: start it again after an interruption.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.analysis.tuning_cost import (
+    WEIGHTS,
+    RunLibrary,
+    expected_curve,
+    omega_tunability,
+    probability_of_best,
+    read_library,
+    relative_performance,
+)
+from fedhpo_gym.analysis.tuning_cost.library import COLUMNS
+from fedhpo_gym.files import write_text
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.studies.pieces import claim, pieces
+from studies import CORES, positive, table
+
+ALGORITHMS = ("fedavg", "fedprox", "fedopt", "fedadam", "fedyogi")
+PROBLEMS = ("LR-BreastCancer", "LR-Digits", "GNN-Cora")
+AT = (1, 4, 16, 64)
+"""Trials after which the expected best is shown."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is trained: so many configurations of every algorithm on every problem."""
+
+    problems: Sequence[str] = PROBLEMS
+    algorithms: Sequence[str] = ALGORITHMS
+    configurations: int = 64
+    rounds: int = 100
+
+
+def train(study: Study, problem: str, algorithm: str) -> list[list[float]]:
+    """Return validation loss, test loss and simulated seconds of every configuration."""
+    env: Any = gym.make(
+        f"FedHPO-{problem}-v1",
+        disable_env_checker=True,
+        backend="raw",
+        algorithm=algorithm,
+        seed=1,
+        fidelity={"round": study.rounds, "client_sample_rate": 1.0},
+        budget_trials=study.configurations,
+    )
+    numbers = PROBLEMS.index(problem), ALGORITHMS.index(algorithm)
+    rng, found = stream(0, "algorithms_study", *numbers), []
+    with env:
+        env.reset(seed=0)
+        for _ in range(study.configurations):
+            action = rng.uniform(-1.0, 1.0, env.action_space.shape).astype(np.float32)
+            info = env.step(action)[4]
+            loss, test = info["objectives"]["val_loss"], info["test"]["loss"]
+            found.append([loss, test, info["cost"]["time_s"]])
+    return found
+
+
+def rows_of(study: Study, library: RunLibrary, problem: str) -> list[list[str]]:
+    """Return a row per algorithm: expected best test losses, weighted means, and chances."""
+    runs = {name: library.of(name, problem) for name in study.algorithms}
+    trials = range(1, study.configurations + 1)
+    curves = {name: expected_curve(one, trials) for name, one in runs.items()}
+    shown = [k for k in AT if k <= study.configurations]
+    chances = {k: probability_of_best(runs, k) for k in (shown[0], shown[-1])}
+    rows = []
+    for name, curve in curves.items():
+        weighted = [omega_tunability(curve, WEIGHTS[w](len(curve))) for w in ("cpe", "cpl")]
+        numbers = [*(curve[k - 1] for k in shown), *weighted]
+        first, last = (chances[k][name] for k in chances)
+        words = [f"{number:.4f}" for number in numbers]
+        rows.append([name, *words, f"{100 * first:.0f} %", f"{100 * last:.0f} %"])
+    return rows
+
+
+def report(study: Study, library: RunLibrary) -> str:
+    """Return all tables as Markdown."""
+    shown = [k for k in AT if k <= study.configurations]
+    head = ["algorithm", *(f"k = {k}" for k in shown), "CPE", "CPL"]
+    head += [f"best, k = {k}" for k in (shown[0], shown[-1])]
+    lines = [
+        f"Expected test loss of what random search finds after k of {study.configurations} "
+        f"configurations of {study.rounds} rounds, chosen by validation loss; its means with more "
+        "weight on early (CPE) and late (CPL) trials; and who is likely to be best.\n"
+    ]
+    for problem in study.problems:
+        lines += [f"**{problem}**\n", table(head, rows_of(study, library, problem)), ""]
+    expected = np.array(
+        [
+            [
+                expected_curve(library.of(name, problem), range(1, study.configurations + 1))
+                for problem in study.problems
+            ]
+            for name in study.algorithms
+        ]
+    )
+    share = relative_performance(expected)
+    rows = [
+        [name, *(f"{share[place, k - 1]:.3f}" for k in shown)]
+        for place, name in enumerate(study.algorithms)
+    ]
+    lines += [
+        "S(o, k): mean over problems of the best algorithm's expected loss over that of this one; "
+        "1 is best.\n",
+        table(["algorithm", *(f"k = {k}" for k in shown)], rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train what is not there yet, and report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for results")
+    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    parser.add_argument("--problem", action="append", choices=PROBLEMS, help="only this one")
+    options = parser.parse_args(arguments)
+    study = Study(problems=options.problem or PROBLEMS)
+    if options.quick:
+        study = Study(PROBLEMS[:1], ("fedavg", "fedopt"), configurations=6, rounds=6)
+    claim(options.out, study)
+    cells = {
+        options.out / f"{problem}-{algorithm}.json": (problem, algorithm)
+        for problem, algorithm in product(study.problems, study.algorithms)
+    }
+    done = pieces(
+        {path: partial(train, study, *cell) for path, cell in cells.items()}, options.workers
+    )
+    lines = [",".join(COLUMNS)]
+    for path, (problem, algorithm) in cells.items():
+        for validation, test, cost in done[path]:
+            lines.append(f"{algorithm},{problem},{validation:.6g},{test:.6g},{cost:.6g}")
+    write_text(options.out / "runs.csv", "\n".join(lines) + "\n")
+    words = report(study, read_library(options.out / "runs.csv"))
+    write_text(options.out / "report.md", words)
+    print(words)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""FedHyper: a learning rate that follows its hyper-gradient while a course runs.
+
+Wang, Wang, Li, "FedHyper: a universal and robust learning rate scheduler for federated learning
+with hypergradient descent", ICLR 2024, Section 3. Steps of the global model that point the same way
+call for a larger learning rate, and steps that take each other back for a smaller one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import Agent, Observation
+from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.checks import as_number
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+
+GLOBAL, LOCAL = "server_learning_rate", "learning_rate"
+BOUNDS: Mapping[str, float] = {GLOBAL: 3.0, LOCAL: 10.0}
+"""A learning rate stays between its start over this and its start times this: the paper's γ."""
+
+
+class FedHyper(Agent):
+    """Adds to the factor of a learning rate how the last two moves of the model agree.
+
+    The factor begins at 1. After the move d_t of a step, it grows by d_t · d_(t-1), and is clipped
+    to [1/γ, γ]. On the server's learning rate this is FedHyper-G, where a move counts without the
+    learning rate that it was made with; on the clients' it is FedHyper-SL. All other
+    hyperparameters stay as they are.
+
+    Differs from the paper: a move is that of a step, which may be several rounds; the server's
+    momentum is in it. FedHyper-CL is not here: it changes rates between two local steps of a
+    client, which no environment shows.
+
+    Args:
+        problem: of a round environment made with `report_moves=True`.
+        dimension: the learning rate that is moved; by default `server_learning_rate` where actions
+            set it, else `learning_rate`.
+        configuration: what the course starts with, by name; the middle of the space where it says
+            nothing.
+        gamma: see above; by default 3 for the server's learning rate, and 10 for the clients'.
+        step: factor of the product of moves. The paper's is 1, for networks with many parameters;
+            products of small models are small, and need a larger one.
+
+    Attributes:
+        factor: of the learning rate at the start.
+
+    Raises:
+        InvalidArgumentError: actions set no learning rate, a value is not legal, or `gamma` or
+            `step` is out of its range.
+        UnknownNameError: actions do not set `dimension`.
+    """
+
+    acts_on = ("round",)
+    seeded = False
+    report_moves = True
+
+    def __init__(
+        self,
+        problem: SearchProblem,
+        *,
+        dimension: str | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        gamma: float | None = None,
+        step: float = 1.0,
+    ) -> None:
+        super().__init__(problem)
+        self._space = problem.search_space
+        self._name = self._chosen(dimension)
+        middle = self._space.decode(np.zeros(len(self._space)))
+        self._start = self._space.validate({**middle, **(configuration or {})})
+        bound = as_number(BOUNDS.get(self._name, BOUNDS[LOCAL]) if gamma is None else gamma)
+        if bound is None or not 1 < bound < np.inf:
+            raise InvalidArgumentError(f"`gamma` must be a number above 1, got {gamma!r}")
+        size = as_number(step)
+        if size is None or not 0 < size < np.inf:
+            raise InvalidArgumentError(f"`step` must be a positive number, got {step!r}")
+        self._gamma, self._step = bound, size
+        self.factor = 1.0
+        self._scales = [1.0]
+
+    def ask(self, observation: Observation) -> NDArray[np.float32]:
+        return self._space.encode({**self._start, self._name: self._rate()}).astype(np.float32)
+
+    def tell(
+        self,
+        action: NDArray[np.float32],
+        reward: float,
+        observation: Observation,
+        terminated: bool,
+        info: Mapping[str, Any],
+    ) -> None:
+        if "move_product" not in info:
+            raise InvalidArgumentError(
+                "`info` must say 'move_product' to FedHyper; make the environment with "
+                "report_moves=True"
+            )
+        rate = float(self._space.decode(action)[self._name]) if self._name == GLOBAL else 1.0
+        self._scales = [self._scales[-1], rate]
+        gain = self._step * float(info["move_product"]) / float(np.prod(self._scales))
+        if np.isfinite(gain):
+            self.factor = float(np.clip(self.factor + gain, 1.0 / self._gamma, self._gamma))
+
+    def _chosen(self, dimension: str | None) -> str:
+        names = self._space.names
+        if dimension is not None:
+            if dimension not in names:
+                raise unknown_name("dimension", dimension, names)
+            return dimension
+        for name in (GLOBAL, LOCAL):
+            if name in names:
+                return name
+        raise InvalidArgumentError(
+            f"`dynamic` must hold {GLOBAL!r} or {LOCAL!r} for FedHyper, got {list(names)}"
+        )
+
+    def _rate(self) -> float:
+        dimension = self._space[self._name]
+        wanted = float(self._start[self._name]) * self.factor
+        return float(np.clip(wanted, dimension.low, dimension.high))
+
+    def _state(self) -> dict[str, Any]:
+        return {"factor": self.factor, "scales": list(self._scales)}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self.factor = float(state["factor"])
+        self._scales = [float(scale) for scale in state["scales"]]

@@ -1,0 +1,131 @@
+"""Landscapes: how good configurations are over two hyperparameters, from run records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.analysis.figures import Figure
+from fedhpo_gym.analysis.plot import SIZE, TALL, draw
+from fedhpo_gym.analysis.records import RunRecord
+from fedhpo_gym.analysis.tables import Cell, Table
+from fedhpo_gym.analysis.trajectories.runs import problem_of
+from fedhpo_gym.analysis.trajectories.scored import level_of
+from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, unknown_name
+
+BINS: Final = 8
+"""Of a hyperparameter with more values than this: ranges with equally many trials."""
+
+
+@dataclass(frozen=True, eq=False)
+class Landscape:
+    """Median validation loss over two hyperparameters, of the trials of highest fidelity.
+
+    Attributes:
+        names: of the two.
+        ticks: what the rows and columns are called: (X,) and (Y,).
+        loss: (Y, X) medians; NaN where nothing was tried.
+        trials: (Y, X) how many trials each is of.
+    """
+
+    names: tuple[str, str]
+    ticks: tuple[list[str], list[str]]
+    loss: NDArray[np.float64]
+    trials: NDArray[np.int64]
+
+
+def landscape(records: Sequence[RunRecord], names: tuple[str, str]) -> Landscape:
+    """Return the landscape of one problem, as figures 8 and 10 of Wang et al. (2022) show them.
+
+    All other hyperparameters vary as the agents chose them, so a cell is the median over them.
+
+    Args:
+        records: runs of one problem.
+        names: two hyperparameters.
+
+    Raises:
+        MissingDataError: there is no record.
+        InvalidArgumentError: the records are of several problems, or a value is no number.
+        UnknownNameError: configurations have no such hyperparameter.
+    """
+    if not records:
+        raise MissingDataError("there is nothing to draw; make records with `fedhpo-gym run`")
+    first = records[0].header
+    for record in records:
+        header = record.header
+        if (header.id, problem_of(header)) != (first.id, problem_of(first)):
+            raise InvalidArgumentError(
+                f"records must be of one problem, got {first.id} and {header.id}, or variants of "
+                "it; name the folder of one"
+            )
+    steps = [step for record in records for step in record.steps]
+    known = steps[0].configuration
+    for name in names:
+        if name not in known:
+            raise unknown_name("hyperparameter", name, known)
+        if isinstance(known[name], str):
+            raise InvalidArgumentError(f"{name!r} must have numbers for values to be an axis")
+    levels = np.array([level_of(step.fidelity) for step in steps])
+    full = [step for step, level in zip(steps, levels, strict=True) if level == levels.max()]
+    loss = np.array([step.true_objectives["val_loss"] for step in full])
+    axes = [_cells(np.array([float(step.configuration[name]) for step in full])) for name in names]
+    (x, across), (y, up) = axes
+    medians = np.full((len(up), len(across)), np.nan)
+    trials = np.zeros(medians.shape, dtype=np.int64)
+    for row, column in np.ndindex(medians.shape):
+        here = loss[(y == row) & (x == column)]
+        trials[row, column] = len(here)
+        if len(here):
+            medians[row, column] = np.median(here)
+    return Landscape(names, (across, up), medians, trials)
+
+
+def landscape_figure(found: Landscape, title: str) -> Figure:
+    """Draw a landscape.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    caption = (
+        "Median validation loss of the trials at the highest fidelity, over all other "
+        "hyperparameters; darker is better, and colours end at the median of all cells. Blank: "
+        "nothing was tried. Agents try more where it is good."
+    )
+    rows = [
+        [Cell(across), Cell(up), Cell(repr(loss), loss), Cell(str(count), count)]
+        for up, losses, counts in zip(
+            found.ticks[1], found.loss.tolist(), found.trials.tolist(), strict=True
+        )
+        for across, loss, count in zip(found.ticks[0], losses, counts, strict=True)
+    ]
+    head = (*found.names, "median validation loss", "trials")
+    numbers = Table("landscape", title, caption, head, rows)
+    drawn = draw("landscape", lambda axes: _fill(axes, found), (SIZE[0], TALL))
+    return Figure("landscape", title, caption, drawn, numbers)
+
+
+def _fill(axes: Any, found: Landscape) -> None:
+    # The worst configurations are worse by decades: with them, all good ones would look alike.
+    worst = float(np.nanmedian(found.loss))
+    image = axes.imshow(found.loss, origin="lower", aspect="auto", cmap="viridis", vmax=worst)
+    for axis, ticks, name in zip((axes.xaxis, axes.yaxis), found.ticks, found.names, strict=True):
+        axis.set_ticks(range(len(ticks)), ticks)
+        axis.set_label_text(name)
+    axes.tick_params(axis="x", rotation=60)
+    axes.figure.colorbar(image, ax=axes, extend="max", label="validation loss")
+
+
+def _cells(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], list[str]]:
+    """Return the cell of each value, and what the cells are called."""
+    distinct, cell = np.unique(values, return_inverse=True)
+    if len(distinct) <= BINS:
+        return cell, [f"{value:.3g}" for value in distinct]
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, BINS + 1)))
+    places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    names = [f"{low:.2g} to {high:.2g}" for low, high in pairwise(edges)]
+    return places.astype(np.int64), names

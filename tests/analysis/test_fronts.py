@@ -1,0 +1,127 @@
+"""Hypervolume regret and empirical attainment: by hand, by their definitions, in the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("moocore")
+
+from fedhpo_gym.analysis import build_report, group
+from fedhpo_gym.analysis.files import read_judged, write_record
+from fedhpo_gym.analysis.fronts import at_full_level, scaled, volume_regret
+from fedhpo_gym.analysis.records import RunRecord
+from fedhpo_gym.analysis.trajectories.scored import Scored
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.fronts import attained
+from fedhpo_gym.studies.plan import Request, make_plans
+from fedhpo_gym.studies.run import do_run
+
+
+def scored(errors: list[list[float]], level: list[float] | None = None) -> Scored:
+    points = np.array(errors, dtype=np.float64)
+    names = tuple(f"o{i}" for i in range(points.shape[1]))
+    levels = np.ones(len(points)) if level is None else np.array(level)
+    return Scored(np.arange(1.0, len(points) + 1), points, levels, names)
+
+
+def test_hypervolume_regret_by_hand() -> None:
+    first, second = scored([[10.0, 4.0], [4.0, 2.0], [3.0, 3.0]]), scored([[2.0, 4.0]])
+    # The best known front is (2, 4), (3, 3), (4, 2): the scale is 2 to 4 in both.
+    assert scaled([first, second])[1].tolist() == [[0.0, 1.0]]
+    # With 1.1 as the corner: (0, 1), (0.5, 0.5), (1, 0) dominate 1.1 x 0.1 + 0.6 x 0.5 + 0.1 x 0.5;
+    # (1, 0) alone 0.1 x 1.1; with (0.5, 0.5) 0.6 x 0.6 + 0.1 x 0.5; (0, 1) alone 1.1 x 0.1.
+    whole = 0.11 + 0.3 + 0.05
+    one, other = volume_regret([first, second])
+    assert one.tolist() == pytest.approx([1.0, 1 - 0.11 / whole, 1 - 0.41 / whole])
+    assert other.tolist() == pytest.approx([1 - 0.11 / whole])
+
+
+def test_an_objective_that_does_not_vary_changes_nothing() -> None:
+    points = [[3.0, 1.0], [1.0, 2.0], [2.0, 1.5]]
+    flat = [[*point, 7.0] for point in points]
+    assert scaled([scored(flat)])[0][:, 2].tolist() == [0.0] * 3
+    expected = volume_regret([scored(points)])[0].tolist()
+    assert volume_regret([scored(flat)])[0].tolist() == pytest.approx(expected)
+
+
+def test_only_the_highest_level_counts() -> None:
+    runs = [scored([[0.0, 0.0], [2.0, 2.0]], [3.0, 9.0]), scored([[1.0, 1.0]], [3.0])]
+    high, none = at_full_level(runs)
+    assert high.errors.tolist() == [[2.0, 2.0]]
+    assert not len(none.time_s)
+    other = Scored(np.ones(1), np.ones((1, 2)), np.ones(1), ("loss", "time"))
+    with pytest.raises(InvalidArgumentError, match="same objectives"):
+        at_full_level([runs[0], other])
+
+
+POINTS = st.lists(st.lists(st.integers(0, 6), min_size=2, max_size=2), min_size=1, max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(POINTS, min_size=1, max_size=5), st.sampled_from([0.25, 0.5, 0.75, 1.0]))
+def test_attainment_is_its_definition(runs: list[list[list[int]]], share: float) -> None:
+    errors = [np.array(run, dtype=np.float64) for run in runs]
+    surface = attained(errors, [share])[share]
+    for point in np.ndindex(8, 8):
+        reached = np.mean([(run <= point).all(axis=1).any() for run in errors]) >= share - 1e-9
+        assert (surface <= point).all(axis=1).any() == reached
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(POINTS, min_size=1, max_size=4))
+def test_regret_falls_from_one_to_zero_and_is_nobodys_but_the_fronts(
+    runs: list[list[list[int]]],
+) -> None:
+    every = [scored([list(map(float, point)) for point in run]) for run in runs]
+    found = volume_regret(every)
+    for regret in found:
+        assert (np.diff(regret, prepend=1.0) <= 1e-12).all()
+        assert ((regret >= -1e-12) & (regret <= 1.0)).all()
+    together = scored([point for run in every for point in run.errors.tolist()])
+    assert volume_regret([together])[0][-1] == pytest.approx(0.0, abs=1e-12)
+    double = volume_regret([*every, every[0]])
+    for a, b in zip(found, double, strict=False):
+        assert a.tolist() == b.tolist(), "a run that is there twice changes nobody's regret"
+
+
+def test_the_report_judges_vectors_from_records_alone(tmp_path: Path) -> None:
+    request = Request(["MO-FedHPO-LR-CreditG-v0"], ["random", "grid"], 2, budget_s=4000.0)
+    for plan in make_plans(request):
+        do_run(plan, tmp_path, lambda _: None, lambda _: None, columnar=True)
+    paths = sorted(tmp_path.rglob("*.parquet"))
+    records = [(path, read_judged(path)) for path in paths]
+    (problem,) = group(records)
+    volumes = problem.volumes()
+    assert [(line.agent, line.seed) for line in volumes] == [
+        ("grid", 0), ("grid", 1), ("random", 0), ("random", 1),
+    ]  # fmt: skip
+    every = problem.scored()
+    assert min(line.final for line in volumes) < 1.0
+    assert all(line.final <= line.value[0] for line in volumes)
+    assert every["grid"][0].names[0] == "val_loss"
+    report = build_report((problem,), "0", rule="highest_fidelity")
+    assert "The answer by hypervolume: 2 agents on 1 problem" in report.html
+    assert {"study-2-finals.csv", "problem-1-attainment.csv"} <= {*report.files}
+    assert "Hypervolume regret at the end" in report.html
+    lines = problem_of_lines(paths, tmp_path / "again")
+    assert [line.value.tolist() for line in lines] == [line.value.tolist() for line in volumes]
+
+
+def problem_of_lines(paths: list[Path], folder: Path) -> tuple:  # type: ignore[type-arg]
+    """Return the regrets of the same records, written as JSON lines."""
+    from fedhpo_gym.analysis.files import read_record
+
+    folder.mkdir()
+    again = []
+    for number, path in enumerate(paths):
+        record: RunRecord = read_record(path)
+        target = folder / f"{number}.jsonl"
+        write_record(target, record)
+        again.append((target, read_judged(target)))
+    (problem,) = group(again)
+    return problem.volumes()

@@ -1,0 +1,89 @@
+"""The studies of optimizers and of FL algorithms: small ones run, and say what they found."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("moocore")
+
+from fedhpo_gym.analysis import group
+from fedhpo_gym.analysis.trajectories import read_table
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+AGENTS = ("random", "hyperband")
+
+
+def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(REPOSITORY / "examples")
+    return importlib.import_module(name)
+
+
+@pytest.mark.slow
+def test_optimizers_are_compared_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, report = (imported(n, monkeypatch) for n in ("optimizers_study", "optimizers_report"))
+    part, noise = study.Part, {"noise": {"clients": 0.2}}
+
+    def small(*names: str, **changes: Any) -> list[Any]:
+        return [part([f"FedHPO-LR-{one}" for one in names], AGENTS, 2500.0, **changes)]
+
+    parts = {
+        "v0": small("CreditG-v0", "Car-v0"),
+        "v1": small("CreditG-v1"),
+        "others": small("Digits-v1"),
+        "noise": small("CreditG-v1", arguments=noise),
+        "vectors": [part(["MO-FedHPO-LR-CreditG-v1"], ("random", "nsga2"), 2500.0)],
+    }
+    monkeypatch.setattr(study, "PARTS", parts)
+    for module in (study, report):
+        monkeypatch.setattr(module, "AGENTS", AGENTS)
+        monkeypatch.setattr(module, "NOISY_AGENTS", AGENTS)
+        monkeypatch.setattr(module, "VECTOR_AGENTS", ("random", "nsga2"))
+    assert study.main(["--out", str(tmp_path), "--seeds", "2"]) == 0
+    capsys.readouterr()
+    report.main(["--out", str(tmp_path), "--seeds", "2"])
+    said = capsys.readouterr().out
+    for words in (
+        "| hyperband against random | 13/0/7 (0.1139) |",
+        "| CreditG, paper | 0.6821",
+        "## Noise: LR v1",
+        "| nsga2 |",
+        "all (4)",
+    ):
+        assert words in said
+    assert all((tmp_path / f"{name}.png").stat().st_size for name in ("ranks", "differences"))
+    table = [*read_table(tmp_path / "finals.csv")]
+    assert len(table) == (4 + 1) * 2 * 2 + 2 * 2
+    (problem,) = [
+        one
+        for one in group([], [(tmp_path / "finals.csv", line) for line in table])
+        if one.name == "v0 LR-CreditG-v0"
+    ]
+    mean = sum(run.trajectory.final for run in problem.runs["random"]) / 2
+    assert f"| CreditG, here | {mean:.4f} ±" in said
+
+
+@pytest.mark.raw
+@pytest.mark.slow
+def test_algorithms_are_compared_with_their_tuning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    study = imported("algorithms_study", monkeypatch)
+    words = ["--quick", "--out", str(tmp_path), "--workers", "1"]
+    study.main(words)
+    first = capsys.readouterr().out
+    rows = [line.split(" | ") for line in first.splitlines() if line.startswith("| fed")]
+    assert [row[0] for row in rows] == ["| fedavg", "| fedopt"] * 2
+    for one, four in (map(float, row[1:3]) for row in rows[:2]):
+        assert one > four, "more trials find better configurations"
+    assert max(float(row[2].rstrip(" |")) for row in rows[2:]) == 1.0
+    (tmp_path / "LR-BreastCancer-fedopt.json").unlink()
+    study.main(words)
+    assert capsys.readouterr().out == first
