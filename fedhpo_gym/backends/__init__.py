@@ -20,9 +20,21 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
         "tabular": "fedhpo_gym.backends.tabular:Tabular",
         "surrogate": "fedhpo_gym.backends.surrogate:SurrogateModel",
         "raw": "fedhpo_gym.backends.raw:Raw",
+        "federatedscope": "fedhpo_gym.backends.federatedscope.backend:FederatedScope",
     }
 )
 """Backends by name; a module is imported when its backend is first asked for."""
+
+OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "device": ("raw",),
+        "source": ("federatedscope",),
+        "interpreter": ("federatedscope",),
+        "time_limit_s": ("federatedscope",),
+        "own_data": ("federatedscope",),
+    }
+)
+"""What environments pass on to backends -> the backends that take it."""
 
 
 def _has_table(task: Task) -> bool:
@@ -56,7 +68,7 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     """Open a backend for a task.
 
     Args:
-        name: "tabular", "surrogate" or "raw".
+        name: "tabular", "surrogate", "raw" or "federatedscope".
         task: the task.
         options: what the backend takes, for example `seed`.
 
@@ -85,6 +97,7 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
 
 __all__ = [
     "BACKENDS",
+    "OPTIONS",
     "STORED",
     "Backend",
     "CheckedQuery",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.engine import Curves as Curves
 from fedhpo_gym.fl.lockstep import CourseState as CourseState
 from fedhpo_gym.fl.models import get_model
+from fedhpo_gym.fl.models.cnn import MEAN, STD
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task, job_clock
 from fedhpo_gym.tasks.federated import OWN_TASKS
@@ -52,6 +53,23 @@ def task_federation(task: Task, seed: int) -> Federation:
     return found
 
 
+def network_inputs(federation: Federation) -> Callable[[NDArray[np.int64]], NDArray[np.float32]]:
+    """Return what gives rows as a network of another framework reads them.
+
+    Images are (n, channels, height, width), normalised as the convolutional network does it.
+    """
+
+    def rows_of(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        features = np.asarray(federation.features[rows])
+        if features.ndim < 3:
+            return features.astype(np.float32)
+        images = features[:, None] if features.ndim == 3 else features.transpose(0, 3, 1, 2)
+        pixels = images.astype(np.float32) / np.float32(255.0)
+        return np.ascontiguousarray((pixels - np.float32(MEAN)) / np.float32(STD))
+
+    return rows_of
+
+
 def task_label_frequencies(task: Task) -> dict[str, float]:
     """Return what the label frequencies of a task's training data reach, on average over seeds.
 
@@ -65,10 +83,14 @@ def task_label_frequencies(task: Task) -> dict[str, float]:
     return {name: float(f"{np.mean([s[name] for s in seeds]):.6g}") for name in seeds[0]}
 
 
+def data_fingerprint(task: Task) -> str:
+    """Return a digest of the data of a task."""
+    return load_dataset(task.dataset).fingerprint
+
+
 def fingerprint(task: Task) -> str:
     """Return a digest of everything that numbers of really trained courses depend on."""
-    data = load_dataset(task.dataset).fingerprint
-    words = f"{data} {task.table_name} engine {engine_version(task)}"
+    words = f"{data_fingerprint(task)} {task.table_name} engine {engine_version(task)}"
     if task.asynchronous:  # the clock decides who trains on what
         words += f" {task.system!r}"
     return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"

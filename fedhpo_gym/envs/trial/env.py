@@ -399,7 +399,9 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return rendering.draw(plot)
 
     def close(self) -> None:
-        """Close the window, if there is one."""
+        """Close the window, if there is one, and end what the backend started."""
+        for part in self.setup.parts:
+            part.backend.close()
         if self._window is not None:
             from fedhpo_gym.envs import rendering
 
