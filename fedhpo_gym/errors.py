@@ -49,8 +49,7 @@ class WorkerTimeoutError(FedHPOError, TimeoutError):
 
 
 class PeerError(FedHPOError, RuntimeError):
-    """Another framework that was asked raised an error; the message shows it and where its log is.
-    """
+    """Another framework raised an error; the message shows it, and says where its log is."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

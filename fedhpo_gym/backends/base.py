@@ -89,7 +89,7 @@ class Backend(ABC):
         """Return what `reset` says of it besides name, fingerprint and seeds, as plain data."""
         return {}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Give back what outlives an object, such as processes; it may be asked again."""
 
     def evaluate(self, configuration: Mapping[str, object], fidelity: Fidelity) -> Evaluation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -20,7 +20,6 @@ from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.engine import Curves as Curves
 from fedhpo_gym.fl.lockstep import CourseState as CourseState
 from fedhpo_gym.fl.models import get_model
-from fedhpo_gym.fl.models.cnn import MEAN, STD
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task, job_clock
 from fedhpo_gym.tasks.federated import OWN_TASKS
@@ -51,23 +50,6 @@ def task_federation(task: Task, seed: int) -> Federation:
             f"{task.num_clients}: `fedhpo-gym download {task.dataset}` says which data it needs"
         )
     return found
-
-
-def network_inputs(federation: Federation) -> Callable[[NDArray[np.int64]], NDArray[np.float32]]:
-    """Return what gives rows as a network of another framework reads them.
-
-    Images are (n, channels, height, width), normalised as the convolutional network does it.
-    """
-
-    def rows_of(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        features = np.asarray(federation.features[rows])
-        if features.ndim < 3:
-            return features.astype(np.float32)
-        images = features[:, None] if features.ndim == 3 else features.transpose(0, 3, 1, 2)
-        pixels = images.astype(np.float32) / np.float32(255.0)
-        return np.ascontiguousarray((pixels - np.float32(MEAN)) / np.float32(STD))
-
-    return rows_of
 
 
 def task_label_frequencies(task: Task) -> dict[str, float]:

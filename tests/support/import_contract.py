@@ -67,12 +67,23 @@ BACKEND_WRAPPERS = tuple(
     f"{PACKAGE}.wrappers.{name}" for name in ("tabular*", "surrogate*", "raw*")
 )
 
+PEER = "backends.federatedscope.peer.*"
 # Which modules (patterns below the package) may import a third-party package.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
     "gymnasium": ("root", "envs*", "wrappers*", "agents*", "studies*", "testing*", "cli"),
     "tqdm": ("datasets*", "backends*", "building*", "fitting*", "studies*", "cli*"),
-    "torch": ("fl", "fl.*", "agents.rl.sb3", "agents.botorch_vector", "agents.optuna_gp"),
+    "torch": (
+        "fl",
+        "fl.*",
+        "agents.rl.sb3",
+        "agents.botorch_vector",
+        "agents.optuna_gp",
+        PEER,
+    ),
+    # In FederatedScope's own interpreter.
+    "federatedscope": (PEER,),
+    "torch_geometric": (PEER,),
     "arff": ("datasets", "datasets.*"),
     "PIL": ("datasets", "datasets.*"),
     "tokenizers": ("datasets.wordpiece",),
@@ -80,7 +91,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "openml": ("datasets", "datasets.*"),
     "pandas": ("datasets", "datasets.*"),
     "sklearn": ("datasets", "datasets.*", "fitting*", "agents.forest", "agents.flora"),
-    "scipy": ("datasets.graphs.*", "agents.spread"),
+    "scipy": ("datasets.graphs.*", "agents.spread", PEER),
     "rdkit": ("datasets.graphs.molecules",),
     "networkx": ("federations.graphs",),
     "optuna": ("agents.optuna_*",),

@@ -152,9 +152,7 @@ class FederatedScope(Backend):
         known = (metrics, np.array(rounds), diverged)
         return evaluation_of(*known, self._samples.copy(), self.seeds, fidelity)
 
-    def _trained(
-        self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
-    ) -> _Kept:
+    def _trained(self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int) -> _Kept:
         """Return what is known of a course once it has taken the rounds asked for."""
         key: Key = (*configuration.values(), fidelity.client_sample_rate, seed)
         kept = self._kept.get(key)

@@ -17,9 +17,7 @@ NAMES: Mapping[str, str] = {"loss": "avg_loss", "accuracy": "acc", "f1": "f1"}
 """Our metrics -> FederatedScope's, which begin with the split."""
 
 
-def client_metrics(
-    clients: object, num_samples: NDArray[np.integer]
-) -> NDArray[np.float32]:
+def client_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[np.float32]:
     """Return (clients, splits, metrics) of what was said of all clients after a round.
 
     Entries of splits in which a client has no samples are 0.

@@ -124,7 +124,7 @@ class Peer:
         command = [str(self.installation.interpreter), str(PROGRAM)]
         with (self.folder / "log.txt").open("wb") as log:
             try:
-                return subprocess.Popen(
+                return subprocess.Popen(  # noqa: S603 - the user names the interpreter
                     command,
                     env=inside,
                     cwd=self.folder,

@@ -4,21 +4,21 @@ The interpreter has not this package, whose root would import gymnasium. So the 
 put up without their contents, and modules of the program have one name here and there.
 """
 
-import os
 import sys
 import types
+from pathlib import Path
 
 
 def main() -> None:
     """Answer requests until there are no more."""
-    folder = os.path.dirname(os.path.abspath(__file__))
+    folder = Path(__file__).resolve().parent
     name = "fedhpo_gym.backends.federatedscope.peer"
     sys.path.pop(0)  # this folder, whose modules have longer names
     while name:
         package = types.ModuleType(name)
-        package.__path__ = [folder]
+        package.__path__ = [str(folder)]
         sys.modules[name] = package
-        name, folder = name.rpartition(".")[0], os.path.dirname(folder)
+        name, folder = name.rpartition(".")[0], folder.parent
     from fedhpo_gym.backends.federatedscope.peer.loop import serve
 
     serve()

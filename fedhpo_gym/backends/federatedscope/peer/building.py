@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 from fedhpo_gym.backends.federatedscope.peer import control, entries, hooks, state
 
@@ -12,10 +12,10 @@ from fedhpo_gym.backends.federatedscope.peer import control, entries, hooks, sta
 class Building:
     """What was made for a course, to be taken down with it."""
 
-    def __init__(self, request: Dict[str, Any], federations: Any, folder: Path) -> None:
+    def __init__(self, request: dict[str, Any], federations: Any, folder: Path) -> None:
         """Build nothing yet."""
         self._request, self._federations, self._folder = request, federations, folder
-        self._monitors: List[Any] = []
+        self._monitors: list[Any] = []
 
     def build(self, of: Any) -> Any:
         """Return the runner of a course.

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Dict, List
+from typing import Any
 
 from fedhpo_gym.backends.federatedscope.peer import entries, state
 
 
-def plain(metrics: Dict[str, Any]) -> Dict[str, float]:
+def plain(metrics: dict[str, Any]) -> dict[str, float]:
     """Return a client's metrics as numbers that JSON can hold."""
     return {str(name): float(value) for name, value in metrics.items() if value is not None}
 
 
-def evaluate(runner: Any) -> Dict[int, Dict[str, float]]:
+def evaluate(runner: Any) -> dict[int, dict[str, float]]:
     """Return every client's metrics for the server's model."""
     kept = state.save()
     found = {}
     for number, client in runner.client.items():
         client.trainer.update(runner.server.models[0].state_dict())
-        metrics: Dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         for split in client._cfg.eval.split:
             metrics.update(client.trainer.evaluate(target_data_split_name=split))
         found[number] = plain(metrics)
@@ -27,7 +27,7 @@ def evaluate(runner: Any) -> Dict[int, Dict[str, float]]:
     return found
 
 
-def cohorts(server: Any, rounds: int) -> List[List[int]]:
+def cohorts(server: Any, rounds: int) -> list[list[int]]:
     """Return who will be sampled in the next rounds; only the sampler draws from numpy."""
     kept, states = state.save(), server.sampler.client_state.copy()
     found = []
@@ -38,7 +38,7 @@ def cohorts(server: Any, rounds: int) -> List[List[int]]:
     return found
 
 
-def configure(runner: Any, request: Dict[str, Any]) -> None:
+def configure(runner: Any, request: dict[str, Any]) -> None:
     """Change hyperparameters of clients and server.
 
     The clients' way is that of FederatedScope's own FedEx: a new configuration for their trainers.
@@ -56,7 +56,7 @@ def configure(runner: Any, request: Dict[str, Any]) -> None:
             group[name] = value
 
 
-def _reconfigure(client: Any, wanted: Dict[str, Any]) -> None:
+def _reconfigure(client: Any, wanted: dict[str, Any]) -> None:
     config = client._cfg
     config.defrost()
     entries.write(config, wanted)
@@ -72,7 +72,7 @@ def leave_out_lone_rows(runner: Any) -> None:
     Batch normalisation refuses it, and FederatedScope would end with that error.
     """
     torch = importlib.import_module("torch")
-    rates: Dict[int, List[float]] = {}
+    rates: dict[int, list[float]] = {}
 
     def leave_out(ctx: Any) -> None:
         if len(ctx.data_batch[-1]) == 1:
@@ -98,7 +98,7 @@ def _norms(torch: Any, model: Any, training: bool) -> None:
             part.train(training)
 
 
-def put_initial(runner: Any, data: Any, names: Dict[str, str]) -> None:
+def put_initial(runner: Any, data: Any, names: dict[str, str]) -> None:
     """Start from weights that were handed over: names of parameters -> names of arrays."""
     torch = importlib.import_module("torch")
     parameters = runner.server.model.state_dict()

@@ -10,8 +10,9 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Any
 
 from fedhpo_gym.backends.federatedscope.peer import control, state
 from fedhpo_gym.backends.federatedscope.peer.building import Building
@@ -28,21 +29,21 @@ class Course:
     """A course, from before its first round to its last one."""
 
     def __init__(
-        self, number: int, request: Dict[str, Any], federations: Any, folder: Path, say: Say
+        self, number: int, request: dict[str, Any], federations: Any, folder: Path, say: Say
     ) -> None:
         """Build nothing yet: the first command does."""
         self.number = number
         self._request, self._federations, self._say = request, federations, say
-        self._folder = folder / ("course%d" % number)
+        self._folder = folder / f"course{number}"
         self._evaluated = set(request["evaluated"])
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
-        self._command: Optional[Callable[[], Any]] = None
+        self._command: Callable[[], Any] | None = None
         self._result: Any = None
-        self._error: Optional[BaseException] = None
+        self._error: BaseException | None = None
         self._target = 0
         self._over = False
         self._runner: Any = None
-        self._updates: Optional[Updates] = None
+        self._updates: Updates | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         self._resume(None)
@@ -55,12 +56,12 @@ class Course:
 
         self._resume(go_on)
 
-    def evaluate(self) -> Dict[str, Any]:
+    def evaluate(self) -> dict[str, Any]:
         """Return the metrics of every client for the model as it is; this draws nothing."""
-        found: Dict[str, Any] = self._resume(lambda: control.evaluate(self._runner))
+        found: dict[str, Any] = self._resume(lambda: control.evaluate(self._runner))
         return found
 
-    def configure(self, request: Dict[str, Any]) -> None:
+    def configure(self, request: dict[str, Any]) -> None:
         """Change hyperparameters from the next round on."""
         self._resume(lambda: control.configure(self._runner, request))
 
@@ -78,7 +79,7 @@ class Course:
             self._resume(end)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _resume(self, command: Optional[Callable[[], Any]]) -> Any:
+    def _resume(self, command: Callable[[], Any] | None) -> Any:
         if self._over:
             raise RuntimeError("the course is over")
         self._command, self._result = command, None
@@ -118,12 +119,10 @@ class Course:
         if self._updates is not None:
             self._updates.add(sender, content)
 
-    def report(self, finished: int, of_clients: Dict[int, Dict[str, Any]]) -> None:
+    def report(self, finished: int, of_clients: dict[int, dict[str, Any]]) -> None:
         """Send the metrics of all clients after so many rounds."""
         clients = {client: control.plain(metrics) for client, metrics in of_clients.items()}
-        self._say(
-            course=self.number, round=finished, clients=clients, cpu_s=time.process_time()
-        )
+        self._say(course=self.number, round=finished, clients=clients, cpu_s=time.process_time())
 
     def stand(self, finished: int) -> None:
         """Stand still before a round, until it is asked for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Dict, Optional, Tuple
+from typing import Any
 
 SPLITS = ("train", "val", "test")
 KIND = "fedhpo_gym"
@@ -15,11 +15,11 @@ class Federations:
 
     def __init__(self) -> None:
         """Register the data set with FederatedScope."""
-        self._known: Dict[str, Any] = {}
+        self._known: dict[str, Any] = {}
         self._current: Any = None
         importlib.import_module("federatedscope.register").register_data(KIND, self._load)
 
-    def use(self, path: Optional[str]) -> Any:
+    def use(self, path: str | None) -> Any:
         """Take a federation for the courses that start from here on; return its arrays."""
         numpy = importlib.import_module("numpy")
         if path is not None and path not in self._known:
@@ -28,7 +28,7 @@ class Federations:
         self._current = None if path is None else self._known[path]
         return self._current
 
-    def _load(self, config: Any, _of_clients: Any = None) -> Optional[Tuple[Dict[int, Any], Any]]:
+    def _load(self, config: Any, _of_clients: Any = None) -> tuple[dict[int, Any], Any] | None:
         """Return the data of every client, as FederatedScope asks for it."""
         data = self._current
         if config.data.type != KIND or data is None:
@@ -42,7 +42,7 @@ class Federations:
 
 
 def _samples(data: Any, client: int, split: str) -> Any:
-    x, y = data["x_%d_%s" % (client, split)], data["y_%d_%s" % (client, split)]
+    x, y = data[f"x_{client}_{split}"], data[f"y_{client}_{split}"]
     return list(zip(x, y))  # noqa: B905 - `strict` needs Python 3.10
 
 
@@ -62,13 +62,11 @@ def _loaders(data: Any, client: int, config: Any) -> Any:
 
 def _graphs(data: Any, client: int, recent: bool) -> Any:
     torch = importlib.import_module("torch")
-    masks = {
-        "%s_mask" % split: torch.from_numpy(data["%s_%d" % (split, client)]) for split in SPLITS
-    }
+    masks = {f"{split}_mask": torch.from_numpy(data[f"{split}_{client}"]) for split in SPLITS}
     graph = importlib.import_module("torch_geometric.data").Data(
-        x=torch.from_numpy(data["x_%d" % client]),
-        edge_index=torch.from_numpy(data["edges_%d" % client]),
-        y=torch.from_numpy(data["y_%d" % client]),
+        x=torch.from_numpy(data[f"x_{client}"]),
+        edge_index=torch.from_numpy(data[f"edges_{client}"]),
+        y=torch.from_numpy(data[f"y_{client}"]),
         **masks,
     )
     if not recent:

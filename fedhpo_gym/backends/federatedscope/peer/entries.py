@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import Any, Dict
+from typing import Any
 
 _OPTIMIZERS = ("train.optimizer", "fedopt.optimizer")
 """Where FederatedScope takes any name, and hands it to the optimizer of torch."""
 
 
-def write(config: Any, entries: Dict[str, Any]) -> None:
+def write(config: Any, entries: dict[str, Any]) -> None:
     """Write entries, by dotted name.
 
     Raises:
@@ -28,7 +28,7 @@ def write(config: Any, entries: Dict[str, Any]) -> None:
         setattr(node, name, value)
 
 
-def require_unchanged(config: Any, entries: Dict[str, Any]) -> None:
+def require_unchanged(config: Any, entries: dict[str, Any]) -> None:
     """Check that a configuration that is ready still says what was written.
 
     Raises:
@@ -40,15 +40,15 @@ def require_unchanged(config: Any, entries: Dict[str, Any]) -> None:
             node = node.get(part) if hasattr(node, "get") else None
         if node != value and not (isinstance(value, list) and list(node or ()) == value):
             raise ValueError(
-                "FederatedScope would not follow its configuration entry %r: %r was written, and "
-                "it holds %r" % (key, value, node)
+                f"FederatedScope would not follow its configuration entry {key!r}: {value!r} was "
+                f"written, and it holds {node!r}"
             )
 
 
-def _takes(entries: Dict[str, Any], path: str, name: str) -> bool:
+def _takes(entries: dict[str, Any], path: str, name: str) -> bool:
     kind = getattr(importlib.import_module("torch.optim"), entries.get(path + ".type", "SGD"), None)
     return kind is not None and name in inspect.signature(kind).parameters
 
 
 def _unknown(key: str) -> str:
-    return "FederatedScope knows no configuration entry %r, and would ignore it" % key
+    return f"FederatedScope knows no configuration entry {key!r}, and would ignore it"

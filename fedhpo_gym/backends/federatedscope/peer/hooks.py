@@ -33,4 +33,4 @@ def hooked(base: Any, course: Any) -> Any:
 
 def module(name: str) -> Any:
     """Return a module of FederatedScope's `core.auxiliaries`."""
-    return importlib.import_module("federatedscope.core.auxiliaries.%s" % name)
+    return importlib.import_module(f"federatedscope.core.auxiliaries.{name}")

@@ -7,7 +7,7 @@ import importlib.util
 import platform
 import sys
 import types
-from typing import Any, Dict
+from typing import Any
 
 
 def stand_in(name: str, **attributes: Any) -> None:
@@ -26,7 +26,7 @@ def _exists(name: str) -> bool:
         return False
 
 
-def prepare() -> Dict[str, str]:
+def prepare() -> dict[str, str]:
     """Import what courses need, and return the versions.
 
     Raises:

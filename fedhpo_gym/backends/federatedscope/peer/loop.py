@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 from fedhpo_gym.backends.federatedscope.peer.course import Course
 from fedhpo_gym.backends.federatedscope.peer.data import Federations
@@ -37,13 +37,13 @@ class Desk:
         """Have no course yet."""
         self._wire = wire
         self._federations = Federations()
-        self._courses: Dict[int, Course] = {}
+        self._courses: dict[int, Course] = {}
 
-    def do(self, request: Dict[str, Any]) -> Any:
+    def do(self, request: dict[str, Any]) -> Any:
         """Do what is asked and return the answer."""
         number, what = request["course"], request["do"]
         if what == "start":
-            folder = Path(os.getcwd())
+            folder = Path.cwd()
             self._courses[number] = Course(
                 number, request, self._federations, folder, self._wire.say
             )
@@ -52,17 +52,15 @@ class Desk:
             self._courses.pop(number).drop()
             return None
         course = self._courses[number]
-        if what == "advance":
-            return course.advance(request["rounds"])
-        if what == "evaluate":
-            return course.evaluate()
-        if what == "configure":
-            return course.configure(request)
-        if what == "cohorts":
-            return course.cohorts(request["rounds"])
-        raise ValueError("no such request: %r" % what)
+        answers: dict[str, Callable[[], Any]] = {
+            "advance": lambda: course.advance(request["rounds"]),
+            "evaluate": course.evaluate,
+            "configure": lambda: course.configure(request),
+            "cohorts": lambda: course.cohorts(request["rounds"]),
+        }
+        return answers[what]()
 
 
 def _words(error: BaseException) -> str:
     text = error.args[0] if isinstance(error, KeyError) and error.args else str(error)
-    return "%s: %s" % (type(error).__name__, text)
+    return f"{type(error).__name__}: {text}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import logging
 import random
-from typing import Any, List, Tuple
+from typing import Any
 
-Kept = Tuple[Any, Any, Any, List[Any]]
+Kept = tuple[Any, Any, Any, list[Any]]
 
 
 def save() -> Kept:
@@ -39,10 +39,10 @@ def close_log() -> None:
     _log().handlers[:] = []
 
 
-def monitors() -> List[Any]:
+def monitors() -> list[Any]:
     """Return FederatedScope's list of the monitors of all courses; it never forgets one."""
     module = importlib.import_module("federatedscope.core.monitors.monitor")
-    known: List[Any] = getattr(module, "global_all_monitors", [])
+    known: list[Any] = getattr(module, "global_all_monitors", [])
     return known
 
 

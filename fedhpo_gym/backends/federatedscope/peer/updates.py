@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 
 class Updates:
@@ -13,20 +13,21 @@ class Updates:
         """Watch what clients send to a server."""
         self._model = server.models[0]
         self._names = [name for name, _ in self._model.named_parameters()]
-        self._heard: List[Tuple[int, float, Any]] = []
+        self._heard: list[tuple[int, float, Any]] = []
 
     def add(self, sender: int, content: Any) -> None:
         """Take note of what a client sent, before the next one overwrites a shared model."""
         torch = importlib.import_module("torch")
         before, (weight, after) = self._model.state_dict(), content[:2]
         parts = [
-            torch.as_tensor(after[name]).detach().double().flatten() - before[name].double().flatten()
+            torch.as_tensor(after[name]).detach().double().flatten()
+            - before[name].double().flatten()
             for name in self._names
             if name in after
         ]
         self._heard.append((int(sender), float(weight), torch.cat(parts)))
 
-    def take(self) -> Dict[int, Tuple[float, float]]:
+    def take(self) -> dict[int, tuple[float, float]]:
         """Return norm and cosine of every client of the round, and forget them."""
         heard, self._heard = self._heard, []
         total = sum(weight for _, weight, _ in heard)
@@ -34,7 +35,7 @@ class Updates:
         return {sender: _beside(update, mean) for sender, _, update in heard}
 
 
-def _beside(update: Any, mean: Any) -> Tuple[float, float]:
+def _beside(update: Any, mean: Any) -> tuple[float, float]:
     norm, length = float(update.norm()), float(mean.norm())
     cosine = float(update @ mean) / (norm * length) if norm * length > 0 else 0.0
     return norm, max(-1.0, min(1.0, cosine)) if cosine == cosine else 0.0

@@ -12,7 +12,8 @@ import select
 import signal
 import sys
 import threading
-from typing import Any, Dict, Iterator, Optional
+from collections.abc import Iterator
+from typing import Any
 
 LOOK_S = 1.0
 """Seconds after which it is seen that the process that asks is gone."""
@@ -26,7 +27,7 @@ class Wire:
         sys.stdout.flush()
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
-        self._requests: queue.Queue[Optional[Dict[str, Any]]] = queue.Queue()
+        self._requests: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._asker = os.getppid()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -35,7 +36,7 @@ class Wire:
         self._out.write(json.dumps(answer) + "\n")
         self._out.flush()
 
-    def requests(self) -> Iterator[Dict[str, Any]]:
+    def requests(self) -> Iterator[dict[str, Any]]:
         """Yield what is asked."""
         while True:
             request = self._requests.get()
