@@ -22,8 +22,6 @@ def say(**answer: Any) -> None:
     sys.stdout.flush()
 
 
-
-
 class Replay:
     """Answers from the recorded rounds of courses, found by their configuration."""
 

@@ -39,9 +39,7 @@ def record(source: str, interpreter: str, name: str) -> None:
     peer = Peer(find(source, interpreter))
     courses = []
     for task, configuration, rate in RECORDINGS[name]:
-        request = CourseRequest(
-            task, configuration, rate, 1, task.max_round, task.evaluated_rounds
-        )
+        request = CourseRequest(task, configuration, rate, 1, task.max_round, task.evaluated_rounds)
         course = RemoteCourse(peer, request, 600.0)
         first: Any = course.evaluate()
         rounds: list[dict[str, Any]] = []

@@ -80,7 +80,9 @@ def test_a_course_that_diverges_keeps_its_last_finite_numbers(arguments: dict[st
     ]
     lost = [not np.isfinite(np.float32(each)).all() for each in losses]
     assert any(lost)
-    assert [bool(answer.diverged[0]) for answer in answers] == np.logical_or.accumulate(lost).tolist()
+    assert [bool(answer.diverged[0]) for answer in answers] == np.logical_or.accumulate(
+        lost
+    ).tolist()
     assert all(np.isfinite(answer.best).all() for answer in answers)
     assert answers[-1].has_diverged
 
