@@ -117,6 +117,11 @@ class FederatedScope(Backend):
         text = f"{data} {self.task.table_name} FederatedScope {' '.join(words)} {REVISION}"
         return f"federatedscope-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of FederatedScope, its layout of keys, Python, torch and numpy."""
+        return dict(self._peer.versions)
+
     def describe(self) -> dict[str, object]:
         """See `Backend.describe`."""
         peer = self._peer

@@ -7,6 +7,8 @@ import itertools
 import os
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedhpo_gym.backends.federatedscope.installation import Installation
@@ -22,6 +24,7 @@ class _Shared:
 _shared: dict[Installation, _Shared] = {}
 _lock = threading.RLock()
 _numbers = itertools.count()
+_keeping = 0
 
 
 class Lease:
@@ -58,6 +61,21 @@ class Lease:
         self._end = self._peer = None
 
 
+@contextmanager
+def kept() -> Iterator[None]:
+    """Keep processes until the body ends, so that environments made one by one share them."""
+    global _keeping
+    with _lock:
+        _keeping += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _keeping -= 1
+            for installation, held in list(_shared.items()):
+                _close_unused(installation, held)
+
+
 def next_number() -> int:
     """Return a number that no course of this process has had."""
     return next(_numbers)
@@ -70,9 +88,13 @@ def _release(installation: Installation, peer: Peer) -> None:
             peer.close()
             return
         held.leases -= 1
-        if held.leases <= 0:
-            del _shared[installation]
-            peer.close()
+        _close_unused(installation, held)
+
+
+def _close_unused(installation: Installation, held: _Shared) -> None:
+    if held.leases <= 0 and not _keeping:
+        del _shared[installation]
+        held.peer.close()
 
 
 def close_all() -> None:
