@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 
 from fedhpo_gym.backends.federatedscope.configuration import unsupported
-from fedhpo_gym.backends.federatedscope.installation import find
+from fedhpo_gym.backends.federatedscope.installation import VARIABLE, find
 from fedhpo_gym.errors import FedHPOError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.tasks import Task, get_task
@@ -20,6 +21,8 @@ def why_not(task: Task) -> str:
     """Return why FederatedScope cannot answer a task here, or nothing; it starts nothing."""
     if reason := unsupported(task):
         return reason
+    if not os.environ.get(VARIABLE):
+        return "no `fedhpo-gym federatedscope install` yet, or it is not named"
     try:
         find()
     except FedHPOError as error:
