@@ -80,7 +80,7 @@ class FederatedScope(Backend):
             interpreter: Python that has its dependencies; see `installation.find`.
             time_limit_s: real seconds that a course may take for the rounds of a query.
             own_data: entries `data.*` of FederatedScope's configuration by which it loads and
-                deals data itself, such as {"data.type": "toy"}; by default it gets our federation.
+                deals data itself, such as {"data.type": "femnist"}; by default it gets our federation.
 
         Raises:
             InvalidArgumentError: an argument is out of its range, or FederatedScope cannot train
