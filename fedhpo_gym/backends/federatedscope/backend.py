@@ -80,7 +80,8 @@ class FederatedScope(Backend):
             interpreter: Python that has its dependencies; see `installation.find`.
             time_limit_s: real seconds that a course may take for the rounds of a query.
             own_data: entries `data.*` of FederatedScope's configuration by which it loads and
-                deals data itself, such as {"data.type": "femnist"}; by default it gets our federation.
+                deals data itself, such as {"data.type": "femnist"}; by default it gets our
+                federation.
 
         Raises:
             InvalidArgumentError: an argument is out of its range, or FederatedScope cannot train
@@ -92,7 +93,7 @@ class FederatedScope(Backend):
         require_supported(task)
         super().__init__(task, seed, task.space, task.fidelity_space)
         self._arguments = (source, interpreter, time_limit_s, own_data)
-        self._limit_s = _checked_limit(time_limit_s)
+        self._limit_s = checked_limit(time_limit_s)
         self._own_data = _checked_data(own_data)
         self._samples: NDArray[np.int64] | None = None
         if own_data is None:
@@ -124,17 +125,7 @@ class FederatedScope(Backend):
 
     def describe(self) -> dict[str, object]:
         """See `Backend.describe`."""
-        peer = self._peer
-        where = peer.installation
-        return {
-            "federatedscope": {
-                "version": peer.versions.get("federatedscope", ""),
-                "torch": peer.versions.get("torch", ""),
-                "source": str(where.source),
-                "interpreter": str(where.interpreter),
-                "folder": str(peer.folder),
-            }
-        }
+        return described(self._peer)
 
     def close(self) -> None:
         """See `Backend.close`: the process ends with its last environment."""
@@ -249,7 +240,26 @@ def _goes_on(kept: _Kept) -> bool:
     return bool(kept.curve.diverged_at) or (kept.course is not None and kept.course.alive)
 
 
-def _checked_limit(value: object) -> float:
+def described(peer: Peer) -> dict[str, object]:
+    """Return version, interpreter and working folder of a process, as `info` says them."""
+    where = peer.installation
+    return {
+        "federatedscope": {
+            "version": peer.versions.get("federatedscope", ""),
+            "torch": peer.versions.get("torch", ""),
+            "source": str(where.source),
+            "interpreter": str(where.interpreter),
+            "folder": str(peer.folder),
+        }
+    }
+
+
+def checked_limit(value: object) -> float:
+    """Return a time limit.
+
+    Raises:
+        InvalidArgumentError: it is no positive number of seconds.
+    """
     number = as_number(value)
     if number is None or not 0 < number < np.inf:
         raise InvalidArgumentError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from fedhpo_gym.typed import shown
 
 NAMES: Mapping[str, str] = {"loss": "avg_loss", "accuracy": "acc", "f1": "f1"}
 """Our metrics -> FederatedScope's, which begin with the split."""
+MAX_NORM = 1e30
+"""The largest norm of an update that is told, as by our engine."""
 
 
 def client_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[np.float32]:
@@ -38,7 +40,7 @@ def client_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray
         said = _mapping(f"client {client + 1}", known[str(client + 1)])
         for at, split in enumerate(SPLITS):
             if num_samples[client, at]:
-                found[client, at] = [_value(said, f"{split}_{NAMES[m]}") for m in METRICS]
+                found[client, at] = [value(said, f"{split}_{NAMES[m]}") for m in METRICS]
     return found
 
 
@@ -58,6 +60,30 @@ def sample_counts(clients: object, num_clients: int) -> NDArray[np.int64]:
     return np.array(counts, dtype=np.int64)
 
 
+def client_updates(
+    message: Mapping[str, Any], num_clients: int
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the clients that trained in a round, from 0 on, and what is said of each.
+
+    Raises:
+        WorkerLostError: it is unreadable.
+    """
+    for name, said in _mapping("clients", message.get("clients")).items():
+        if not (name.isdigit() and 1 <= int(name) <= num_clients):
+            raise _unreadable("clients", f"must be 1 to {num_clients}, got {shown(name)}")
+        yield int(name) - 1, _mapping(f"client {name}", said)
+
+
+def bounded_norm(said: Mapping[str, Any]) -> float:
+    """Return the norm of an update as a report holds it: finite, as those of our engine are.
+
+    Raises:
+        WorkerLostError: there is none.
+    """
+    norm = value(said, "norm")
+    return min(norm, MAX_NORM) if norm == norm else 0.0
+
+
 def is_finite(metrics: NDArray[np.floating]) -> bool:
     """Return whether a course is still among the finite numbers."""
     return bool(np.isfinite(metrics).all())
@@ -75,11 +101,16 @@ def whole(message: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _value(said: Mapping[str, Any], name: str) -> float:
-    value = said.get(name)
-    number = value if isinstance(value, float) else as_number(value)  # NaN is a number here
+def value(said: Mapping[str, Any], name: str) -> float:
+    """Return a number, which may be infinite or none.
+
+    Raises:
+        WorkerLostError: it is no number.
+    """
+    found = said.get(name)
+    number = found if isinstance(found, float) else as_number(found)  # NaN is a number here
     if number is None:
-        raise _unreadable(name, f"must be a number, got {shown(value)}")
+        raise _unreadable(name, f"must be a number, got {shown(found)}")
     return float(number)
 
 

@@ -32,10 +32,10 @@ class CourseRequest:
         client_sample_rate: likewise.
         seed: of the federation, and FederatedScope's own.
         rounds: of the whole course.
-        evaluated: rounds after which models are evaluated.
+        evaluated: rounds after which models are evaluated; None for where it stands still.
         watched: whether it tells of every round who trained, and how.
+        measured: whether this tells what local training did to the clients' own metrics.
         own_data: entries by which FederatedScope loads data of its own; None for ours.
-        initial: parameters that it starts from -> arrays in the file with the federation.
     """
 
     task: Task
@@ -43,8 +43,9 @@ class CourseRequest:
     client_sample_rate: float
     seed: int
     rounds: int
-    evaluated: Sequence[int]
+    evaluated: Sequence[int] | None
     watched: bool = False
+    measured: bool = False
     own_data: Mapping[str, Any] | None = None
 
     def message(self, number: int, peer: Peer) -> Message:
@@ -61,8 +62,9 @@ class CourseRequest:
             "course": number,
             "entries": {**entries, **({"data.type": "fedhpo_gym"} if own is None else own)},
             "data": data,
-            "evaluated": list(self.evaluated),
+            "evaluated": None if self.evaluated is None else list(self.evaluated),
             "watched": self.watched,
+            "measured": self.measured,
             "lone_rows": self.task.model == "MLP",
         }
 

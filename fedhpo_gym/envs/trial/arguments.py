@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from fedhpo_gym.backends import OPTIONS, STORED, Backend, default_backend, make_backend
+from fedhpo_gym.backends import (
+    OPTIONS,
+    STORED,
+    Backend,
+    check_options,
+    default_backend,
+    make_backend,
+)
 from fedhpo_gym.envs.arguments import chosen_options
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES
 from fedhpo_gym.envs.trial.instances import open_instances
@@ -128,7 +135,7 @@ class TrialArguments:
         self._check_reward()
         self._check_instances()
         self.evaluation_noise  # noqa: B018 - what is wrong is said now
-        self._check_options()
+        check_options(self.backend_name, self.backend_options)
         system = self.variant.system
         if (rule := system.compute) in NEEDS_SAMPLES and not system.samples_per_client:
             raise InvalidArgumentError(
@@ -136,13 +143,6 @@ class TrialArguments:
                 f"known before anybody counts a client's samples, got {rule!r}; say how many with "
                 "`samples_per_client`, or use FedHPO-DAC-* ids, which take all rules"
             )
-
-    def _check_options(self) -> None:
-        for name in self.backend_options:
-            if self.backend not in OPTIONS[name]:
-                known = " or ".join(f'backend="{one}"' for one in OPTIONS[name])
-                got = self.backend or default_backend(self.variant)
-                raise InvalidArgumentError(f"`{name}` is for {known} only, got backend={got!r}")
 
     def _check_reward(self) -> None:
         given = self.reward, self.reward_discount, self.reward_per_cost

@@ -43,7 +43,8 @@ class Building:
         before = len(known)
         workers = hooks.module("worker_builder")
         server = hooks.hooked(workers.get_server_cls(config), of)
-        runner = _runner(data, server, workers.get_client_cls(config), config)
+        client = hooks.hooked_client(workers.get_client_cls(config), of)
+        runner = _runner(data, server, client, config)
         self._monitors = known[before:]
         if self._request.get("initial"):
             arrays = self._federations.use(self._request["data"])

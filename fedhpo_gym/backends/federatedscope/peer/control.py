@@ -19,12 +19,17 @@ def evaluate(runner: Any) -> dict[int, dict[str, float]]:
     found = {}
     for number, client in runner.client.items():
         client.trainer.update(runner.server.models[0].state_dict())
-        metrics: dict[str, Any] = {}
-        for split in client._cfg.eval.split:
-            metrics.update(client.trainer.evaluate(target_data_split_name=split))
-        found[number] = plain(metrics)
+        found[number] = plain(metrics_of(client))
     state.restore(kept)
     return found
+
+
+def metrics_of(client: Any) -> dict[str, Any]:
+    """Return a client's metrics of its model as it is."""
+    metrics: dict[str, Any] = {}
+    for split in client._cfg.eval.split:
+        metrics.update(client.trainer.evaluate(target_data_split_name=split))
+    return metrics
 
 
 def cohorts(server: Any, rounds: int) -> list[list[int]]:
@@ -62,8 +67,6 @@ def _reconfigure(client: Any, wanted: dict[str, Any]) -> None:
     entries.write(config, wanted)
     config.freeze(inform=False, save=False, check_cfg=False)
     client.trainer.cfg = config
-    if "model.dropout" in wanted:  # the model has read it for good when it was made
-        client.trainer.ctx.model.dropout = wanted["model.dropout"]
 
 
 def leave_out_lone_rows(runner: Any) -> None:

@@ -35,7 +35,8 @@ class Course:
         self.number = number
         self._request, self._federations, self._say = request, federations, say
         self._folder = folder / f"course{number}"
-        self._evaluated = set(request["evaluated"])
+        stops = request["evaluated"]
+        self._evaluated = None if stops is None else set(stops)  # None: where it stands still
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._command: Callable[[], Any] | None = None
         self._result: Any = None
@@ -112,12 +113,26 @@ class Course:
         """Return whether the model is evaluated after so many rounds; called after every round."""
         if self._updates is not None:
             self._say(course=self.number, trained=finished, clients=self._updates.take())
+        else:
+            self._say(course=self.number, trained=finished)
+        if self._evaluated is None:
+            return finished == self._target
         return finished in self._evaluated
 
     def hear(self, sender: int, content: Any) -> None:
         """Take note of a client's update before the server does."""
         if self._updates is not None:
             self._updates.add(sender, content)
+
+    def measure(self, sender: int, when: str, metrics: Callable[[], dict[str, Any]]) -> None:
+        """Take note of what a client's model is like before or after it trains, if that is asked.
+
+        Measuring draws nothing.
+        """
+        if self._updates is not None and self._request["measured"]:
+            kept = state.save()
+            self._updates.measure(sender, when, control.plain(metrics()))
+            state.restore(kept)
 
     def report(self, finished: int, of_clients: dict[int, dict[str, Any]]) -> None:
         """Send the metrics of all clients after so many rounds."""

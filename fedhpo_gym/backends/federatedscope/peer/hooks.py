@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from fedhpo_gym.backends.federatedscope.peer import control
+
 
 def hooked(base: Any, course: Any) -> Any:
     """Return a class of servers that tells a course (see `course.Course`) what happens."""
@@ -29,6 +31,27 @@ def hooked(base: Any, course: Any) -> Any:
             return super().merge_eval_results_from_all_clients()
 
     return Server
+
+
+def hooked_client(base: Any, course: Any) -> Any:
+    """Return a class of clients that are measured before and after they train."""
+
+    class Client(base):  # type: ignore[misc]  # likewise
+        def callback_funcs_for_model_para(self, message: Any) -> Any:
+            dropout = getattr(self._cfg.model, "dropout", None)
+            if hasattr(self.trainer.ctx.model, "dropout"):  # read for good when it was made
+                self.trainer.ctx.model.dropout = dropout
+
+            def received() -> Any:
+                self.trainer.update(message.content)
+                return control.metrics_of(self)
+
+            course.measure(self.ID, "before", received)
+            found = super().callback_funcs_for_model_para(message)
+            course.measure(self.ID, "after", lambda: control.metrics_of(self))
+            return found
+
+    return Client
 
 
 def module(name: str) -> Any:
