@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,12 @@ def arrays_of(federation: Federation) -> Arrays:
 
 
 def network_inputs(features: Features) -> NDArray[np.float32]:
-    """Return samples as a network reads them: images (n, channels, height, width), normalised."""
+    """Return samples as a network reads them: images (n, channels, height, width), normalised.
+
+    Images are what has pixels of 0 to 255; everything else stays as it is.
+    """
     values = np.asarray(features)
-    if values.ndim < 3:
+    if values.dtype != np.uint8:
         return values.astype(np.float32)
     images = values[:, None] if values.ndim == 3 else values.transpose(0, 3, 1, 2)
     pixels = images.astype(np.float32) / np.float32(255.0)
@@ -48,14 +52,33 @@ def network_inputs(features: Features) -> NDArray[np.float32]:
 
 def _graph(federation: GraphFederation, client: int) -> Arrays:
     """Return the graph that a client knows: its own nodes, and the edges between them."""
-    number, nodes = client + 1, federation.client_nodes(client)
     inside = federation.edges[:, federation.owner[federation.edges[0]] == client]
-    ends = np.searchsorted(nodes, inside)
+    nodes, splits = federation.client_nodes(client), federation.clients[client]
+    return graph_arrays(federation, client + 1, nodes, inside, splits)
+
+
+def graph_arrays(
+    federation: GraphFederation,
+    number: int,
+    nodes: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    splits: Sequence[NDArray[np.int64]],
+) -> Arrays:
+    """Return the arrays of a part of the graph, under a number.
+
+    Args:
+        federation: whose graph it is.
+        number: what the part is called.
+        nodes: (n,) ascending node numbers.
+        edges: (2, m) edges between them, each in one direction.
+        splits: node numbers of every split.
+    """
+    ends = np.searchsorted(nodes, edges)
     arrays: Arrays = {
         f"x_{number}": np.asarray(federation.features[nodes], dtype=np.float32),
         f"y_{number}": federation.labels[nodes],
         f"edges_{number}": np.hstack([ends, ends[::-1]]),
     }
-    for split, rows in zip(SPLITS, federation.clients[client], strict=True):
+    for split, rows in zip(SPLITS, splits, strict=True):
         arrays[f"{split}_{number}"] = np.isin(nodes, rows)
     return arrays

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,18 @@ import numpy as np
 import pytest
 
 import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.analysis import read_record
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.backends.federatedscope.installation import VARIABLE, find
 from fedhpo_gym.backends.federatedscope.process import Peer
 from fedhpo_gym.backends.federatedscope.running import CourseRequest, RemoteCourse
+from fedhpo_gym.cli import main
 from fedhpo_gym.errors import PeerError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.testing import BackendConformance
+from fedhpo_gym.testing import BackendConformance, RoundConformance
+from fedhpo_gym.testing.rollout import rollout
 from record_federatedscope import LARGE, LR, RECORDINGS, SERVER, SMALL
 
 pytest.importorskip("torch")
@@ -195,3 +199,56 @@ def test_a_diverged_course_keeps_the_untrained_model() -> None:
     assert answer.has_diverged
     assert np.isfinite(answer.best).all()
     backend.close()
+
+
+class TestRealRounds(RoundConformance):
+    task_id = "FedHPO-LR-BreastCancer-v1"
+    backend = "federatedscope"
+
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), "backend": self.backend}
+
+    def test_another_process_with_another_hash_seed_agrees(self) -> None:
+        """All but the working folder, which every process has of its own."""
+        found = self.rollout_elsewhere(), rollout(self.make())
+        one, other = (re.sub(r"[^\"]*fedhpo-federatedscope-\w+", "", json.dumps(x)) for x in found)
+        assert one == other
+
+
+def test_what_it_says_of_updates_is_what_ours_says() -> None:
+    """Norms and cosines, and what is measured before and after local training, in full batches."""
+    env: Any = gym.make(
+        "FedHPO-DAC-LR-BreastCancer-v1",
+        backend="federatedscope",
+        per_client=True,
+        instances=[[0.5, 3]],
+        horizon=3,
+        configuration={"batch_size": 256},
+        dynamic=["learning_rate"],
+    )
+    env.reset(seed=0)
+    courses = env.unwrapped.process._courses
+    action = np.zeros(env.action_space.shape, dtype=np.float32)
+    configuration = env.unwrapped.process.controls.decode(action)
+    rate = configuration.pop("client_sample_rate")
+    courses.configure([configuration], [rate])
+    foreseen = courses.sampled(1)
+    report = courses.advance(1)
+    np.testing.assert_array_equal(report.sampled[:, 0], foreseen)
+    assert report.sampled.all()
+    assert (report.update_norm > 0).all()
+    assert (np.abs(report.alignment) <= 1).all()
+    # All clients received the untrained model, and each became better on its own training data.
+    # Training samples come in another order, and sums of their losses are rounded in another way.
+    first = courses.first_metrics([0])[0]
+    np.testing.assert_allclose(report.before[0, 0], first, rtol=1e-5)
+    assert (report.after[0, 0, :, 0, 0] < report.before[0, 0, :, 0, 0]).all()
+    env.close()
+
+
+def test_our_fedex_acts_on_its_courses(tmp_path: Path) -> None:
+    words = ["run", "FedHPO-DAC-LR-BreastCancer-v1", "--agent", "fedex", "--seeds", "1"]
+    words += ["--backend", "federatedscope", "--out", str(tmp_path), "--set", "horizon=4"]
+    assert main(words) == 0
+    [record] = [read_record(path) for path in tmp_path.rglob("*.jsonl")]
+    assert record.header.kwargs["backend"] == "federatedscope"
