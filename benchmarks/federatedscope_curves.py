@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.analysis.plot import COLOURS, SETTINGS
+from fedhpo_gym.backends.federatedscope import sharing
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.files import write_text
 
@@ -71,12 +72,12 @@ PROBLEMS: Mapping[str, Problem] = {
             "learning_rate": 0.05, "weight_decay": 1e-3, "batch_size": 32, "step_size": 1,
             "model_depth": 1, "model_width": 64,
         },
-        38, 1.0, 10,
+        27, 1.0, 5,
     ),
     "GNN": Problem(
         "FedHPO-GNN-Cora-v1",
         {"learning_rate": 0.25, "weight_decay": 5e-4, "dropout": 0.0, "step_size": 4},
-        38, 1.0, 5,
+        19, 1.0, 4,
     ),
     "CNN": Problem(
         "FedHPO-CNN-FEMNIST-v1",
@@ -84,7 +85,7 @@ PROBLEMS: Mapping[str, Problem] = {
             "learning_rate": 0.05, "weight_decay": 0.0, "dropout": 0.0, "batch_size": 32,
             "step_size": 1,
         },
-        6, 0.2, 2,
+        3, 0.2, 2,
     ),
 }  # fmt: skip
 
@@ -175,8 +176,9 @@ def main(argv: Sequence[str] | None = None) -> str:
     kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
     given = {"source": arguments.source, "interpreter": arguments.interpreter}
     options = {name: value for name, value in given.items() if value is not None}
-    for name in arguments.problems:
-        run(name, options, kept)
+    with sharing.kept():  # FederatedScope starts once
+        for name in arguments.problems:
+            run(name, options, kept)
     draw(PICTURE, kept)
     sections = [
         "Validation loss (nats, weighted over clients by their samples) and accuracy; means over "
