@@ -64,7 +64,7 @@ LAYERS: dict[str, frozenset[str]] = {
 }
 # The wrappers that choose a backend are the only ones that may know backends.
 BACKEND_WRAPPERS = tuple(
-    f"{PACKAGE}.wrappers.{name}" for name in ("tabular*", "surrogate*", "raw*")
+    f"{PACKAGE}.wrappers.{name}" for name in ("tabular*", "surrogate*", "raw*", "federatedscope*")
 )
 
 PEER = "backends.federatedscope.peer.*"

@@ -252,6 +252,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         )
         kept = backends if self.setup.instances else ()
         self._use(replace(self.setup, backend=backends[0], instances=kept))
+        for one in former:
+            one.close()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -13,10 +13,11 @@ import pytest
 import fedhpo_gym  # noqa: F401 - registers the ids
 from federatedscope_pretended import RECORDED, pretend
 from fedhpo_gym.backends import Backend
-from fedhpo_gym.errors import PeerError
+from fedhpo_gym.errors import InvalidArgumentError, PeerError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.testing import BackendConformance
+from fedhpo_gym.wrappers import FederatedScopeBackend, RawBackend
 from record_federatedscope import LARGE, LR, SERVER, SMALL
 
 pytest.importorskip("torch")
@@ -149,6 +150,18 @@ def test_the_folder_is_deleted_with_the_last_environment(arguments: dict[str, st
     assert not folder.exists()
     assert one.evaluate(SMALL, Fidelity(1, 1.0)).best.shape == (1, 5, 3, 3)  # asked again
     one.close()
+
+
+def test_the_wrapper_exchanges_the_backend(arguments: dict[str, str]) -> None:
+    plain = gym.make("FedHPO-LR-BreastCancer-v0", seed=1)
+    env = FederatedScopeBackend(plain, seed=1, **arguments)  # type: ignore[arg-type]
+    _, info = env.reset(seed=0)
+    assert info["backend"] == "federatedscope"
+    folder = Path(info["federatedscope"]["folder"])
+    RawBackend(env, seed=1)  # ends what the former one started
+    assert not folder.exists()
+    with pytest.raises(InvalidArgumentError, match="time_limit_s"):
+        FederatedScopeBackend(plain, time_limit_s=0.0, **arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rate", [0.4])
