@@ -12,6 +12,7 @@ the others stay. The tables and the picture are of all that are there.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.analysis.plot import COLOURS, SETTINGS
 from fedhpo_gym.backends.federatedscope import sharing
+from fedhpo_gym.backends.federatedscope.installation import VARIABLE
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.files import write_text
 
@@ -172,6 +174,9 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser.add_argument("--source", help="FederatedScope's source tree")
     parser.add_argument("--interpreter", help="Python that has its dependencies")
     arguments = parser.parse_args(argv)
+    if not arguments.source and not os.environ.get(VARIABLE):
+        print(f"skipped: needs --source PATH, FederatedScope's source tree, or {VARIABLE}")
+        return ""
     load = measuring.load_average()
     kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
     given = {"source": arguments.source, "interpreter": arguments.interpreter}

@@ -68,13 +68,13 @@ def bridged(backend: FederatedScope, case: str, rounds: int, turn: int) -> float
     class Watched(RemoteCourse):
         """A course whose messages are looked at on their way."""
 
-        def advance(self, rounds: int, hear: object) -> None:
+        def advance(self, rounds: int, hear: object, deadline: float | None = None) -> None:
             def listen(message: Message) -> None:
                 if "round" in message:
                     clock.append(float(message["cpu_s"]) + time.process_time())
                 hear(message)  # type: ignore[operator]
 
-            super().advance(rounds, listen)
+            super().advance(rounds, listen, deadline)
 
     from fedhpo_gym.backends.federatedscope import backend as module
 

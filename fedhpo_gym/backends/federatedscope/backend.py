@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -164,6 +165,7 @@ class FederatedScope(Backend):
         return kept
 
     def _train(self, kept: _Kept, course: RemoteCourse, rounds: int, seed: int) -> None:
+        deadline = time.monotonic() + self._limit_s
         title = f"FederatedScope {self.task.name} seed {seed}"
         with tqdm(
             total=rounds, initial=kept.rounds, desc=title, unit="round", leave=False, disable=None
@@ -175,7 +177,7 @@ class FederatedScope(Backend):
                     bar.update(parsing.whole(message, "trained") - bar.n)
 
             for stop in self._stops(kept.rounds, rounds):
-                course.advance(stop, hear)
+                course.advance(stop, hear, deadline)
                 kept.rounds = stop
                 if kept.curve.diverged_at:  # what follows counts for nothing
                     break

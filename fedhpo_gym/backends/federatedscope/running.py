@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -91,9 +92,17 @@ class RemoteCourse:
         """Whether its process is still there."""
         return self._peer.alive
 
-    def advance(self, rounds: int, hear: Hear) -> None:
-        """Train until so many rounds are finished; `hear` takes what is said of each."""
-        self._ask(hear, "advance", rounds=rounds)
+    def advance(self, rounds: int, hear: Hear, deadline: float | None = None) -> None:
+        """Train until so many rounds are finished.
+
+        Args:
+            rounds: of the course, counted from its first.
+            hear: takes what is said of each.
+            deadline: on the clock of `time.monotonic`; by default as long as a request may take.
+        """
+        request = {"do": "advance", "course": self._number, "rounds": rounds}
+        left = self._limit_s if deadline is None else deadline - time.monotonic()
+        self._peer.ask(request, left, hear)
         self.rounds = rounds
 
     def evaluate(self) -> object:

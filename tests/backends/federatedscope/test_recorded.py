@@ -94,9 +94,9 @@ def test_a_course_is_not_trained_again(
     asked: list[tuple[int, int]] = []
     advance = module.RemoteCourse.advance
 
-    def spy(self: Any, rounds: int, hear: Any) -> None:
+    def spy(self: Any, rounds: int, *others: Any) -> None:
         asked.append((self.rounds, rounds))
-        advance(self, rounds, hear)
+        advance(self, rounds, *others)
 
     monkeypatch.setattr(module.RemoteCourse, "advance", spy)
     backend = FederatedScope(LR, seed=1, **arguments)
