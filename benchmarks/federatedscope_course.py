@@ -138,6 +138,9 @@ def run_course(course: dict[str, Any], name: str, folder: Path, data: Any) -> di
     started = time.process_time()
     config = configure(course, name, folder, data)
     logs.update_logger(config, clear_before_add=True)
+    if not course["console"]:
+        log = logging.getLogger("federatedscope")
+        log.handlers = [one for one in log.handlers if isinstance(one, logging.FileHandler)]
     utils.setup_seed(config.seed)
     load = importlib.import_module(f"{part}data_builder").get_data
     clients, changed = load(config=config.clone())
@@ -200,6 +203,7 @@ def main(arguments: list[str]) -> None:
     folder = Path(arguments[0]).parent / "output"
     courses = []
     for index, course in enumerate(request["courses"]):
+        course["console"] = request["console"]
         courses.append(run_course(course, f"course{index}", folder, data))
         for handler in logging.getLogger("federatedscope").handlers:
             handler.close()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.courses.handing import arrays_of, graph_arrays
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.federations.graphs import GraphFederation
 from fedhpo_gym.fl.packing import Course
@@ -44,6 +44,8 @@ def run_courses(
     rounds: int,
     initial: Sequence[NDArray[np.float32]] = (),
     settings: Mapping[str, Any] | None = None,
+    *,
+    console: bool = True,
 ) -> dict[str, Any]:
     """Run courses one after the other in one FederatedScope process.
 
@@ -57,6 +59,7 @@ def run_courses(
             FederatedScope draws its own.
         settings: entries of FederatedScope's configuration that differ from those of `scripts/lr`,
             by dotted name.
+        console: whether it prints what it logs, too, as it does for its users.
 
     Returns:
         The answer of `federatedscope_course.py`.
@@ -69,6 +72,7 @@ def run_courses(
         _write_data(folder / "data.npz", federation, initial)
         request = {
             "data": str(folder / "data.npz"),
+            "console": console,
             "courses": [
                 {
                     "configuration": dict(course.configuration),
@@ -93,48 +97,16 @@ def describe(answer: dict[str, Any]) -> str:
 
 def _write_data(path: Path, federation: Federation, initial: Sequence[NDArray[np.float32]]) -> None:
     arrays: dict[str, Any] = {
-        "num_clients": federation.num_clients,
+        **arrays_of(federation),
         "num_classes": federation.num_classes,
         **{f"initial_course{index}": weights for index, weights in enumerate(initial)},
     }
     if isinstance(federation, GraphFederation):
-        np.savez(path, **arrays, **_graphs(federation))
-        return
-    for index, client in enumerate(federation.clients, start=1):
-        for split, rows in zip(SPLITS, client, strict=True):
-            arrays[f"x_{index}_{split}"] = federation.features[rows]
-            arrays[f"y_{index}_{split}"] = federation.labels[rows]
+        everything = np.arange(len(federation.labels))
+        rows = [np.concatenate(split) for split in zip(*federation.clients, strict=True)]
+        edges = federation.graph.edges
+        arrays |= graph_arrays(federation, 0, everything, edges, rows)  # what the server evaluates
     np.savez(path, **arrays)
-
-
-def _graphs(federation: GraphFederation) -> dict[str, NDArray[np.generic]]:
-    """Return the graph of every client, and as number 0 the whole one."""
-    everything = np.arange(len(federation.labels))
-    rows = [np.concatenate(split) for split in zip(*federation.clients, strict=True)]
-    arrays = _graph(federation, 0, everything, federation.graph.edges, rows)
-    for client, own in enumerate(federation.clients):
-        nodes = federation.client_nodes(client)
-        inside = federation.edges[:, federation.owner[federation.edges[0]] == client]
-        arrays |= _graph(federation, client + 1, nodes, inside, own)
-    return arrays
-
-
-def _graph(
-    federation: GraphFederation,
-    number: int,
-    nodes: NDArray[np.int64],
-    edges: NDArray[np.int64],
-    splits: Sequence[NDArray[np.int64]],
-) -> dict[str, NDArray[np.generic]]:
-    ends = np.searchsorted(nodes, edges)
-    arrays: dict[str, NDArray[np.generic]] = {
-        f"x_{number}": np.asarray(federation.features[nodes], dtype=np.float32),
-        f"y_{number}": federation.labels[nodes],
-        f"edges_{number}": np.hstack([ends, ends[::-1]]),
-    }
-    for split, rows in zip(SPLITS, splits, strict=True):
-        arrays[f"{split}_{number}"] = np.isin(nodes, rows)
-    return arrays
 
 
 def _run(source: Path, python: Path, folder: Path) -> None:

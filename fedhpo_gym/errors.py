@@ -48,6 +48,10 @@ class WorkerTimeoutError(FedHPOError, TimeoutError):
     """A worker process took longer than it may, and was ended."""
 
 
+class PeerError(FedHPOError, RuntimeError):
+    """Another framework raised an error; the message shows it, and says where its log is."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return a sentence, with a leading space, that helps after a mistyped name.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedhpo_gym.backends.base import Backend, CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.backends.tuned import FEWEST, open_tuned, stored_values
+from fedhpo_gym.courses.base import Courses
 from fedhpo_gym.errors import InvalidArgumentError, needing, unknown_name
 from fedhpo_gym.surrogates import has_surrogate
 from fedhpo_gym.tables.locate import find
@@ -20,9 +21,29 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
         "tabular": "fedhpo_gym.backends.tabular:Tabular",
         "surrogate": "fedhpo_gym.backends.surrogate:SurrogateModel",
         "raw": "fedhpo_gym.backends.raw:Raw",
+        "federatedscope": "fedhpo_gym.backends.federatedscope.backend:FederatedScope",
     }
 )
 """Backends by name; a module is imported when its backend is first asked for."""
+
+COURSES: Mapping[str, str] = MappingProxyType(
+    {
+        "raw": "fedhpo_gym.courses.running:RunningCourses",
+        "federatedscope": "fedhpo_gym.backends.federatedscope.courses:FederatedScopeCourses",
+    }
+)
+"""What keeps courses running between the steps of round environments, by backend."""
+
+OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "device": ("raw",),
+        "source": ("federatedscope",),
+        "interpreter": ("federatedscope",),
+        "time_limit_s": ("federatedscope",),
+        "own_data": ("federatedscope",),
+    }
+)
+"""What environments pass on to backends -> the backends that take it."""
 
 
 def _has_table(task: Task) -> bool:
@@ -56,7 +77,7 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     """Open a backend for a task.
 
     Args:
-        name: "tabular", "surrogate" or "raw".
+        name: "tabular", "surrogate", "raw" or "federatedscope".
         task: the task.
         options: what the backend takes, for example `seed`.
 
@@ -83,13 +104,51 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     return backend
 
 
+def open_courses(name: str, *given: Any, **options: Any) -> Courses:
+    """Put courses at round 0, to be trained in steps.
+
+    Args:
+        name: "raw" or "federatedscope".
+        given: task, instances, number, configuration and client sample rate; see
+            `courses.running.RunningCourses`.
+        options: what these courses take.
+
+    Raises:
+        UnknownNameError: no such courses.
+        FedHPOError: they cannot be opened.
+    """
+    if as_typed("backend", name, str) not in COURSES:
+        raise unknown_name("backend of courses", name, COURSES)
+    module, _, attribute = COURSES[name].partition(":")
+    with needing("really training, as round environments do,", "torch", "raw", "torch"):
+        kind = getattr(importlib.import_module(module), attribute)
+    courses: Courses = kind(*given, **options)
+    return courses
+
+
+def check_options(backend: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that a backend does not take.
+
+    Raises:
+        InvalidArgumentError: names the option, and who takes it.
+    """
+    for name in options:
+        if backend not in OPTIONS[name]:
+            known = " or ".join(f'backend="{one}"' for one in OPTIONS[name])
+            raise InvalidArgumentError(f"`{name}` is for {known} only, got backend={backend!r}")
+
+
 __all__ = [
     "BACKENDS",
+    "COURSES",
+    "OPTIONS",
     "STORED",
     "Backend",
     "CheckedQuery",
     "ColumnBackend",
     "StoredBackend",
+    "check_options",
     "default_backend",
     "make_backend",
+    "open_courses",
 ]

@@ -85,6 +85,13 @@ class Backend(ABC):
         """Fingerprints that older records have of the same numbers."""
         return ()
 
+    def describe(self) -> dict[str, object]:
+        """Return what `reset` says of it besides name, fingerprint and seeds, as plain data."""
+        return {}
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to give back
+        """Give back what outlives an object, such as processes; it may be asked again."""
+
     def evaluate(self, configuration: Mapping[str, object], fidelity: Fidelity) -> Evaluation:
         """Return f(configuration, fidelity) for every seed, client, split and metric.
 

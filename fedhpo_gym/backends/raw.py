@@ -13,7 +13,7 @@ import numpy as np
 from fedhpo_gym.backends.base import Backend, CheckedQuery
 from fedhpo_gym.courses import training
 from fedhpo_gym.courses.training import CourseState, Curves
-from fedhpo_gym.evaluation.best import best_rounds
+from fedhpo_gym.evaluation.best import evaluation_of
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import METRICS, Evaluation, Fidelity
 from fedhpo_gym.space import Value
@@ -118,23 +118,8 @@ class Raw(Backend):
                 del self._kept[key]
 
     def _answer(self, curves: Curves, fidelity: Fidelity) -> Evaluation:
-        metrics = curves.metrics[:, : np.searchsorted(curves.rounds, fidelity.round, "right")]
-        best = np.stack(
-            [
-                best_rounds(metrics[[row]], self._samples[row])[0, -1]
-                for row in range(len(self.seeds))
-            ]
-        )
-        at = curves.diverged_at
-        return Evaluation(
-            best=metrics[np.arange(len(best)), best],
-            current=metrics[:, -1].copy(),  # the curve is kept: nobody may write into it
-            num_samples=self._samples,
-            best_round=curves.rounds[best],
-            diverged=(at > 0) & (at <= fidelity.round),
-            seeds=self.seeds,
-            fidelity=fidelity,
-        )
+        known = (curves.metrics, curves.rounds, curves.diverged_at)
+        return evaluation_of(*known, self._samples, self.seeds, fidelity)
 
     def _trained(self, wanted: Mapping[_Key, _Wanted]) -> dict[_Key, _Kept]:
         """Return courses that have taken the rounds wanted; those that stand alike train together.

@@ -87,6 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_surrogate(commands)
     _add_health(commands)
     _add_check(commands)
+    _add_federatedscope(commands)
     return parser
 
 
@@ -151,7 +152,8 @@ def _add_executor(sub: argparse.ArgumentParser) -> None:
 def _add_asked(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--backend", metavar="NAME",
-        help="tabular, surrogate or raw; by default the first of the former two with numbers",
+        help="tabular, surrogate, raw or federatedscope; by default the first of the former two "
+        "with numbers",
     )  # fmt: skip
     sub.add_argument(
         "--fidelity", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
@@ -298,7 +300,7 @@ def _add_show(commands: Commands) -> None:
     text = "say what an environment asks and how healthy it is; `all` sets them side by side"
     sub = _add_variant(commands, "show", text)
     sub.set_defaults(module="show")
-    sub.add_argument("--backend", metavar="NAME", help="tabular, surrogate or raw")
+    sub.add_argument("--backend", metavar="NAME", help="tabular, surrogate, raw or federatedscope")
     sub.add_argument("--json", action="store_true", help="print JSON, for machines")
 
 
@@ -307,6 +309,21 @@ def _add_check(commands: Commands) -> None:
     sub.add_argument(
         "ids", nargs="+", metavar="ID", help="ids, patterns like `FedHPO-DAC-*`, or `all`"
     )
+
+
+def _add_federatedscope(commands: Commands) -> None:
+    text = "install what FederatedScope needs, or say what is wrong with it"
+    sub = _add(commands, "federatedscope", "federatedscope", text)
+    actions = sub.add_subparsers(dest="action", required=True, metavar="ACTION")
+    made = actions.add_parser("install", help="make an interpreter with fixed versions")
+    made.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
+    made.add_argument(
+        "--source", type=Path, required=True, metavar="TREE", help="FederatedScope's source tree"
+    )
+    made.add_argument("--dry-run", action="store_true", help="only say what it needs")
+    tried = actions.add_parser("doctor", help="start it, train three rounds, say what is wrong")
+    tried.add_argument("--source", metavar="TREE", help="(that of FEDHPO_GYM_FEDERATEDSCOPE)")
+    tried.add_argument("--interpreter", metavar="PYTHON", help="(likewise)")
 
 
 def _add_variant(

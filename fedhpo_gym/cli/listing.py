@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
+from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.errors import FedHPOError
 from fedhpo_gym.identity import UNSAID, Identity
@@ -16,6 +17,8 @@ from fedhpo_gym.tables import list_tables, open_table
 from fedhpo_gym.tasks import TASKS, Task, get_task, task_of
 
 VARIANT_HEADS = ("id", "arguments", "backends")
+SOME = 3
+"""Ids that a reason names; the others are counted."""
 HEADS = ("id", "data set", "clients", "configurations", "simulated budget", "backends")
 
 
@@ -34,6 +37,8 @@ def main(_options: argparse.Namespace) -> int:
         say_table(VARIANT_HEADS, stored)
     for fault in faults:
         say(f"\nNot listed: {fault}.")
+    for reason in reasons([task for task in TASKS.values() if task.id in registered]):
+        say(f"\n{reason}")
     if any(task.round_id in registered for task in TASKS.values()):
         say(
             "\nEvery FedHPO-... id is also there as FedHPO-DAC-...: dynamic algorithm "
@@ -60,7 +65,24 @@ def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> li
         found.append("surrogate")
     if find_spec("torch") is not None:
         found.append("raw")
+        if not why_not(task):
+            found.append("federatedscope")
     return found
+
+
+def reasons(tasks: Sequence[Task]) -> Iterator[str]:
+    """Yield why FederatedScope does not answer some tasks here, a reason at a time."""
+    grouped: dict[str, list[str]] = {}
+    for task in tasks:
+        if reason := why_not(task):
+            grouped.setdefault(reason, []).append(task.id)
+    for reason, ids in grouped.items():
+        some = (
+            ", ".join(ids)
+            if len(ids) <= SOME
+            else f"{', '.join(ids[:SOME])} and {len(ids) - SOME} more"
+        )
+        yield f'backend="federatedscope" does not answer {some}: {reason}.'
 
 
 def stored_variants(

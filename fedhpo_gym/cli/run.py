@@ -6,6 +6,7 @@ import argparse
 from functools import partial
 
 from fedhpo_gym.archive import require_writable
+from fedhpo_gym.backends.federatedscope.sharing import kept
 from fedhpo_gym.cli.console import complain, parse_pairs, say
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
@@ -13,6 +14,11 @@ from fedhpo_gym.studies.run import do_run
 
 def main(options: argparse.Namespace) -> int:
     """Do every run whose complete record is not there yet."""
+    with kept():  # processes of other frameworks start once, not for every run
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     plans = make_plans(
         Request(
             ids=options.ids,

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fedhpo_gym.backends import BACKENDS, default_backend
+from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.cli.problems import page
@@ -111,6 +112,9 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
         source = SOURCES[task.dataset]
         words = "" if source.offline else f"; the data comes by `{source.repair}`"
         return {"answers": True, "words": f"trains whatever is asked, on {source.name}{words}"}
+    if name == "federatedscope":
+        reason = why_not(task)
+        return {"answers": not reason, "words": reason or "trains whatever is asked, as it does"}
     try:
         stored = OPENERS[name](task)
     except FedHPOError as error:

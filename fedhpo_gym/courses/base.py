@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,24 @@ class Courses(Protocol):
 
     Positions count courses from 0, instances those the courses were made with. A course gives the
     same numbers whatever the others do.
+
+    Attributes:
+        name: what trains them, as in `gymnasium.make(..., backend=name)`.
     """
+
+    name: ClassVar[str] = "raw"
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of everything that numbers depend on, for run records."""
+        return ""
+
+    def describe(self) -> dict[str, object]:
+        """Return what `reset` says of what trains them, as plain data."""
+        return {}
+
+    def close(self) -> None:
+        """Give back what outlives an object, such as processes; courses can go on after it."""
 
     @property
     def num_samples(self) -> NDArray[np.int64]:

@@ -19,8 +19,6 @@ from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Instance, Task
 
-fingerprint = training.fingerprint
-
 Move = NDArray[np.float64]
 """(parameters,) the way of a global model over some rounds."""
 
@@ -93,6 +91,11 @@ class RunningCourses(Courses):
         self._batch = self._new_batch(self._where)
         self._batch.configure(courses)
         self._batch.restore(states)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of everything that numbers depend on."""
+        return training.fingerprint(self._task)
 
     @property
     def num_samples(self) -> NDArray[np.int64]:

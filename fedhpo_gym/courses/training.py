@@ -65,10 +65,14 @@ def task_label_frequencies(task: Task) -> dict[str, float]:
     return {name: float(f"{np.mean([s[name] for s in seeds]):.6g}") for name in seeds[0]}
 
 
+def data_fingerprint(task: Task) -> str:
+    """Return a digest of the data of a task."""
+    return load_dataset(task.dataset).fingerprint
+
+
 def fingerprint(task: Task) -> str:
     """Return a digest of everything that numbers of really trained courses depend on."""
-    data = load_dataset(task.dataset).fingerprint
-    words = f"{data} {task.table_name} engine {engine_version(task)}"
+    words = f"{data_fingerprint(task)} {task.table_name} engine {engine_version(task)}"
     if task.asynchronous:  # the clock decides who trains on what
         words += f" {task.system!r}"
     return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+
 
 def best_rounds(
     metrics: NDArray[np.floating], num_samples: NDArray[np.integer]
@@ -29,3 +31,36 @@ def best_rounds(
     improved[:, 1:] = loss[:, 1:] < lowest[:, :-1]
     rounds = np.arange(loss.shape[1])
     return np.maximum.accumulate(np.where(improved, rounds, 0), axis=1)
+
+
+def evaluation_of(
+    metrics: NDArray[np.floating],
+    rounds: NDArray[np.integer],
+    diverged_at: NDArray[np.integer],
+    num_samples: NDArray[np.integer],
+    seeds: tuple[int, ...],
+    fidelity: Fidelity,
+) -> Evaluation:
+    """Return what learning curves answer at a fidelity.
+
+    Args:
+        metrics: (seeds, R, clients, splits, metrics) curves that reach the fidelity's round.
+        rounds: (R,) rounds after which the models were evaluated.
+        diverged_at: (seeds,) the round in which a course left the finite numbers; 0 for never.
+        num_samples: (seeds, clients, splits).
+        seeds: of the courses.
+        fidelity: what was asked for.
+    """
+    known = metrics[:, : np.searchsorted(rounds, fidelity.round, "right")]
+    best = np.stack(
+        [best_rounds(known[[row]], num_samples[row])[0, -1] for row in range(len(seeds))]
+    )
+    return Evaluation(
+        best=known[np.arange(len(best)), best],
+        current=known[:, -1].copy(),  # the curve is kept: nobody may write into it
+        num_samples=num_samples,
+        best_round=rounds[best],
+        diverged=(diverged_at > 0) & (diverged_at <= fidelity.round),
+        seeds=seeds,
+        fidelity=fidelity,
+    )

@@ -4,6 +4,7 @@ from fedhpo_gym.wrappers.achievement import Achievement
 from fedhpo_gym.wrappers.budget_termination import BudgetTermination
 from fedhpo_gym.wrappers.chebyshev import Chebyshev
 from fedhpo_gym.wrappers.epsilon_constraint import EpsilonConstraint
+from fedhpo_gym.wrappers.federatedscope_backend import FederatedScopeBackend
 from fedhpo_gym.wrappers.hypervolume_improvement import HypervolumeImprovement
 from fedhpo_gym.wrappers.incumbent_reward import IncumbentReward
 from fedhpo_gym.wrappers.named_action import NamedAction
@@ -20,6 +21,7 @@ __all__ = [
     "BudgetTermination",
     "Chebyshev",
     "EpsilonConstraint",
+    "FederatedScopeBackend",
     "HypervolumeImprovement",
     "IncumbentReward",
     "NamedAction",

@@ -65,15 +65,26 @@ LAYERS: dict[str, frozenset[str]] = {
 }
 # The wrappers that choose a backend are the only ones that may know backends.
 BACKEND_WRAPPERS = tuple(
-    f"{PACKAGE}.wrappers.{name}" for name in ("tabular*", "surrogate*", "raw*")
+    f"{PACKAGE}.wrappers.{name}" for name in ("tabular*", "surrogate*", "raw*", "federatedscope*")
 )
 
+PEER = "backends.federatedscope.peer.*"
 # Which modules (patterns below the package) may import a third-party package.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
     "gymnasium": ("root", "envs*", "wrappers*", "agents*", "studies*", "testing*", "cli"),
     "tqdm": ("datasets*", "backends*", "building*", "fitting*", "studies*", "cli*"),
-    "torch": ("fl", "fl.*", "agents.rl.sb3", "agents.botorch_vector", "agents.optuna_gp"),
+    "torch": (
+        "fl",
+        "fl.*",
+        "agents.rl.sb3",
+        "agents.botorch_vector",
+        "agents.optuna_gp",
+        PEER,
+    ),
+    # In FederatedScope's own interpreter.
+    "federatedscope": (PEER,),
+    "torch_geometric": (PEER,),
     "arff": ("datasets", "datasets.*"),
     "PIL": ("datasets", "datasets.*"),
     "tokenizers": ("datasets.wordpiece",),
@@ -81,7 +92,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "openml": ("datasets", "datasets.*"),
     "pandas": ("datasets", "datasets.*"),
     "sklearn": ("datasets", "datasets.*", "fitting*", "agents.forest", "agents.flora"),
-    "scipy": ("datasets.graphs.*", "agents.spread"),
+    "scipy": ("datasets.graphs.*", "agents.spread", PEER),
     "rdkit": ("datasets.graphs.molecules",),
     "networkx": ("federations.graphs",),
     "optuna": ("agents.optuna_*",),

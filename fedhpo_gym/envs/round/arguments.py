@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+from fedhpo_gym.backends import OPTIONS, check_options, open_courses
 from fedhpo_gym.courses.base import Courses
 from fedhpo_gym.envs.arguments import chosen_options
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.process import RoundProcess, RoundSettings
 from fedhpo_gym.envs.round.rewards import measured_objectives
 from fedhpo_gym.envs.trial.setup import check_noise
-from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import Value
@@ -37,7 +39,11 @@ class RoundArguments:
         settings: hyperparameters fixed that are not in the search space.
         system: parameters of the system model that differ from the task's; `compute` is "epochs"
             unless given, and `model` chooses another kind of clock, of `SYSTEM_MODELS`.
-        device: torch device.
+        backend: what trains: "raw", our engine, or "federatedscope".
+        device: torch device of our engine.
+        source: source tree of FederatedScope; as for trials, see `TrialArguments`.
+        interpreter: Python that has its dependencies; likewise.
+        time_limit_s: real seconds that one of its courses may take for a step (3,600).
         instances: "train" (seeds 100 to 131), "test" (1000 to 1015), "all", or a list of
             (alpha, seed) pairs; see `make_instances`.
         per_client: every client has its own row in an action.
@@ -77,7 +83,11 @@ class RoundArguments:
     precision: str = "float32"
     settings: Mapping[str, float] | None = None
     system: Mapping[str, float | str] | None = None
+    backend: str = "raw"
     device: str | None = None
+    source: str | None = None
+    interpreter: str | None = None
+    time_limit_s: float | None = None
     instances: str | Sequence[Sequence[float]] = "train"
     per_client: bool = False
     rounds_per_step: int | None = None
@@ -98,6 +108,7 @@ class RoundArguments:
     def __post_init__(self) -> None:
         """Check every field, by deriving all that needs no training data."""
         check_fields(self)
+        check_options(self.backend, self.backend_options)
         if self.per_client and self.variant.asynchronous:
             raise InvalidArgumentError(
                 f"`per_client` must be False for {self.variant.algorithm!r}: an action has a row "
@@ -145,21 +156,26 @@ class RoundArguments:
             MissingDataError: the data set is not on this machine; says what to do.
             MissingDependencyError: torch is not installed.
         """
-        with needing("really training, as round environments do,", "torch", "raw", "torch"):
-            from fedhpo_gym.courses.running import RunningCourses, fingerprint
         default = self.controls.default
-        courses = RunningCourses(
+        courses = open_courses(
+            self.backend,
             self.variant,
             self.chosen_instances,
             number,
             {name: value for name, value in default.items() if name != RATE},
             float(default[RATE]),
-            device=self.device or "cpu",
             horizon=self.horizon,
             local_metrics=self.per_client,
             report_moves=self.report_moves,
+            **self.backend_options,
         )
-        return self.process(courses, number), fingerprint(self.variant)
+        return self.process(courses, number), courses.fingerprint
+
+    @property
+    def backend_options(self) -> dict[str, Any]:
+        """What is passed on to the courses."""
+        given = {name: getattr(self, name, None) for name in OPTIONS}
+        return {name: value for name, value in given.items() if value is not None}
 
     def process(self, courses: Courses, number: int = 1) -> RoundProcess:
         """Return the process of as many episodes on courses of these instances."""

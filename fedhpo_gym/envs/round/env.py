@@ -277,7 +277,8 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         return rendering.draw(drawing.plot)
 
     def close(self) -> None:
-        """Close the window, if there is one."""
+        """Close the window, if there is one, and end what the courses started."""
+        self.process.close()
         if self._window is not None:
             from fedhpo_gym.envs import rendering
 
@@ -305,7 +306,7 @@ def describe_episode(process: RoundProcess, index: int, fingerprint: str) -> Inf
     instance = describe_instance(process, index)
     found = {
         "task": process.task.name,
-        "backend": "raw",
+        **process.origin(),
         "fingerprint": fingerprint,
         "seeds": [instance["seed"]],
         "instance": instance,

@@ -367,6 +367,14 @@ class RoundProcess:
             sampled=sampled,
         )
 
+    def origin(self) -> dict[str, object]:
+        """Return what trains the courses, as plain data."""
+        return {"backend": self._courses.name, **self._courses.describe()}
+
+    def close(self) -> None:
+        """End what the courses started."""
+        self._courses.close()
+
     def snapshot(self, index: int) -> EpisodeSnapshot:
         """Return where an episode stands; it can be restored any number of times."""
         return EpisodeSnapshot(self.episodes.row(index), self._courses.snapshot(index))

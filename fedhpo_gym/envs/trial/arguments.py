@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
-from fedhpo_gym.backends import STORED, Backend, default_backend, make_backend
+from fedhpo_gym.backends import (
+    OPTIONS,
+    STORED,
+    Backend,
+    check_options,
+    default_backend,
+    make_backend,
+)
 from fedhpo_gym.envs.arguments import chosen_options
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES
 from fedhpo_gym.envs.trial.instances import open_instances
@@ -27,8 +35,8 @@ class TrialArguments:
 
     Attributes:
         task: name in the catalogue.
-        backend: "tabular", "surrogate" or "raw"; None for the first of the former two that has
-            numbers.
+        backend: "tabular", "surrogate", "raw" or "federatedscope"; None for the first of the
+            former two that has numbers.
         algorithm: name of the FL algorithm; the task's by default.
         alpha: concentration of the LDA partition; the task's by default.
         preprocessing: "label_encoded" (the paper's) or "standardized"; the task's by default.
@@ -42,6 +50,14 @@ class TrialArguments:
             have; "raw" answers all.
         seed: answer for one seed; None averages over the task's seeds.
         device: torch device of the raw backend.
+        source: source tree of FederatedScope, for backend="federatedscope"; by default that of the
+            folder that the environment variable `FEDHPO_GYM_FEDERATEDSCOPE` names.
+        interpreter: Python that has FederatedScope's dependencies; by default that of the same
+            folder, and this one where a `source` is given.
+        time_limit_s: real seconds that one of its courses may take for the rounds of a trial
+            (3,600).
+        own_data: entries `data.*` of its configuration by which it loads data itself; by default
+            it is handed the federation of the task.
         system: parameters of the system model that differ from the task's; `model` chooses
             another kind of clock, of `SYSTEM_MODELS`. `compute` may be "constant" or "epochs", and
             anything where `samples_per_client` is given.
@@ -89,6 +105,10 @@ class TrialArguments:
     tune: Mapping[str, Sequence[float]] | None = None
     seed: int | None = None
     device: str | None = None
+    source: str | None = None
+    interpreter: str | None = None
+    time_limit_s: float | None = None
+    own_data: Mapping[str, Any] | None = None
     system: Mapping[str, float | str] | None = None
     objectives: Sequence[str | Objective] | None = None
     constraints: Mapping[str, float | Mapping[str, float]] | None = None
@@ -115,9 +135,7 @@ class TrialArguments:
         self._check_reward()
         self._check_instances()
         self.evaluation_noise  # noqa: B018 - what is wrong is said now
-        if self.device is not None and self.backend != "raw":
-            name = self.backend or default_backend(self.variant)
-            raise InvalidArgumentError(f'`device` is for backend="raw" only, got backend={name!r}')
+        check_options(self.backend_name, self.backend_options)
         system = self.variant.system
         if (rule := system.compute) in NEEDS_SAMPLES and not system.samples_per_client:
             raise InvalidArgumentError(
@@ -169,6 +187,12 @@ class TrialArguments:
         """Name of the backend."""
         return default_backend(self.variant) if self.backend is None else self.backend
 
+    @property
+    def backend_options(self) -> dict[str, Any]:
+        """What is passed on to the backend."""
+        given = {name: getattr(self, name) for name in OPTIONS}
+        return {name: value for name, value in given.items() if value is not None}
+
     def open_instances(self) -> tuple[Backend, ...]:
         """Open what answers in the episodes of each instance; nothing where none are asked for.
 
@@ -202,7 +226,8 @@ class TrialArguments:
     def variant(self) -> Task:
         """The task with what the arguments change."""
         task = get_task(self.task)
-        trained = {"precision": "float32"} if self.backend == "raw" else {}
+        trains = self.backend is not None and self.backend not in STORED
+        trained = {"precision": "float32"} if trains else {}
         task = task.variant(**{**trained, **chosen_options(self, task.options)})
         if self.settings:
             task = task.fix(self.settings)
@@ -244,5 +269,5 @@ class TrialArguments:
         Raises:
             MissingDataError: it has nothing to answer from; says what to do.
         """
-        options = {} if self.device is None else {"device": self.device}
+        options = self.backend_options
         return make_backend(self.backend_name, self.variant, seed=self.seed, **options)

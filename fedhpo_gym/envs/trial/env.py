@@ -252,6 +252,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         )
         kept = backends if self.setup.instances else ()
         self._use(replace(self.setup, backend=backends[0], instances=kept))
+        for one in former:
+            one.close()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -418,7 +420,9 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return rendering.draw(plot)
 
     def close(self) -> None:
-        """Close the window, if there is one."""
+        """Close the window, if there is one, and end what the backend started."""
+        for part in self.setup.parts:
+            part.backend.close()
         if self._window is not None:
             from fedhpo_gym.envs import rendering
 

@@ -171,6 +171,7 @@ class TrialSetup:
             "fingerprint": self.backend.fingerprint,
             "seeds": list(self.backend.seeds),
             "objective_names": list(self.objective_names),
+            **self.backend.describe(),
         }
 
 

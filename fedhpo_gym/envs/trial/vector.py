@@ -135,6 +135,11 @@ class TrialVectorEnv(BatchedVectorEnv):
         first, _ = env.reset()
         self.layout.fill(self._first, first)
 
+    def close_extras(self, **_: Any) -> None:
+        """End what the backend started."""
+        for part in self.setup.parts:
+            part.backend.close()
+
     @property
     def objectives(self) -> tuple[Objective, ...]:
         """The objectives, in the order of the reward vector."""

@@ -1,0 +1,282 @@
+"""Real training with FederatedScope."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.backends.federatedscope import parsing
+from fedhpo_gym.backends.federatedscope.configuration import require_layout, require_supported
+from fedhpo_gym.backends.federatedscope.installation import find
+from fedhpo_gym.backends.federatedscope.process import Message, Peer
+from fedhpo_gym.backends.federatedscope.running import CourseRequest, Curve, RemoteCourse
+from fedhpo_gym.backends.federatedscope.sharing import Lease
+from fedhpo_gym.checks import as_number
+from fedhpo_gym.courses import training
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.best import evaluation_of
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.space import Value
+from fedhpo_gym.tasks import Task
+from fedhpo_gym.typed import as_typed, shown
+
+REVISION = 1
+"""Raised when numbers change that this bridge, and not FederatedScope, decides."""
+LIMIT_S = 3600.0
+"""Real seconds that one course may take for the rounds of one query."""
+MAX_LIVE = 32
+"""Courses that stand still in FederatedScope's process, to go on where they stand."""
+MAX_NUMBERS = 2**27
+"""Parameters of all models of these courses."""
+MAX_CURVES = 2**26
+"""Numbers of the curves that are kept, whatever becomes of their courses."""
+
+Key = tuple[object, ...]
+
+
+@dataclass
+class _Kept:
+    """What is known of a course: its curve, and the course itself while it stands still."""
+
+    curve: Curve
+    course: RemoteCourse | None
+    rounds: int
+
+
+class FederatedScope(Backend):
+    """Trains courses with FederatedScope, in an interpreter of its own, on our very federation.
+
+    A course that was asked for is not trained again: fewer rounds are read off its curve, and
+    more rounds continue where it stands. Where that process had to end, or room was needed, it
+    starts over. Models are evaluated after the rounds that the task evaluates.
+    """
+
+    name = "federatedscope"
+
+    def __init__(
+        self,
+        task: Task,
+        seed: int | None = None,
+        source: str | None = None,
+        interpreter: str | None = None,
+        time_limit_s: float = LIMIT_S,
+        own_data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Start FederatedScope, or share the process that runs already.
+
+        Args:
+            task: the task.
+            seed: answer for one seed; None averages over the task's seeds.
+            source: FederatedScope's source tree; see `installation.find`.
+            interpreter: Python that has its dependencies; see `installation.find`.
+            time_limit_s: real seconds that a course may take for the rounds of a query.
+            own_data: entries `data.*` of FederatedScope's configuration by which it loads and
+                deals data itself, such as {"data.type": "femnist"}; by default it gets our
+                federation.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range, or FederatedScope cannot train
+                this task.
+            MissingDependencyError: no argument and no variable says where FederatedScope is.
+            MissingDataError: the data cannot be had; names the download command.
+            PeerError: FederatedScope does not start.
+        """
+        require_supported(task)
+        super().__init__(task, seed, task.space, task.fidelity_space)
+        self._arguments = (source, interpreter, time_limit_s, own_data)
+        self._limit_s = checked_limit(time_limit_s)
+        self._own_data = _checked_data(own_data)
+        self._samples: NDArray[np.int64] | None = None
+        if own_data is None:
+            federations = [training.task_federation(task, s) for s in self.seeds]
+            self._samples = np.stack([one.num_samples for one in federations])
+        self._lease = Lease(find(source, interpreter))
+        self._kept: OrderedDict[Key, _Kept] = OrderedDict()
+        require_layout(task, self._peer.versions.get("layout", ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """See `Backend.__reduce__`."""
+        kind, arguments = super().__reduce__()
+        return kind, (*arguments, *self._arguments)
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Backend.fingerprint`: of data, task, FederatedScope and torch."""
+        known = self._peer.versions
+        words = [known.get(name, "") for name in ("federatedscope", "torch", "numpy")]
+        own = json.dumps(self._own_data, sort_keys=True)
+        data = training.data_fingerprint(self.task) if self._own_data is None else own
+        text = f"{data} {self.task.table_name} FederatedScope {' '.join(words)} {REVISION}"
+        return f"federatedscope-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of FederatedScope, its layout of keys, Python, torch and numpy."""
+        return dict(self._peer.versions)
+
+    def describe(self) -> dict[str, object]:
+        """See `Backend.describe`."""
+        return described(self._peer)
+
+    def close(self) -> None:
+        """See `Backend.close`: the process ends with its last environment."""
+        for kept in self._kept.values():
+            if kept.course is not None:
+                kept.course.drop()
+                kept.course = None
+        self._lease.close()
+
+    @property
+    def _peer(self) -> Peer:
+        return self._lease.peer()
+
+    def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
+        kept = [self._trained(configuration, fidelity, seed) for seed in self.seeds]
+        rounds = [r for r in self.task.evaluated_rounds if r <= fidelity.round]
+        metrics = np.stack([one.curve.at(rounds) for one in kept])
+        diverged = np.array([one.curve.diverged_at for one in kept], dtype=np.int64)
+        assert self._samples is not None  # noqa: S101 - a course that has trained told them
+        known = (metrics, np.array(rounds), diverged)
+        return evaluation_of(*known, self._samples.copy(), self.seeds, fidelity)
+
+    def _trained(self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int) -> _Kept:
+        """Return what is known of a course once it has taken the rounds asked for."""
+        key: Key = (*configuration.values(), fidelity.client_sample_rate, seed)
+        kept = self._kept.get(key)
+        if kept is None or (kept.rounds < fidelity.round and not _goes_on(kept)):
+            kept = self._kept[key] = self._new(configuration, fidelity, seed)
+        self._kept.move_to_end(key)
+        if kept.rounds < fidelity.round and not kept.curve.diverged_at:
+            assert kept.course is not None  # noqa: S101 - it goes on
+            self._train(kept, kept.course, fidelity.round, seed)
+            if kept.curve.diverged_at:
+                self._take_first(kept, configuration, fidelity, seed)
+        self._forget(configuration)
+        return kept
+
+    def _train(self, kept: _Kept, course: RemoteCourse, rounds: int, seed: int) -> None:
+        deadline = time.monotonic() + self._limit_s
+        title = f"FederatedScope {self.task.name} seed {seed}"
+        with tqdm(
+            total=rounds, initial=kept.rounds, desc=title, unit="round", leave=False, disable=None
+        ) as bar:
+
+            def hear(message: Message) -> None:
+                kept.curve.hear(message)
+                if "trained" in message:
+                    bar.update(parsing.whole(message, "trained") - bar.n)
+
+            for stop in self._stops(kept.rounds, rounds):
+                course.advance(stop, hear, deadline)
+                kept.rounds = stop
+                if kept.curve.diverged_at:  # what follows counts for nothing
+                    break
+
+    def _stops(self, done: int, rounds: int) -> list[int]:
+        """Return where a course stands still on its way, so that one that diverges ends there."""
+        return [r for r in self.task.evaluated_rounds if done < r <= rounds]
+
+    def _new(self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int) -> _Kept:
+        request = CourseRequest(
+            task=self.task,
+            configuration=configuration,
+            client_sample_rate=fidelity.client_sample_rate,
+            seed=seed,
+            rounds=self.task.max_round,
+            evaluated=self.task.evaluated_rounds,
+            own_data=self._own_data,
+        )
+        course = RemoteCourse(self._peer, request, self._limit_s)
+        if self._samples is None:
+            counts = parsing.sample_counts(course.evaluate(), self.task.num_clients)
+            self._samples = np.stack([counts] * len(self.seeds))
+        return _Kept(Curve(self._samples[self.seeds.index(seed)]), course, 0)
+
+    def _take_first(
+        self, kept: _Kept, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
+    ) -> None:
+        """End a course that diverged; its last finite model may be the one that it began with."""
+        if kept.course is not None:
+            kept.course.drop()
+            kept.course = None
+        if kept.curve.rounds:
+            return
+        fresh = self._new(configuration, fidelity, seed)
+        assert fresh.course is not None  # noqa: S101 - it is new
+        assert self._samples is not None  # noqa: S101 - likewise
+        samples = self._samples[self.seeds.index(seed)]
+        found = parsing.client_metrics(fresh.course.evaluate(), samples)
+        fresh.course.drop()
+        kept.curve.rounds.append(0)
+        kept.curve.metrics.append(found)
+
+    def _forget(self, configuration: Mapping[str, Value]) -> None:
+        """Let the courses go that there is no room for, the oldest first, and then their curves."""
+        models = 2 if self.task.algorithm != "fedopt" else 1 + self.task.num_clients
+        size = models * self.task.parameters_of(configuration)
+        most = max(1, min(MAX_LIVE, MAX_NUMBERS // size))
+        live = [kept for kept in self._kept.values() if kept.course is not None]
+        for kept in live[: max(len(live) - most, 0)]:
+            assert kept.course is not None  # noqa: S101 - it was looked for
+            kept.course.drop()
+            kept.course = None
+        numbers = sum(sum(m.size for m in kept.curve.metrics) for kept in self._kept.values())
+        while numbers > MAX_CURVES and len(self._kept) > len(self.seeds):
+            _, kept = self._kept.popitem(last=False)
+            numbers -= sum(m.size for m in kept.curve.metrics)
+            if kept.course is not None:
+                kept.course.drop()
+
+
+def _goes_on(kept: _Kept) -> bool:
+    return bool(kept.curve.diverged_at) or (kept.course is not None and kept.course.alive)
+
+
+def described(peer: Peer) -> dict[str, object]:
+    """Return version, interpreter and working folder of a process, as `info` says them."""
+    where = peer.installation
+    return {
+        "federatedscope": {
+            "version": peer.versions.get("federatedscope", ""),
+            "torch": peer.versions.get("torch", ""),
+            "source": str(where.source),
+            "interpreter": str(where.interpreter),
+            "folder": str(peer.folder),
+        }
+    }
+
+
+def checked_limit(value: object) -> float:
+    """Return a time limit.
+
+    Raises:
+        InvalidArgumentError: it is no positive number of seconds.
+    """
+    number = as_number(value)
+    if number is None or not 0 < number < np.inf:
+        raise InvalidArgumentError(
+            f"`time_limit_s` must be a positive number of seconds, got {shown(value)}"
+        )
+    return float(number)
+
+
+def _checked_data(entries: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if entries is None:
+        return None
+    given = dict(as_typed("own_data", entries, Mapping[str, Any]))
+    if "data.type" not in given or not all(key.startswith("data.") for key in given):
+        raise InvalidArgumentError(
+            "`own_data` must hold entries `data.*` of FederatedScope's configuration, `data.type` "
+            f"among them, got {shown(given)}"
+        )
+    return given

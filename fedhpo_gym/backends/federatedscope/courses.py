@@ -1,0 +1,333 @@
+"""Courses of FederatedScope kept running between steps: what round environments train."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends.federatedscope import configuration as written
+from fedhpo_gym.backends.federatedscope import parsing
+from fedhpo_gym.backends.federatedscope.backend import LIMIT_S, REVISION, checked_limit, described
+from fedhpo_gym.backends.federatedscope.hearing import Heard
+from fedhpo_gym.backends.federatedscope.installation import find
+from fedhpo_gym.backends.federatedscope.process import Message, Peer
+from fedhpo_gym.backends.federatedscope.running import CourseRequest, RemoteCourse
+from fedhpo_gym.backends.federatedscope.sharing import Lease
+from fedhpo_gym.courses import training
+from fedhpo_gym.courses.base import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.space import Value
+from fedhpo_gym.tasks import Instance, Task
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Some rounds under some hyperparameters."""
+
+    configuration: Mapping[str, Value]
+    client_sample_rate: float
+    rounds: int
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """Where a course stands: all that it did, from which it can be trained again.
+
+    Attributes:
+        steps: what it did.
+        metrics: (clients, splits, metrics) of its last finite model; None before its first.
+        diverged: whether it has left the finite numbers.
+    """
+
+    steps: tuple[_Step, ...] = ()
+    metrics: Metrics | None = None
+    diverged: bool = False
+
+    @property
+    def rounds(self) -> int:
+        return sum(step.rounds for step in self.steps)
+
+
+@dataclass
+class _Course:
+    """A course, and the remote one that has done some of its steps."""
+
+    instance: int
+    next: _Step
+    state: _State = field(default_factory=_State)
+    remote: RemoteCourse | None = None
+    done: int = 0
+
+    def end(self) -> None:
+        if self.remote is not None:
+            self.remote.drop()
+        self.remote, self.done = None, 0
+
+
+class FederatedScopeCourses(Courses):
+    """N courses of one task, each on an instance, that take their rounds one after the other.
+
+    Going back to a snapshot trains the course again, from its first round: FederatedScope cannot
+    store where a course stands. Pickles hold what the courses did.
+    """
+
+    name: ClassVar[str] = "federatedscope"
+
+    def __init__(
+        self,
+        task: Task,
+        instances: Sequence[Instance],
+        number: int,
+        configuration: Configuration,
+        client_sample_rate: float,
+        *,
+        horizon: int,
+        local_metrics: bool = False,
+        source: str | None = None,
+        interpreter: str | None = None,
+        time_limit_s: float = LIMIT_S,
+    ) -> None:
+        """Put all courses at round 0 of the first instance.
+
+        Args:
+            task: the task.
+            instances: what courses can start on.
+            number: N.
+            configuration: what courses start with; the shape of the model is taken from it.
+            client_sample_rate: likewise.
+            horizon: rounds of a whole course.
+            local_metrics: whether reports hold metrics before and after local training.
+            source: FederatedScope's source tree.
+            interpreter: Python that has its dependencies.
+            time_limit_s: real seconds that one course may take for the rounds of a step.
+
+        Raises:
+            InvalidArgumentError: FederatedScope cannot train this task, or not in steps.
+            MissingDependencyError: nothing says where FederatedScope is.
+            MissingDataError: the data cannot be had; names the download command.
+            PeerError: FederatedScope does not start.
+        """
+        written.require_supported(task)
+        self._task, self._instances = task, tuple(instances)
+        self._horizon, self._measured = horizon, local_metrics
+        self._limit_s = checked_limit(time_limit_s)
+        self._first: dict[int, Metrics] = {}
+        self._where = find(source, interpreter)
+        start = _Step(dict(configuration), client_sample_rate, 0)
+        self._start = start
+        self._courses = [_Course(0, start) for _ in range(number)]
+        self._lease = Lease(self._where)
+        layout = self._peer.versions.get("layout", "")
+        written.require_layout(task, layout)
+        if layout != written.CURRENT:
+            raise InvalidArgumentError(
+                "`source` must be newer than FederatedScope 0.1 for FedHPO-DAC-* ids: that version "
+                "reads hyperparameters once, before the first round; FedHPO-* ids take it"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what can be made again."""
+        courses = [replace(one, remote=None, done=0) for one in self._courses]
+        state = {k: v for k, v in self.__dict__.items() if k not in ("_lease", "_first")}
+        return {**state, "_courses": courses}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a process when one is needed."""
+        self.__dict__.update(state)
+        self._first, self._lease = {}, Lease(self._where)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of everything that numbers depend on."""
+        known = self._peer.versions
+        words = [known.get(name, "") for name in ("federatedscope", "torch", "numpy")]
+        text = f"{training.data_fingerprint(self._task)} {self._task.table_name} {words} {REVISION}"
+        return f"federatedscope-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        """(N, clients, splits) samples."""
+        return np.stack([self._samples(one.instance) for one in self._courses])
+
+    @property
+    def most_samples(self) -> NDArray[np.int64]:
+        """(clients,) the most training samples a client has on any instance; makes them all."""
+        each = [self._samples(index) for index in range(len(self._instances))]
+        most: NDArray[np.int64] = np.max(each, axis=0)[:, 0]
+        return most
+
+    def describe(self) -> dict[str, object]:
+        """See `Courses.describe`."""
+        return described(self._peer)
+
+    def close(self) -> None:
+        """See `Courses.close`."""
+        for one in self._courses:
+            one.end()
+        self._lease.close()
+
+    def start(self, positions: Sequence[int], instances: Sequence[int]) -> None:
+        """Put some courses at round 0 of other instances, or of the same ones."""
+        for position, index in zip(positions, instances, strict=True):
+            self._courses[position].end()
+            self._courses[position] = _Course(index, self._start)
+
+    def first_metrics(self, positions: Sequence[int]) -> Metrics:
+        """Return (positions, clients, splits, metrics) of courses at round 0."""
+        found = []
+        for position in positions:
+            one = self._courses[position]
+            if one.instance not in self._first:
+                fresh = _Course(one.instance, self._start)
+                said = self._remote(fresh).evaluate()
+                fresh.end()
+                samples = self._samples(one.instance)
+                self._first[one.instance] = parsing.client_metrics(said, samples)
+            found.append(self._first[one.instance])
+        return np.stack(found)
+
+    def configure(
+        self, configurations: Sequence[Configuration], client_sample_rates: Sequence[float]
+    ) -> None:
+        """Set the hyperparameters of all courses from here on."""
+        given = zip(self._courses, configurations, client_sample_rates, strict=True)
+        for one, values, rate in given:
+            one.next = _Step(dict(values), rate, 0)
+
+    def sampled(self, rounds: int) -> NDArray[np.bool_]:
+        """Return (N, clients): who will train in at least one of the next rounds."""
+        found = np.zeros((len(self._courses), self._task.num_clients), dtype=np.bool_)
+        for row, one in zip(found, self._courses, strict=True):
+            left = min(rounds, self._horizon - one.state.rounds)
+            if left > 0 and not one.state.diverged:
+                remote = self._remote(one)
+                remote.configure(self._changes(one.next))
+                for cohort in remote.cohorts(left):
+                    row[np.array(cohort) - 1] = True
+        return found
+
+    def advance(self, rounds: int) -> Report:
+        """Train all courses for some rounds and evaluate them after the last."""
+        heard = [self._advanced(one, rounds) for one in self._courses]
+        for one, listener in zip(self._courses, heard, strict=True):
+            if one.state.metrics is None:  # it diverged before it ever was finite
+                position = self._courses.index(one)
+                metrics = self.first_metrics([position])[0]
+                one.state = replace(one.state, metrics=metrics)
+            listener.metrics = one.state.metrics
+        shapes = {name: [getattr(one, name) for one in heard] for name in Heard.ARRAYS}
+        return Report(
+            diverged=np.array([one.state.diverged for one in self._courses]),
+            **{name: np.stack(values) for name, values in shapes.items()},
+        )
+
+    def snapshot(self, position: int) -> CourseSnapshot:
+        """Return where a course stands."""
+        one = self._courses[position]
+        return CourseSnapshot(one.instance, one.state)
+
+    def restore(self, position: int, snapshot: CourseSnapshot) -> None:
+        """Go back to a snapshot of any course of the same task and instances."""
+        if not isinstance(snapshot.state, _State):
+            raise InvalidArgumentError(
+                "`snapshot` must be of courses of FederatedScope, got a state of the type "
+                f"{type(snapshot.state).__name__}"
+            )
+        one, state = self._courses[position], snapshot.state
+        if (
+            one.instance != snapshot.instance
+            or one.state.steps[: one.done] != state.steps[: one.done]
+        ):
+            one.end()
+        if one.done > len(state.steps):
+            one.end()
+        last = state.steps[-1] if state.steps else self._start
+        self._courses[position] = _Course(snapshot.instance, last, state, one.remote, one.done)
+
+    @property
+    def _peer(self) -> Peer:
+        return self._lease.peer()
+
+    def _advanced(self, one: _Course, rounds: int) -> Heard:
+        """Train a course; one that has diverged stays where it is."""
+        listener = Heard(rounds, self._task.num_clients, self._samples(one.instance))
+        if one.state.diverged:
+            return listener
+        remote = self._remote(one)
+        step = replace(one.next, rounds=rounds)
+        listener.before_first = one.state.rounds
+        self._take(remote, step, one.state.rounds, listener.hear)
+        steps = (*one.state.steps, step)
+        one.done = len(steps)
+        diverged = listener.metrics is None or not parsing.is_finite(listener.metrics)
+        metrics = one.state.metrics if diverged else listener.metrics
+        one.state = _State(steps, metrics, diverged)
+        if diverged:
+            one.end()
+        return listener
+
+    def _remote(self, one: _Course) -> RemoteCourse:
+        """Return the remote course, where the course stands: trained again if need be."""
+        if one.remote is None or not one.remote.alive:
+            one.remote, one.done = None, 0
+            instance = self._instances[one.instance]
+            start = one.state.steps[0] if one.state.steps else one.next
+            request = CourseRequest(
+                task=self._task.variant(alpha=instance.alpha),
+                configuration={**self._start.configuration, **_shared(start.configuration)},
+                client_sample_rate=start.client_sample_rate,
+                seed=instance.seed,
+                rounds=self._horizon,
+                evaluated=None,
+                watched=True,
+                measured=self._measured,
+            )
+            one.remote = RemoteCourse(self._peer, request, self._limit_s)
+        for step in one.state.steps[one.done :]:
+            self._take(one.remote, step, one.remote.rounds, _nothing)
+            one.done += 1
+        return one.remote
+
+    def _take(self, remote: RemoteCourse, step: _Step, done: int, hear: Any) -> None:
+        remote.configure(self._changes(step))
+        remote.advance(done + step.rounds, hear)
+
+    def _changes(self, step: _Step) -> dict[str, Any]:
+        """Return what to change for a step: of all clients, of single ones, of the server."""
+        values = step.configuration
+        clients: dict[str, dict[str, Value]] = {}
+        for name, value in values.items():
+            base, at, client = name.partition("@")
+            if at:
+                clients.setdefault(str(int(client) + 1), {})[base] = value
+        return {
+            "entries": self._client_entries(_shared(values)),
+            "clients": {client: self._client_entries(own) for client, own in clients.items()},
+            "server": written.server_values(values) if self._task.algorithm == "fedopt" else {},
+            "sample_client_num": written.cohort_size(self._task, step.client_sample_rate),
+        }
+
+    def _client_entries(self, values: Mapping[str, Value]) -> dict[str, Any]:
+        return {
+            **written.local_entries(values, written.CURRENT),
+            **written.proximal_entries(values),
+        }
+
+    def _samples(self, index: int) -> NDArray[np.int64]:
+        instance = self._instances[index]
+        task = self._task.variant(alpha=instance.alpha)
+        return training.task_federation(task, instance.seed).num_samples
+
+
+def _shared(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return what all clients share of a configuration; `name@i` is that of client i alone."""
+    return {name: value for name, value in values.items() if "@" not in name}
+
+
+def _nothing(_message: Message) -> None:
+    """Hear nothing: what is trained again was heard before."""

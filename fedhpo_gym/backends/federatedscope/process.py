@@ -1,0 +1,230 @@
+"""The process that runs FederatedScope, and the conversation with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedhpo_gym.backends.federatedscope.installation import Installation
+from fedhpo_gym.errors import (
+    InvalidArgumentError,
+    PeerError,
+    WorkerLostError,
+    WorkerTimeoutError,
+)
+
+PROGRAM = Path(__file__).with_name("peer") / "__main__.py"
+START_S = 180.0
+"""Real seconds that its imports may take; they take 3 to 10 on a quiet machine."""
+LONGEST = 2**26
+"""Bytes of a line that may come; a round of 3,550 clients takes 4 MB."""
+SHOWN = 1500
+"""Characters of the log that a message shows."""
+
+Message = dict[str, Any]
+
+
+class Peer:
+    """A process with FederatedScope in a group of its own; whatever goes wrong ends the group.
+
+    Attributes:
+        installation: what runs.
+        folder: working folder; deleted when the process is closed, kept when something failed.
+        versions: of FederatedScope, its layout of keys, Python, torch and numpy.
+    """
+
+    def __init__(self, installation: Installation) -> None:
+        """Start the process and wait until it has imported FederatedScope.
+
+        Raises:
+            PeerError: it cannot import FederatedScope.
+            WorkerLostError: it ended, or says what is no answer.
+            WorkerTimeoutError: it takes too long.
+            OSError: the working folder cannot be made.
+        """
+        self.installation = installation
+        self.folder = Path(tempfile.mkdtemp(prefix="fedhpo-federatedscope-"))
+        self.versions: dict[str, str] = {}
+        self._owner = os.getpid()
+        self._pending = b""
+        self._failed = self._closed = False
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._process = self._start()
+            hello = self._receive(time.monotonic() + START_S, "starting")
+            self.versions = {str(k): str(v) for k, v in dict(hello["hello"]).items()}
+        except KeyError as error:
+            self._fail(kept=True)
+            raise self._no_answer(hello) from error
+        except BaseException:
+            self._fail(kept=self._process is not None)
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked: in this process, and still running."""
+        process = self._process
+        ours = self._owner == os.getpid() and not self._closed
+        return ours and process is not None and process.poll() is None
+
+    def ask(
+        self, request: Mapping[str, Any], limit_s: float, hear: Callable[[Message], None]
+    ) -> Any:
+        """Send a request and return its answer.
+
+        Args:
+            request: what is asked.
+            limit_s: real seconds that the answer may take.
+            hear: takes what is said on the way, such as the metrics of a round.
+
+        Raises:
+            PeerError: FederatedScope raised an error; the process goes on.
+            WorkerLostError: the process ended, or said what is no answer.
+            WorkerTimeoutError: it took too long.
+        """
+        deadline, what = time.monotonic() + limit_s, str(request.get("do"))
+        try:
+            self._send(request)
+            while True:
+                message = self._receive(deadline, what)
+                if "done" in message:
+                    return message["done"]
+                hear(message)
+        except PeerError:
+            self._failed = True  # its folder is worth a look
+            raise
+        except BaseException:  # an interrupt, too: nobody would hear the rest of the answer
+            self._fail(kept=True)
+            raise
+
+    def close(self) -> None:
+        """End the process and all it started; delete its folder unless something failed."""
+        self._fail(kept=self._failed)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        inside = {
+            **os.environ,
+            "PYTHONPATH": str(self.installation.source),
+            "PYTHONHASHSEED": "0",
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
+        }
+        command = [str(self.installation.interpreter), str(PROGRAM)]
+        with (self.folder / "log.txt").open("wb") as log:
+            try:
+                return subprocess.Popen(  # noqa: S603 - the user names the interpreter
+                    command,
+                    env=inside,
+                    cwd=self.folder,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise InvalidArgumentError(
+                    f"`interpreter` must be a program that starts, got "
+                    f"{str(self.installation.interpreter)!r} ({error.strerror or error})"
+                ) from error
+
+    def _send(self, request: Mapping[str, Any]) -> None:
+        process = self._running()
+        assert process.stdin is not None  # noqa: S101 - it is a pipe
+        try:
+            process.stdin.write(json.dumps(request).encode("utf-8") + b"\n")
+            process.stdin.flush()
+        except (BrokenPipeError, ValueError) as error:
+            raise self._ended() from error
+
+    def _receive(self, deadline: float, what: str) -> Message:
+        line = self._line(deadline, what)
+        try:
+            message = json.loads(line.decode("utf-8"))
+        except ValueError as error:
+            raise self._no_answer(line) from error
+        if not isinstance(message, dict):
+            raise self._no_answer(line)
+        if "error" in message:
+            trace = str(message.get("trace", ""))
+            raise PeerError(
+                f"FederatedScope failed: {message['error']}\n{trace[-SHOWN:].strip()}\n"
+                f"Its log is in {self.folder}, which is kept"
+            )
+        return message
+
+    def _line(self, deadline: float, what: str) -> bytes:
+        process = self._running()
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._pending:
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    raise WorkerTimeoutError(
+                        f"FederatedScope took longer than it may ({what}) and was ended; raise "
+                        f"`time_limit_s`, or see its log in {self.folder}, which is kept"
+                    )
+                read = os.read(process.stdout.fileno(), 1 << 16)
+                if not read:
+                    raise self._ended()
+                self._pending += read
+                if len(self._pending) > LONGEST:
+                    raise self._no_answer(self._pending)
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._closed or self._owner != os.getpid():
+            raise WorkerLostError("FederatedScope's process is not there any more; ask again")
+        return self._process
+
+    def _ended(self) -> WorkerLostError:
+        assert self._process is not None  # noqa: S101 - it was started
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5.0)
+        return WorkerLostError(
+            f"FederatedScope's process ended with status {self._process.returncode}:\n"
+            f"{self._log()}\nIts folder {self.folder} is kept"
+        )
+
+    def _no_answer(self, said: object) -> WorkerLostError:
+        shown = repr(said)[:200]
+        return WorkerLostError(
+            f"FederatedScope's process said what is no answer: {shown}. It was ended; see its log "
+            f"in {self.folder}, which is kept. Is `interpreter` a plain Python?"
+        )
+
+    def _log(self) -> str:
+        try:
+            text = (self.folder / "log.txt").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        return text[-SHOWN:].strip()
+
+    def _fail(self, *, kept: bool) -> None:
+        if self._closed or self._owner != os.getpid():  # a fork must not end its parent's process
+            return
+        self._closed, self._failed = True, kept
+        process = self._process
+        if process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with suppress(OSError):
+                        pipe.close()
+        if not kept:
+            shutil.rmtree(self.folder, ignore_errors=True)

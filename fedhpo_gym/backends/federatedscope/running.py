@@ -1,0 +1,174 @@
+"""A course of a task in FederatedScope's process, seen from here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends.federatedscope import configuration, parsing
+from fedhpo_gym.backends.federatedscope.federation import hand_over
+from fedhpo_gym.backends.federatedscope.process import Message, Peer
+from fedhpo_gym.backends.federatedscope.sharing import next_number
+from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.space import Value
+from fedhpo_gym.tasks import Task
+
+Metrics = NDArray[np.float32]
+Hear = Callable[[Message], None]
+
+
+@dataclass(frozen=True)
+class CourseRequest:
+    """What a course is, from its first round on.
+
+    Attributes:
+        task: the task.
+        configuration: hyperparameters that it starts with.
+        client_sample_rate: likewise.
+        seed: of the federation, and FederatedScope's own.
+        rounds: of the whole course.
+        evaluated: rounds after which models are evaluated; None for where it stands still.
+        watched: whether it tells of every round who trained, and how.
+        measured: whether this tells what local training did to the clients' own metrics.
+        own_data: entries by which FederatedScope loads data of its own; None for ours.
+    """
+
+    task: Task
+    configuration: Mapping[str, Value]
+    client_sample_rate: float
+    seed: int
+    rounds: int
+    evaluated: Sequence[int] | None
+    watched: bool = False
+    measured: bool = False
+    own_data: Mapping[str, Any] | None = None
+
+    def message(self, number: int, peer: Peer) -> Message:
+        """Return the request of a course of this number."""
+        layout = peer.versions.get("layout", "")
+        configuration.require_layout(self.task, layout)
+        own = self.own_data
+        entries = configuration.course_entries(
+            self.task, self.configuration, self.client_sample_rate, self.seed, layout, self.rounds
+        )
+        data = None if own is not None else str(hand_over(self.task, self.seed, peer.folder))
+        return {
+            "do": "start",
+            "course": number,
+            "entries": {**entries, **({"data.type": "fedhpo_gym"} if own is None else own)},
+            "data": data,
+            "evaluated": None if self.evaluated is None else list(self.evaluated),
+            "watched": self.watched,
+            "measured": self.measured,
+            "lone_rows": self.task.model == "MLP",
+        }
+
+
+class RemoteCourse:
+    """A course that stands still in FederatedScope's process between its rounds.
+
+    Attributes:
+        rounds: how many it has finished.
+    """
+
+    def __init__(self, peer: Peer, request: CourseRequest, limit_s: float) -> None:
+        """Start it; it stands before its first round.
+
+        Raises:
+            FedHPOError: see `Peer.ask`.
+        """
+        self.rounds = 0
+        self._peer, self._limit_s, self._number = peer, limit_s, next_number()
+        peer.ask(request.message(self._number, peer), limit_s, _nothing)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is still there."""
+        return self._peer.alive
+
+    def advance(self, rounds: int, hear: Hear, deadline: float | None = None) -> None:
+        """Train until so many rounds are finished.
+
+        Args:
+            rounds: of the course, counted from its first.
+            hear: takes what is said of each.
+            deadline: on the clock of `time.monotonic`; by default as long as a request may take.
+        """
+        request = {"do": "advance", "course": self._number, "rounds": rounds}
+        left = self._limit_s if deadline is None else deadline - time.monotonic()
+        self._peer.ask(request, left, hear)
+        self.rounds = rounds
+
+    def evaluate(self) -> object:
+        """Return what the model is like now, client by client."""
+        return self._ask(_nothing, "evaluate")
+
+    def configure(self, changes: Mapping[str, Any]) -> None:
+        """Change hyperparameters from the next round on."""
+        self._ask(_nothing, "configure", **changes)
+
+    def cohorts(self, rounds: int) -> list[list[int]]:
+        """Return who will train in each of the next rounds."""
+        found: list[list[int]] = self._ask(_nothing, "cohorts", rounds=rounds)
+        return found
+
+    def drop(self) -> None:
+        """End it, if its process still runs."""
+        if self.alive:
+            with suppress(FedHPOError):
+                self._ask(_nothing, "drop")
+
+    def _ask(self, hear: Hear, what: str, **words: Any) -> Any:
+        request = {"do": what, "course": self._number, **words}
+        return self._peer.ask(request, self._limit_s, hear)
+
+
+class Curve:
+    """The learning curve of a course, as it is heard.
+
+    Attributes:
+        rounds: rounds after which the model was evaluated.
+        metrics: (clients, splits, metrics) of each.
+        diverged_at: the round in which it left the finite numbers; 0 for never.
+    """
+
+    def __init__(self, num_samples: NDArray[np.integer]) -> None:
+        """Know nothing yet; `num_samples` is (clients, splits)."""
+        self.rounds: list[int] = []
+        self.metrics: list[Metrics] = []
+        self.diverged_at = 0
+        self._samples = num_samples
+
+    def hear(self, message: Message) -> None:
+        """Take in what was said of a round; other messages are not for a curve.
+
+        Raises:
+            WorkerLostError: it is unreadable.
+        """
+        if "round" not in message:
+            return
+        found = parsing.client_metrics(message.get("clients"), self._samples)
+        self.take(parsing.whole(message, "round"), found)
+
+    def take(self, finished: int, found: Metrics) -> None:
+        """Add the metrics after a round; from the first that are not finite on, none count."""
+        if self.diverged_at or not parsing.is_finite(found):
+            self.diverged_at = self.diverged_at or finished
+            return
+        self.rounds.append(finished)
+        self.metrics.append(found)
+
+    def at(self, rounds: Sequence[int]) -> Metrics:
+        """Return (rounds, clients, splits, metrics): the last finite ones where it diverged."""
+        index = np.searchsorted(self.rounds, rounds, "right") - 1
+        return np.stack([self.metrics[i] for i in index.tolist()])
+
+
+def _nothing(_message: Message) -> None:
+    """Hear nothing."""

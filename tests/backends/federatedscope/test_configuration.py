@@ -1,0 +1,154 @@
+"""What is written for FederatedScope, in both layouts of keys, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedhpo_gym.backends.federatedscope.configuration import (
+    CURRENT,
+    FIRST,
+    LOCAL,
+    course_entries,
+    require_layout,
+    unsupported,
+)
+from fedhpo_gym.backends.federatedscope.peer.entries import require_unchanged, write
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.tasks import TASKS, Task, get_task
+
+LAYOUTS = (CURRENT, FIRST)
+CAN = [
+    task.variant(algorithm=algorithm)
+    for task in TASKS.values()
+    if task.model in ("LR", "MLP", "CNN", "GNN") and task.version == 1
+    for algorithm in ("fedavg", "fedopt", "fedprox")
+]
+
+
+def entries(task: Task, layout: str, **changes: float) -> dict[str, Any]:
+    configuration = {**task.space.sample(stream(0, "test")), **changes}
+    return course_entries(task, configuration, 0.4, 7, layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("task", CAN, ids=lambda task: f"{task.id}-{task.algorithm}")
+def test_every_hyperparameter_is_written_once(task: Task, layout: str) -> None:
+    configuration = task.space.sample(stream(1, "test"))
+    written = course_entries(task, configuration, 0.4, 7, layout)
+    for name, value in configuration.items():
+        changed = task.space.sample(stream(2, "test"))[name]
+        other = course_entries(task, {**configuration, name: changed}, 0.4, 7, layout)
+        different = {key for key in written if written[key] != other[key]}
+        assert len(different) == (changed != value), name
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_course_of_logistic_regression_by_hand(layout: str) -> None:
+    task = get_task("LR-CreditG-v1")
+    configuration = {"learning_rate": 0.5, "weight_decay": 0.01, "batch_size": 32, "step_size": 2}
+    written = course_entries(task, configuration, 0.4, 7, layout)
+    local = {LOCAL[layout][name]: value for name, value in configuration.items()}
+    assert local.items() <= written.items()
+    assert written["federate.sample_client_num"] == 2  # of five
+    assert written["federate.total_round_num"] == 500
+    assert written["model.out_channels"] == 2
+    assert written["seed"] == 7
+    assert written["early_stop.patience"] == 0
+    unit = "train.batch_or_epoch" if layout == CURRENT else "federate.batch_or_epoch"
+    assert written[unit] == "epoch"
+
+
+def test_a_server_that_steps_gets_whole_models() -> None:
+    """An aggregation while updates come in would overwrite what FedOpt subtracts."""
+    task = get_task("LR-CreditG-v1").variant(algorithm="fedopt")
+    server = {"server_learning_rate": 0.3, "server_momentum": 0.9}
+    recent, first = (entries(task, layout, **server) for layout in LAYOUTS)
+    assert (recent["fedopt.optimizer.lr"], recent["fedopt.optimizer.momentum"]) == (0.3, 0.9)
+    assert (first["fedopt.lr_server"], first["fedopt.momentum_server"]) == (0.3, 0.9)
+    for written in (recent, first):
+        assert written["fedopt.use"] is True
+        assert written["federate.online_aggr"] is written["federate.share_local_model"] is False
+
+
+def test_networks_have_the_shape_of_ours() -> None:
+    network = entries(get_task("MLP-CreditG-v1"), CURRENT, model_depth=2, model_width=33)
+    assert (network["model.layer"], network["model.hidden"]) == (3, 33)
+    images = entries(get_task("CNN-FEMNIST-v1"), CURRENT, dropout=0.25)
+    assert (images["model.type"], images["model.hidden"]) == ("convnet2", 2048)
+    assert (images["grad.grad_clip"], images["model.dropout"]) == (5.0, 0.25)
+    graph = entries(get_task("GNN-Cora-v1"), FIRST, step_size=3)
+    assert (graph["model.type"], graph["model.hidden"], graph["model.layer"]) == ("gcn", 64, 2)
+    assert graph["federate.batch_or_epoch"] == "batch"  # a full-batch step
+    assert graph["federate.local_update_steps"] == 3
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.id)
+def test_what_it_cannot_do_is_refused_with_a_reason(task: Task) -> None:
+    assert (unsupported(task) == "") == (task.model in ("LR", "MLP", "CNN", "GNN"))
+    assert "nbafl" in unsupported(get_task("LR-CreditG-v1").variant(algorithm="nbafl"))
+    assert "bfloat16" in unsupported(get_task("CNN-FEMNIST-v1").variant(precision="bfloat16"))
+
+
+def test_what_a_version_cannot_do_is_refused() -> None:
+    task = get_task("LR-CreditG-v1")
+    require_layout(task, FIRST)
+    require_layout(task.variant(algorithm="fedprox"), CURRENT)
+    with pytest.raises(InvalidArgumentError, match="frozen"):
+        require_layout(task.variant(algorithm="fedprox"), FIRST)
+    with pytest.raises(InvalidArgumentError, match=r"0\.1 or newer"):
+        require_layout(task, "")
+
+
+class Node(dict[str, Any]):
+    """Like a node of FederatedScope's configuration: entries are attributes, too."""
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__  # type: ignore[assignment]
+
+
+@pytest.fixture
+def config() -> Node:
+    train = Node(optimizer=Node(type="SGD", lr=0.1), local_update_steps=1)
+    return Node(seed=0, train=train, federate=Node(client_num=0))
+
+
+def test_entries_are_written(config: Node) -> None:
+    wanted = {"train.optimizer.lr": 0.5, "train.optimizer.weight_decay": 0.1, "seed": 3}
+    write(config, wanted)
+    assert config.train.optimizer == {"type": "SGD", "lr": 0.5, "weight_decay": 0.1}
+    require_unchanged(config, wanted)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["federate.local_update_steps", "optimizer.lr", "sede", "train.optimizer.learning_rate"],
+)
+def test_a_key_that_would_be_ignored_is_an_error(config: Node, key: str) -> None:
+    """The keys of one layout are taken, and ignored, by the other; so are spelling mistakes."""
+    with pytest.raises(KeyError, match=key):
+        write(config, {key: 1})
+
+
+def test_a_changed_entry_is_an_error(config: Node) -> None:
+    write(config, {"federate.client_num": 5})
+    config.federate.client_num = 1
+    with pytest.raises(ValueError, match=r"federate\.client_num.*5 was written, and it holds 1"):
+        require_unchanged(config, {"federate.client_num": 5})
+    del config.federate["client_num"]
+    with pytest.raises(ValueError, match="holds None"):
+        require_unchanged(config, {"federate.client_num": 5})
+
+
+def test_the_program_stands_alone() -> None:
+    """Nothing of the package is imported in FederatedScope's interpreter but the program."""
+    from fedhpo_gym.backends.federatedscope import process
+    from import_contract import imports_of
+
+    allowed = "fedhpo_gym.backends.federatedscope.peer"
+    for path in process.PROGRAM.parent.glob("*.py"):
+        found = [one.module for one in imports_of(path.read_text(encoding="utf-8"))]
+        own = [name for name in found if name.startswith("fedhpo_gym")]
+        assert all(name.startswith(allowed) for name in own), path

@@ -1,0 +1,243 @@
+"""Whatever goes wrong is said, and nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federatedscope_pretended import RECORDED, pretend
+from fedhpo_gym.backends.federatedscope import process, sharing
+from fedhpo_gym.backends.federatedscope.installation import Installation, find
+from fedhpo_gym.backends.federatedscope.process import Peer
+from fedhpo_gym.errors import (
+    InvalidArgumentError,
+    MissingDependencyError,
+    PeerError,
+    WorkerLostError,
+    WorkerTimeoutError,
+)
+from fedhpo_gym.evaluation.records import Fidelity
+from record_federatedscope import LR, SMALL
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from fedhpo_gym.backends.federatedscope.backend import FederatedScope
+
+Answer = Callable[..., Any]
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Answer:
+    """Asks a backend whose program misbehaves in some way for three rounds."""
+
+    def answer(mode: str, time_limit_s: float = 60.0) -> Any:
+        arguments = pretend(tmp_path, mode, tmp_path / "pids")
+        backend = FederatedScope(LR, seed=1, time_limit_s=time_limit_s, **arguments)  # type: ignore[arg-type]
+        return backend.evaluate(SMALL, Fidelity(3, 1.0))
+
+    return answer
+
+
+def pids(tmp_path: Path) -> list[int]:
+    return [int(word) for word in (tmp_path / "pids").read_text(encoding="utf-8").split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def require_ended(found: list[int]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while any(map(is_running, found)):
+        assert time.monotonic() < deadline, f"still running: {found}"
+        time.sleep(0.02)
+
+
+def test_a_crash_is_told_with_status_and_log(ask: Answer, tmp_path: Path, home: Path) -> None:
+    with pytest.raises(WorkerLostError, match=r"(?s)status 3.*Fatal: no luck.*is kept"):
+        ask("crash")
+    require_ended(pids(tmp_path))
+    [folder] = home.iterdir()  # for whoever looks into it
+    assert (folder / "log.txt").read_text(encoding="utf-8") == "Fatal: no luck\n"
+
+
+def test_a_hang_ends_at_the_time_limit_with_all_it_started(ask: Answer, tmp_path: Path) -> None:
+    with pytest.raises(WorkerTimeoutError, match="time_limit_s"):
+        ask("hang", time_limit_s=1.0)
+    both = pids(tmp_path)
+    assert len(both) == 2
+    require_ended(both)
+
+
+def test_one_that_never_says_hello(ask: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "START_S", 0.5)
+    with pytest.raises(WorkerTimeoutError, match="starting"):
+        ask("mute")
+
+
+@pytest.mark.parametrize("mode", ["garbage", "list"])
+def test_garbage_is_shown_and_never_run(ask: Answer, tmp_path: Path, mode: str) -> None:
+    with pytest.raises(WorkerLostError, match="no answer"):
+        ask(mode)
+    require_ended(pids(tmp_path))
+
+
+def test_a_line_without_end_does_not_fill_the_memory(
+    ask: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "LONGEST", 2**18)
+    with pytest.raises(WorkerLostError, match="no answer"):
+        ask("endless")
+    require_ended(pids(tmp_path))
+
+
+def test_metrics_that_are_no_numbers(ask: Answer, tmp_path: Path) -> None:
+    with pytest.raises(WorkerLostError, match="unreadable"):
+        ask("unreadable")
+    require_ended(pids(tmp_path))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_there_is_told(ask: Answer) -> None:
+    with pytest.raises(PeerError, match="No space left"):
+        ask("full")
+
+
+def test_a_full_disk_here_is_told_and_leaves_no_half_file(
+    ask: Answer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(handle: Any, **_: Any) -> None:
+        handle.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", fail)
+    with pytest.raises(OSError, match="No space left"):
+        ask("crash")
+    sharing.close_all()
+    assert not [path for path in home.rglob("*") if "npz" in path.name]
+
+
+def test_what_it_lacks_is_told(ask: Answer) -> None:
+    with pytest.raises(PeerError, match="No module named 'torch'"):
+        ask("no-module")
+
+
+def test_an_interrupt_ends_it(ask: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Peer._send
+
+    def interrupted(self: Peer, request: Any) -> None:
+        send(self, request)
+        if request["do"] == "advance":
+            while not (tmp_path / "pids").exists() or len(pids(tmp_path)) < 2:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Peer, "_send", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ask("hang")
+    require_ended(pids(tmp_path))
+
+
+def test_after_a_killed_process_the_next_question_starts_another(tmp_path: Path) -> None:
+    arguments = pretend(tmp_path, "replay", RECORDED / "current.json")
+    backend = FederatedScope(LR, seed=1, **arguments)
+    before = backend.evaluate(SMALL, Fidelity(2, 1.0))
+    process_ = backend._peer._process
+    assert process_ is not None
+    os.killpg(process_.pid, signal.SIGKILL)
+    process_.wait()
+    again = backend.evaluate(SMALL, Fidelity(2, 1.0))  # from its curve
+    np.testing.assert_array_equal(before.best, again.best)
+    more = backend.evaluate(SMALL, Fidelity(4, 1.0))  # from the start
+    np.testing.assert_array_equal(more.fidelity.round, 4)
+    backend.close()
+
+
+PARENT = """
+import sys, time
+from fedhpo_gym.backends.federatedscope.installation import find
+from fedhpo_gym.backends.federatedscope.process import Peer
+peer = Peer(find({source!r}, {interpreter!r}))
+print(peer._process.pid, peer.folder, flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """The real program, without FederatedScope: it listens before it imports anything."""
+    source = tmp_path / "tree" / "federatedscope"
+    (source / "core").mkdir(parents=True)
+    (source / "__init__.py").write_text(
+        "import json, os, sys, time\n"
+        "os.write(int(os.environ['FOUND']), str(os.getpid()).encode())\n"
+        "time.sleep(600)\n",
+        encoding="utf-8",
+    )
+    environment = {**os.environ, "FOUND": "9"}
+    script = tmp_path / "python"
+    script.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" "$@" 9> "{tmp_path / "pids"}"\n', encoding="utf-8"
+    )
+    script.chmod(0o755)
+    code = PARENT.format(source=str(tmp_path / "tree"), interpreter=str(script))
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    deadline = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "pids").exists() or not pids(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    require_ended(pids(tmp_path))
+
+
+def test_a_fork_leaves_its_parents_process_alone(tmp_path: Path) -> None:
+    arguments = pretend(tmp_path, "replay", RECORDED / "current.json")
+    backend = FederatedScope(LR, seed=1, **arguments)
+    process_ = backend._peer._process
+    assert process_ is not None
+    if (pid := os.fork()) == 0:
+        backend.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert process_.poll() is None
+    assert backend.evaluate(SMALL, Fidelity(1, 1.0)).best.shape[0] == 1
+    backend.close()
+
+
+def test_where_it_is_must_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDHPO_GYM_FEDERATEDSCOPE", raising=False)
+    with pytest.raises(MissingDependencyError, match="federatedscope install"):
+        FederatedScope(LR, seed=1)
+    good = pretend(tmp_path, "crash", tmp_path / "pids")
+    with pytest.raises(InvalidArgumentError, match=r"`source` must be .*no-such-tree"):
+        find(str(tmp_path / "no-such-tree"), good["interpreter"])
+    with pytest.raises(InvalidArgumentError, match=r"`interpreter` must be .*no-python"):
+        find(good["source"], str(tmp_path / "no-python"))
+    monkeypatch.setenv("FEDHPO_GYM_FEDERATEDSCOPE", str(tmp_path))
+    with pytest.raises(InvalidArgumentError, match="must name a folder made by"):
+        find()
+
+
+def test_an_interpreter_that_does_not_start(tmp_path: Path, home: Path) -> None:
+    good = pretend(tmp_path, "crash", tmp_path / "pids")
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"\x7fELF no program")
+    broken.chmod(0o755)
+    with pytest.raises(InvalidArgumentError, match=r"`interpreter` must be a program that starts"):
+        Peer(Installation(Path(good["source"]), broken))
+    assert not list(home.iterdir())

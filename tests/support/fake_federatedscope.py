@@ -1,0 +1,106 @@
+"""A program that takes FederatedScope's place: it says what was recorded, or misbehaves.
+
+It speaks for the interpreter: `fake_federatedscope.py MODE FILE ...` reads requests and answers as
+the real program does. It imports nothing but the standard library, so it starts at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HELLO = {"federatedscope": "0.3.0", "layout": "current", "python": "3", "torch": "2", "numpy": "2"}
+
+
+def say(**answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+class Replay:
+    """Answers from the recorded rounds of courses, found by their configuration."""
+
+    def __init__(self, path: str) -> None:
+        self.recorded = json.loads(Path(path).read_text(encoding="utf-8"))
+        self.running: dict[int, dict[str, Any]] = {}
+        say(hello=self.recorded["versions"])
+
+    def do(self, request: dict[str, Any]) -> Any:
+        number, what = request["course"], request["do"]
+        if what == "start":
+            found = [c for c in self.recorded["courses"] if c["entries"] == request["entries"]]
+            if not found:
+                raise LookupError(f"nothing was recorded of {request['entries']}")
+            self.running[number] = {**found[0], "done": 0}
+            return None
+        if what == "drop":
+            del self.running[number]
+            return None
+        course = self.running[number]
+        if what == "evaluate":
+            return course["first"]
+        for message in course["rounds"]:
+            if course["done"] < message.get("round", 0) <= request["rounds"]:
+                say(course=number, trained=message["round"], clients={})
+                say(**{**message, "course": number})
+        course["done"] = request["rounds"]
+        return None
+
+
+def misbehave(mode: str, path: str) -> None:
+    """Do what the mode says when a course shall advance."""
+    Path(path).write_text(str(os.getpid()), encoding="utf-8")
+    if mode == "crash":
+        sys.stderr.write("Fatal: no luck\n")
+        sys.exit(3)
+    if mode == "hang":
+        child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+        Path(path).write_text(f"{os.getpid()} {child.pid}", encoding="utf-8")
+        time.sleep(600)
+    if mode == "garbage":
+        sys.stdout.write("\x00\xff Segmentation fault? {'Role': eval('1+1')}\n")
+        sys.stdout.flush()
+        time.sleep(600)
+    if mode == "endless":
+        while True:
+            sys.stdout.write("x" * 65536)
+    if mode == "full":
+        with Path("/dev/full").open("w", encoding="utf-8") as disk:
+            disk.write("x" * 100_000)
+    if mode == "list":
+        sys.stdout.write("[1, 2]\n")
+        sys.stdout.flush()
+    if mode == "unreadable":
+        say(course=0, round=1, clients={"1": {"train_avg_loss": "none"}})
+
+
+def main() -> None:
+    mode, path = sys.argv[1:3]
+    if mode == "mute":
+        time.sleep(600)
+    if mode == "no-module":
+        say(error="ModuleNotFoundError: No module named 'torch'", trace="Traceback: torch")
+        return
+    replay = Replay(path) if mode == "replay" else None
+    if replay is None:
+        say(hello=HELLO)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if replay is not None:
+                say(done=replay.do(request))
+                continue
+            if request["do"] == "advance":
+                misbehave(mode, path)
+            say(done=None)
+        except Exception as error:  # noqa: BLE001 - as the real program does
+            say(error=f"{type(error).__name__}: {error}", trace="")
+
+
+if __name__ == "__main__":
+    main()
