@@ -88,6 +88,7 @@ class FederatedScopeCourses(Courses):
         *,
         horizon: int,
         local_metrics: bool = False,
+        report_moves: bool = False,
         source: str | None = None,
         interpreter: str | None = None,
         time_limit_s: float = LIMIT_S,
@@ -102,6 +103,7 @@ class FederatedScopeCourses(Courses):
             client_sample_rate: likewise.
             horizon: rounds of a whole course.
             local_metrics: whether reports hold metrics before and after local training.
+            report_moves: must be False: FederatedScope does not tell how its models move.
             source: FederatedScope's source tree.
             interpreter: Python that has its dependencies.
             time_limit_s: real seconds that one course may take for the rounds of a step.
@@ -113,6 +115,11 @@ class FederatedScopeCourses(Courses):
             PeerError: FederatedScope does not start.
         """
         written.require_supported(task)
+        if report_moves:
+            raise InvalidArgumentError(
+                "`report_moves` must be False where FederatedScope trains, got True: it does not "
+                'tell how its models move; use backend="raw"'
+            )
         self._task, self._instances = task, tuple(instances)
         self._horizon, self._measured = horizon, local_metrics
         self._limit_s = checked_limit(time_limit_s)

@@ -122,11 +122,12 @@ class ConvNet(Model):
         self, parameters: Parameters, batch: Minibatch, masks: Tensor | None
     ) -> None:
         own = {name: value[0, ..., 0] for name, value in parameters.items()}
+        items, n, *_ = batch.x.shape
         images = _normalise(batch.x.flatten(0, 1), self.dtype).permute(0, 2, 3, 1)
         sizes = _moved(torch.from_numpy(batch.sizes), self.device)
         step = StepTogether(
             own=own,
-            images=images.unflatten(0, batch.x.shape[:2]),
+            images=images.reshape(items, n, *images.shape[1:]),
             sizes=sizes[:, None, None],
             targets=batch.targets[..., 0].permute(1, 2, 0),
             rates=batch.rates,

@@ -129,8 +129,9 @@ class _Layer:
         pooled, where = functional.max_pool2d_with_indices(normal, [2, 2])
         pooled = pooled.relu_()
         self._saved = columns, distance, inverse, normal, pooled, where, valid, count
-        rectified = pooled.permute(0, 2, 3, 1).unflatten(0, (items, n))
-        return rectified * self._valid[..., None, None]
+        rectified = pooled.permute(0, 2, 3, 1)
+        shape = (items, n, *rectified.shape[1:])
+        return rectified.reshape(shape) * self._valid[..., None, None]
 
     def _statistics(self, center: Tensor, variance: Tensor, count: Tensor) -> None:
         """Update the running ones; of the variance, the unbiased one, as torch does."""
