@@ -94,8 +94,9 @@ class Objective:
         not heard have no samples, and NaN in place of metrics.
 
         Args:
-            function: Reads a number off an evaluation; NaN counts as the worst. It must be pure:
-                equal evaluations, equal numbers. The arrays that it gets are read-only.
+            function: Reads a number off an evaluation; NaN is the worst of the bounds, infinity
+                the nearer one. It must be pure: equal evaluations, equal numbers. The arrays that
+                it gets are read-only.
             name: See the class.
             unit: See the class.
             minimize: See the class.
@@ -128,7 +129,10 @@ class Objective:
                     f"Objective {name!r}: `function` must return one real number, got "
                     f"{found!r:.80}."
                 )
-            return float(number)
+            if math.isfinite(number):
+                return float(number)
+            # A record holds finite numbers only; errors are cut off at the bounds anyway.
+            return float(worst) if math.isnan(number) else bounds[int(number > 0)]
 
         checked = None if sensitivity is None else _checked_sensitivity(name, sensitivity)
         return cls(name, unit, minimize, bounds, compute, sensitivity=checked)

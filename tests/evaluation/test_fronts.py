@@ -40,7 +40,7 @@ def test_volumes_are_those_of_counted_cells(objectives: int) -> None:
 
 @pytest.mark.parametrize("objectives", [2, 3, 4])
 def test_another_library_agrees(objectives: int) -> None:
-    why = "pymoo, which nothing else here needs, is not installed: pip install pymoo"
+    why = "pymoo is not installed: pip install --no-deps pymoo autograd cma dill Deprecated wrapt"
     hv = pytest.importorskip("pymoo.indicators.hv", reason=why)
     sorting = pytest.importorskip("pymoo.util.nds.non_dominated_sorting", reason=why)
     points = np.random.default_rng(objectives).random((40, objectives))

@@ -144,6 +144,19 @@ def test_what_is_no_number_is_refused_by_name(wrong: Any) -> None:
         env.step(np.zeros(env.action_space.shape or (), np.float32))
 
 
+@pytest.mark.parametrize("minimize", [True, False])
+def test_what_is_not_finite_is_a_bound_in_records_too(tmp_path: Path, minimize: bool) -> None:
+    worst = 2.0 if minimize else -1.0
+    for number, value in ((np.nan, worst), (np.inf, 2.0), (-np.inf, -1.0), (7.0, 7.0)):
+        named: dict[str, Any] = {"name": "odd", "unit": "1", "minimize": minimize}
+        odd = Objective.of(lambda _, number=number: number, **named, bounds=(-1.0, 2.0))
+        plan = Plan(ID, {"objectives": ["val_loss", odd], "budget_trials": 1}, "random", 0)
+        folder = tmp_path / str(number)
+        assert do_run(plan, folder, lambda _: None, lambda _: None)
+        [path] = folder.rglob("*.jsonl")
+        assert read_record(path).steps[0].objectives["odd"] == value
+
+
 @pytest.mark.parametrize(
     ("named", "words"),
     [
