@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fedhpo_gym.courses.training import task_federation, task_label_frequencies
 from fedhpo_gym.datasets import SOURCES, load_dataset
+from fedhpo_gym.fl.precision import device_name
 from fedhpo_gym.landscape import LABELS
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tasks import Task
@@ -53,8 +53,7 @@ def this_machine(device: str) -> str:
     words = f"{platform.machine()}, {_processor()}"
     if device == "cpu":
         return words
-    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
-    return f"{words}, torch {version('torch')} on {name}"
+    return f"{words}, torch {version('torch')} on {device_name(device)}"
 
 
 def _processor() -> str:

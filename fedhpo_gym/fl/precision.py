@@ -1,4 +1,4 @@
-"""Types of numbers that courses are computed with, and where they are refused."""
+"""What courses are computed with: types of numbers and where they are refused, and devices."""
 
 from __future__ import annotations
 
@@ -37,3 +37,8 @@ def require_precision(precision: str, model: type[Model], device: str = "cpu") -
 def has_bfloat16() -> bool:
     """Return whether this processor multiplies bfloat16 numbers itself."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def device_name(device: str) -> str:
+    """Return the name of a torch device: that of its graphics processor, if it is one."""
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device

@@ -19,7 +19,6 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 
 from fedhpo_gym.errors import MissingDataError, MissingDependencyError
-from fedhpo_gym.objectives import get_objective
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing.rollout import go_on, plain, rollout
 
@@ -151,14 +150,16 @@ class TaskConformance:
 
     def test_both_rewards_are_the_scores_of_the_objectives(self) -> None:
         vector = self.make("MO-")
-        names = [objective.name for objective in vector.get_wrapper_attr("objectives")]
+        objectives = vector.get_wrapper_attr("objectives")
+        names = [objective.name for objective in objectives]
         scalar = self.make(reward="score", objectives=names)
         space: gym.spaces.Box = vector.get_wrapper_attr("reward_space")
         pairs = zip(self._steps(vector), self._steps(scalar), strict=True)
         for (_, scores, _, _, info), (_, reward, _, _, same) in pairs:
             assert plain(info["objectives"]) == plain(same["objectives"])
             assert scores in space
-            expected = [_score(name, value) for name, value in info["objectives"].items()]
+            values = info["objectives"].values()
+            expected = [o.score(v) for o, v in zip(objectives, values, strict=True)]
             np.testing.assert_array_equal(scores, np.array(expected, dtype=np.float32))
             assert type(reward) is float
             assert reward == scores[0] == same["score"]
@@ -191,7 +192,3 @@ class TaskConformance:
         env.reset(seed=0)
         env.action_space.seed(0)
         return [env.step(env.action_space.sample()) for _ in range(4)]
-
-
-def _score(name: str, value: float) -> float:
-    return get_objective(name).score(value)

@@ -11,8 +11,9 @@ from fedhpo_gym.backends import OPTIONS, check_options, open_courses
 from fedhpo_gym.courses.base import Courses
 from fedhpo_gym.envs.arguments import chosen_options
 from fedhpo_gym.envs.round.controls import RATE, Controls
-from fedhpo_gym.envs.round.process import RoundProcess, RoundSettings
+from fedhpo_gym.envs.round.process import RoundProcess
 from fedhpo_gym.envs.round.rewards import measured_objectives
+from fedhpo_gym.envs.round.settings import RoundSettings
 from fedhpo_gym.envs.trial.setup import check_noise
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.noise import Noise
