@@ -53,7 +53,7 @@ NOISY_AGENTS = (
     "random", "de", "bo-gp", "bo-rf", "bo-kde", "optuna-tpe", "hyperband", "bohb", "dehb",
 )  # fmt: skip
 NOISY = ("LR-CreditG", "LR-Vehicle", "LR-Car", "LR-Digits")
-"""Under noise, fewer agents and problems: every trial costs hundreds of times as much."""
+"""Under noise, fewer agents and problems: every trial costs about twenty times as much."""
 MANY = ("FedHPO-LR-Twitter-v1", "FedHPO-MF-MadeRatings-v1")
 """Problems of many clients that the paper does not have; in a day they take hundreds of trials."""
 PARTS: Mapping[str, Sequence[Part]] = {
