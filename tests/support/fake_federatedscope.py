@@ -52,6 +52,74 @@ class Replay:
         return None
 
 
+class Formula:
+    """Courses whose losses are a formula of learning rates: no data, no chance, and instant."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, dict[str, Any]] = {}
+        say(hello=HELLO)
+
+    def do(self, request: dict[str, Any]) -> Any:
+        number, what = request["course"], request["do"]
+        if what == "start":
+            entries = request["entries"]
+            rates = [entries["train.optimizer.lr"]] * entries["federate.client_num"]
+            course = {"losses": [2.0] * len(rates), "rates": rates, "done": 0, **request}
+            self.running[number] = {**course, "size": entries["federate.sample_client_num"]}
+            return None
+        course = self.running[number]
+        if what == "drop":
+            return self.running.pop(number) and None
+        if what == "configure":
+            shared = request["entries"].get("train.optimizer.lr", course["rates"][0])
+            own = [request["clients"].get(str(i + 1), {}) for i in range(len(course["rates"]))]
+            course["rates"] = [one.get("train.optimizer.lr", shared) for one in own]
+            course["size"] = request["sample_client_num"]
+        if what == "cohorts":
+            return [self.cohort(course, course["done"] + i) for i in range(request["rounds"])]
+        if what == "evaluate":
+            return self.metrics(course)
+        while what == "advance" and course["done"] < request["rounds"]:
+            self.train(number, course)
+        if what == "advance":
+            say(course=number, round=course["done"], clients=self.metrics(course), cpu_s=0.0)
+        return None
+
+    @staticmethod
+    def cohort(course: dict[str, Any], done: int) -> list[int]:
+        clients = len(course["losses"])
+        return sorted(
+            (course["entries"]["seed"] + done + i) % clients + 1 for i in range(course["size"])
+        )
+
+    def metrics(self, course: dict[str, Any]) -> dict[str, dict[str, float]]:
+        found: dict[str, dict[str, float]] = {}
+        for client, loss in enumerate(course["losses"], start=1):
+            said = [
+                (f"{s}_avg_loss", loss + at / 9) for at, s in enumerate(("train", "val", "test"))
+            ]
+            said += [
+                (f"{s}_{m}", 1 / (1 + loss))
+                for s in ("train", "val", "test")
+                for m in ("acc", "f1")
+            ]
+            found[str(client)] = dict(said)
+        return found
+
+    def train(self, number: int, course: dict[str, Any]) -> None:
+        before = self.metrics(course)
+        cohort = self.cohort(course, course["done"])
+        for client in cohort:
+            rate = course["rates"][client - 1]
+            course["losses"][client - 1] *= 0.5 + min(rate, 9.0) / 10
+        course["done"] += 1
+        after = self.metrics(course)
+        told = {c: {"norm": 1.0, "alignment": 0.5} for c in map(str, cohort)}
+        if course["measured"]:
+            told = {c: {**one, "before": before[c], "after": after[c]} for c, one in told.items()}
+        say(course=number, trained=course["done"], clients=told)
+
+
 def misbehave(mode: str, path: str) -> None:
     """Do what the mode says when a course shall advance."""
     Path(path).write_text(str(os.getpid()), encoding="utf-8")
@@ -86,7 +154,9 @@ def main() -> None:
     if mode == "no-module":
         say(error="ModuleNotFoundError: No module named 'torch'", trace="Traceback: torch")
         return
-    replay = Replay(path) if mode == "replay" else None
+    replay: Replay | Formula | None = None
+    if mode in ("replay", "formula"):
+        replay = Replay(path) if mode == "replay" else Formula()
     if replay is None:
         say(hello=HELLO)
     for line in sys.stdin:

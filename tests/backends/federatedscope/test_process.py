@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,10 @@ def test_a_fork_leaves_its_parents_process_alone(tmp_path: Path) -> None:
     backend = FederatedScope(LR, seed=1, **arguments)
     process_ = backend._peer._process
     assert process_ is not None
-    if (pid := os.fork()) == 0:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which are none of ours
+        pid = os.fork()
+    if pid == 0:
         backend.close()
         os._exit(0)
     os.waitpid(pid, 0)
