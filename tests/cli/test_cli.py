@@ -293,17 +293,25 @@ def test_build_passes_its_arguments_on(
     assert main(["build", OLD, *words, *rest]) == 0
     sample = ["--sample", "9", "--rounds", "4", "--rates", "0.2,1", "--only-finished"]
     assert main(["build", OLD, *sample]) == 0
+    address = "tcp://127.0.0.1:8786"
+    assert main(["build", OLD, "--executor", "dask", "--address", address]) == 0
     variant = "LR-CreditG-fedopt-alpha5-standardized"
-    plain: dict[str, Any] = {"folder": None, "workers": None, "merge": [], "device": "cpu"}
+    here = {"folder": None, "workers": None, "merge": [], "device": "cpu", "address": None}
+    plain: dict[str, Any] = here
     merge = [Path("a"), Path("b")]
-    given = {"folder": tmp_path, "workers": 3, "merge": merge, "device": "cuda"}
+    given = {**here, "folder": tmp_path, "workers": 3, "merge": merge, "device": "cuda"}
     sampled = {"rounds": [4], "rates": [0.2, 1.0], "only_finished": True}
     assert calls == [
         ("LR-CreditG-fedavg", plain),
         (variant, given),
         ("LR-CreditG-fedavg(9,)", {**plain, **sampled}),
+        ("LR-CreditG-fedavg", {**plain, "address": address}),
     ]
-    assert capsys.readouterr().out == "card.json\n" * 3
+    assert capsys.readouterr().out == "card.json\n" * 4
+    assert main(["build", OLD, "--executor", "dask"]) == ERROR
+    assert "`--address` must name the scheduler" in capsys.readouterr().err
+    assert main(["build", OLD, "--address", address]) == ERROR
+    assert "`--address` is for `--executor dask`" in capsys.readouterr().err
     assert main(["build", SHORT, "--algorithm", "fedmagic"]) == ERROR
     assert "Unknown algorithm 'fedmagic'" in capsys.readouterr().err
 
