@@ -124,7 +124,7 @@ def run(name: str, options: Mapping[str, str], kept: dict[str, Any]) -> None:
 def table(name: str, kept: Mapping[str, Any]) -> str:
     """Return the paired differences of a problem: means, and standard errors in brackets."""
     rows = []
-    for algorithm in ALGORITHMS:
+    for algorithm in _there(name, kept):
         one = kept[f"{name}-{algorithm}"]
         ours, theirs = (np.array(one[backend]) for backend in BACKENDS)
         for at in _shown(one["rounds"]):
@@ -134,6 +134,11 @@ def table(name: str, kept: Mapping[str, Any]) -> str:
                 rows[-1] += [f"{value.mean():.4f}" for value in pair]
                 rows[-1].append(_with_error(pair[1] - pair[0]))
     return measuring.table(HEADER, rows)
+
+
+def _there(name: str, kept: Mapping[str, Any]) -> list[str]:
+    """Return the algorithms of which there are curves of a problem."""
+    return [algorithm for algorithm in ALGORITHMS if f"{name}-{algorithm}" in kept]
 
 
 def _shown(rounds: Sequence[int]) -> list[int]:
@@ -155,12 +160,13 @@ def draw(path: Path, kept: Mapping[str, Any]) -> None:
             panel.set_title(PROBLEMS[name].id.removeprefix("FedHPO-"), fontsize=10)
             panel.set_xlabel("round")
             panel.spines[["top", "right"]].set_visible(False)
-            for colour, algorithm in zip(COLOURS, ALGORITHMS, strict=False):
+            colours = dict(zip(ALGORITHMS, COLOURS, strict=False))
+            for algorithm in _there(name, kept):
                 one = kept[f"{name}-{algorithm}"]
                 for backend, style in zip(BACKENDS, ("-", "--"), strict=True):
                     mean = np.array(one[backend])[:, :, 0].mean(axis=0)
                     label = f"{algorithm}, {'ours' if backend == 'raw' else 'FederatedScope'}"
-                    panel.plot(one["rounds"], mean, style, color=colour, label=label)
+                    panel.plot(one["rounds"], mean, style, color=colours[algorithm], label=label)
         axes[0, 0].set_ylabel("validation loss, nats")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
@@ -190,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> str:
         "seeds, and the paired difference theirs - ours with its standard error.",
     ]
     for name, problem in PROBLEMS.items():
-        if f"{name}-fedprox" in kept:
+        if _there(name, kept):
             words = ", ".join(f"{key} {value:g}" for key, value in problem.configuration.items())
             sections.append(f"## {problem.id}")
             sections.append(f"{words}; client sample rate {problem.rate:g}; {problem.seeds} seeds.")

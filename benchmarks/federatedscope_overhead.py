@@ -102,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser = measuring.parser(__file__, __doc__)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     peer.add_arguments(parser)
     arguments = parser.parse_args(argv)
     if not arguments.federatedscope:
@@ -110,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> str:
     load = measuring.load_average()
     rows, starts = [], []
     where: list[Path] = [arguments.federatedscope, arguments.federatedscope_python]
-    for case, (name, *_) in CASES.items():
+    for case in arguments.cases:
+        name = CASES[case][0]
         begun = time.perf_counter()
         backend = FederatedScope(get_task(name), SEED, *map(str, where))
         opened = time.perf_counter() - begun
@@ -139,7 +141,8 @@ def main(argv: Sequence[str] | None = None) -> str:
         "Real seconds until it can be asked, and until a course is through its first round:",
         measuring.table(("problem", "imports, s", "first course, s", "each other, s"), starts),
     ]
-    shown = f"--rounds {arguments.rounds} --turns {arguments.turns} --federatedscope PATH"
+    shown = f"--cases {' '.join(arguments.cases)} "
+    shown += f"--rounds {arguments.rounds} --turns {arguments.turns} --federatedscope PATH"
     command = ["python", "benchmarks/federatedscope_overhead.py", shown]
     return measuring.write_report(
         arguments.out, "The bridge to FederatedScope", command, load, sections
