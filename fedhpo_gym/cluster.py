@@ -57,9 +57,13 @@ def each_on_cluster(call: Callable[[J], Any], jobs: Sequence[J], address: str) -
     """
     try:
         from distributed import Client, KilledWorker, as_completed
+        from distributed.comm import get_address_host_port
     except ImportError as error:
         raise missing_dependency("work on a cluster", "distributed", "cluster") from error
     try:
+        # A client whose address cannot be read stays half-made: when the interpreter ends, it waits
+        # a minute for a thread that is gone.
+        get_address_host_port(address)
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(

@@ -197,12 +197,13 @@ def _words(hint: Any) -> str:
     if origin is Literal:
         return f"one of {list(inner)}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        values = f", each with {_words(inner[1])}" if inner else ""
+        values = f", each with {_words(inner[1])}" if inner and inner[1] is not Any else ""
         return f"a mapping from names{values}"
     if isinstance(origin, type) and issubclass(origin, Sequence) and origin is not str:
         items = f", each {_words(inner[0])}" if inner else ""
         return f"a list{items}"
-    return _NAMES.get(origin, f"a {getattr(origin, '__name__', origin)}")
+    name = getattr(origin, "__name__", str(origin))
+    return _NAMES.get(origin, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")
 
 
 _NAMES: Final[Mapping[Any, str]] = {

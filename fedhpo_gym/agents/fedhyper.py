@@ -49,8 +49,8 @@ class FedHyper(Agent):
         factor: of the learning rate at the start.
 
     Raises:
-        InvalidArgumentError: actions set no learning rate, a value is not legal, or `gamma` or
-            `step` is out of its range.
+        InvalidArgumentError: actions set no learning rate, `dimension` is none, a value is not
+            legal, or `gamma` or `step` is out of its range.
         UnknownNameError: actions do not set `dimension`.
     """
 
@@ -109,6 +109,11 @@ class FedHyper(Agent):
         if dimension is not None:
             if dimension not in names:
                 raise unknown_name("dimension", dimension, names)
+            if dimension.partition("@")[0] not in BOUNDS:
+                raise InvalidArgumentError(
+                    f"`dimension` must be a learning rate, got {dimension!r}; leave it out, and "
+                    "FedHyper moves the one that actions set"
+                )
             return dimension
         for name in (GLOBAL, LOCAL):
             if name in names:

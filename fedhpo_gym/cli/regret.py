@@ -12,7 +12,7 @@ from fedhpo_gym.analysis import RunRecord
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.console import complain, say, say_table
 from fedhpo_gym.cli.records import whole_records
-from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.files import write_text
 from fedhpo_gym.studies.regret import hypervolume_regret_of, regret_of
 
@@ -27,6 +27,11 @@ def main(options: argparse.Namespace) -> int:
     """Print the final regret of every record; 1 if one is damaged or nobody knows its regret."""
     if options.out is not None:
         require_writable(options.out.parent, "`--out`, without its last part,")
+        if options.out.is_dir():
+            raise InvalidArgumentError(
+                f"`--out` must be a file, got the folder {options.out}; name a file in it, such as "
+                f"{options.out / 'regret.csv'}"
+            )
     records, damaged = whole_records("regret", options.paths)
     table, rows, unknown = io.StringIO(), [], 0
     writer = csv.writer(table, lineterminator="\n")

@@ -79,11 +79,18 @@ def attained(
         shares: in (0, 1].
 
     Raises:
-        InvalidArgumentError: there is no run, or another number of objectives.
+        InvalidArgumentError: there is no run, one has no trial or another number of objectives, or
+            a share is out of its range.
         MissingDependencyError: the extra `fronts` is not installed.
     """
-    if not runs or any(run.ndim != 2 or run.shape[1] not in (2, 3) for run in runs):
-        raise InvalidArgumentError("`runs` must be arrays of (trials, 2 or 3 objectives)")
+    shapes = [run.shape for run in runs]
+    if not shapes or any(len(one) != 2 or not one[0] or one[1] not in (2, 3) for one in shapes):
+        raise InvalidArgumentError(
+            "`runs` must be at least one array of (trials, 2 or 3 objectives), each with a trial, "
+            f"got the shapes {shapes}"
+        )
+    if wrong := [share for share in shares if not 0 < share <= 1]:
+        raise InvalidArgumentError(f"`shares` must be above 0 and at most 1, got {wrong[0]!r}")
     with needing("what runs attain", "moocore", "fronts", "moocore"):
         import moocore
     fronts = [run[non_dominated(run)] for run in runs]

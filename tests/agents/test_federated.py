@@ -174,6 +174,9 @@ def test_fedhyper_refuses_what_it_cannot_move() -> None:
         FedHyper(course_problem(Dimension("step_size", 1, 4, "int")))
     with pytest.raises(UnknownNameError, match="dimension"):
         FedHyper(course_problem(CLIENT), dimension="server_learning_rate")
+    sizes = course_problem(CLIENT, Dimension("batch_size", 1, 64, "int"))
+    with pytest.raises(InvalidArgumentError, match="`dimension` must be a learning rate, got 'bat"):
+        FedHyper(sizes, dimension="batch_size")
     with pytest.raises(InvalidArgumentError, match="`gamma`"):
         FedHyper(course_problem(CLIENT), gamma=1.0)
     with pytest.raises(InvalidArgumentError, match="`step`"):

@@ -6,9 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
+from fedhpo_gym.evaluation.fronts import attained, hypervolume, non_dominated
 
 
 def test_by_hand() -> None:
@@ -56,3 +57,19 @@ def test_what_are_no_points_is_refused(points: list[list[float]]) -> None:
         hypervolume(points, [1.0])
     with pytest.raises(InvalidArgumentError, match="one per objective"):
         hypervolume([[1.0]], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("runs", "shares", "words"),
+    [
+        ([], [0.5], "`runs` must be at least one array"),
+        ([np.zeros((0, 2))], [0.5], "`runs` must be at least one array"),
+        ([np.zeros((1, 2))], [2.0], "`shares` must be above 0 and at most 1, got 2.0"),
+        ([np.zeros((1, 2))], [0.0], "`shares` must be above 0 and at most 1, got 0.0"),
+    ],
+)
+def test_what_runs_cannot_attain(
+    runs: list[NDArray[np.float64]], shares: list[float], words: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        attained(runs, shares)

@@ -126,3 +126,13 @@ def test_the_command_says_regret_and_the_report_shows_it(
     write_record(tmp_path / "a" / "run.jsonl", trained)
     assert main(["regret", str(tmp_path)]) == 1
     assert "stored now" in capsys.readouterr().err
+
+
+def test_the_command_refuses_a_folder_in_place_of_a_file(
+    tmp_path: Path, record: RunRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_record(tmp_path / "run.jsonl", record)
+    assert main(["regret", str(tmp_path), "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"`--out` must be a file, got the folder {tmp_path}; name a file in it" in said.err
