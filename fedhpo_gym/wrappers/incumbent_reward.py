@@ -98,11 +98,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         self._scale = float(self.get_wrapper_attr("error_scale"))
         task_budget_s = self.get_wrapper_attr("task").budget_s
         self._budget_s = _checked_budget(task_budget_s if budget_s is None else budget_s)
-        self._begin()
-
-    def _begin(self) -> None:
         self._best = np.zeros(1)
-        self._objective: Any = self.get_wrapper_attr("objectives")[0]
         self.optimum = self.find_optimum(self.get_wrapper_attr("all_trials"))
 
     def reset(
@@ -110,7 +106,8 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     ) -> tuple[Any, dict[str, Any]]:
         """Reset; a backend exchanged outside this wrapper may have brought another optimum."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._begin()
+        self._best = np.zeros(1)
+        self.optimum = self.find_optimum(self.get_wrapper_attr("all_trials"))
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -122,6 +119,10 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         times_s, elapsed_s = np.array([[info["cost"]["time_s"]], [info["elapsed_s"]]])
         reward = self.rewards(before, self._best, times_s, elapsed_s, self.optimum)
         return observation, float(reward[0]), terminated, truncated, info
+
+    @property
+    def _objective(self) -> Any:
+        return self.get_wrapper_attr("objectives")[0]
 
     def potential(self, values: Floats, penalties: Floats) -> Floats:
         """Return the (N,) phi of trials.
