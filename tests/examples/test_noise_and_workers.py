@@ -24,6 +24,7 @@ def run(module: Any, out: Path) -> str:
     return (out / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_study_of_noise(study: Any, tmp_path: Path) -> None:
     words = run(study("noise_study"), tmp_path)
     assert "Proxy tuning" in words

@@ -53,6 +53,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_processes_leave_the_records_of_this_one_and_find_them_again(
     alone: Path, tmp_path: Path
 ) -> None:
