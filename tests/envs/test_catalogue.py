@@ -202,7 +202,9 @@ def test_every_task_has_both_ids() -> None:
 @pytest.mark.raw
 @pytest.mark.usefixtures("real_data")
 @pytest.mark.parametrize(
-    "task", [t for t in WITH_NUMBERS if t.num_parameters > LARGE], ids=lambda task: task.key
+    "task",
+    [t for t in WITH_NUMBERS if t.num_parameters > LARGE and t is get_task(t.name)],
+    ids=lambda task: task.key,
 )
 def test_a_large_model_trains(task: Task) -> None:
     law = conformance(task, "raw")()
