@@ -21,9 +21,9 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS
 
 SMALLEST_LOSS = 1e-6
 """Losses below are taken for this one; its logarithm is finite."""
-LARGEST_LOSS = 1e3
-"""Losses above are taken for this one, a hundred times what rewards tell apart. Few courses reach
-e^75, and would else decide both the fit and its mean error."""
+LARGEST_LOSS = 10.0
+"""Losses above are taken for this one: rewards are cut off there, so no agent can tell them apart.
+Few courses reach e^75, and would else decide both the fit and its mean error."""
 
 _LOSS, _ACCURACY, _F1 = (METRICS.index(name) for name in ("loss", "accuracy", "f1"))
 VALIDATION = SPLITS.index("val")
