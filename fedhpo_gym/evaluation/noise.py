@@ -143,7 +143,8 @@ class Noise:
         if not (self.private or self.iid or self.clients < 1):
             return evaluations
         best: NDArray[np.floating] = evaluations.best
-        weights = np.array(np.broadcast_to(evaluations.num_samples, best.shape[:-1]))
+        weights = np.empty(best.shape[:-1], dtype=evaluations.num_samples.dtype)
+        weights[...] = evaluations.num_samples
         if self.iid:
             best = best.astype(np.float64)
             for row, rng in enumerate(rngs):

@@ -14,6 +14,7 @@ from fedhpo_gym.objectives.privacy import Spent
 FAIRNESS_METRIC: Final[Metric] = "accuracy"
 """What the named objectives compare between clients."""
 FAIRNESS_NAMES: Final = ("std", "p10", "p50", "p90", "worst", "jain")
+_QUANTILES: Final = np.array([0.1, 0.5, 0.9])
 WORST_FAIRNESS: Final = (0.5, 0.0, 0.0, 0.0, 0.0, 0.0)
 """The fairness vector where training diverged. Values in [0, 1] spread most, by 0.5, when half of
 them are 0 and half are 1."""
@@ -41,7 +42,7 @@ def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
     if array.ndim < 2 or 0 in array.shape:
         raise InvalidArgumentError(f"`values` must have shape (..., S, N), got {array.shape}.")
     rows = array.reshape(-1, array.shape[-1])
-    sizes = np.count_nonzero(~np.isnan(rows), axis=1)
+    sizes = np.add.reduce(~np.isnan(rows), axis=1, dtype=np.intp)
     if not sizes.all():
         raise InvalidArgumentError("`values` must have at least one client per seed, got only NaN.")
     ordered = np.sort(rows, axis=1)  # NaN comes last
@@ -136,13 +137,10 @@ def _measures(ordered: NDArray[np.float64]) -> NDArray[np.float64]:
     out = np.empty((len(ordered), len(FAIRNESS_NAMES)))
     away = ordered - (total / size)[:, None]
     out[:, 0] = np.sqrt(np.sum(away * away, axis=1) / size)
-    for column, share in ((1, 0.1), (2, 0.5), (3, 0.9)):
-        position = share * (size - 1)
-        below = int(position)
-        above = min(below + 1, size - 1)
-        out[:, column] = ordered[:, below] + (position - below) * (
-            ordered[:, above] - ordered[:, below]
-        )
+    positions = _QUANTILES * (size - 1)
+    below = positions.astype(np.intp)
+    low, high = ordered[:, below], ordered[:, np.minimum(below + 1, size - 1)]
+    out[:, 1:4] = low + (positions - below) * (high - low)
     out[:, 4] = ordered[:, 0]
     out[:, 5] = jain
     return out
