@@ -15,6 +15,8 @@ def as_number(value: object) -> int | float | None:
     numbers: the range that the caller compares with decides on them (no comparison with NaN holds).
     A numpy float gives its shortest decimal: float32's 0.1 is 0.1.
     """
+    if type(value) is float:
+        return value
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, float):
@@ -32,6 +34,8 @@ def as_integer(value: object) -> int | None:
 
     Integers are what `operator.index` takes, numpy's included; 3.0 and truth values are none.
     """
+    if type(value) is int:
+        return value
     if isinstance(value, bool | np.bool_):
         return None
     try:

@@ -21,6 +21,7 @@ FAULTS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, Typ
 INT_END: Final = 2**63
 """Integers of this size and beyond fit into no int64."""
 _UNIONS: Final = (Union, UnionType)
+_FLOATS: Final = (np.dtype(np.float32), np.dtype(np.float64))
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = 200
 _repr.maxlist = _repr.maxtuple = _repr.maxdict = 12
@@ -82,7 +83,7 @@ def as_reals(name: str, value: object) -> NDArray[np.floating]:
         array = np.asarray(None)
     if array.dtype.kind not in "fiu":
         raise InvalidArgumentError(f"`{name}` must be an array of real numbers, got {shown(value)}")
-    if array.dtype in (np.float32, np.float64):
+    if array.dtype in _FLOATS:
         return array
     with np.errstate(over="ignore"):  # infinity: the caller's range refuses it
         return array.astype(np.float64)

@@ -30,6 +30,12 @@ NUMBERS: Final = ("trial", "step")
 SILENT: Final[Mapping[str, Any]] = {"workers": 1, "truth": None, "worker": None}
 """Fields that a record leaves out where they have these values."""
 
+_TESTED: Final = ("loss", "accuracy")
+_INCUMBENT: Final = (
+    "an object with 'configuration', 'val_loss' (add it to the objectives) and either 'trial' or "
+    "'step'"
+)
+
 _Record = TypeVar("_Record", "Header", "StepRecord")
 
 
@@ -160,8 +166,9 @@ class StepRecord:
         for name in ("objectives", "cost", "test"):
             value = getattr(self, name)
             _require(name, "an object of finite numbers", _is_object(value, _is_number), value)
-        for name in ("loss", "accuracy"):
-            _require("test", f"an object with {name!r}", name in self.test, self.test)
+        for name in _TESTED:
+            if name not in self.test:
+                _require("test", f"an object with {name!r}", holds=False, value=self.test)
         _require(
             "truth",
             "an object with 'objectives', objects of finite numbers",
@@ -171,11 +178,7 @@ class StepRecord:
         worker = self.worker
         is_worker = worker is None or (_is_int(worker) and worker >= 0)
         _require("worker", "a non-negative integer", is_worker, worker)
-        rule = (
-            "an object with 'configuration', 'val_loss' (add it to the objectives) and either "
-            "'trial' or 'step'"
-        )
-        _require("incumbent", rule, _is_incumbent(self.incumbent), self.incumbent)
+        _require("incumbent", _INCUMBENT, _is_incumbent(self.incumbent), self.incumbent)
         _check_extra(self)
 
     @property
@@ -375,11 +378,11 @@ def _is_value(value: object) -> bool:
 
 
 def _is_numbers(value: object) -> bool:
-    return isinstance(value, list) and all(_is_number(item) for item in value)
+    return isinstance(value, list) and all(map(_is_number, value))
 
 
 def _is_object(value: object, is_legal: Callable[[object], bool]) -> bool:
-    return isinstance(value, dict) and all(is_legal(item) for item in value.values())
+    return isinstance(value, dict) and all(map(is_legal, value.values()))
 
 
 def _is_incumbent(value: object) -> bool:

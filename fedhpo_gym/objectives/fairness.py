@@ -14,6 +14,7 @@ from fedhpo_gym.objectives.privacy import Spent
 FAIRNESS_METRIC: Final[Metric] = "accuracy"
 """What the named objectives compare between clients."""
 FAIRNESS_NAMES: Final = ("std", "p10", "p50", "p90", "worst", "jain")
+_QUANTILES: Final = np.array([0.1, 0.5, 0.9])
 WORST_FAIRNESS: Final = (0.5, 0.0, 0.0, 0.0, 0.0, 0.0)
 """The fairness vector where training diverged. Values in [0, 1] spread most, by 0.5, when half of
 them are 0 and half are 1."""
@@ -41,10 +42,14 @@ def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
     if array.ndim < 2 or 0 in array.shape:
         raise InvalidArgumentError(f"`values` must have shape (..., S, N), got {array.shape}.")
     rows = array.reshape(-1, array.shape[-1])
-    present = ~np.isnan(rows)
-    if not present.any(axis=1).all():
+    sizes = np.add.reduce(~np.isnan(rows), axis=1, dtype=np.intp)
+    if not sizes.all():
         raise InvalidArgumentError("`values` must have at least one client per seed, got only NaN.")
-    per_seed = _measures(rows) if present.all() else _ragged(rows, present)
+    ordered = np.sort(rows, axis=1)  # NaN comes last
+    per_seed = np.empty((len(rows), len(FAIRNESS_NAMES)))
+    for size in np.flatnonzero(np.bincount(sizes)).tolist():
+        alike = sizes == size
+        per_seed[alike] = _measures(ordered[alike, :size])
     return np.asarray(per_seed.reshape(*array.shape[:-1], len(FAIRNESS_NAMES)).mean(axis=-2))
 
 
@@ -122,31 +127,20 @@ def fairness_objective(
     )
 
 
-def _ragged(array: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArray[np.float64]:
-    out = np.empty((len(array), len(FAIRNESS_NAMES)))
-    patterns, pattern_of = np.unique(present, axis=0, return_inverse=True)
-    for number, kept in enumerate(patterns):
-        rows = pattern_of.reshape(-1) == number
-        out[rows] = _measures(array[np.ix_(rows, kept)])
-    return out
-
-
-def _measures(clients: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the (S, 6) measures of (S, n) clients."""
-    ordered = np.sort(clients, axis=1)
+def _measures(ordered: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the (S, 6) measures of (S, n) clients, the worst first."""
     size = ordered.shape[1]
     square_sum = np.sum(ordered**2, axis=1)
     total = np.sum(ordered, axis=1)
-    jain = np.where(square_sum > 0, total**2 / np.where(square_sum > 0, size * square_sum, 1), 1)
+    some = square_sum > 0
+    jain = np.where(some, total**2 / np.where(some, size * square_sum, 1), 1)
     out = np.empty((len(ordered), len(FAIRNESS_NAMES)))
-    out[:, 0] = np.std(ordered, axis=1)
-    for column, share in ((1, 0.1), (2, 0.5), (3, 0.9)):
-        position = share * (size - 1)
-        below = int(position)
-        above = min(below + 1, size - 1)
-        out[:, column] = ordered[:, below] + (position - below) * (
-            ordered[:, above] - ordered[:, below]
-        )
+    away = ordered - (total / size)[:, None]
+    out[:, 0] = np.sqrt(np.sum(away * away, axis=1) / size)
+    positions = _QUANTILES * (size - 1)
+    below = positions.astype(np.intp)
+    low, high = ordered[:, below], ordered[:, np.minimum(below + 1, size - 1)]
+    out[:, 1:4] = low + (positions - below) * (high - low)
     out[:, 4] = ordered[:, 0]
     out[:, 5] = jain
     return out

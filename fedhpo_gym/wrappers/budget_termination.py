@@ -17,6 +17,8 @@ from fedhpo_gym.wrappers.checks import check_env
 
 MAX_TRIALS: Final = 100_000
 """Trials after which an episode ends whatever its budget, unless asked otherwise."""
+NEEDED: Final = frozenset({"cost", "elapsed_s", "trial"})
+"""What an environment must say of a step."""
 
 
 class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
@@ -95,13 +97,15 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         if self._over:
             raise gym.error.ResetNeeded("the budget is spent and the episode over; call `reset`")
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if missing := {"cost", "elapsed_s", "trial"} - set(info):
+        if not info.keys() >= NEEDED:
             raise InvalidArgumentError(
-                f"`env` must say {sorted(missing)} in `info`, as trial environments do, got "
-                f"{self.env}"
+                f"`env` must say {sorted(NEEDED - info.keys())} in `info`, as trial environments "
+                f"do, got {self.env}"
             )
         self._rounds += info["cost"]["rounds"]
-        left = float(self.left(info["elapsed_s"], self._rounds, info["trial"]))
+        left = float(self._least(info["elapsed_s"], self._rounds, info["trial"]))
+        if info["trial"] >= self._max_trials:
+            left = min(left, 0.0)
         observation = self._with_remaining(observation, max(0.0, left))
         self._over = terminated or truncated or left <= 0.0
         return observation, reward, terminated or left <= 0.0, truncated, info
@@ -114,10 +118,14 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
             rounds: (...) communication rounds paid for since reset.
             trials: (...) trials since reset.
         """
+        least = self._least(elapsed_s, rounds, trials)
+        return np.where(np.asarray(trials) < self._max_trials, least, np.minimum(least, 0.0))
+
+    def _least(self, elapsed_s: ArrayLike, rounds: ArrayLike, trials: ArrayLike) -> Any:
+        """Return the same without the bound on the trials."""
         spent = {"budget_s": elapsed_s, "budget_rounds": rounds, "budget_trials": trials}
         left = [1.0 - spent[name] / value for name, value in self._budgets.items()]  # type: ignore[operator]
-        least = left[0] if len(left) == 1 else functools.reduce(np.minimum, left)
-        return np.where(np.asarray(trials) < self._max_trials, least, np.minimum(least, 0.0))
+        return left[0] if len(left) == 1 else functools.reduce(np.minimum, left)
 
     def _with_remaining(self, observation: Any, left: float) -> Any:
         if "remaining_budget" in observation:  # of another such wrapper

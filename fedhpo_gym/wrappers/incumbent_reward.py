@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Final
@@ -107,6 +108,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         """Reset; a backend exchanged outside this wrapper may have brought another optimum."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._best = np.zeros(1)
+        vars(self).pop("_objective", None)
         self.optimum = self.find_optimum(self.get_wrapper_attr("all_trials"))
         return observation, info
 
@@ -115,26 +117,30 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         observation, _, terminated, truncated, info = self.env.step(action)
         value, penalty = info["objectives"][self._objective.name], info["penalty"]
         before = self._best
-        self._best = self.after(before, np.array([value]), np.array([penalty]))
-        times_s, elapsed_s = np.array([[info["cost"]["time_s"]], [info["elapsed_s"]]])
+        self._best = self.after(before, np.array([value]), penalty)
+        times_s, elapsed_s = info["cost"]["time_s"], info["elapsed_s"]
         reward = self.rewards(before, self._best, times_s, elapsed_s, self.optimum)
         return observation, float(reward[0]), terminated, truncated, info
 
-    @property
+    @functools.cached_property
     def _objective(self) -> Any:
         return self.get_wrapper_attr("objectives")[0]
 
-    def potential(self, values: Floats, penalties: Floats) -> Floats:
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the objective: it holds functions, which cannot be pickled."""
+        return {name: value for name, value in vars(self).items() if name != "_objective"}
+
+    def potential(self, values: Floats, penalties: float | Floats) -> Floats:
         """Return the (N,) phi of trials.
 
         Args:
             values: (N,) values of the first objective.
-            penalties: (N,) penalties.
+            penalties: (N,) penalties, or that of all.
         """
         found: Floats = self._scale / (self._scale + self._objective.lacks(values) + penalties)
         return found
 
-    def after(self, before: Floats, values: Floats, penalties: Floats) -> Floats:
+    def after(self, before: Floats, values: Floats, penalties: float | Floats) -> Floats:
         """Return the (N,) phi of the incumbents after one more trial each; see `potential`."""
         found: Floats = np.maximum(before, self.potential(values, penalties))
         return found
@@ -143,8 +149,8 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         self,
         before: Floats,
         after: Floats,
-        times_s: Floats,
-        elapsed_s: Floats,
+        times_s: float | Floats,
+        elapsed_s: float | Floats,
         optimum: float | Floats,
     ) -> Floats:
         """Return the (N,) rewards of one trial each.
@@ -152,8 +158,9 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         Args:
             before: (N,) phi of the incumbents before it.
             after: (N,) phi of the incumbents after it.
-            times_s: (N,) simulated seconds of the trials.
-            elapsed_s: (N,) simulated seconds since the reset, these trials included.
+            times_s: (N,) simulated seconds of the trials, or those of all.
+            elapsed_s: (N,) simulated seconds since the reset, these trials included, or those of
+                all.
             optimum: phi of the best trial that can be asked for; only "regret" looks at it.
         """
         if self.kind == "incumbent":

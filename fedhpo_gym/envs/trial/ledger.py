@@ -219,11 +219,11 @@ class GridLedger:
 
     def pay(self, cells: Indices) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
         """Charge one cell per environment; return (N,) simulated seconds and (N,) rounds."""
-        rounds = self._rounds_of[cells]
+        rounds = self._rounds_of.take(cells)
         if self._accounts is not None:
             mine = np.arange(len(cells)), self._account_of[cells]
             rounds, self._accounts[mine] = owed(rounds, self._accounts[mine])
-        return self._times[self._cost_of[cells], rounds], rounds
+        return self._times[self._cost_of.take(cells), rounds], rounds
 
 
 def _times_s(

@@ -75,8 +75,8 @@ class Episodes:
         self.elapsed_s[where] = 0.0
         self.best_numbers[where] = np.nan
 
-    def add(self, handles: NDArray[Any], numbers: Numbers, ends_s: float | None = None) -> Mask:
-        """Add a trial to every episode; return where it is the new incumbent.
+    def add(self, handles: NDArray[Any], numbers: Numbers, ends_s: float | None = None) -> Indices:
+        """Add a trial to every episode; return of which ones it is the new incumbent.
 
         A trial becomes the incumbent if its error is strictly lower: the first of equals stays. It
         ends at `ends_s`, by default after all trials before it.
@@ -89,8 +89,8 @@ class Episodes:
         else:
             self.elapsed_s[:] = ends_s
         # Not "lower": the first trial is better than NaN, whatever its error.
-        better: Mask = ~(numbers[:, ERROR] >= self.best_numbers[:, ERROR])
-        if better.any():
+        (better,) = (~(numbers[:, ERROR] >= self.best_numbers[:, ERROR])).nonzero()
+        if len(better):
             self.best[better] = handles[better]
             self.best_trial[better] = self.trials[better]
             self.best_numbers[better] = numbers[better]
@@ -134,7 +134,7 @@ class TrialProcess:
         self._tuned = layout.columns.get(TUNING, slice(0, 0))
         self._incumbent = layout.columns["incumbent"]
         self._actions = np.zeros((number, len(setup.search_space)), dtype=np.float32)
-        self._past = [layout.columns[name].start for name in PAST]
+        self._past = np.array([layout.columns[name].start for name in PAST])
         boxes = [setup.observation_space[name] for name in PAST]
         self._low = np.concatenate([box.low for box in boxes]).astype(np.float64)  # type: ignore[attr-defined]
         self._high = np.concatenate([box.high for box in boxes]).astype(np.float64)  # type: ignore[attr-defined]
@@ -207,7 +207,7 @@ class TrialProcess:
         state, frame = self.episodes, self.frame
         handles, numbers = self._sources.answer(actions, active, frame)
         better = state.add(handles, numbers, ends_s)
-        if better.any():
+        if len(better):
             self._actions[better] = np.clip(actions[better].astype(np.float32), -1.0, 1.0)
         frame[:, self._incumbent] = self._actions
         if self._tuning is not None:
@@ -271,7 +271,7 @@ class TrialProcess:
             return {}
         found = {}
         for who, rows in (("objectives", numbers), ("incumbent", best)):
-            columns = np.moveaxis(rows[..., self._scorer.truth], -1, 0)
+            columns = rows.T[self._scorer.truth]
             found[who] = dict(zip(self.setup.objective_names, columns, strict=True))
         return {"truth": found}
 

@@ -37,6 +37,10 @@ class ScoredRows:
     numbers: NDArray[np.float64]
     details: NDArray[np.float64]
 
+    def take(self, rows: NDArray[np.integer]) -> ScoredRows:
+        """Return some of the rows, in this order."""
+        return ScoredRows(self.seen[rows], self.numbers[rows], self.details[rows])
+
 
 class Scorer:
     """Computes the rows of evaluations.
@@ -77,8 +81,11 @@ class Scorer:
     def values_of(self, evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
         """Return (B, objectives) values; `can_batch` must be true."""
         computers = [objective.compute_many for objective in self._setup.objectives]
-        columns = [compute(evaluations, spent) for compute in computers if compute]
-        return np.stack(columns, axis=-1)
+        values = np.empty((len(evaluations.best), len(computers)))
+        for column, compute in enumerate(computers):
+            assert compute is not None  # noqa: S101 - the caller asked
+            values[:, column] = compute(evaluations, spent)
+        return values
 
     def rows(
         self,
@@ -86,6 +93,7 @@ class Scorer:
         spent: Spent,
         values_of: ValuesOf | None = None,
         rngs: Sequence[np.random.Generator] | None = None,
+        known: ScoredRows | None = None,
     ) -> ScoredRows:
         """Return the rows of B evaluations, bit for bit those of each alone; costs are left 0.
 
@@ -95,9 +103,10 @@ class Scorer:
             values_of: takes the place of `values_of` of this scorer where `can_batch` is false.
             rngs: the random stream of each, where evaluations are noisy; without them rows tell
                 the truth.
+            known: rows that tell the truth of the same evaluations, where they are known.
         """
         find = values_of or self.values_of
-        values = truth = find(evaluations, spent)
+        values = truth = find(evaluations, spent) if known is None else known.numbers[:, self.truth]
         if rngs is None or self._setup.noise is None:
             entries = observation.measure(self._setup.task, evaluations, spent.privacy)
         else:
@@ -108,18 +117,24 @@ class Scorer:
         np.minimum(np.maximum(shown, self._low, out=shown), self._high, out=shown)
         seen = shown.astype(np.float32)
         objectives = self._setup.objectives
-        errors = [o.errors(column) for o, column in zip(objectives, values.T, strict=True)]
+        errors = np.empty_like(values)
+        for column, objective in enumerate(objectives):
+            errors[:, column] = objective.errors(values[:, column])
         numbers = np.zeros((len(values), self.width))
         numbers[:, ERROR] = objectives[0].unclipped_errors(values[:, 0])
-        numbers[:, SHOWN] = errors[0]
+        numbers[:, SHOWN] = errors[:, 0]
         # What an environment returns is float32; a scalarisation computes with what it gets.
-        numbers[:, self.scores] = -np.stack(errors, axis=-1).astype(np.float32)
+        numbers[:, self.scores] = -errors.astype(np.float32)
         numbers[:, self.values] = values
         numbers[:, self.truth] = truth
-        names = self._setup.task.metric_names
-        details = np.empty((len(values), len(names) + 1 + evaluations.best_round.shape[1]))
+        details = self._details(evaluations) if known is None else known.details
+        return ScoredRows(seen, numbers, details)
+
+    def _details(self, evaluations: Evaluations) -> NDArray[np.float64]:
+        names, best_round = self._setup.task.metric_names, evaluations.best_round
+        details = np.empty((len(best_round), len(names) + 1 + best_round.shape[1]))
         for column, name in enumerate(names):
             details[:, column] = evaluations.mean("test", name)
         details[:, len(names)] = evaluations.has_diverged
-        details[:, len(names) + 1 :] = evaluations.best_round
-        return ScoredRows(seen, numbers, details)
+        details[:, len(names) + 1 :] = best_round
+        return details

@@ -64,6 +64,8 @@ class SeveralSources:
     def details(self) -> NDArray[np.float64]:
         """See `RowSource.details`."""
         present = self._present()
+        if len(present) == 1:
+            return self.parts[present[0]].details().copy()
         found = [self.parts[number].details() for number in present]
         rows = np.zeros((len(self.instance), max(part.shape[1] for part in found)))
         for number, part in zip(present, found, strict=True):

@@ -177,8 +177,9 @@ class GridSource:
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """See `RowSource.answer`."""
         cells = self._setup.search_space.flat_grid_indices(actions)
-        everyone = np.arange(len(cells))
-        rngs = self._draws.of(everyone, cells.tolist()) if self._draws else None
+        rngs = None
+        if self._draws is not None:
+            rngs = self._draws.of(np.arange(len(cells)), cells.tolist())
         numbers = self._cells.take(cells, seen, rngs)
         numbers[:, TIME_S], numbers[:, ROUNDS] = self._ledger.pay(cells)
         self._asked = cells

@@ -11,6 +11,7 @@ import pytest
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.errors import UnknownNameError
+from fedhpo_gym.testing.rollout import plain
 
 ID = "FedHPO-LR-BreastCancer-v0"
 
@@ -118,3 +119,17 @@ def test_environments_in_processes_of_their_own() -> None:
             vectors.close()
 
     assert run(SubprocVecEnv, start_method="spawn") == run(DummyVecEnv)
+
+
+@pytest.mark.parametrize("backend", ["tabular", "surrogate"])
+def test_what_was_said_of_a_step_stays_as_it_was(backend: str) -> None:
+    """Sources reuse their memory; nobody who keeps an info may notice."""
+    keys = ("test", "best_round")
+    envs: Any = gym.make_vec("FedHPO-LR-CreditG-v1", 3, backend=backend, info_keys=keys)
+    envs.reset(seed=0)
+    envs.action_space.seed(0)
+    said = [envs.step(envs.action_space.sample())[4] for _ in range(3)]
+    texts = [plain({key: info[key] for key in keys}) for info in said]
+    envs.step(envs.action_space.sample())
+    assert texts == [plain({key: info[key] for key in keys}) for info in said]
+    assert texts[0] != texts[1]
