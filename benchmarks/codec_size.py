@@ -40,7 +40,7 @@ def opened(card: Path) -> StoredCurves:
 
 def arrays_of(stored: StoredCurves) -> dict[str, Any]:
     """Return all arrays."""
-    return {name: stored.codes(name) for name in stored._shapes()}
+    return {name: stored.codes(name) for name in stored.names}
 
 
 def seconds(work: Callable[[], object]) -> float:

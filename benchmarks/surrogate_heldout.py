@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 def write_first(sample: Sample, count: int, folder: Path) -> None:
     """Write the first courses of a sample as a sample of its own."""
     content = {**sample.card, "courses": count}
-    arrays = {name: sample.codes(name)[:count] for name in sample._shapes()}
+    arrays = {name: sample.codes(name)[:count] for name in sample.names}
     write_sample(folder, content, arrays)
 
 

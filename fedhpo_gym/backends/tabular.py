@@ -47,8 +47,8 @@ class Tabular(StoredBackend):
 
     @property
     def former_fingerprints(self) -> tuple[str, ...]:
-        """See `Backend.former_fingerprints`: they were the checksum of the arrays alone."""
-        return (f"table-sha256:{self._table.sha256}",)
+        """See `Backend.former_fingerprints`: of the arrays alone, or of an older format."""
+        return tuple(f"table-sha256:{sha256}" for sha256 in self._table.former)
 
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         return self._table.evaluate(configuration, fidelity, self.seeds)

@@ -86,6 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_leaf(commands)
     _add_surrogate(commands)
     _add_health(commands)
+    _add_repack(commands)
     _add_check(commands)
     _add_federatedscope(commands)
     return parser
@@ -294,6 +295,15 @@ def _add_health(commands: Commands) -> None:
     sub = _add(commands, "health", "health", "compare the health on cards with their numbers")
     sub.add_argument("ids", nargs="*", metavar="ID", help="environment ids; all by default")
     sub.add_argument("--write", action="store_true", help="write it onto the cards")
+
+
+def _add_repack(commands: Commands) -> None:
+    sub = _add(commands, "repack", "repack", "write stored tables in the newest, smaller format")
+    sub.add_argument("ids", nargs="*", metavar="ID", help="environment ids; all by default")
+    sub.add_argument(
+        "--least", type=float, default=0.25, metavar="SHARE",
+        help="of its bytes that a table must save (0.25): it takes longer to read afterwards",
+    )  # fmt: skip
 
 
 def _add_show(commands: Commands) -> None:

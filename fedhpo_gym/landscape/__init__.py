@@ -2,5 +2,6 @@
 
 from fedhpo_gym.landscape.cards import health_on, write_health
 from fedhpo_gym.landscape.health import HEALTH, LABELS, health_of
+from fedhpo_gym.landscape.repacking import Repacked, repack
 
-__all__ = ["HEALTH", "LABELS", "health_of", "health_on", "write_health"]
+__all__ = ["HEALTH", "LABELS", "Repacked", "health_of", "health_on", "repack", "write_health"]

@@ -27,6 +27,8 @@ from fedhpo_gym.typed import as_typed
 WHICH = ("best", "current")
 PLAIN, FORMAT = FORMATS = (1, 2)
 """Formats of cards: arrays as they are, and packed curves, which are written."""
+FORMER = "former_sha256"
+"""Entry of a card: checksums that stood for the same numbers before they were packed."""
 
 
 class StoredCurves(ABC):
@@ -44,6 +46,7 @@ class StoredCurves(ABC):
         metrics: names of what was measured, in the order of the axes that have them.
         sha256: checksum of the arrays.
         digest: checksum of everything that decides a number, in the card and in the arrays.
+        former: checksums that older records, and surrogates fitted on it, may name it by.
         axis: which axis of the curves counts rounds.
     """
 
@@ -69,11 +72,20 @@ class StoredCurves(ABC):
         self.seeds, self.num_samples = seeds_and_samples(content, len(self.splits))
         self.sha256: str = content["sha256"]
         self.digest: str = content[DIGEST]
+        self.former: tuple[str, ...] = (
+            self.sha256,
+            *as_typed(FORMER, content.get(FORMER, []), Sequence[str]),
+        )
         self._repair: str = content["build_command"]
 
     @abstractmethod
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of all arrays, as the card calls for them."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all arrays."""
+        return tuple(self._shapes())
 
     def _layout(self) -> Layout:
         """Return what the card says of the curves."""

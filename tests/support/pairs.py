@@ -19,7 +19,7 @@ def arrays_of(card: Path) -> Path:
 def written_plainly(card: Path, folder: Path) -> Path:
     """Write a table in format 1, as tables of version 0 are stored, and return its card."""
     table = Table(card)
-    arrays = {name: table.codes(name) for name in table._shapes()}
+    arrays = {name: table.codes(name) for name in table.names}
     said = {key: value for key, value in table.card.items() if key != ENTRY}
     return write_archive(folder, card.name.removesuffix(".json"), {**said, "format": PLAIN}, arrays)
 

@@ -30,7 +30,7 @@ OWN = {"format", ENTRY, "arrays", "sha256", "bytes", "card_sha256"}
 
 
 def all_of(stored: StoredCurves) -> dict[str, NDArray[Any]]:
-    return {name: stored.codes(name) for name in stored._shapes()}
+    return {name: stored.codes(name) for name in stored.names}
 
 
 def written_anew(stored: StoredCurves, folder: Path) -> StoredCurves:

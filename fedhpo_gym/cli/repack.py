@@ -1,0 +1,28 @@
+"""`fedhpo-gym repack`: writes stored tables in the newest format, where it saves enough bytes."""
+
+from __future__ import annotations
+
+import argparse
+
+from fedhpo_gym.cli.console import say
+from fedhpo_gym.cli.health import chosen
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.landscape import repack
+
+
+def main(options: argparse.Namespace) -> int:
+    """Repack, table by table.
+
+    Raises:
+        InvalidArgumentError: `--least` is no share.
+    """
+    if not 0.0 <= options.least < 1.0:
+        raise InvalidArgumentError(f"`--least` must be in [0, 1), got {options.least!r}")
+    for card in (card for card in chosen(options.ids) if card.name.endswith(".table.json")):
+        found = repack(card, options.least)
+        if found is None:
+            say(f"{card.name}: in the newest format already")
+            continue
+        verb = "become" if found.written else "kept; they would become"
+        say(f"{card.name}: {found.before:,} bytes {verb} {found.after:,}")
+    return 0
