@@ -7,7 +7,7 @@ paths as here. Where a worker is lost, the scheduler gives its jobs to another o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fedhpo_gym.errors import (
     InvalidArgumentError,
@@ -16,6 +16,9 @@ from fedhpo_gym.errors import (
     unknown_name,
 )
 from fedhpo_gym.processes import Done
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 J = TypeVar("J")
 CONNECT_S = 30.0
@@ -55,21 +58,9 @@ def each_on_cluster(call: Callable[[J], Any], jobs: Sequence[J], address: str) -
         InvalidArgumentError: no scheduler answers at the address.
         MissingDependencyError: dask.distributed is not installed.
     """
-    try:
-        from distributed import Client, KilledWorker, as_completed
-        from distributed.comm import get_address_host_port
-    except ImportError as error:
-        raise missing_dependency("work on a cluster", "distributed", "cluster") from error
-    try:
-        # A client whose address cannot be read stays half-made: when the interpreter ends, it waits
-        # a minute for a thread that is gone.
-        get_address_host_port(address)
-        client = Client(address, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise InvalidArgumentError(
-            f"`--address` must be that of a running dask scheduler, got {address!r}: {error}"
-        ) from error
-    with client:
+    with _connected(address) as client:
+        from distributed import KilledWorker, as_completed
+
         futures = {client.submit(call, job, pure=False): job for job in jobs}
         try:
             for future in as_completed(futures, loop=client.loop):
@@ -81,3 +72,34 @@ def each_on_cluster(call: Callable[[J], Any], jobs: Sequence[J], address: str) -
                 future.release()
         finally:
             client.cancel(list(futures))
+
+
+def require_scheduler(address: str) -> None:
+    """Check that a cluster can be had, before anything is computed for it.
+
+    Args:
+        address: of the scheduler.
+
+    Raises:
+        InvalidArgumentError: no scheduler answers at the address.
+        MissingDependencyError: dask.distributed is not installed.
+    """
+    with _connected(address):
+        pass
+
+
+def _connected(address: str) -> Client:
+    try:
+        from distributed import Client
+        from distributed.comm import get_address_host_port
+    except ImportError as error:
+        raise missing_dependency("work on a cluster", "distributed", "cluster") from error
+    try:
+        # A client whose address cannot be read stays half-made: when the interpreter ends, it waits
+        # a minute for a thread that is gone.
+        get_address_host_port(address)
+        return Client(address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"`--address` must be that of a running dask scheduler, got {address!r}: {error}"
+        ) from error

@@ -15,6 +15,7 @@ from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.building.merge import merge_parts, set_damaged_aside
 from fedhpo_gym.building.sample import SampleDesign
 from fedhpo_gym.building.workers import compute_units
+from fedhpo_gym.cluster import require_scheduler
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.tables import writable_table_folder
 from fedhpo_gym.tasks import Task
@@ -59,8 +60,8 @@ def build_table(
         Path of the table's card.
 
     Raises:
-        InvalidArgumentError: `workers` is not positive, nothing can be written into the folder, or
-            a folder to merge holds no unit.
+        InvalidArgumentError: `workers` is not positive, nothing can be written into the folder, a
+            folder to merge holds no unit, or no scheduler answers at the address.
         MissingDataError: the training data cannot be had.
         DamagedDataError: a unit to merge is damaged.
         MissingDependencyError: dask.distributed is not installed.
@@ -109,7 +110,7 @@ def build_sample(
 
     Raises:
         InvalidArgumentError: a number is out of its range, nothing can be written into the folder,
-            or a folder to merge holds no unit.
+            a folder to merge holds no unit, or no scheduler answers at the address.
         MissingDataError: the training data cannot be had, or no course is finished.
         DamagedDataError: a unit to merge is damaged.
         WorkerLostError: a worker process was killed; finished units are kept.
@@ -142,6 +143,8 @@ def _build(
         merge_parts(design, source, parts)
     todo = design.missing(parts)
     if todo and announce:
+        if where[1] is not None:
+            require_scheduler(where[1])
         tqdm.write(f"{design.task.table_name}: training one round to see the cost", file=sys.stderr)
         announce(estimate(design, todo, workers, where[0]))
         compute_units(design, todo, parts, workers, *where)

@@ -73,7 +73,8 @@ class Roster:
         federation: (blocks,) index of each block's federation in the stack.
         num_sampled: (blocks,) clients each block samples.
         samples: (blocks, clients) training samples.
-        rows: (blocks, clients) rows that a client trains on in a round.
+        rows: (blocks, clients) rows that a client trains on in a round; where the model takes the
+            step of all items together, those that fill minibatches up count, too.
     """
 
     def __init__(self, group: Group, stack: Stack) -> None:
@@ -100,11 +101,12 @@ class Roster:
                 for one in needed
             ]
         )
-        self.rows = self._epochs * self.samples
         self._everybody = bool((self.num_sampled >= stack.num_clients).all())
         self._server = Drawers(self.batch_key, np.full_like(self.batch_key, -1))
         self._known: dict[bytes, Items] = {}
         self._steps = self._epochs * -(-self.samples // self._batch_size)
+        padded = self._steps * self._width[:, None]
+        self.rows = padded if stack.model.together else self._epochs * self.samples
 
     def items(self, elapsed: int) -> Items:
         """Return the items of a round, `elapsed` rounds after the blocks were packed.

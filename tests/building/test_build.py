@@ -286,6 +286,16 @@ def test_a_cluster_that_loses_a_worker_builds_the_same_table(
     assert_same_table(folder, tiny_folder())
 
 
+def test_an_address_without_a_scheduler_is_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed")
+    for name in ("estimate", "compute_units"):
+        monkeypatch.setattr(f"fedhpo_gym.building.build.{name}", lambda *_: pytest.fail("trained"))
+    with pytest.raises(InvalidArgumentError, match=r"`--address` must .* got 'no address'"):
+        build_table(TASK, tmp_path, workers=1, address="no address")
+
+
 def test_only_what_is_missing_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = copy_of_parts(tmp_path, "seed2-batch256")
     asked: list[str] = []

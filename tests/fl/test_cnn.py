@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl import lockstep  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
@@ -169,3 +170,11 @@ def test_only_asked_rounds_are_evaluated(federation: Federation) -> None:
     curves = batch.advance(3, evaluated=(1, 3))
     assert curves.rounds.tolist() == [1, 3]
     np.testing.assert_array_equal(curves.metrics, whole[:, [0, 2]])
+
+
+@pytest.mark.parametrize(("height", "width"), [(3, 8), (8, 3), (1, 1)])
+def test_images_that_two_layers_cannot_halve_are_refused(height: int, width: int) -> None:
+    cpu = torch.device("cpu")
+    ConvNet((4, 4, 1), 3, 8, cpu).init(stream(1, "init"))
+    with pytest.raises(InvalidArgumentError, match=f"at least 4 x 4 .* got {height} x {width};"):
+        ConvNet((height, width, 1), 3, 8, cpu)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.fl import cohorts  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet  # noqa: E402
+from fedhpo_gym.fl.packing import Course  # noqa: E402
+from fedhpo_gym.fl.shared_together import SharedMatrices  # noqa: E402
 from small_images import course, small_images  # noqa: E402
 
 MORE = {"mu": 0.5, "regularization": 0.5, "server_momentum": 0.9, "server_learning_rate": 0.5}
@@ -65,6 +70,28 @@ def test_parameters_are_those_of_single_steps(
             close = torch.allclose(other.parameters[name], value, rtol=2e-3, atol=2e-5)
             assert close, (name, (other.parameters[name] - value).abs().max())
     np.testing.assert_allclose(found.evaluate(), expected.evaluate(), rtol=5e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"batch_size": 1, "batch_size@0": 16}])
+def test_clients_that_train_together_keep_no_more_rows_than_planned(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, float]
+) -> None:
+    kept: list[tuple[int, int]] = []
+
+    class Seen(SharedMatrices):
+        def __init__(self, *arguments: Any) -> None:
+            kept.append(arguments[2:])
+            super().__init__(*arguments)
+
+    most = 16 * cohorts.MORE
+    monkeypatch.setattr(cohorts, "MAX_KEPT", 16)
+    monkeypatch.setattr("fedhpo_gym.fl.lockstep.SharedMatrices", Seen)
+    monkeypatch.setattr(cohorts, "worth_sharing", lambda rank, _: np.ones(len(rank), np.bool_))
+    usual = course(batch=16, epochs=2)
+    asked = Course({**usual.configuration, **sizes}, usual.client_sample_rate, usual.seed)
+    CourseBatch({1: federation}, Together, get_algorithm("fedavg"), [asked]).advance(1)
+    assert sum(clients for clients, _ in kept) == federation.num_clients
+    assert all(clients == 1 or clients * rows <= most for clients, rows in kept)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics processor here")

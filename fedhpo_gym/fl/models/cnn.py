@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedhpo_gym.datasets.records import Features
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters
 from fedhpo_gym.fl.models.cnn_step import Step, take
@@ -53,8 +54,17 @@ class ConvNet(Model):
         hidden_width: int,
         device: torch.device,
     ) -> None:
-        """Create the model for images of (height, width, channels)."""
+        """Create the model for images of (height, width, channels).
+
+        Raises:
+            InvalidArgumentError: the images are too small for two layers that each halve them.
+        """
         height, width, channels = image
+        if min(height, width) < 4:
+            raise InvalidArgumentError(
+                "`image` must be at least 4 x 4 pixels, because each of two layers halves it, got "
+                f"{height} x {width}; enlarge the images, or choose another model"
+            )
         flat = 64 * (height // 4) * (width // 4)
         self.device = device
         self.together = device.type != "cpu"
