@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.typed import as_reals
 
 
 def non_dominated(errors: ArrayLike) -> NDArray[np.bool_]:
@@ -23,7 +25,7 @@ def non_dominated(errors: ArrayLike) -> NDArray[np.bool_]:
         (n,) marks.
 
     Raises:
-        InvalidArgumentError: the array has another number of axes, or holds NaN.
+        InvalidArgumentError: the array has another number of axes, or holds what is no number.
     """
     points = _checked("errors", errors)
     distinct, inverse = np.unique(points, axis=0, return_inverse=True)
@@ -50,7 +52,7 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
         MissingDependencyError: the extra `fronts` is not installed.
     """
     points = _checked("errors", errors)
-    corner = np.asarray(reference, dtype=np.float64)
+    corner = as_reals("reference", reference).astype(np.float64)
     if corner.shape != points.shape[1:] or not np.isfinite(corner).all():
         raise InvalidArgumentError(
             f"`reference` must be {points.shape[1]} finite numbers, one per objective, got "
@@ -83,17 +85,20 @@ def attained(
             a share is out of its range.
         MissingDependencyError: the extra `fronts` is not installed.
     """
-    shapes = [run.shape for run in runs]
+    trials = [as_reals("runs", run).astype(np.float64) for run in runs]
+    shapes = [run.shape for run in trials]
     if not shapes or any(len(one) != 2 or not one[0] or one[1] not in (2, 3) for one in shapes):
         raise InvalidArgumentError(
             "`runs` must be at least one array of (trials, 2 or 3 objectives), each with a trial, "
             f"got the shapes {shapes}"
         )
-    if wrong := [share for share in shares if not 0 < share <= 1]:
-        raise InvalidArgumentError(f"`shares` must be above 0 and at most 1, got {wrong[0]!r}")
+    if wrong := [one for one in shares if (share := as_number(one)) is None or not 0 < share <= 1]:
+        raise InvalidArgumentError(
+            f"`shares` must be numbers above 0 and at most 1, got {wrong[0]!r}"
+        )
     with needing("what runs attain", "moocore", "fronts", "moocore"):
         import moocore
-    fronts = [run[non_dominated(run)] for run in runs]
+    fronts = [run[non_dominated(run)] for run in trials]
     which = np.repeat(np.arange(1, len(fronts) + 1), [len(front) for front in fronts])
     asked = [100.0 * share for share in shares]
     found = np.asarray(moocore.eaf(np.concatenate(fronts), which, percentiles=asked))
@@ -104,7 +109,7 @@ def attained(
 
 
 def _checked(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    points = np.asarray(values, dtype=np.float64)
+    points = as_reals(name, values).astype(np.float64)
     if points.ndim != 2 or not points.shape[1] or np.isnan(points).any():
         raise InvalidArgumentError(
             f"`{name}` must have the axes (points, objectives) and hold numbers, got the shape "

@@ -13,7 +13,7 @@ import pytest
 from federatedscope_pretended import pretend
 from fedhpo_gym.backends.federatedscope import install as module
 from fedhpo_gym.backends.federatedscope.installation import CARD, VARIABLE, find
-from fedhpo_gym.cli import main
+from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.errors import PeerError
 
 Capture = pytest.CaptureFixture[str]
@@ -51,6 +51,17 @@ def test_it_says_what_it_needs_and_does_nothing(tmp_path: Path, tree: str, capsy
     for needed in ("torch", "1.5 GB", tree, "nothing there is changed"):
         assert needed in said
     assert not (tmp_path / "new").exists()
+
+
+def test_a_source_that_is_not_there_is_an_error_before_anything_is_promised(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    words = ["federatedscope", "install", str(tmp_path / "new"), "--source", str(tmp_path / "gone")]
+    assert main([*words, "--dry-run"]) == ERROR
+    said = capsys.readouterr()
+    assert not said.out
+    assert "source" in said.err
+    assert str(tmp_path / "gone") in said.err
 
 
 def test_what_is_installed_is_found(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.fronts import attained, hypervolume, non_dominated
@@ -59,17 +59,33 @@ def test_what_are_no_points_is_refused(points: list[list[float]]) -> None:
         hypervolume([[1.0]], [1.0, 2.0])
 
 
+@pytest.mark.parametrize("points", [[["1", "2"]], "words", [[1.0, 2.0], [1.0]], [[1j]], [None], {}])
+def test_words_and_ragged_rows_are_refused(points: Any) -> None:
+    rule = "must be an array of real numbers, got"
+    with pytest.raises(InvalidArgumentError, match=f"`errors` {rule}"):
+        non_dominated(points)
+    with pytest.raises(InvalidArgumentError, match=f"`errors` {rule}"):
+        hypervolume(points, [1.0, 1.0])
+    with pytest.raises(InvalidArgumentError, match=f"`reference` {rule}"):
+        hypervolume([[1.0, 2.0]], points)
+
+
 @pytest.mark.parametrize(
     ("runs", "shares", "words"),
     [
         ([], [0.5], "`runs` must be at least one array"),
         ([np.zeros((0, 2))], [0.5], "`runs` must be at least one array"),
-        ([np.zeros((1, 2))], [2.0], "`shares` must be above 0 and at most 1, got 2.0"),
-        ([np.zeros((1, 2))], [0.0], "`shares` must be above 0 and at most 1, got 0.0"),
+        ([np.zeros((1, 2))], [2.0], "`shares` must be numbers above 0 and at most 1, got 2.0"),
+        (
+            [np.zeros((1, 2))],
+            ["half"],
+            "`shares` must be numbers above 0 and at most 1, got 'half'",
+        ),
+        ([[["a", "b"]]], [0.5], "`runs` must be an array of real numbers"),
+        ([[[1.0, 2.0], [1.0]]], [0.5], "`runs` must be an array of real numbers"),
+        ([np.zeros((1, 2))], [0.0], "`shares` must be numbers above 0 and at most 1, got 0.0"),
     ],
 )
-def test_what_runs_cannot_attain(
-    runs: list[NDArray[np.float64]], shares: list[float], words: str
-) -> None:
+def test_what_runs_cannot_attain(runs: Any, shares: Any, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         attained(runs, shares)

@@ -42,7 +42,12 @@ BEHIND = (
 
 
 def needs(folder: Path, source: Path) -> str:
-    """Say what an installation needs and does, before it is made."""
+    """Say what an installation needs and does, before it is made.
+
+    Raises:
+        InvalidArgumentError: the source tree is none.
+    """
+    Installation(source, Path(sys.executable)).check()
     names = ", ".join(word.partition("==")[0] for word in DIRECT)
     return (
         f"This makes a virtual environment of Python {sys.version_info.major}."
