@@ -199,9 +199,22 @@ def client_means(
         shares = weights / weights.sum(axis=-3, keepdims=True)
     # What a client without samples reports means nothing.
     known = values if (weights > 0).all() else np.where(weights > 0, values, 0.0)
-    # Along an axis that is not the last in memory, numpy adds one after the other.
-    total = np.multiply(known, shares, order="C").sum(axis=-3)
+    total = sum_in_order(known * shares, axis=-3)
     return np.asarray(total.mean(axis=-3), dtype=np.float64)
+
+
+def sum_in_order(terms: NDArray[np.floating], axis: int) -> NDArray[np.floating]:
+    """Return the sum along an axis, one term after the other: other axes change no bit.
+
+    `np.sum` adds pairs first along some axes and not along others.
+    """
+    parts = np.moveaxis(terms, axis, 0)
+    if parts[0].size <= len(parts):
+        return np.asarray(np.add.accumulate(parts, axis=0)[-1])
+    total = parts[0].copy()
+    for part in parts[1:]:
+        total += part
+    return total
 
 
 def _check_shape(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> None:

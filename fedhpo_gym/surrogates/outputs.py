@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, sum_in_order
 
 SMALLEST_LOSS = 1e-6
 """Losses below are taken for this one; its logarithm is finite."""
@@ -93,7 +93,7 @@ def to_metrics(
     share = np.maximum(middle[:, :, 2], 0.0)
     if not present.all():
         share = np.where(present, share, 0.0)
-    sums = _in_order(share)
+    sums = sum_in_order(share, axis=-1)[..., None]
     if (some := sums > 0).all():
         share = np.divide(share, sums, dtype=weights.dtype)
     else:
@@ -109,11 +109,6 @@ def to_metrics(
     by_split[..., _ACCURACY], by_split[..., _F1] = rates[:, :, 0], rates[:, :, 1]
     best = np.rint(np.exp(outputs[:, -1])).astype(np.int64)
     return metrics.reshape(n, clients, splits, -1), np.clip(best, 1, rounds)
-
-
-def _in_order(share: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return (..., splits, 1) sums over (..., splits, clients), one client after the other."""
-    return np.add.accumulate(share, axis=-1)[..., -1:]
 
 
 def objectives(outputs: NDArray[np.floating], weights: NDArray[np.floating]) -> NDArray[np.float64]:

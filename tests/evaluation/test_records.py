@@ -8,7 +8,14 @@ import pytest
 
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import (
+    METRICS,
+    SPLITS,
+    Cost,
+    Evaluation,
+    Fidelity,
+    sum_in_order,
+)
 
 
 def make(**changes: Any) -> Evaluation:
@@ -161,3 +168,19 @@ def test_cost_is_a_plain_record() -> None:
         "download_bytes": 5.0,
         "rounds": 6,
     }
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("shape", [(1, 400, 1), (400, 1, 2), (3, 2, 400), (50, 40, 30), (1, 1, 1)])
+def test_sums_are_those_of_a_loop(
+    shape: tuple[int, ...], axis: int, dtype: type[np.floating]
+) -> None:
+    drawn = np.random.default_rng(0).lognormal(0.0, 4.0, shape).astype(dtype)
+    for terms in (drawn, np.asfortranarray(drawn)):
+        expected = np.zeros(np.delete(shape, axis), dtype)
+        for part in np.moveaxis(terms, axis, 0):
+            expected = expected + part
+        found = sum_in_order(terms, axis)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, expected)

@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.backends import CheckedQuery, StoredBackend
+from fedhpo_gym.backends import CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.envs.trial.ledger import spending_many, spending_one
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
+from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.typed import as_reals, as_typed
 
 MAX_QUERIES = 100_000
 """Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
-AT_ONCE = 4096
+NUMBERS_AT_ONCE = 1 << 19
+"""Metrics that are looked at together, so that they stay in the processor's cache."""
 BEYOND = 0.1
 """How far beyond the nadir point hypervolumes end at least, in units of the front's extent."""
 MAX_KNOWN = 16
@@ -256,9 +258,8 @@ def truth_of(setup: TrialSetup) -> Truth:
     known = (*key, backend.fingerprint)
     if known not in _known:
         cells = _cells(lattice.search_space.grid_size, isinstance(backend, StoredBackend))
-        values = [
-            _values(lattice, part) for part in np.split(cells, range(AT_ONCE, len(cells), AT_ONCE))
-        ]
+        size = max(NUMBERS_AT_ONCE // (backend.num_samples.size * len(METRICS)), 1)
+        values = [_values(lattice, part) for part in np.split(cells, range(size, len(cells), size))]
         _known[known] = Truth(setup.objectives, exact, np.concatenate(values), lattice, cells)
     while len(_known) > MAX_KNOWN:
         _known.popitem(last=False)
@@ -285,7 +286,7 @@ def _values(setup: TrialSetup, cells: NDArray[np.int64]) -> NDArray[np.float64]:
         return [setup.query(dict(zip(columns, row, strict=True))) for row in rows]
 
     backend = setup.backend
-    if isinstance(backend, StoredBackend):
+    if isinstance(backend, ColumnBackend):
         evaluations = backend.look_up(columns)
     else:
         evaluations = backend.evaluate_many(queries())

@@ -219,3 +219,21 @@ def test_what_are_no_numbers_is_refused(truth: Truth, wrong: Any) -> None:
             ask([[1.0, wrong]] if ask == truth.regret else wrong)
     with pytest.raises(InvalidArgumentError, match="`names`"):
         truth.front(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("id_", ["FedHPO-GNN-Cora-v1", "FedHPO-LR-Car-v0"])
+def test_of_a_surrogate_portions_change_no_bit_and_no_query_is_checked_alone(
+    id_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"backend": "surrogate", "fidelity": {"round": 27}, "objectives": TWO}
+    queries = fedhpo_gym.truth(id_, **asked)
+    some = [0, 5, len(queries.values) - 1]
+    backend = queries._setup.backend
+    alone = [backend.evaluate(*queries.query(row)).mean("val", "loss") for row in some]
+    assert queries.values[some, 0].tolist() == alone
+    monkeypatch.setattr(module, "_known", type(module._known)())
+    monkeypatch.setattr(module, "NUMBERS_AT_ONCE", 3 * 135)
+    monkeypatch.setattr(type(backend), "evaluate_many", lambda *_: pytest.fail("one by one"))
+    again = fedhpo_gym.truth(id_, **asked)
+    assert again is not queries
+    np.testing.assert_array_equal(again.values, queries.values)
