@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedhpo_gym.backends.federatedscope.folder import WorkingFolder
 from fedhpo_gym.backends.federatedscope.installation import Installation
 from fedhpo_gym.errors import (
     InvalidArgumentError,
@@ -40,6 +39,7 @@ class Peer:
     Attributes:
         installation: what runs.
         folder: working folder; deleted when the process is closed, kept when something failed.
+            Where this process is killed, the next one that starts FederatedScope deletes it.
         versions: of FederatedScope, its layout of keys, Python, torch and numpy.
     """
 
@@ -53,7 +53,8 @@ class Peer:
             OSError: the working folder cannot be made.
         """
         self.installation = installation
-        self.folder = Path(tempfile.mkdtemp(prefix="fedhpo-federatedscope-"))
+        self._working = WorkingFolder()
+        self.folder = self._working.path
         self.versions: dict[str, str] = {}
         self._owner = os.getpid()
         self._pending = b""
@@ -101,7 +102,8 @@ class Peer:
                     return message["done"]
                 hear(message)
         except PeerError:
-            self._failed = True  # its folder is worth a look
+            self._failed = True
+            self._working.keep()  # it is worth a look
             raise
         except BaseException:  # an interrupt, too: nobody would hear the rest of the answer
             self._fail(kept=True)
@@ -226,5 +228,7 @@ class Peer:
                 if pipe is not None:
                     with suppress(OSError):
                         pipe.close()
-        if not kept:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if kept:
+            self._working.keep()
+        else:
+            self._working.remove()

@@ -17,6 +17,7 @@ import pytest
 
 from federatedscope_pretended import RECORDED, pretend
 from fedhpo_gym.backends.federatedscope import process, sharing
+from fedhpo_gym.backends.federatedscope.folder import WorkingFolder
 from fedhpo_gym.backends.federatedscope.installation import Installation, find
 from fedhpo_gym.backends.federatedscope.process import Peer
 from fedhpo_gym.errors import (
@@ -204,6 +205,34 @@ def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     require_ended(pids(tmp_path))
+
+
+def test_the_folder_of_a_killed_process_goes_with_the_next_start_and_others_stay(
+    home: Path,
+) -> None:
+    code = (
+        "import sys, tempfile, time\n"
+        f"tempfile.tempdir = {str(home)!r}\n"
+        "from fedhpo_gym.backends.federatedscope.folder import WorkingFolder\n"
+        "kept, mine = WorkingFolder(), WorkingFolder()\n"
+        "kept.keep()\n"
+        "print(kept.path, mine.path, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", code]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    named = [[Path(word) for word in one.stdout.readline().split()] for one in both if one.stdout]
+    (named[0][1] / "log.txt").write_text("half a course", encoding="utf-8")
+    for one in both:
+        if one is both[1]:
+            own = WorkingFolder()
+            # Only the killed one's is gone: not what is kept, nor what a process uses.
+            assert {*home.iterdir()} == {named[0][0], *named[1], own.path}
+            own.remove()
+        one.kill()
+        one.communicate()
+    WorkingFolder().remove()
+    assert {*home.iterdir()} == {named[0][0], named[1][0]}
 
 
 def test_a_fork_leaves_its_parents_process_alone(tmp_path: Path) -> None:
