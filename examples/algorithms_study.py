@@ -10,12 +10,10 @@ always are. Finished pieces are kept: start it again after an interruption.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -37,7 +35,7 @@ from fedhpo_gym.files import write_text
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.studies.pieces import claim, pieces
 from fedhpo_gym.tasks import get_task
-from studies import CORES, positive, table
+from studies import study_parser, table
 
 ALGORITHMS = ("fedavg", "fedprox", "fedopt", "fedadam", "fedyogi")
 PROBLEMS = ("LR-BreastCancer", "LR-Digits", "GNN-Cora")
@@ -145,10 +143,7 @@ def report(study: Study, library: RunLibrary) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is not there yet, and report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for results")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    parser = study_parser(__doc__)
     parser.add_argument("--problem", action="append", choices=PROBLEMS, help="only this one")
     options = parser.parse_args(arguments)
     study = Study(problems=options.problem or PROBLEMS)

@@ -14,7 +14,6 @@ The report is DIR/report.md, with a picture.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ from fedhpo_gym.agents import agent_class
 from fedhpo_gym.agents.fedex.wrapped import Neighbourhood, row_problem, wrapped_search
 from fedhpo_gym.space.dimension import Dimension
 from fedhpo_gym.studies.pieces import claim, pieces
-from studies import CORES, positive, tables_here
+from studies import positive, study_parser, tables_here
 
 TABLES = ("BreastCancer", "Vehicle")
 
@@ -104,10 +103,7 @@ def run(study: Study, out: Path, workers: int) -> dict[tuple[str, str, int], lis
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for results")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    parser = study_parser(__doc__)
     parser.add_argument("--seeds", type=positive, help="searches per cell (default: 5)")
     options = parser.parse_args(arguments)
     if options.quick:

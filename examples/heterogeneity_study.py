@@ -11,7 +11,6 @@ picture. Data that are not here are left out, and the report says so.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +26,7 @@ from fedhpo_gym.backends.surrogate import SurrogateModel
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.studies.pieces import claim, pieces
 from fedhpo_gym.tasks import Task, get_task
-from studies import CORES, cell, positive, table, tables_here
+from studies import cell, positive, study_parser, table, tables_here
 
 STORED = ("Australian", "BloodTransfusion", "Car", "CreditG", "KC1", "Segment", "Vehicle")
 TRAINED = (*STORED, "BreastCancer", "Digits")
@@ -204,10 +203,7 @@ def below(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for results")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    parser = study_parser(__doc__)
     parser.add_argument("--rounds", type=positive, help="rounds of every course (default: 100)")
     options = parser.parse_args(arguments)
     study = Study(trained=tables_here(TRAINED))

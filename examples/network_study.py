@@ -12,7 +12,6 @@ DIR/report.md, with a picture.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +27,7 @@ from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis.plot import COLOURS, SETTINGS, STYLES
 from fedhpo_gym.studies.pieces import claim, pieces
 from fedhpo_gym.tasks import get_task
-from studies import CORES, cell, positive, table
+from studies import cell, positive, study_parser, table
 
 NETWORKS = {"good": 0.0984, "middle": 3.15, "bad": 100.8}
 """Seconds of one model on a client's uplink. Good and bad are those of the paper's network (6.6
@@ -212,10 +211,7 @@ def draw(study: Study, results: Mapping[Any, Any], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for results")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    parser = study_parser(__doc__)
     parser.add_argument("--seeds", type=positive, help="seeds of every search (default: 8)")
     parser.add_argument("--compute", type=float, help="a client's mean seconds (default: 1)")
     options = parser.parse_args(arguments)

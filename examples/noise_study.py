@@ -12,7 +12,6 @@ study.json which. The report is DIR/report.md, with a picture.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +27,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import Agent, agent_class, make_agent, run_episode
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.pieces import claim, pieces
-from studies import CORES, positive
+from studies import positive, study_parser
 
 AGENTS = ("random", "optuna-tpe", "hyperband", "bohb")
 CONDITIONS: Mapping[str, Mapping[str, float]] = {
@@ -177,10 +176,7 @@ def run(study: Study, out: Path, workers: int) -> dict[str, dict[tuple[str, ...]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for results")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    parser = study_parser(__doc__)
     parser.add_argument("--seeds", type=positive, help="runs per cell (default: 10)")
     options = parser.parse_args(arguments)
     study = Study()

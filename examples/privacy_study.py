@@ -9,7 +9,6 @@ time. DIR holds one study, finished pieces are kept. The report is DIR/report.md
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +23,7 @@ import fedhpo_gym
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis.plot import COLOURS, SETTINGS, STYLES
 from fedhpo_gym.studies.pieces import claim, pieces
-from studies import CORES, cell, positive, table
+from studies import cell, positive, study_parser, table
 
 PAPER = {1: "63.87 ± 6.38", 10: "87.02 ± 1.16", 20: "87.30 ± 0.54"}
 """Test accuracies of Table 10, on Cora, in per cent."""
@@ -217,10 +216,7 @@ def draw(study: Study, results: Mapping[str, Any], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for results")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    parser = study_parser(__doc__)
     parser.add_argument("--seeds", type=positive, help="seeds of every search (default: 5)")
     options = parser.parse_args(arguments)
     study = Study()

@@ -74,6 +74,19 @@ def trained_policy(
     return training.episode_returns, record
 
 
+def study_parser(doc: str) -> argparse.ArgumentParser:
+    """Return what reads a study's command line: where to, how large, and on how many cores.
+
+    Args:
+        doc: docstring of the study; its first line says what it asks.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for all that is made")
+    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    return parser
+
+
 def positive(word: str) -> int:
     """Return an option of the command line that counts something."""
     if not word.isdecimal() or int(word) < 1:

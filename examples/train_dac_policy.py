@@ -12,7 +12,6 @@ study, and says in study.json which. The report is DIR/report.md, with a picture
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +32,7 @@ from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.pieces import claim, pieces, read
-from studies import CORES, positive, tables_here, trained_policy
+from studies import positive, study_parser, tables_here, trained_policy
 
 TRAINED = ("BreastCancer", "Digits", "CreditG", "Vehicle")
 UNSEEN = ("Australian", "BloodTransfusion")
@@ -220,10 +219,7 @@ def run(study: Study, out: Path, workers: int) -> Mapping[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for policies and results")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    parser = study_parser(__doc__)
     parser.add_argument("--policies", type=positive, help="how many are trained (default: 4)")
     options = parser.parse_args(arguments)
     if options.quick:

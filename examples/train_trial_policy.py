@@ -13,7 +13,6 @@ study, and says in study.json which. The report is DIR/report.md, with a picture
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +28,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import Step, make_agent, run_episode
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.studies.pieces import claim, pieces, read
-from studies import CORES, positive, trained_policy
+from studies import positive, study_parser, trained_policy
 
 TRAINED = ("BreastCancer", "Digits", "CreditG", "Vehicle", "KC1", "Australian")
 UNSEEN = ("BloodTransfusion", "Car", "Segment")
@@ -230,10 +229,7 @@ def run(study: Study, out: Path, workers: int) -> Mapping[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for policies and results")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    parser = study_parser(__doc__)
     parser.add_argument("--policies", type=positive, help="how many are trained (default: 3)")
     parser.add_argument("--steps", type=positive, help="trials per policy (default: 200,000)")
     parser.add_argument("--algorithm", choices=("PPO", "SAC"), help="what trains it (default: PPO)")

@@ -10,7 +10,6 @@ DIR holds one study, and says in study.json which. The report is DIR/report.md, 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +25,7 @@ import fedhpo_gym
 from fedhpo_gym.agents import agent_class, make_agent, run_crew
 from fedhpo_gym.analysis.trajectories.rules import Trials, incumbents
 from fedhpo_gym.studies.pieces import claim, pieces
-from studies import CORES, positive
+from studies import positive, study_parser
 
 AGENTS = ("random", "optuna-tpe", "hyperband", "bohb")
 PROBLEMS = ("LR-Synthetic", "CNN-FEMNIST")
@@ -96,10 +95,7 @@ def run(study: Study, out: Path, processes: int) -> dict[tuple[str, str, int], M
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder for results")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    parser.add_argument("--workers", type=positive, default=CORES, help="processes (one per core)")
+    parser = study_parser(__doc__)
     parser.add_argument("--seeds", type=positive, help="runs per cell (default: 5)")
     options = parser.parse_args(arguments)
     study = Study()

@@ -118,7 +118,7 @@ class AgentResult:
         test_accuracy: test accuracy of the final incumbents.
         trials: trials that fit into the budget.
         regret: how far the final incumbents are above the best that is known.
-        normalised_regret: the same; 0 is the best, and 1 a random trial or worse.
+        relative_regret: the same, over that of the median query; 1 is a random trial or worse.
     """
 
     agent: str
@@ -128,7 +128,7 @@ class AgentResult:
     test_accuracy: Summary | None
     trials: Summary | None
     regret: Summary | None = None
-    normalised_regret: Summary | None = None
+    relative_regret: Summary | None = None
 
     @classmethod
     def of(cls, agent: str, runs: tuple[Run, ...], known: Known | None = None) -> AgentResult:
@@ -257,7 +257,7 @@ def _regrets(finals: list[float], known: Known | None) -> dict[str, Summary | No
     shares = normalised_regret(np.array(finals), known.best, max(known.typical, known.best))
     return {
         "regret": Summary.of(final - known.best for final in finals),
-        "normalised_regret": Summary.of(shares.tolist()),
+        "relative_regret": Summary.of(shares.tolist()),
     }
 
 

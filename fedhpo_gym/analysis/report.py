@@ -258,7 +258,7 @@ def _flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
 def _results(results: Sequence[AgentResult], has_regret: bool) -> Table:
     picks = {"val_loss": min, "test_loss": min, "test_accuracy": max}
     if has_regret:
-        picks |= {"regret": min, "normalised_regret": min}
+        picks |= {"regret": min, "relative_regret": min}
     best = {}
     for name, pick in picks.items():
         known = [found.mean for result in results if (found := getattr(result, name))]
@@ -282,8 +282,8 @@ def _truth(known: Known | None) -> str:
         return ""
     where = "of all that can be asked for" if known.exact else "on a lattice of the surrogate"
     return (
-        f". Regret is above the lowest validation loss {where}, {known.best:.4f}; normalised, 1 is "
-        f"the median query, {known.typical:.4g}, or worse"
+        f". Regret is above the lowest validation loss {where}, {known.best:.4f}; relative regret "
+        f"of 1 is the median query, {known.typical:.4g}, or worse"
     )
 
 

@@ -16,10 +16,10 @@ from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.files import write_text
 from fedhpo_gym.studies.regret import hypervolume_regret_of, regret_of
 
-HEADS = ("id", "agent", "seed", "trials", "regret", "normalised", "of the hypervolume")
+HEADS = ("id", "agent", "seed", "trials", "regret", "relative", "of the hypervolume")
 COLUMNS = (
     *("problem", "agent", "seed", "trial", "time"),
-    *("regret", "normalised_regret", "hypervolume_regret"),
+    *("regret", "relative_regret", "hypervolume_regret"),
 )
 
 
@@ -44,8 +44,8 @@ def main(options: argparse.Namespace) -> int:
             unknown += 1
             continue
         writer.writerows(lines)
-        *who, number, _, regret, normalised, missing = lines[-1]
-        numbers = [f"{one:.4g}" if one != "" else "–" for one in (regret, normalised, missing)]
+        *who, number, _, regret, relative, missing = lines[-1]
+        numbers = [f"{one:.4g}" if one != "" else "–" for one in (regret, relative, missing)]
         rows.append([*map(str, who), str(number), *numbers])
     say_table(HEADS, rows)
     if options.out is not None:
@@ -60,6 +60,6 @@ def _lines(record: RunRecord) -> Iterator[tuple[Any, ...]]:
     missing: list[Any] = [""] * len(record.steps)
     if isinstance(record.final.reward, list | tuple):
         missing = hypervolume_regret_of(record)[1].tolist()
-    columns = (found.elapsed_s.tolist(), found.regret.tolist(), found.normalised.tolist(), missing)
+    columns = (found.elapsed_s.tolist(), found.regret.tolist(), found.relative.tolist(), missing)
     for trial, row in enumerate(zip(*columns, strict=True), start=1):
         yield (header.id, header.agent, header.seed, trial, *row)

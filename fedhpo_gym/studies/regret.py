@@ -26,12 +26,12 @@ class Regret:
     Attributes:
         elapsed_s: (T,) simulated seconds since reset.
         regret: (T,) of the incumbent, in the unit of the first objective.
-        normalised: (T,) of the incumbent, in [0, 1]: 1 is what a random trial has.
+        relative: (T,) of the incumbent, in [0, 1]: 1 is what a random trial has.
     """
 
     elapsed_s: NDArray[np.float64]
     regret: NDArray[np.float64]
-    normalised: NDArray[np.float64]
+    relative: NDArray[np.float64]
 
 
 def regret_of(record: RunRecord, own: Mapping[str, Objective] | None = None) -> Regret:
@@ -53,7 +53,7 @@ def regret_of(record: RunRecord, own: Mapping[str, Objective] | None = None) -> 
     truth = truth_of_run(record, own)
     name = truth.objectives[0].name
     values = [record.steps[step.best_step - 1].true_objectives[name] for step in record.steps]
-    return Regret(_elapsed_s(record), truth.regret(values), truth.normalised_regret(values))
+    return Regret(_elapsed_s(record), truth.regret(values), truth.relative_regret(values))
 
 
 def hypervolume_regret_of(

@@ -12,8 +12,8 @@ from fedhpo_gym.wrappers.checks import check_env
 class RegretInfo(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Adds the incumbent's regret to `info`: how far it is from the best that can be reached.
 
-    `info["regret"]` is in the unit of the first objective, and `info["normalised_regret"]` in units
-    of what a random trial has: see `Truth.regret` and `Truth.normalised_regret` of
+    `info["regret"]` is in the unit of the first objective, and `info["relative_regret"]` in units
+    of what a random trial has: see `Truth.regret` and `Truth.relative_regret` of
     `fedhpo_gym.envs.trial.truth`. Observations and rewards stay as they are, but `info` then tells
     who reads it where the optimum lies. No environment has this wrapper unless somebody asks.
     """
@@ -39,6 +39,6 @@ class RegretInfo(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
         value = info.get("truth", info)["incumbent"][self.get_wrapper_attr("objectives")[0].name]
         known = {
             "regret": float(truth.regret(value)),
-            "normalised_regret": float(truth.normalised_regret(value)),
+            "relative_regret": float(truth.relative_regret(value)),
         }
         return observation, reward, terminated, truncated, {**info, **known}

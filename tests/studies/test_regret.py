@@ -44,7 +44,7 @@ def test_regret_is_that_of_the_incumbents(record: RunRecord) -> None:
     assert found.regret.tolist() == (losses - truth.values.min()).tolist()
     assert (np.diff(found.regret) <= 0).all()
     assert found.regret.min() > 0
-    assert ((found.normalised >= 0) & (found.normalised <= 1)).all()
+    assert ((found.relative >= 0) & (found.relative <= 1)).all()
     assert found.elapsed_s.tolist() == [step.elapsed_s for step in record.steps]
 
 
@@ -75,9 +75,9 @@ def test_what_is_known_of_a_problem_is_whatever_fidelity_an_agent_fixed(record: 
     result = AgentResult.of("random", (Run(line, Path()),), known)
     assert result.regret is not None
     assert result.regret.mean == losses[0] - known.best
-    assert result.normalised_regret is not None
+    assert result.relative_regret is not None
     share = (losses[0] - known.best) / (known.typical - known.best)
-    assert result.normalised_regret.mean == pytest.approx(share)
+    assert result.relative_regret.mean == pytest.approx(share)
 
 
 def test_numbers_that_are_no_longer_stored_have_no_regret(record: RunRecord) -> None:
@@ -97,7 +97,7 @@ def test_who_watched_a_run_left_regret_in_its_record() -> None:
         action = env.action_space.sample()
         *outcome, info = env.step(action)
         step = StepRecord.from_step(action, *outcome[1:], info)
-        assert step.extra == {name: info[name] for name in ("regret", "normalised_regret")}
+        assert step.extra == {name: info[name] for name in ("regret", "relative_regret")}
 
 
 def test_the_command_says_regret_and_the_report_shows_it(
@@ -108,10 +108,10 @@ def test_the_command_says_regret_and_the_report_shows_it(
     found, (_, shares) = regret_of(record), hypervolume_regret_of(record)
     words = capsys.readouterr().out.splitlines()[1].split()
     assert words[:4] == [f"MO-{ID}", "random", "0", "12"]
-    assert words[4:] == [f"{x[-1]:.4g}" for x in (found.regret, found.normalised, shares)]
+    assert words[4:] == [f"{x[-1]:.4g}" for x in (found.regret, found.relative, shares)]
     with (tmp_path / "regret.csv").open(newline="") as handle:
         lines = list(csv.DictReader(handle))
-    assert [float(line["normalised_regret"]) for line in lines] == found.normalised.tolist()
+    assert [float(line["relative_regret"]) for line in lines] == found.relative.tolist()
     assert [float(line["hypervolume_regret"]) for line in lines] == shares.tolist()
     assert [float(line["time"]) for line in lines] == found.elapsed_s.tolist()
     pytest.importorskip("matplotlib")
@@ -121,7 +121,9 @@ def test_the_command_says_regret_and_the_report_shows_it(
     known = known_of(record.header)
     assert known is not None
     assert float(row["regret"]) == record.final.incumbent["val_loss"] - known.best
-    assert "of all that can be asked for" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "of all that can be asked for" in page
+    assert "relative regret of 1 is the median query" in page
     trained = replace(record, header=replace(record.header, fingerprint="0" * 16))
     write_record(tmp_path / "a" / "run.jsonl", trained)
     assert main(["regret", str(tmp_path)]) == 1

@@ -91,7 +91,7 @@ class Truth:
         errors = self.objectives[0].unclipped_errors(_numbers("values", values))
         return np.asarray(errors - self.errors[self.optimum, 0])
 
-    def normalised_regret(self, values: ArrayLike) -> NDArray[np.float64]:
+    def relative_regret(self, values: ArrayLike) -> NDArray[np.float64]:
         """Return regret in units of what one random trial is expected to have.
 
         That is the regret of the median of the lattice, which no diverged trial moves far. So 1 is

@@ -85,11 +85,11 @@ def test_regret_is_zero_at_the_optimum_and_one_at_the_median(truth: Truth) -> No
     regrets = truth.regret(losses)
     assert regrets.min() == regrets[truth.optimum] == 0.0
     assert regrets.tolist() == (losses - losses.min()).tolist()
-    normalised = truth.normalised_regret(losses)
-    assert truth.normalised_regret(np.median(losses)) == 1.0
-    assert normalised.max() == 1.0, "what is worse than luck counts as luck"
+    relative = truth.relative_regret(losses)
+    assert truth.relative_regret(np.median(losses)) == 1.0
+    assert relative.max() == 1.0, "what is worse than luck counts as luck"
     order = np.argsort(losses, kind="stable")
-    assert (np.diff(normalised[order]) >= 0).all()
+    assert (np.diff(relative[order]) >= 0).all()
 
 
 def test_hypervolume_regret_by_hand() -> None:
@@ -170,7 +170,7 @@ def test_who_watches_may_see_regret(truth: Truth) -> None:
         *_, info = env.step(env.action_space.sample())
         loss = info["incumbent"]["val_loss"]
         assert info["regret"] == loss - truth.values[truth.optimum, 0]
-        assert info["normalised_regret"] == truth.normalised_regret(loss)
+        assert info["relative_regret"] == truth.relative_regret(loss)
     with pytest.raises(InvalidArgumentError, match="truth"):
         RegretInfo(gym.make("CartPole-v1"))
 
