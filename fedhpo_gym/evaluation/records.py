@@ -211,7 +211,7 @@ def sum_in_order(terms: NDArray[np.floating], axis: int) -> NDArray[np.floating]
     parts = np.moveaxis(terms, axis, 0)
     if parts[0].size <= len(parts):
         return np.asarray(np.add.accumulate(parts, axis=0)[-1])
-    total = parts[0].copy()
+    total: NDArray[np.floating] = parts[0].copy()
     for part in parts[1:]:
         total += part
     return total
