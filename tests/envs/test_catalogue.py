@@ -38,7 +38,7 @@ class CatalogueConformance(TaskConformance):
     """What the kit demands, and what needs pickles or other libraries."""
 
     def rollout_elsewhere(self) -> Any:
-        return everything_elsewhere(type(self).backend)[self.task.id]
+        return everything_elsewhere(type(self).backend, is_fast(self.task))[self.task.id]
 
     def test_a_pickle_made_in_mid_episode_goes_on_alike(self) -> None:
         env = self.make()
@@ -78,10 +78,15 @@ class CatalogueConformance(TaskConformance):
 
 
 @cache
-def everything_elsewhere(backend: str) -> dict[str, Any]:
-    """Return the rollouts of all ids that a backend answers, from one fresh interpreter."""
+def everything_elsewhere(backend: str, fast: bool) -> dict[str, Any]:
+    """Return the rollouts of all ids that a backend answers, from one fresh interpreter.
+
+    Fast tests do not wait for the tables of slow ones.
+    """
     wanted = {}
     for task in WITH_NUMBERS:
+        if is_fast(task) != fast:
+            continue
         if backend == "raw" and task.num_parameters > LARGE:
             continue
         law = conformance(task, backend)()
@@ -99,11 +104,15 @@ def real_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
 
 
+def is_fast(task: Task) -> bool:
+    """Return whether the laws of a task are fast tests."""
+    return task is get_task(task.name) and task.name in REPRESENTATIVE
+
+
 def conformance(task: Task, backend: str) -> type[CatalogueConformance]:
     """Return the conformance class of a task on a backend: three lines, like anybody's."""
     name = f"Test{task.key.replace('-', '')}{backend.title()}"
-    is_newest = task is get_task(task.name)
-    marks = [] if is_newest and task.name in REPRESENTATIVE else [pytest.mark.slow]
+    marks = [] if is_fast(task) else [pytest.mark.slow]
     if backend == "raw":
         marks.append(pytest.mark.raw)
         if not SOURCES[task.dataset].offline:
