@@ -56,6 +56,8 @@ NOISY = ("LR-CreditG", "LR-Vehicle", "LR-Car", "LR-Digits")
 """Under noise, fewer agents and problems: every trial costs about twenty times as much."""
 MANY = ("FedHPO-LR-Twitter-v1", "FedHPO-MF-MadeRatings-v1")
 """Problems of many clients that the paper does not have; in a day they take hundreds of trials."""
+LONG = ("LR-CreditG", "LR-Vehicle", "LR-Car")
+"""Of these, vectors are also judged at four times the budget; BoTorch grows dear with trials."""
 PARTS: Mapping[str, Sequence[Part]] = {
     "v0": [Part([f"FedHPO-{name}-v0" for name in LR])],
     "v1": [Part([f"FedHPO-{name}-v1" for name in LR])],
@@ -65,8 +67,9 @@ PARTS: Mapping[str, Sequence[Part]] = {
     ],
     "vectors": [
         Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS),
-        Part(["MO-FedHPO-GNN-CiteSeer-v1"], VECTOR_AGENTS),
+        Part(["MO-FedHPO-GNN-CiteSeer-v1", "MO-FedHPO-GNN-Cora-v1"], VECTOR_AGENTS),
     ],
+    "vectors-long": [Part([f"MO-FedHPO-{name}-v1" for name in LONG], VECTOR_AGENTS, 24 * HOURS)],
     "noise": [
         Part(
             [f"FedHPO-{name}-v1" for name in NOISY],

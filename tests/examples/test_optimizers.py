@@ -80,10 +80,11 @@ def test_algorithms_are_compared_with_their_tuning(
     study.main(words)
     first = capsys.readouterr().out
     rows = [line.split(" | ") for line in first.splitlines() if line.startswith("| fed")]
-    assert [row[0] for row in rows] == ["| fedavg", "| fedopt"] * 2
+    assert [row[0] for row in rows] == ["| fedavg", "| fedopt"] * 3
     for one, four in (map(float, row[1:3]) for row in rows[:2]):
         assert one > four, "more trials find better configurations"
-    assert max(float(row[2].rstrip(" |")) for row in rows[2:]) == 1.0
+    assert max(float(row[2].rstrip(" |")) for row in rows[2:4]) == 1.0
+    assert [sum(int(row[k].rstrip(" |")) for row in rows[4:]) for k in (1, 2)] == [1, 1]
     (tmp_path / "LR-BreastCancer-fedopt.json").unlink()
     study.main(words)
     assert capsys.readouterr().out == first
