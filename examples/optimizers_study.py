@@ -49,13 +49,11 @@ class Part:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-NOISY_AGENTS = (
-    "random", "de", "bo-gp", "bo-rf", "bo-kde", "optuna-tpe", "hyperband", "bohb", "dehb",
-)  # fmt: skip
-NOISY = ("LR-CreditG", "LR-Vehicle", "LR-Car", "LR-Digits")
-"""Under noise, fewer agents and problems: every trial costs about twenty times as much."""
 MANY = ("FedHPO-LR-Twitter-v1", "FedHPO-MF-MadeRatings-v1")
 """Problems of many clients that the paper does not have; in a day they take hundreds of trials."""
+FIFTH = {"noise": {"clients": 0.2}}
+"""One of five clients evaluates a trial."""
+HUNDREDTH = {"noise": {"clients": 0.01}}
 LONG = ("LR-CreditG", "LR-Vehicle", "LR-Car")
 """Of these, vectors are also judged at four times the budget; BoTorch grows dear with trials."""
 PARTS: Mapping[str, Sequence[Part]] = {
@@ -68,16 +66,16 @@ PARTS: Mapping[str, Sequence[Part]] = {
     "vectors": [
         Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS),
         Part(["MO-FedHPO-GNN-CiteSeer-v1", "MO-FedHPO-GNN-Cora-v1"], VECTOR_AGENTS),
+        Part(["MO-FedHPO-CNN-FEMNIST-v1"], VECTOR_AGENTS),
     ],
     "vectors-long": [Part([f"MO-FedHPO-{name}-v1" for name in LONG], VECTOR_AGENTS, 24 * HOURS)],
     "noise": [
-        Part(
-            [f"FedHPO-{name}-v1" for name in NOISY],
-            NOISY_AGENTS,
-            arguments={"noise": {"clients": 0.2}},
-        ),
-        Part(["FedHPO-CNN-FEMNIST-v1"], NOISY_AGENTS, arguments={"noise": {"clients": 0.01}}),
-        Part(MANY, NOISY_AGENTS, 6 * HOURS, {"noise": {"clients": 0.01}}),
+        Part([f"FedHPO-{name}-v1" for name in LR], arguments=FIFTH),
+        Part([f"FedHPO-{name}-v0" for name in LR], arguments=FIFTH),
+        Part(["FedHPO-MLP-Car-v0", "FedHPO-GNN-Cora-v1"], arguments=FIFTH),
+        Part(MANY, budget_s=6 * HOURS, arguments=HUNDREDTH),
+        Part(["FedHPO-Hetero-GraphDC-v1"], budget_s=6 * HOURS, arguments=FIFTH),
+        Part(["FedHPO-CNN-FEMNIST-v1"], arguments=HUNDREDTH),
     ],
 }
 
