@@ -177,9 +177,10 @@ class Noise:
         waits = np.stack([rng.standard_exponential(able.shape[1:]) for rng in rngs])
         waits = np.where(able, waits / (FLOOR - error) ** self.bias, np.inf)
         number = np.maximum(np.floor(self.clients * able.sum(axis=-1) + 1e-9), 1)
-        ranks = np.argsort(np.argsort(waits, axis=-1, kind="stable"), axis=-1, kind="stable")
-        found: NDArray[np.bool_] = able & (ranks < number[..., None])
-        return found
+        order = np.argsort(waits, axis=-1, kind="stable")
+        first = np.zeros(able.shape, dtype=np.bool_)
+        np.put_along_axis(first, order, np.arange(able.shape[-1]) < number[..., None], axis=-1)
+        return able & first
 
     def laplace(
         self, sensitivities: NDArray[np.float64], evaluations: int, rngs: Generators

@@ -199,9 +199,8 @@ def client_means(
         shares = weights / weights.sum(axis=-3, keepdims=True)
     # What a client without samples reports means nothing.
     known = values if (weights > 0).all() else np.where(weights > 0, values, 0.0)
-    total = known[..., 0, :, :] * shares[..., 0, :, :]
-    for client in range(1, shares.shape[-3]):
-        total += known[..., client, :, :] * shares[..., client, :, :]
+    # Along an axis that is not the last in memory, numpy adds one after the other.
+    total = np.multiply(known, shares, order="C").sum(axis=-3)
     return np.asarray(total.mean(axis=-3), dtype=np.float64)
 
 

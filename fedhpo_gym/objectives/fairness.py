@@ -41,10 +41,14 @@ def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
     if array.ndim < 2 or 0 in array.shape:
         raise InvalidArgumentError(f"`values` must have shape (..., S, N), got {array.shape}.")
     rows = array.reshape(-1, array.shape[-1])
-    present = ~np.isnan(rows)
-    if not present.any(axis=1).all():
+    sizes = np.count_nonzero(~np.isnan(rows), axis=1)
+    if not sizes.all():
         raise InvalidArgumentError("`values` must have at least one client per seed, got only NaN.")
-    per_seed = _measures(rows) if present.all() else _ragged(rows, present)
+    ordered = np.sort(rows, axis=1)  # NaN comes last
+    per_seed = np.empty((len(rows), len(FAIRNESS_NAMES)))
+    for size in np.flatnonzero(np.bincount(sizes)).tolist():
+        alike = sizes == size
+        per_seed[alike] = _measures(ordered[alike, :size])
     return np.asarray(per_seed.reshape(*array.shape[:-1], len(FAIRNESS_NAMES)).mean(axis=-2))
 
 
@@ -122,18 +126,8 @@ def fairness_objective(
     )
 
 
-def _ragged(array: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArray[np.float64]:
-    out = np.empty((len(array), len(FAIRNESS_NAMES)))
-    patterns, pattern_of = np.unique(present, axis=0, return_inverse=True)
-    for number, kept in enumerate(patterns):
-        rows = pattern_of.reshape(-1) == number
-        out[rows] = _measures(array[np.ix_(rows, kept)])
-    return out
-
-
-def _measures(clients: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the (S, 6) measures of (S, n) clients."""
-    ordered = np.sort(clients, axis=1)
+def _measures(ordered: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the (S, 6) measures of (S, n) clients, the worst first."""
     size = ordered.shape[1]
     square_sum = np.sum(ordered**2, axis=1)
     total = np.sum(ordered, axis=1)

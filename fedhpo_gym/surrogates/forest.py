@@ -13,6 +13,8 @@ from fedhpo_gym.errors import InvalidArgumentError
 ARRAYS = ("roots", "feature", "threshold", "children", "leaf", "values")
 
 INDICES = ("roots", "feature", "children", "leaf")
+TOGETHER = 1 << 14
+"""Ways down that are walked together: of few rows down all trees, of many down one."""
 
 
 class Forest:
@@ -69,12 +71,14 @@ class Forest:
         flat, start = rows.ravel(), np.arange(len(rows)) * rows.shape[1]
         sides = self._children.ravel()
         total = np.zeros((len(rows), self._values.shape[1]), dtype=np.float64)
-        for root in self._roots:  # one tree at a time: memory stays (n, outputs)
-            node = np.full(len(rows), root)
+        trees = max(1, TOGETHER // max(1, len(rows)))
+        for first in range(0, len(self._roots), trees):
+            node = np.repeat(self._roots[first : first + trees, None], len(rows), axis=1)
             for _ in range(self._steps):
                 seen = flat.take(self._feature.take(node) + start)
                 node = sides.take(2 * node + (seen > self._threshold.take(node)))
-            total += self._values.take(self._leaf.take(node), axis=0)
+            for leaves in self._leaf.take(node):  # one tree at a time: memory stays (n, outputs)
+                total += self._values.take(leaves, axis=0)
         return (total / len(self._roots)).astype(np.float32)
 
     def _depth(self) -> int:

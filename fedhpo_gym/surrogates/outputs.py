@@ -113,10 +113,7 @@ def to_metrics(
 
 def _in_order(share: NDArray[np.floating]) -> NDArray[np.floating]:
     """Return (..., splits, 1) sums over (..., splits, clients), one client after the other."""
-    total = share[..., :1].copy()
-    for client in range(1, share.shape[-1]):
-        total += share[..., client : client + 1]
-    return total
+    return np.add.accumulate(share, axis=-1)[..., -1:]
 
 
 def objectives(outputs: NDArray[np.floating], weights: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -191,8 +191,9 @@ class Table(StoredCurves):
 
 def _positions(dimension: Dimension, values: NDArray[Any]) -> NDArray[np.int64]:
     """Return the grid index of each of many values; few of them differ."""
-    distinct, inverse = np.unique(values, return_inverse=True)
-    return np.array([dimension.index(value) for value in distinct], dtype=np.int64)[inverse]
+    asked = values.tolist()
+    known = {value: dimension.index(value) for value in {*asked}}
+    return np.array([known[value] for value in asked], dtype=np.int64)
 
 
 def write_table(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:

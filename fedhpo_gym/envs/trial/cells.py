@@ -59,11 +59,11 @@ class GridCells:
             cells: (N,) positions on the flattened grid.
             seen: (N, size) where observations go.
             rngs: (N,) random streams where evaluations are noisy: no two of a cell are then alike,
-                and none is kept.
+                and only what they truly are is kept.
         """
-        rows = None if rngs is not None else self._whole(len(cells))
-        if rows is None:
-            few = self._compute(cells, rngs)
+        rows = self._whole(len(cells))
+        if rows is None or rngs is not None:
+            few = self._compute(cells, rngs, None if rows is None else rows.take(cells))
             seen[:], self._few = few.seen, few.details
             return few.numbers
         rows.seen.take(cells, axis=0, out=seen, mode="clip")  # other modes buffer `out`
@@ -122,11 +122,14 @@ class GridCells:
         return rows
 
     def _compute(
-        self, cells: Indices, rngs: Sequence[np.random.Generator] | None = None
+        self,
+        cells: Indices,
+        rngs: Sequence[np.random.Generator] | None = None,
+        known: ScoredRows | None = None,
     ) -> ScoredRows:
         columns = self._columns(cells)
         spent = spending_many(self._setup.task, columns)
-        return self._scorer.rows(self._backend.look_up(columns), spent, rngs=rngs)
+        return self._scorer.rows(self._backend.look_up(columns), spent, rngs=rngs, known=known)
 
     def _columns(self, cells: Indices) -> dict[str, NDArray[Any]]:
         """Return the values of all dimensions, also of the fixed ones, at some cells."""

@@ -37,6 +37,10 @@ class ScoredRows:
     numbers: NDArray[np.float64]
     details: NDArray[np.float64]
 
+    def take(self, rows: NDArray[np.integer]) -> ScoredRows:
+        """Return some of the rows, in this order."""
+        return ScoredRows(self.seen[rows], self.numbers[rows], self.details[rows])
+
 
 class Scorer:
     """Computes the rows of evaluations.
@@ -86,6 +90,7 @@ class Scorer:
         spent: Spent,
         values_of: ValuesOf | None = None,
         rngs: Sequence[np.random.Generator] | None = None,
+        known: ScoredRows | None = None,
     ) -> ScoredRows:
         """Return the rows of B evaluations, bit for bit those of each alone; costs are left 0.
 
@@ -95,9 +100,10 @@ class Scorer:
             values_of: takes the place of `values_of` of this scorer where `can_batch` is false.
             rngs: the random stream of each, where evaluations are noisy; without them rows tell
                 the truth.
+            known: rows that tell the truth of the same evaluations, where they are known.
         """
         find = values_of or self.values_of
-        values = truth = find(evaluations, spent)
+        values = truth = find(evaluations, spent) if known is None else known.numbers[:, self.truth]
         if rngs is None or self._setup.noise is None:
             entries = observation.measure(self._setup.task, evaluations, spent.privacy)
         else:
@@ -116,10 +122,14 @@ class Scorer:
         numbers[:, self.scores] = -np.stack(errors, axis=-1).astype(np.float32)
         numbers[:, self.values] = values
         numbers[:, self.truth] = truth
+        details = self._details(evaluations) if known is None else known.details
+        return ScoredRows(seen, numbers, details)
+
+    def _details(self, evaluations: Evaluations) -> NDArray[np.float64]:
         names = self._setup.task.metric_names
-        details = np.empty((len(values), len(names) + 1 + evaluations.best_round.shape[1]))
+        details = np.empty((len(evaluations.best), len(names) + 1 + evaluations.best_round.shape[1]))
         for column, name in enumerate(names):
             details[:, column] = evaluations.mean("test", name)
         details[:, len(names)] = evaluations.has_diverged
         details[:, len(names) + 1 :] = evaluations.best_round
-        return ScoredRows(seen, numbers, details)
+        return details
