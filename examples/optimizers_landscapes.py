@@ -68,14 +68,17 @@ def draw(found: Mapping[str, Mapping[str, NDArray[np.float64]]], path: Path) -> 
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    size = {"figsize": (12, 4.6), "layout": "constrained"}
+    size = {"figsize": (12, 5.4), "layout": "constrained"}
     figure, panels = plt.subplots(1, len(found), sharey=True, squeeze=False, **size)
     for axes, (title, curves) in zip(panels[0], found.items(), strict=True):
         for name, (colour, style) in looks_of(curves).items():
             axes.plot(THRESHOLDS, ecdf(curves[name], THRESHOLDS), c=colour, ls=style, label=name)
-        axes.set(title=title, xscale="log", xlabel="normalised regret of test accuracy", ylim=(0, 1))
+        axes.set(
+            title=title, xscale="log", xlabel="normalised regret of test accuracy", ylim=(0, 1)
+        )
         axes.grid(visible=True, color="#d9d9d9", lw=0.6)
-        axes.legend(fontsize=9, frameon=False, loc="upper left")
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 2}
+        axes.legend(fontsize=9, frameon=False, **below)
     panels[0, 0].set_ylabel("share of configurations")
     figure.savefig(path, dpi=80)
     plt.close(figure)

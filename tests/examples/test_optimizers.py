@@ -37,13 +37,12 @@ def test_optimizers_are_compared_part_by_part(
         "v0": small("CreditG-v0", "Car-v0"),
         "v1": small("CreditG-v1"),
         "others": small("Digits-v1"),
-        "noise": small("CreditG-v1", arguments=noise),
         "vectors": [part(["MO-FedHPO-LR-CreditG-v1"], ("random", "nsga2"), 2500.0)],
+        "noise": small("CreditG-v0", "CreditG-v1", arguments=noise),
     }
-    monkeypatch.setattr(study, "PARTS", parts)
     for module in (study, report):
+        monkeypatch.setattr(module, "PARTS", parts)
         monkeypatch.setattr(module, "AGENTS", AGENTS)
-        monkeypatch.setattr(module, "NOISY_AGENTS", AGENTS)
         monkeypatch.setattr(module, "VECTOR_AGENTS", ("random", "nsga2"))
     assert study.main(["--out", str(tmp_path), "--seeds", "2"]) == 0
     capsys.readouterr()
@@ -52,14 +51,14 @@ def test_optimizers_are_compared_part_by_part(
     for words in (
         "| hyperband against random | 13/0/7 (0.1139) |",
         "| CreditG, paper | 0.6821",
-        "## Noise: LR v1",
+        "| mean rank without → with noise | LR v0 (1) | LR v1 (1) | all (2) |",
         "| nsga2 |",
         "all (4)",
     ):
         assert words in said
     assert all((tmp_path / f"{name}.png").stat().st_size for name in ("ranks", "differences"))
     table = [*read_table(tmp_path / "finals.csv")]
-    assert len(table) == (4 + 1) * 2 * 2 + 2 * 2
+    assert len(table) == (4 + 2) * 2 * 2 + 2 * 2
     (problem,) = [
         one
         for one in group([], [(tmp_path / "finals.csv", line) for line in table])
