@@ -14,7 +14,15 @@ from pathlib import Path
 
 from optimizers_noise import noise_words
 from optimizers_paper import finals, signs
-from optimizers_study import AGENTS, BLACK_BOX, MULTI_FIDELITY, PARTS, VECTOR_AGENTS
+from optimizers_study import (
+    AGENTS,
+    BLACK_BOX,
+    CHEAP_AGENTS,
+    LONG_SEEDS,
+    MULTI_FIDELITY,
+    PARTS,
+    VECTOR_AGENTS,
+)
 
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.comparison import VALIDATION, VOLUME, Comparison, answer, compare
@@ -145,7 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def part(name: str, rule: str = "highest_fidelity") -> list[Problem]:
         agents = VECTOR_AGENTS if name.startswith("vectors") else AGENTS
-        return whole(read(out / name, rule), agents, seeds)
+        count = min(seeds, LONG_SEEDS) if name == "vectors-long" else seeds
+        return whole(read(out / name, rule), agents, count)
 
     parts = {name: part(name) for name in PARTS}
     every = [one for name in NAMES for one in parts[name]]
@@ -165,6 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = [part for title, text in sections.items() for part in (f"## {title}\n", text, "")]
     vectors = {name: of for name, of in parts.items() if name.startswith("vectors")}
     words += vector_words(vectors)
+    cheap = whole(read(out / "vectors-long"), CHEAP_AGENTS, seeds)
+    words += vector_words({"vectors-long, without models": cheap})
     lines = {name: lines_of(parts[name]) for name in (*NAMES, "noise")}
     for name, of in vectors.items():
         lines[name.replace("vectors", "volume")] = [r for one in of for r in one.volumes()]

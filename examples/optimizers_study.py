@@ -28,7 +28,8 @@ MULTI_FIDELITY = (
     "tpe-md", "tpe-hb", "successive-halving", "asha", "hyperband", "bohb", "dehb", "priorband",
 )  # fmt: skip
 AGENTS = (*BLACK_BOX, *MULTI_FIDELITY)
-VECTOR_AGENTS = ("random", "nsga2", "motpe", "parego", "qlognehvi")
+CHEAP_AGENTS = ("random", "nsga2", "motpe")
+VECTOR_AGENTS = (*CHEAP_AGENTS, "parego", "qlognehvi")
 LR = tuple(dict.fromkeys(task.name for task in LR_TASKS))
 
 
@@ -41,12 +42,14 @@ class Part:
         agents: who is compared.
         budget_s: simulated seconds; None for the problems' own.
         arguments: further arguments of `gymnasium.make`.
+        seeds: runs per cell; None for what the command line says.
     """
 
     problems: Sequence[str]
     agents: Sequence[str] = AGENTS
     budget_s: float | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    seeds: int | None = None
 
 
 MANY = ("FedHPO-LR-Twitter-v1", "FedHPO-MF-MadeRatings-v1")
@@ -54,8 +57,8 @@ MANY = ("FedHPO-LR-Twitter-v1", "FedHPO-MF-MadeRatings-v1")
 FIFTH = {"noise": {"clients": 0.2}}
 """One of five clients evaluates a trial."""
 HUNDREDTH = {"noise": {"clients": 0.01}}
-LONG = ("LR-CreditG", "LR-Vehicle", "LR-Car")
-"""Of these, vectors are also judged at four times the budget; BoTorch grows dear with trials."""
+LONG, LONG_SEEDS = ("LR-CreditG", "LR-Vehicle", "LR-Car"), 3
+"""Where all five act on vectors at four times the budget: BoTorch grows dear with trials."""
 PARTS: Mapping[str, Sequence[Part]] = {
     "v0": [Part([f"FedHPO-{name}-v0" for name in LR])],
     "v1": [Part([f"FedHPO-{name}-v1" for name in LR])],
@@ -68,7 +71,10 @@ PARTS: Mapping[str, Sequence[Part]] = {
         Part(["MO-FedHPO-GNN-CiteSeer-v1", "MO-FedHPO-GNN-Cora-v1"], VECTOR_AGENTS),
         Part(["MO-FedHPO-CNN-FEMNIST-v1"], VECTOR_AGENTS),
     ],
-    "vectors-long": [Part([f"MO-FedHPO-{name}-v1" for name in LONG], VECTOR_AGENTS, 24 * HOURS)],
+    "vectors-long": [
+        Part([f"MO-FedHPO-{name}-v1" for name in LR], CHEAP_AGENTS, 24 * HOURS),
+        Part([f"MO-FedHPO-{n}-v1" for n in LONG], VECTOR_AGENTS, 24 * HOURS, seeds=LONG_SEEDS),
+    ],
     "noise": [
         Part([f"FedHPO-{name}-v1" for name in LR], arguments=FIFTH),
         Part([f"FedHPO-{name}-v0" for name in LR], arguments=FIFTH),
@@ -94,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             compared = compare(
                 part.problems,
                 part.agents,
-                options.seeds,
+                part.seeds or options.seeds,
                 options.out / name,
                 budget_s=part.budget_s,
                 arguments=part.arguments,

@@ -38,12 +38,14 @@ def test_optimizers_are_compared_part_by_part(
         "v1": small("CreditG-v1"),
         "others": small("Digits-v1"),
         "vectors": [part(["MO-FedHPO-LR-CreditG-v1"], ("random", "nsga2"), 2500.0)],
+        "vectors-long": [part(["MO-FedHPO-LR-CreditG-v1"], ("random", "nsga2"), 3000.0)],
         "noise": small("CreditG-v0", "CreditG-v1", arguments=noise),
     }
     for module in (study, report):
         monkeypatch.setattr(module, "PARTS", parts)
         monkeypatch.setattr(module, "AGENTS", AGENTS)
         monkeypatch.setattr(module, "VECTOR_AGENTS", ("random", "nsga2"))
+    monkeypatch.setattr(report, "CHEAP_AGENTS", ("random", "nsga2"))
     assert study.main(["--out", str(tmp_path), "--seeds", "2"]) == 0
     capsys.readouterr()
     report.main(["--out", str(tmp_path), "--seeds", "2"])
@@ -58,7 +60,7 @@ def test_optimizers_are_compared_part_by_part(
         assert words in said
     assert all((tmp_path / f"{name}.png").stat().st_size for name in ("ranks", "differences"))
     table = [*read_table(tmp_path / "finals.csv")]
-    assert len(table) == (4 + 2) * 2 * 2 + 2 * 2
+    assert len(table) == (4 + 2) * 2 * 2 + 2 * 2 * 2
     (problem,) = [
         one
         for one in group([], [(tmp_path / "finals.csv", line) for line in table])
