@@ -172,15 +172,21 @@ class Noise:
             samples: (B, S, N, splits) samples.
             rngs: the random stream of each of the B.
         """
-        able = (samples[..., HEARD] > 0).all(axis=-1)
-        error = 1.0 - np.clip(np.nan_to_num(accuracy, nan=0.0), 0.0, 1.0)
-        waits = np.stack([rng.standard_exponential(able.shape[1:]) for rng in rngs])
-        waits = np.where(able, waits / (FLOOR - error) ** self.bias, np.inf)
-        number = np.maximum(np.floor(self.clients * able.sum(axis=-1) + 1e-9), 1)
-        order = np.argsort(waits, axis=-1, kind="stable")
-        first = np.zeros(able.shape, dtype=np.bool_)
-        np.put_along_axis(first, order, np.arange(able.shape[-1]) < number[..., None], axis=-1)
-        return able & first
+        able = (samples[..., TRAIN] > 0) & (samples[..., VAL] > 0)
+        waits = np.array([rng.standard_exponential(able.shape[1:]) for rng in rngs])
+        if self.bias:
+            error = 1.0 - np.fmin(np.fmax(accuracy, 0.0), 1.0)
+            with np.errstate(divide="ignore"):  # a rate that rounds to 0 waits for ever
+                waits /= (FLOOR - error) ** self.bias
+        waits[~able] = np.inf
+        number = np.maximum(np.floor(self.clients * able.sum(axis=-1) + 1e-9), 1).astype(np.intp)
+        ends = np.sort(waits, axis=-1).reshape(-1, waits.shape[-1])
+        last = ends[np.arange(len(ends)), number.ravel() - 1].reshape(*number.shape, 1)
+        before, tied = waits < last, able & (waits == last)
+        # Who waits as long as the last one is drawn in the clients' order.
+        left = number - before.sum(axis=-1)
+        found: NDArray[np.bool_] = before | (tied & (tied.cumsum(axis=-1) <= left[..., None]))
+        return found
 
     def laplace(
         self, sensitivities: NDArray[np.float64], evaluations: int, rngs: Generators

@@ -131,9 +131,11 @@ def _measures(ordered: NDArray[np.float64]) -> NDArray[np.float64]:
     size = ordered.shape[1]
     square_sum = np.sum(ordered**2, axis=1)
     total = np.sum(ordered, axis=1)
-    jain = np.where(square_sum > 0, total**2 / np.where(square_sum > 0, size * square_sum, 1), 1)
+    some = square_sum > 0
+    jain = np.where(some, total**2 / np.where(some, size * square_sum, 1), 1)
     out = np.empty((len(ordered), len(FAIRNESS_NAMES)))
-    out[:, 0] = np.std(ordered, axis=1)
+    away = ordered - (total / size)[:, None]
+    out[:, 0] = np.sqrt(np.sum(away * away, axis=1) / size)
     for column, share in ((1, 0.1), (2, 0.5), (3, 0.9)):
         position = share * (size - 1)
         below = int(position)

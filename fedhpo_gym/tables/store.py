@@ -115,12 +115,7 @@ class Table(StoredCurves):
             OffGridError: a configuration, a round or a rate is not on the grid.
             InvalidArgumentError: a seed is not in the table.
         """
-        axes = (
-            self.fidelity_space["round"],
-            *self.space.dimensions,
-            self.fidelity_space["client_sample_rate"],
-        )
-        cells = tuple(_positions(axis, columns[axis.name]) for axis in axes)
+        cells = tuple(axis.positions(columns[axis.name]) for axis in self._axes)
         rows = self._seed_rows(seeds)
         return Evaluations(
             self._metrics("best", cells, rows),
@@ -128,6 +123,12 @@ class Table(StoredCurves):
             self.codes("best_round")[cells][:, rows].astype(np.int64),
             self._diverged(cells, rows),
         )
+
+    @cached_property
+    def _axes(self) -> tuple[_Axis, ...]:
+        fidelity = self.fidelity_space
+        axes = (fidelity["round"], *self.space.dimensions, fidelity["client_sample_rate"])
+        return tuple(map(_Axis, axes))
 
     def index(self, configuration: Mapping[str, object], fidelity: Fidelity) -> tuple[int, ...]:
         """Return the position of an evaluation: round, configuration grid, rate.
@@ -142,10 +143,10 @@ class Table(StoredCurves):
     def _metrics(
         self, which: str, cell: tuple[int | NDArray[np.int64], ...], rows: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        codes = self._stacked[which][cell].take(rows, axis=-4)
+        codes, samples = self._stacked[which][cell].take(rows, axis=-4), self.num_samples[rows]
         out = np.empty(codes.shape, dtype=np.float32)
         for m, metric in enumerate(self.metrics):
-            out[..., m] = codec.decode(metric, codes[..., m], self.num_samples[rows])
+            out[..., m] = codec.decode(metric, codes[..., m], samples)
         return out
 
     @cached_property
@@ -189,11 +190,21 @@ class Table(StoredCurves):
         return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
 
 
-def _positions(dimension: Dimension, values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the grid index of each of many values; few of them differ."""
-    asked = values.tolist()
-    known = {value: dimension.index(value) for value in {*asked}}
-    return np.array([known[value] for value in asked], dtype=np.int64)
+class _Axis:
+    """A dimension of the grid, which finds exact grid points without a check."""
+
+    def __init__(self, dimension: Dimension) -> None:
+        self.name = dimension.name
+        self._dimension = dimension
+        self._known = {value: index for index, value in enumerate(dimension.grid)}
+
+    def positions(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the grid index of each of many values."""
+        asked = values.tolist()
+        known = self._known
+        if not known.keys() >= {*asked}:  # close to a grid point, or on none
+            known = {value: self._dimension.index(value) for value in {*asked}}
+        return np.array([known[value] for value in asked], dtype=np.int64)
 
 
 def write_table(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity, client_means
 from fedhpo_gym.objectives import client_fairness, fairness_vector, get_objective
 
 SHAPE = (7, 3, 5, 3, 3)
@@ -56,6 +58,48 @@ def test_fairness_keeps_every_bit() -> None:
     holes = together.clients("val", "f1").astype(float)  # client 2 is missing, others elsewhere
     holes[3, 1, 0] = holes[5, :, 4] = np.nan
     np.testing.assert_array_equal(fairness_vector(holes), [fairness_vector(one) for one in holes])
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(1, 300),
+    st.sampled_from(["C", "F"]),
+    st.integers(0, 2**32 - 1),
+)
+def test_means_add_client_after_client(b: int, s: int, n: int, order: Any, seed: int) -> None:
+    """The sum of each alone, in plain Python: no company and no layout of memory changes a bit."""
+    rng = np.random.default_rng(seed)
+    values = np.asarray(rng.lognormal(0, 3, (b, s, n, 3, 3)).astype(np.float32), order=order)
+    samples = rng.integers(0, 4, (b, s, n, 3))
+    samples[:, :, rng.integers(n)] = 1
+    values[rng.random(values.shape) < 0.1] = np.nan
+    values[samples > 0] = np.nan_to_num(values[samples > 0])
+    found = client_means(values, samples)
+    for at in np.ndindex(b, 3, 3):
+        each = []
+        for seed_ in range(s):
+            weights = samples[at[0], seed_, :, at[1]]
+            of_clients = values[at[0], seed_, :, at[1], at[2]].tolist()
+            shares = (weights / weights.sum()).tolist()
+            each.append(sum(x * w if w else 0.0 for x, w in zip(of_clients, shares, strict=True)))
+        assert found[at] == np.mean(each)
+
+
+@given(st.integers(1, 6), st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_fairness_is_that_of_the_clients_that_are_there(s: int, n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 5, (s, n)) / 4
+    values[rng.random((s, n)) < rng.random()] = np.nan
+    values[:, rng.integers(n)] = 0.25
+    rows = [row[~np.isnan(row)] for row in values]
+    spread = np.mean([np.std(np.sort(row)) for row in rows])
+    tails = np.mean([np.percentile(row, (10, 50, 90)) for row in rows], axis=0)
+    found = fairness_vector(values)
+    assert found[0] == spread
+    assert found[1:4] == pytest.approx(tails, abs=1e-12)
+    assert found[4] == np.mean([row.min() for row in rows])
+    np.testing.assert_array_equal(found, np.mean([fairness_vector([row]) for row in rows], axis=0))
 
 
 @pytest.mark.parametrize("name", ["val_loss", "val_f1", "delta"])

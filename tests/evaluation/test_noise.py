@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
@@ -81,6 +83,30 @@ def test_cohorts_are_distributed_as_clients_drawn_one_by_one(bias: float) -> Non
         shares = np.stack([marks.sum(axis=0), expected]) / number
         spread = np.sqrt(2 * np.maximum(shares.mean(axis=0) * (1 - shares.mean(axis=0)), 1e-4))
         assert (np.abs(shares[0] - shares[1]) < 4.5 * spread / number**0.5).all()
+
+
+@given(
+    st.integers(1, 40),
+    st.floats(0.01, 1.0),
+    st.sampled_from([0.0, 1.0, 2.5, 80.0]),
+    st.integers(0, 2**32 - 1),
+)
+def test_cohorts_are_those_who_wait_least(n: int, share: float, bias: float, seed: int) -> None:
+    """Each seed sorted alone; a bias so large that clients wait for ever alike makes ties."""
+    rng = np.random.default_rng(seed)
+    accuracy = rng.choice([0.0, 1e-3, 0.5, 1.0, np.nan], (2, 3, n)).astype(np.float32)
+    samples = rng.integers(0, 4, (2, 3, n, 3))
+    noise = Noise(clients=share, bias=bias)
+    found = noise.cohorts(accuracy, samples, rngs(2, seed))
+    for row, draws in enumerate(rngs(2, seed)):
+        drawn = draws.standard_exponential((3, n))
+        for s in range(3):
+            error = 1 - np.nan_to_num(accuracy[row, s])
+            with np.errstate(divide="ignore", over="ignore"):
+                waits = (drawn[s] / (1.0001 - error) ** bias).tolist()
+            able = [i for i in range(n) if samples[row, s, i, 0] and samples[row, s, i, 1]]
+            chosen = sorted(able, key=waits.__getitem__)[: max(1, int(share * len(able) + 1e-9))]
+            assert np.flatnonzero(found[row, s]).tolist() == sorted(chosen)
 
 
 def test_unbiased_clients_give_unbiased_means() -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.surrogates import forest
 from fedhpo_gym.surrogates.forest import Forest
 from fedhpo_gym.surrogates.inputs import CurveInputs, PointInputs
 from fedhpo_gym.surrogates.model import Compression, OutcomeModel
@@ -125,6 +126,27 @@ def stump() -> dict[str, NDArray[Any]]:
         "leaf": np.array([-1, 0, 1]),
         "values": np.array([[3.0], [8.0]], np.float32),
     }
+
+
+@pytest.mark.parametrize("together", [1, 600, 1 << 20])
+def test_trees_that_are_walked_together_change_no_bit(
+    together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedhpo_gym.fitting.candidates import forest_of
+
+    rows, outputs = training_data()
+    ours = forest_of(sklearn_ensemble.RandomForestRegressor(7, random_state=3).fit(rows, outputs))
+    monkeypatch.setattr(forest, "TOGETHER", together)
+    found, stored = ours.predict(rows), ours.arrays
+    for row, outcome in zip(rows[:20], found, strict=False):
+        total = np.zeros(outputs.shape[1])
+        for node in stored["roots"].tolist():
+            while stored["leaf"][node] < 0:
+                right = row[stored["feature"][node]] > stored["threshold"][node]
+                node = stored["children"][node, int(right)]
+            total += stored["values"][stored["leaf"][node]]
+        assert outcome.tolist() == (total / 7).astype(np.float32).tolist()
+        assert ours.predict(row[None])[0].tolist() == outcome.tolist()
 
 
 def test_a_row_on_the_threshold_goes_left() -> None:

@@ -271,7 +271,7 @@ class TrialProcess:
             return {}
         found = {}
         for who, rows in (("objectives", numbers), ("incumbent", best)):
-            columns = np.moveaxis(rows[..., self._scorer.truth], -1, 0)
+            columns = rows.T[self._scorer.truth]
             found[who] = dict(zip(self.setup.objective_names, columns, strict=True))
         return {"truth": found}
 

@@ -81,8 +81,11 @@ class Scorer:
     def values_of(self, evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
         """Return (B, objectives) values; `can_batch` must be true."""
         computers = [objective.compute_many for objective in self._setup.objectives]
-        columns = [compute(evaluations, spent) for compute in computers if compute]
-        return np.stack(columns, axis=-1)
+        values = np.empty((len(evaluations.best), len(computers)))
+        for column, compute in enumerate(computers):
+            assert compute is not None  # noqa: S101 - the caller asked
+            values[:, column] = compute(evaluations, spent)
+        return values
 
     def rows(
         self,
@@ -114,22 +117,24 @@ class Scorer:
         np.minimum(np.maximum(shown, self._low, out=shown), self._high, out=shown)
         seen = shown.astype(np.float32)
         objectives = self._setup.objectives
-        errors = [o.errors(column) for o, column in zip(objectives, values.T, strict=True)]
+        errors = np.empty_like(values)
+        for column, objective in enumerate(objectives):
+            errors[:, column] = objective.errors(values[:, column])
         numbers = np.zeros((len(values), self.width))
         numbers[:, ERROR] = objectives[0].unclipped_errors(values[:, 0])
-        numbers[:, SHOWN] = errors[0]
+        numbers[:, SHOWN] = errors[:, 0]
         # What an environment returns is float32; a scalarisation computes with what it gets.
-        numbers[:, self.scores] = -np.stack(errors, axis=-1).astype(np.float32)
+        numbers[:, self.scores] = -errors.astype(np.float32)
         numbers[:, self.values] = values
         numbers[:, self.truth] = truth
         details = self._details(evaluations) if known is None else known.details
         return ScoredRows(seen, numbers, details)
 
     def _details(self, evaluations: Evaluations) -> NDArray[np.float64]:
-        names = self._setup.task.metric_names
-        details = np.empty((len(evaluations.best), len(names) + 1 + evaluations.best_round.shape[1]))
+        names, best_round = self._setup.task.metric_names, evaluations.best_round
+        details = np.empty((len(best_round), len(names) + 1 + best_round.shape[1]))
         for column, name in enumerate(names):
             details[:, column] = evaluations.mean("test", name)
         details[:, len(names)] = evaluations.has_diverged
-        details[:, len(names) + 1 :] = evaluations.best_round
+        details[:, len(names) + 1 :] = best_round
         return details

@@ -96,6 +96,11 @@ class TrialSetup:
         return tuple(objective.with_transform(self.transform) for objective in named)
 
     @cached_property
+    def reads_clients(self) -> NDArray[np.bool_]:
+        """(objectives,) whether each reads metrics of clients, and so hears of noise."""
+        return np.array([objective.reads_clients for objective in self.objectives])
+
+    @cached_property
     def _space(self) -> SearchSpace:
         own = self.backend.space
         if not self.grid:

@@ -11,7 +11,7 @@ from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise, heard_clients
-from fedhpo_gym.objectives import FAIRNESS_NAMES, Objective, Spent
+from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent
 
 Numbers = NDArray[np.float64]
 ValuesOf = Callable[[Evaluations, Spent], Numbers]
@@ -44,10 +44,9 @@ def tell(
     assert noise is not None  # noqa: S101 - the caller asked
     bounds = np.array([metric.bounds for metric in setup.task.metrics])
     heard = noise.hear(evaluations, rngs, bounds)
-    reads = [objective.reads_clients for objective in setup.objectives]
-    values = np.where(reads, values_of(heard, spent), truth)
+    values = np.where(setup.reads_clients, values_of(heard, spent), truth)
     if noise.private:
-        values = _private(noise, setup.objectives, values, heard, rngs)
+        values = _private(setup, noise, values, heard, rngs)
     entries = observation.measure(setup.task, heard, spent.privacy)
     if noise.withholds:
         entries.update(_told(setup, values))
@@ -55,16 +54,16 @@ def tell(
 
 
 def _private(
+    setup: TrialSetup,
     noise: Noise,
-    objectives: Sequence[Objective],
     values: Numbers,
     heard: Evaluations,
     rngs: Sequence[np.random.Generator],
 ) -> Numbers:
     """Return values with Laplace noise, clipped; those of courses that diverged stay the worst."""
-    clients = heard_clients(heard)
+    clients, objectives = heard_clients(heard), setup.objectives
     found = values.copy()
-    told = [i for i, objective in enumerate(objectives) if objective.reads_clients]
+    told = np.flatnonzero(setup.reads_clients).tolist()
     if not told:
         return found
     each = np.stack([objectives[i].sensitivity(clients) for i in told], axis=1)  # type: ignore[misc]

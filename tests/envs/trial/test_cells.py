@@ -28,9 +28,9 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "_known", type(cells._known)())
 
 
-def outcomes(monkeypatch: pytest.MonkeyPatch, patience: int) -> list[Any]:
+def outcomes(monkeypatch: pytest.MonkeyPatch, patience: int, **given: Any) -> list[Any]:
     monkeypatch.setattr(cells, "PATIENCE", patience)
-    env = gym.make(ID, budget_trials=50, disable_env_checker=True)
+    env = gym.make(ID, budget_trials=50, disable_env_checker=True, **given)
     env.reset(seed=0)
     rng = np.random.default_rng(3)
     found = []
@@ -46,6 +46,20 @@ def test_rows_are_the_same_one_by_one_and_all_together(monkeypatch: pytest.Monke
     first_ten_alone = outcomes(monkeypatch, 10)
     assert len(cells._known) == 1
     assert some == first_ten_alone == outcomes(monkeypatch, 0)
+
+
+@pytest.mark.parametrize("noise", [{"clients": 0.4, "bias": 1.0}, {"clients": 0.4, "epsilon": 9}])
+def test_noisy_trials_are_the_same_where_the_truth_is_known(
+    noise: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {"noise": noise, "objectives": ["val_loss", "fairness_std", "time_s"]}
+    some = outcomes(monkeypatch, 1000, **given)
+    assert not cells._known
+    assert some == outcomes(monkeypatch, 10, **given) == outcomes(monkeypatch, 0, **given)
+    exact = outcomes(monkeypatch, 0, objectives=given["objectives"])
+    for one, other in zip(some, exact, strict=True):
+        assert one[2]["truth"]["objectives"] == other[2]["objectives"]
+        assert one[2]["test"] == other[2]["test"]
 
 
 def test_few_grids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
