@@ -18,6 +18,7 @@ from fedhpo_gym.fitting.network import WIDTHS, train_network
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.curves import CurveModel, CurveRegressor
 from fedhpo_gym.surrogates.forest import Forest
+from fedhpo_gym.surrogates.products import is_product
 
 FOREST_TREES = (10, 20)
 FOREST_DEPTHS = (10, 15, 20)
@@ -101,7 +102,17 @@ def _boosted_trees(rows: PreparedRows) -> dict[str, CurveRegressor]:
 
 
 def _gaussian_process(rows: PreparedRows) -> dict[str, CurveRegressor]:
-    return {"": fit_process(rows)}
+    """Fit it four ways: seeing products of hyperparameters or not, with seeds alike or not."""
+    variants = [("", False)]
+    if any(map(is_product, rows.names)):
+        variants.append(("products", True))
+    return {
+        ", ".join(filter(None, (words, alike))): fit_process(
+            rows, products=products, seeds_alike=bool(alike)
+        )
+        for words, products in variants
+        for alike in ("", "seeds alike")
+    }
 
 
 def _network(rows: PreparedRows) -> dict[str, CurveRegressor]:

@@ -17,6 +17,9 @@ CLIENTS_AT_FULL_WEIGHT = 5
 """With more clients, the outputs of all clients together count as much as those of five."""
 COMPRESSED_CLIENTS = 50
 """With more clients, the outputs of clients are compressed to a few principal components."""
+LOW_PERCENTILE = 5
+"""A loss may be as far below the lowest of the data as that is below this percentile. Better
+courses than those drawn exist; were none predicted, all that beat these would tie."""
 MAX_COMPONENTS = 16
 COMPONENT_BYTES = 180_000
 COMPONENT_ROWS = 1_500
@@ -42,6 +45,7 @@ class FittingRows:
         configuration: (n,) which configurations are held out together.
         ranking: (n,) which courses are ranked together, where they were trained for the same
             round; -1 for none.
+        names: of the columns.
     """
 
     inputs: Array
@@ -51,6 +55,7 @@ class FittingRows:
     seed_weights: NDArray[np.float64]
     configuration: NDArray[np.int64]
     ranking: NDArray[np.int64]
+    names: tuple[str, ...]
 
     def __len__(self) -> int:
         """Return the number of courses."""
@@ -99,6 +104,7 @@ class PreparedRows:
         centre: likewise.
         basis: likewise.
         clients: likewise.
+        names: of the columns of `inputs`; seeds come last.
     """
 
     inputs: Array
@@ -110,6 +116,7 @@ class PreparedRows:
     centre: Array
     basis: Array
     clients: Array | None
+    names: tuple[str, ...]
 
 
 def prepare(rows: FittingRows) -> PreparedRows:
@@ -127,8 +134,9 @@ def prepare(rows: FittingRows) -> PreparedRows:
         clients = principal_directions(targets[trained, CLIENTS], count)
         middle = targets[:, CLIENTS] @ clients.T
         targets = np.concatenate([targets[:, : CLIENTS.start], middle, targets[:, -2:]], axis=1)
-    whole = completed(targets.reshape(n, knots, -1).astype(np.float32), rows.trained)
-    curves = whole.reshape(n, -1)
+    settings = rows.inputs[:, 0, : -len(rows.seed_weights)]
+    holes = targets.reshape(n, knots, -1).astype(np.float32)
+    curves = completed(holes, rows.trained, settings).reshape(n, -1)
     centre = curves.mean(axis=0, dtype=np.float64).astype(np.float32)
     basis = principal_directions(curves - centre, MAX_DIRECTIONS)
     return PreparedRows(
@@ -141,6 +149,7 @@ def prepare(rows: FittingRows) -> PreparedRows:
         centre.reshape(knots, -1),
         basis.reshape(len(basis), knots, -1),
         clients,
+        rows.names,
     )
 
 
@@ -154,10 +163,13 @@ def scales_of(outputs: Array, num_clients: int) -> dict[str, Array]:
     scale = outputs.std(axis=0, dtype=np.float64) + 1e-6
     scale[: len(SPLITS)] /= LOSS_WEIGHT
     scale[CLIENTS] *= math.sqrt(max(num_clients / CLIENTS_AT_FULL_WEIGHT, 1.0))
+    low, losses = outputs.min(axis=0), slice(len(SPLITS))
+    few = np.percentile(outputs[:, losses], LOW_PERCENTILE, axis=0).astype(np.float32)
+    low[losses] -= few - low[losses]
     return {
         "mean": outputs.mean(axis=0, dtype=np.float64).astype(np.float32),
         "scale": scale.astype(np.float32),
-        "low": outputs.min(axis=0),
+        "low": low,
         "high": outputs.max(axis=0),
     }
 

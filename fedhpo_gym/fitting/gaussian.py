@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.fitting.data import PreparedRows
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.kernel import MAX_ROW, ExactKernel, matern
+from fedhpo_gym.surrogates.products import BATCH, EPOCHS, is_product
 
 LIKELY_ROWS = 300
 """Most rows that the likelihood is computed of: it takes the cube of their number."""
@@ -17,23 +20,41 @@ STEPS = 60
 LEARNING_RATE = 0.1
 FIRST_STRETCH, FIRST_NOISE = 0.5, 0.03
 STRETCHES, NOISES = (0.02, MAX_ROW), (1e-4, 1.0)
+ALIKE = 0.06
+"""Largest stretch of a seed where seeds are alike: curves of two correlate to 0.99. The likelihood
+of few courses likes to explain chance by seeds, and then learns less of one seed for another."""
+COUNTS = (EPOCHS, BATCH)
+"""Hyperparameters that a model of products sees in these only."""
 
 Floats = NDArray[np.float64]
 
 
-def fit_process(rows: PreparedRows) -> ExactKernel:
+def fit_process(
+    rows: PreparedRows, *, products: bool = False, seeds_alike: bool = False
+) -> ExactKernel:
     """Return the posterior mean at a kernel and a noise of high marginal likelihood.
 
     All coefficients share the kernel, a Matern of smoothness 3/2 with a stretch per input. Each has
     a variance of its own, for which the likelihood is maximised in closed form; coefficients count
     by their share of the variance (Rasmussen and Williams, 2006, chapters 2 and 5).
+
+    Args:
+        rows: what to fit.
+        products: see products of hyperparameters, and not the numbers of epochs and samples in
+            them; otherwise, see no products.
+        seeds_alike: seeds differ little, see `ALIKE`.
     """
     rng = stream(0, "gaussian_process")
     order = rng.permutation(len(rows.inputs))
     targets = rows.coefficients.astype(np.float64)
     inputs = rows.inputs.astype(np.float64)
     few = np.sort(order[:LIKELY_ROWS])
-    stretch, noise = likely_kernel(inputs[few], targets[few])
+    seen = seen_columns(rows.names, products=products)
+    most = np.full(len(seen), STRETCHES[1])
+    if seeds_alike:
+        most[-rows.seeds :] = ALIKE
+    stretch = np.zeros(len(seen))
+    stretch[seen], noise = likely_kernel(inputs[few][:, seen], targets[few], most[seen])
     chosen = np.sort(order[:POINTS])
     stretch = stretch.astype(np.float32).astype(np.float64)
     points = (inputs[chosen] * stretch).astype(np.float32)
@@ -48,20 +69,32 @@ def fit_process(rows: PreparedRows) -> ExactKernel:
     )
 
 
-def likely_kernel(inputs: Floats, targets: Floats) -> tuple[Floats, float]:
+def seen_columns(names: Sequence[str], *, products: bool) -> NDArray[np.bool_]:
+    """Return which columns a process sees."""
+    replaced = COUNTS if products else ()
+    shown = (products if is_product(name) else name not in replaced for name in names)
+    return np.array([*shown], dtype=np.bool_)
+
+
+def likely_kernel(
+    inputs: Floats, targets: Floats, most: float | Floats = STRETCHES[1]
+) -> tuple[Floats, float]:
     """Return the stretch of every input, and the noise, after some steps up the likelihood.
 
     Args:
         inputs: (n, features).
         targets: (n, coefficients), each of mean 0.
+        most: largest stretches.
     """
     distances = (inputs[:, None] - inputs) ** 2
     share = (targets**2).sum(axis=0)
     share = share / max(share.sum(), 1e-30)
     used = share > 1e-4  # the others are noise, and there are many
     position = np.log([*np.full(inputs.shape[1], FIRST_STRETCH), FIRST_NOISE])
+    features = inputs.shape[1]
+    ends = (STRETCHES[0], most)
     low, high = (
-        np.log([*np.full(inputs.shape[1], s), n]) for s, n in zip(STRETCHES, NOISES, strict=True)
+        np.log(np.append(np.full(features, s), n)) for s, n in zip(ends, NOISES, strict=True)
     )
     mean, square = np.zeros_like(position), np.zeros_like(position)
     for step in range(1, STEPS + 1):

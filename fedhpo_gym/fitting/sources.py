@@ -17,6 +17,7 @@ from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates.inputs import CurveInputs
 from fedhpo_gym.surrogates.outputs import to_outputs, weights_of
+from fedhpo_gym.surrogates.products import products_of
 from fedhpo_gym.tables import Sample, Table, list_samples, list_tables, open_sample, open_table
 from fedhpo_gym.tables.locate import named
 from fedhpo_gym.tables.stored import StoredCurves
@@ -99,7 +100,7 @@ def intervals(space: SearchSpace) -> SearchSpace:
 def _inputs(stored: Table | Sample) -> CurveInputs:
     clients = stored.num_samples.shape[1]
     space, fidelities = intervals(stored.space), intervals(stored.fidelity_space)
-    return CurveInputs(space, fidelities, clients, stored.seeds)
+    return CurveInputs(space, fidelities, clients, stored.seeds, products_of(space))
 
 
 def _outputs(
@@ -169,6 +170,7 @@ class FittingTable:
             seed=seed,
             seed_weights=seed_weights,
             configuration=np.ravel_multi_index(at[:-2], grid).astype(np.int64),
+            names=self.inputs.names,
             ranking=np.where(at[-2] == len(table.rates) - 1, seed, -1),
         )
 
@@ -237,6 +239,7 @@ class FittingSample:
             seed=seed,
             seed_weights=seed_weights,
             configuration=self._together[chosen],
+            names=self.inputs.names,
             ranking=np.zeros(len(chosen), dtype=np.int64),
         )
 

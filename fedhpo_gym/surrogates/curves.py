@@ -69,8 +69,8 @@ class CurveModel:
 
     Attributes:
         regressor: predicts coefficients.
-        scales: `mean` and `scale` that undo the standardisation of outputs; `low` and `high` of
-            the outputs in the data, beyond which nothing is predicted.
+        scales: `mean` and `scale` that undo the standardisation of outputs; `low` and `high`,
+            beyond which nothing is predicted: the range of the data, and of losses a bit less.
         centre: (K, targets) the mean curve.
         basis: (coefficients, K, targets) directions in which curves differ.
         clients: (components, client outputs) for the outputs of many clients; None where each

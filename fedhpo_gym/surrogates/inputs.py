@@ -2,20 +2,21 @@
 
 One row per seed: the action coordinates of the configuration, how many clients really take part,
 and which seed it is. A model of format 1 sees the logarithm of the round, too; one of format 2
-predicts all rounds at once.
+predicts all rounds at once, and may see products of hyperparameters.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.surrogates.products import Product, named_products
 
 RATE = "client_sample_rate"
 Columns = Mapping[str, NDArray[Any]]
@@ -36,6 +37,18 @@ class PointInputs:
     fidelity_space: SearchSpace
     num_clients: int
     seeds: tuple[int, ...]
+
+    @classmethod
+    def from_names(
+        cls,
+        _names: Sequence[str],
+        space: SearchSpace,
+        fidelity_space: SearchSpace,
+        num_clients: int,
+        seeds: tuple[int, ...],
+    ) -> Self:
+        """Return the encoding; a card cannot choose its columns."""
+        return cls(space, fidelity_space, num_clients, seeds)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,22 +82,39 @@ class CurveInputs:
         fidelity_space: rounds and client sample rates that it answers.
         num_clients: clients of the federation.
         seeds: the seeds the model has seen.
+        products: products of hyperparameters that it sees.
     """
 
     space: SearchSpace
     fidelity_space: SearchSpace
     num_clients: int
     seeds: tuple[int, ...]
+    products: tuple[Product, ...] = ()
+
+    @classmethod
+    def from_names(
+        cls,
+        names: Sequence[str],
+        space: SearchSpace,
+        fidelity_space: SearchSpace,
+        num_clients: int,
+        seeds: tuple[int, ...],
+    ) -> Self:
+        """Return the encoding whose columns a card names; see `named_products` for errors."""
+        products = named_products(names, space)
+        return cls(space, fidelity_space, num_clients, seeds, products)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns."""
-        return (*self.space.names, "log_clients", *(f"seed={seed}" for seed in self.seeds))
+        products = (product.name for product in self.products)
+        seeds = (f"seed={seed}" for seed in self.seeds)
+        return (*self.space.names, "log_clients", *products, *seeds)
 
     def rows(self, columns: Columns, seed_rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the (B, S, columns) rows of B evaluations; see `PointInputs.rows`."""
-        known = (self.space.encode_columns(columns), self._log_clients(columns[RATE]))
-        return _for_each_seed(np.column_stack(known), seed_rows, len(self.seeds))
+        known = self._known(self.space.encode_columns(columns), columns[RATE])
+        return _for_each_seed(known, seed_rows, len(self.seeds))
 
     def rows_of_one_seed(
         self,
@@ -101,8 +131,15 @@ class CurveInputs:
             seed: (n,) positions in `seeds`.
         """
         eye = np.eye(len(self.seeds), dtype=np.float32)[seed]
-        known = np.column_stack([coordinates, self._log_clients(rates), eye])
-        return known.astype(np.float32)[:, None]
+        known = self._known(coordinates.astype(np.float32), rates)
+        return np.column_stack([known.astype(np.float32), eye])[:, None]
+
+    def _known(
+        self, coordinates: NDArray[np.float32], rates: NDArray[np.floating]
+    ) -> NDArray[np.float64]:
+        exact = coordinates.astype(np.float64)
+        products = (product.column(self.space, exact) for product in self.products)
+        return np.column_stack([exact, self._log_clients(rates), *products])
 
     def _log_clients(self, rates: NDArray[np.floating]) -> NDArray[np.float64]:
         ends = self.fidelity_space[RATE]

@@ -67,11 +67,15 @@ class Surrogate:
             self.kind: str = content["model"]["kind"]
             self.format: int = content["format"]
             int(self.fidelity_space["round"].high)
+            self.inputs = INPUTS[self.format].from_names(
+                content["model"].get("inputs", ()),
+                self.space,
+                self.fidelity_space,
+                self.num_samples.shape[1],
+                self.seeds,
+            )
         self.card: Mapping[str, Any] = MappingProxyType(content)
         self._weights = weights_of(self.num_samples)
-        self.inputs = INPUTS[self.format](
-            self.space, self.fidelity_space, self.num_samples.shape[1], self.seeds
-        )
 
     @property
     def output_model(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,14 @@ from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fitting import fit as fitting
 from fedhpo_gym.fitting.candidates import CANDIDATES
-from fedhpo_gym.fitting.data import MAX_COMPONENTS, PreparedRows, prepare, principal_directions
-from fedhpo_gym.fitting.gaussian import fit_process, likelihood_slope, likely_kernel
+from fedhpo_gym.fitting.data import (
+    MAX_COMPONENTS,
+    PreparedRows,
+    prepare,
+    principal_directions,
+    scales_of,
+)
+from fedhpo_gym.fitting.gaussian import ALIKE, fit_process, likelihood_slope, likely_kernel
 from fedhpo_gym.fitting.sources import FittingSample, FittingTable, open_source
 from fedhpo_gym.fitting.validate import folds_of, outcome_spread
 from fedhpo_gym.seeding import stream
@@ -288,7 +295,8 @@ def test_a_compressed_model_survives_storing(crowd: tuple[Path, Mapping[str, Any
     folder, card = crowd
     model = Surrogate(folder / f"{NAME}.surrogate.json")._answers._model  # type: ignore[attr-defined]
     again = CurveModel.from_arrays(card["model"]["kind"], model.arrays)
-    rows = np.random.default_rng(0).uniform(-1, 1, (5, 1, 8)).astype(np.float32)
+    columns = len(card["model"]["inputs"])
+    rows = np.random.default_rng(0).uniform(-1, 1, (5, 1, columns)).astype(np.float32)
     knots = np.zeros(5, np.int64)
     found = (each.at_knots(each.coefficients(rows), knots) for each in (model, again))
     np.testing.assert_array_equal(*found)
@@ -306,7 +314,8 @@ def made_up_rows(count: int = 120) -> PreparedRows:
     basis = np.eye(2, dtype=np.float32)[:, None]
     scales = dict.fromkeys(("mean", "scale", "low", "high"), np.zeros(2, np.float32))
     known = np.ones(targets.shape, np.bool_)
-    return PreparedRows(inputs, targets, known, targets, 1, scales, np.zeros((1, 2)), basis, None)
+    centre, names = np.zeros((1, 2)), ("a", "b", "c")
+    return PreparedRows(inputs, targets, known, targets, 1, scales, centre, basis, None, names)
 
 
 def test_a_gaussian_process_is_the_one_of_scikit_learn() -> None:
@@ -322,6 +331,34 @@ def test_a_gaussian_process_is_the_one_of_scikit_learn() -> None:
     )
     np.testing.assert_allclose(ours.predict(new), expected, atol=1e-3)
     assert stretch[2] < 0.2 * stretch[0], "a column that does not matter is stretched less"
+
+
+@pytest.mark.parametrize("products", [False, True])
+def test_a_process_sees_products_or_what_is_in_them(products: bool) -> None:
+    names = ("learning_rate", "step_size", "log(learning_rate*step_size)")
+    rows = replace(made_up_rows(), names=names)
+    stretch = fit_process(rows, products=products).arrays["stretch"]
+    assert (stretch > 0).tolist() == [True, not products, products]
+
+
+def test_seeds_can_be_alike() -> None:
+    rows = made_up_rows()
+    seed = (np.arange(120) % 2).astype(np.float32)
+    inputs = np.column_stack([rows.inputs[:, :1], seed, 1 - seed])
+    targets = rows.coefficients + 5 * seed[:, None]
+    rows = replace(rows, inputs=inputs, coefficients=targets - targets.mean(axis=0), seeds=2)
+    free, alike = (fit_process(rows, seeds_alike=one).arrays["stretch"] for one in (False, True))
+    assert free[1:].max() > 2 * ALIKE
+    np.testing.assert_array_less(alike[1:], ALIKE + 1e-6)
+
+
+def test_a_loss_may_be_a_bit_lower_than_any_that_was_seen() -> None:
+    rng = np.random.default_rng(0)
+    outputs = rng.normal(size=(400, 3 + 9 + 2)).astype(np.float32)
+    found, lowest = scales_of(outputs, 1), outputs.min(axis=0)
+    few = np.percentile(outputs, 5, axis=0)
+    np.testing.assert_allclose(found["low"][:3], (2 * lowest - few)[:3], rtol=1e-5)
+    np.testing.assert_array_equal(found["low"][3:], lowest[3:])
 
 
 def test_the_slope_of_a_likelihood_is_that_of_scikit_learn() -> None:

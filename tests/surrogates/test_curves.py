@@ -147,7 +147,8 @@ def prepared(count: int = 300) -> PreparedRows:
     basis = np.eye(2, dtype=np.float32).reshape(2, 2, 1)
     rows = np.concatenate([inputs, seed], axis=1)
     known = np.ones(curves.shape, np.bool_)
-    return PreparedRows(rows, curves, known, curves, SEEDS, scales, np.zeros((2, 1)), basis, None)
+    centre, names = np.zeros((2, 1)), tuple("abcdefgh"[: rows.shape[1]])
+    return PreparedRows(rows, curves, known, curves, SEEDS, scales, centre, basis, None, names)
 
 
 def test_training_lowers_the_error_of_every_seed_and_repeats_exactly() -> None:
