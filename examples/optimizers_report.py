@@ -10,6 +10,7 @@ import argparse
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from optimizers_noise import noise_words
@@ -31,14 +32,21 @@ from fedhpo_gym.analysis.files import read_each, read_judged
 from fedhpo_gym.analysis.plot import looks_of
 from fedhpo_gym.analysis.problems import Problem
 from fedhpo_gym.analysis.trajectories import Study, Trajectory
+from fedhpo_gym.analysis.trajectories.runs import JudgedRun
 from studies import positive, table
 
 NAMES = {"v0": "LR v0", "v1": "LR v1", "others": "other families"}
 
 
+@cache
+def records(folder: Path) -> list[tuple[Path, JudgedRun]]:
+    """Return what judges read of the records of a part."""
+    return [*read_each([folder], read_judged)]
+
+
 def read(folder: Path, rule: str = "highest_fidelity") -> tuple[Problem, ...]:
     """Return the problems of a part."""
-    return group(read_each([folder], read_judged), rule=rule)
+    return group(records(folder), rule=rule)
 
 
 def lines_of(problems: Iterable[Problem]) -> list[Trajectory]:
@@ -176,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words += vector_words(vectors)
     cheap = whole(read(out / "vectors-long"), CHEAP_AGENTS, seeds)
     words += vector_words({"vectors-long, without models": cheap})
+    vectors["vectors-cheap"] = cheap
     lines = {name: lines_of(parts[name]) for name in (*NAMES, "noise")}
     for name, of in vectors.items():
         lines[name.replace("vectors", "volume")] = [r for one in of for r in one.volumes()]
