@@ -11,7 +11,7 @@ from studies import table
 
 MANY = ("CNN-FEMNIST", "LR-Twitter", "MF-MadeRatings")
 """Problems of so many clients that a hundredth of them evaluates."""
-GROUPS = ("LR v0", "LR v1", "few clients", "many clients")
+GROUPS = ("LR v0", "LR v1", "many clients")
 NOISY = " with noise"
 
 
@@ -20,7 +20,7 @@ def group_of(line: Trajectory) -> str:
     name = id_of(line)
     if any(one in name for one in MANY):
         return "many clients"
-    return f"LR {name[-2:]}" if "-LR-" in name else "few clients"
+    return f"LR {name[-2:]}"
 
 
 def id_of(line: Trajectory) -> str:
