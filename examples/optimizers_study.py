@@ -28,7 +28,8 @@ MULTI_FIDELITY = (
     "tpe-md", "tpe-hb", "successive-halving", "asha", "hyperband", "bohb", "dehb", "priorband",
 )  # fmt: skip
 AGENTS = (*BLACK_BOX, *MULTI_FIDELITY)
-VECTOR_AGENTS = ("random", "nsga2", "motpe", "parego", "qlognehvi")
+CHEAP_AGENTS = ("random", "nsga2", "motpe")
+VECTOR_AGENTS = (*CHEAP_AGENTS, "parego", "qlognehvi")
 LR = tuple(dict.fromkeys(task.name for task in LR_TASKS))
 
 
@@ -41,21 +42,23 @@ class Part:
         agents: who is compared.
         budget_s: simulated seconds; None for the problems' own.
         arguments: further arguments of `gymnasium.make`.
+        seeds: runs per cell; None for what the command line says.
     """
 
     problems: Sequence[str]
     agents: Sequence[str] = AGENTS
     budget_s: float | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    seeds: int | None = None
 
 
-NOISY_AGENTS = (
-    "random", "de", "bo-gp", "bo-rf", "bo-kde", "optuna-tpe", "hyperband", "bohb", "dehb",
-)  # fmt: skip
-NOISY = ("LR-CreditG", "LR-Vehicle", "LR-Car", "LR-Digits")
-"""Under noise, fewer agents and problems: every trial costs about twenty times as much."""
 MANY = ("FedHPO-LR-Twitter-v1", "FedHPO-MF-MadeRatings-v1")
 """Problems of many clients that the paper does not have; in a day they take hundreds of trials."""
+FIFTH = {"noise": {"clients": 0.2}}
+"""One of five clients evaluates a trial."""
+HUNDREDTH = {"noise": {"clients": 0.01}}
+LONG, LONG_SEEDS = "LR-CreditG", 3
+"""Where all five act on vectors at four times the budget: BoTorch grows dear with trials."""
 PARTS: Mapping[str, Sequence[Part]] = {
     "v0": [Part([f"FedHPO-{name}-v0" for name in LR])],
     "v1": [Part([f"FedHPO-{name}-v1" for name in LR])],
@@ -67,14 +70,15 @@ PARTS: Mapping[str, Sequence[Part]] = {
         Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS),
         Part(["MO-FedHPO-GNN-CiteSeer-v1"], VECTOR_AGENTS),
     ],
+    "vectors-long": [
+        Part([f"MO-FedHPO-{name}-v1" for name in LR], CHEAP_AGENTS, 24 * HOURS),
+        Part([f"MO-FedHPO-{LONG}-v1"], VECTOR_AGENTS, 24 * HOURS, seeds=LONG_SEEDS),
+    ],
     "noise": [
-        Part(
-            [f"FedHPO-{name}-v1" for name in NOISY],
-            NOISY_AGENTS,
-            arguments={"noise": {"clients": 0.2}},
-        ),
-        Part(["FedHPO-CNN-FEMNIST-v1"], NOISY_AGENTS, arguments={"noise": {"clients": 0.01}}),
-        Part(MANY, NOISY_AGENTS, 6 * HOURS, {"noise": {"clients": 0.01}}),
+        Part([f"FedHPO-{name}-v1" for name in LR], arguments=FIFTH),
+        Part([f"FedHPO-{name}-v0" for name in LR], arguments=FIFTH),
+        Part(MANY, budget_s=6 * HOURS, arguments=HUNDREDTH),
+        Part(["FedHPO-CNN-FEMNIST-v1"], arguments=HUNDREDTH),
     ],
 }
 
@@ -93,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             compared = compare(
                 part.problems,
                 part.agents,
-                options.seeds,
+                part.seeds or options.seeds,
                 options.out / name,
                 budget_s=part.budget_s,
                 arguments=part.arguments,

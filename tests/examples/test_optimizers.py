@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib")
@@ -13,9 +16,11 @@ pytest.importorskip("moocore")
 
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.trajectories import read_table
+from fedhpo_gym.tasks import get_task
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AGENTS = ("random", "hyperband")
+FULL = {"round": 500, "client_sample_rate": 1.0}
 
 
 def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -37,14 +42,15 @@ def test_optimizers_are_compared_part_by_part(
         "v0": small("CreditG-v0", "Car-v0"),
         "v1": small("CreditG-v1"),
         "others": small("Digits-v1"),
-        "noise": small("CreditG-v1", arguments=noise),
         "vectors": [part(["MO-FedHPO-LR-CreditG-v1"], ("random", "nsga2"), 2500.0)],
+        "vectors-long": [part(["MO-FedHPO-LR-CreditG-v1"], ("random", "nsga2"), 3000.0)],
+        "noise": small("CreditG-v0", "CreditG-v1", arguments=noise),
     }
-    monkeypatch.setattr(study, "PARTS", parts)
     for module in (study, report):
+        monkeypatch.setattr(module, "PARTS", parts)
         monkeypatch.setattr(module, "AGENTS", AGENTS)
-        monkeypatch.setattr(module, "NOISY_AGENTS", AGENTS)
         monkeypatch.setattr(module, "VECTOR_AGENTS", ("random", "nsga2"))
+    monkeypatch.setattr(report, "CHEAP_AGENTS", ("random", "nsga2"))
     assert study.main(["--out", str(tmp_path), "--seeds", "2"]) == 0
     capsys.readouterr()
     report.main(["--out", str(tmp_path), "--seeds", "2"])
@@ -52,14 +58,14 @@ def test_optimizers_are_compared_part_by_part(
     for words in (
         "| hyperband against random | 13/0/7 (0.1139) |",
         "| CreditG, paper | 0.6821",
-        "## Noise: LR v1",
+        "| mean rank without → with noise | LR v0 (1) | LR v1 (1) | all (2) |",
         "| nsga2 |",
         "all (4)",
     ):
         assert words in said
     assert all((tmp_path / f"{name}.png").stat().st_size for name in ("ranks", "differences"))
     table = [*read_table(tmp_path / "finals.csv")]
-    assert len(table) == (4 + 1) * 2 * 2 + 2 * 2
+    assert len(table) == (4 + 2) * 2 * 2 + 3 * 2 * 2
     (problem,) = [
         one
         for one in group([], [(tmp_path / "finals.csv", line) for line in table])
@@ -67,6 +73,30 @@ def test_optimizers_are_compared_part_by_part(
     ]
     mean = sum(run.trajectory.final for run in problem.runs["random"]) / 2
     assert f"| CreditG, here | {mean:.4f} ±" in said
+
+
+@pytest.mark.slow
+def test_regrets_of_a_grid_are_those_of_its_best_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = imported("optimizers_landscapes", monkeypatch)
+    table, fitted = "LR-BreastCancer-v1", "GNN-Cora-v1"
+    monkeypatch.setattr(program, "PANELS", {"a table": [table], "a surrogate": [fitted]})
+    program.main(["--out", str(tmp_path)])
+    assert (tmp_path / "landscapes.png").stat().st_size
+    rows = (tmp_path / "landscapes.csv").read_text(encoding="utf-8").splitlines()
+    assert [row.split(",")[:2] for row in rows[1:]] == [[table, "432"], [fitted, "640"]]
+    regrets, accuracies, diverged = program.regrets(get_task(table)), [], 0
+    with gym.make(f"FedHPO-{table}", fidelity=FULL, budget_trials=432) as env:
+        env.reset(seed=0)
+        for point in itertools.product(*(d.grid for d in get_task(table).space.dimensions)):
+            named = dict(zip(get_task(table).space.names, point, strict=True))
+            info = env.step(env.unwrapped.search_space.encode(named))[4]
+            diverged += info["diverged"]
+            accuracies.append(0.0 if info["diverged"] else info["test"]["accuracy"])
+    assert diverged
+    np.testing.assert_allclose(regrets, 1 - np.array(accuracies) / max(accuracies), atol=1e-12)
+    assert float(rows[1].split(",")[2]) == pytest.approx(np.mean(regrets <= 0.01), abs=1e-4)
 
 
 @pytest.mark.raw
@@ -80,10 +110,11 @@ def test_algorithms_are_compared_with_their_tuning(
     study.main(words)
     first = capsys.readouterr().out
     rows = [line.split(" | ") for line in first.splitlines() if line.startswith("| fed")]
-    assert [row[0] for row in rows] == ["| fedavg", "| fedopt"] * 2
+    assert [row[0] for row in rows] == ["| fedavg", "| fedopt"] * 3
     for one, four in (map(float, row[1:3]) for row in rows[:2]):
         assert one > four, "more trials find better configurations"
-    assert max(float(row[2].rstrip(" |")) for row in rows[2:]) == 1.0
+    assert max(float(row[2].rstrip(" |")) for row in rows[2:4]) == 1.0
+    assert [sum(int(row[k].rstrip(" |")) for row in rows[4:]) for k in (1, 2)] == [1, 1]
     (tmp_path / "LR-BreastCancer-fedopt.json").unlink()
     study.main(words)
     assert capsys.readouterr().out == first
