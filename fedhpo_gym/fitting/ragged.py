@@ -31,8 +31,8 @@ def completed(curves: Array, trained: NDArray[np.bool_], settings: Array) -> Arr
     """Return curves with the rounds that courses lack filled in.
 
     From each round at which courses end to the next, a line says what follows from the last value,
-    and courses of similar settings and beginnings say the rest. Where none was trained on, all
-    stay.
+    and courses of similar settings and beginnings say the rest. It stays within twice the range of
+    those that go on. Where none was trained on, all stay.
 
     Args:
         curves: (n, K, targets); what lies at rounds that were not trained is not read.
@@ -51,7 +51,9 @@ def completed(curves: Array, trained: NDArray[np.bool_], settings: Array) -> Arr
         expected = line * found[:, start - 1 : start]
         rest = found[longer, start:end] - expected[longer]
         told = _told(near[longer], rest.reshape(len(rest), -1), near[~longer])
-        found[~longer, start:end] = expected[~longer] + told.reshape(-1, *rest.shape[1:])
+        told = expected[~longer] + told.reshape(-1, *rest.shape[1:])
+        low, high = found[longer, start:end].min(axis=0), found[longer, start:end].max(axis=0)
+        found[~longer, start:end] = np.clip(told, 2 * low - high, 2 * high - low)
     found[:, ends[-1] :] = found[:, ends[-1] - 1 : ends[-1]]
     return found.astype(np.float32)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates.curves import CurveModel
 from fedhpo_gym.surrogates.inputs import CurveInputs, PointInputs
 from fedhpo_gym.surrogates.model import OutcomeModel
@@ -100,6 +101,11 @@ class CurveAnswers:
         self._knots = np.array(card["model"]["rounds"], dtype=np.int64)
         if not len(self._knots) or self._knots[0] < 1 or (np.diff(self._knots) <= 0).any():
             raise ValueError(f"`rounds` must grow from 1 or more, got {self._knots.tolist()}")
+        asked = SearchSpace.from_dict(card["fidelity_space"])["round"]
+        if not self._knots[0] <= asked.low <= asked.high <= self._knots[-1]:
+            raise ValueError(
+                f"`rounds` must reach from {asked.low} to {asked.high}, got {self._knots.tolist()}"
+            )
         clients = len(card["num_samples"][0])
         outputs = num_outputs(clients) + 1
         if any(scale.shape != (outputs,) for scale in self._model.scales.values()):

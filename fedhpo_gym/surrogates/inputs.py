@@ -151,6 +151,22 @@ class CurveInputs:
         return np.asarray(2.0 * logs / math.log(many / few) - 1.0)
 
 
+def require_names(said: object, names: Sequence[str]) -> None:
+    """Check that a card names the very columns that its model is given.
+
+    Args:
+        said: what the card says; None where it says nothing.
+        names: of the columns.
+
+    Raises:
+        ValueError: it names others, or has another order.
+    """
+    if said is None:
+        return
+    if said != list(names) or len(set(names)) < len(names):
+        raise ValueError(f"`inputs` must be {list(names)[:20]}, each once and in this order")
+
+
 def _sampled(rates: NDArray[np.floating], clients: int) -> NDArray[np.float64]:
     """Return how many clients take part, by the rule of `Fidelity.sampled_clients`."""
     return np.maximum(np.floor(np.asarray(rates, dtype=np.float64) * clients + 1e-9), 1.0)

@@ -22,8 +22,8 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS, sum_in_order
 SMALLEST_LOSS = 1e-6
 """Losses below are taken for this one; its logarithm is finite."""
 LARGEST_LOSS = 10.0
-"""Losses above are taken for this one: rewards are cut off there, so no agent can tell them apart.
-Few courses reach e^75, and would else decide both the fit and its mean error."""
+"""Losses above are taken for this one: scores are cut off there, though other rewards are not. Few
+courses reach e^75, and would else decide both the fit and its mean error."""
 
 _LOSS, _ACCURACY, _F1 = (METRICS.index(name) for name in ("loss", "accuracy", "f1"))
 VALIDATION = SPLITS.index("val")

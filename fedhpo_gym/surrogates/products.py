@@ -79,11 +79,14 @@ def named_products(names: Iterable[str], space: SearchSpace) -> tuple[Product, .
 
     Raises:
         KeyError: a product names no hyperparameter of the space.
-        ValueError: a product is of what is not positive everywhere, or does not vary.
+        ValueError: a product is of what is not positive everywhere, or does not vary; or it names
+            a hyperparameter twice.
     """
     matches = (_NAME.fullmatch(name) for name in names)
     found = tuple(Product(tuple(m[1].split("*")), tuple(m[2].split("/")[1:])) for m in matches if m)
     for product in found:
+        if len(set(product.dimensions)) < len(product.dimensions):
+            raise ValueError(f"{product.name[:80]} must name every hyperparameter once")
         for name in product.dimensions:
             dimension = space[name]
             if dimension.values is not None or not 0 < dimension.low < dimension.high:

@@ -20,6 +20,7 @@ from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates.curves import CurveModel
 from fedhpo_gym.surrogates.formats import ANSWERS, FORMAT, INPUTS, Answers
+from fedhpo_gym.surrogates.inputs import require_names
 from fedhpo_gym.surrogates.outputs import weights_of
 from fedhpo_gym.tables.stored import seeds_and_samples
 
@@ -74,6 +75,7 @@ class Surrogate:
                 self.num_samples.shape[1],
                 self.seeds,
             )
+            require_names(content["model"].get("inputs"), self.inputs.names)
         self.card: Mapping[str, Any] = MappingProxyType(content)
         self._weights = weights_of(self.num_samples)
 

@@ -199,6 +199,17 @@ def test_what_saturates_is_not_drawn_on_as_a_line() -> None:
     assert np.abs(found - late[:40]).mean() < 0.3 * np.abs(by_line - late[:40]).mean()
 
 
+def test_what_is_filled_in_stays_near_the_range_of_those_that_go_on() -> None:
+    """Courses whose last values hardly differ draw a steep line, which one apart must not follow."""
+    rng = np.random.default_rng(0)
+    last = np.append(1.0 + 1e-4 * rng.standard_normal(9), 3.0)
+    curves = np.stack([last, rng.uniform(0.0, 1.0, 10)], axis=1)[..., None].astype(np.float32)
+    trained = np.ones((10, 2), np.bool_)
+    trained[9, 1] = False
+    found = completed(curves, trained, np.zeros((10, 1), np.float32))[9, 1, 0]
+    assert -1.0 <= found <= 2.0
+
+
 def test_curves_go_on_step_by_step_and_stay_where_none_does() -> None:
     start = np.arange(6.0)[:, None]
     curves = (start + np.array([0.0, 1.0, 2.0, 9.0])).astype(np.float32)[..., None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedhpo_gym.archive import DIGEST, card_digest
 from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.surrogates import Surrogate
 from fedhpo_gym.surrogates.inputs import CurveInputs
@@ -78,12 +81,43 @@ def test_only_what_varies_is_multiplied() -> None:
         named_products(["log(dropout/step_size)"], SPACE)
 
 
-@pytest.mark.parametrize("name", ["log(dropout)", "log(step_size*nothing)"])
-def test_a_card_of_odd_products_is_damaged(tmp_path: Path, name: str) -> None:
+def _damage(folder: Path, **model: Any) -> Path:
+    """Write a stored card with other entries under `model`, and a digest that vouches for them."""
     stem = "CNN-FEMNIST-v1-fedavg-bfloat16.surrogate"
     content: dict[str, Any] = json.loads((EMBEDDED / f"{stem}.json").read_text())
-    content["model"]["inputs"].append(name)
-    card = tmp_path / f"{stem}.json"
+    shutil.copy(EMBEDDED / content["arrays"], folder)
+    content["model"] |= model
+    content[DIGEST] = card_digest(content)
+    card = folder / f"{stem}.json"
     card.write_text(json.dumps(content))
-    with pytest.raises(DamagedDataError):
-        Surrogate(card)
+    return card
+
+
+SEEN = ["learning_rate", "weight_decay", "dropout", "batch_size", "step_size", "log_clients"]
+SEEDS = ["seed=1", "seed=2", "seed=3"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ([*SEEN, *NAMES, *SEEDS, "log(dropout)"], "is no number everywhere"),
+        ([*SEEN, *NAMES, *SEEDS, "log(step_size*nothing)"], "nothing"),
+        ([*SEEN, *NAMES[:2], "log(step_size/step_size)", *SEEDS], "once"),
+        ([*SEEN, *NAMES[:2], "log(" + "step_size*" * 9 + "step_size)", *SEEDS], "once"),
+        ([*SEEN, NAMES[0], NAMES[1], NAMES[0], *SEEDS], "in this order"),
+        ([*SEEN[1::-1], *SEEN[2:], *NAMES, *SEEDS], "in this order"),
+        ([*SEEN, *NAMES, *SEEDS, "height"], "in this order"),
+        (dict.fromkeys([*SEEN, *NAMES, *SEEDS]), "in this order"),
+    ],
+)
+def test_a_card_of_odd_columns_is_damaged(tmp_path: Path, inputs: object, said: str) -> None:
+    with pytest.raises(DamagedDataError, match=said):
+        Surrogate(_damage(tmp_path, inputs=inputs))
+
+
+def test_rounds_reach_over_all_that_can_be_asked_for(tmp_path: Path) -> None:
+    surrogate = Surrogate(_damage(tmp_path, rounds=[2, 3, 6, 9, 13, 19, 27, 38, 56, 81]))
+    query: dict[str, Any] = dict.fromkeys(surrogate.space.names, 0.1)
+    query |= {"batch_size": 32, "step_size": 2, "weight_decay": 0.0}
+    with pytest.raises(DamagedDataError, match="must reach from 1 to 81"):
+        surrogate.evaluate(query, Fidelity(round=1, client_sample_rate=1.0), (1,))
