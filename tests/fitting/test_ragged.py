@@ -200,7 +200,7 @@ def test_what_saturates_is_not_drawn_on_as_a_line() -> None:
 
 
 def test_what_is_filled_in_stays_near_the_range_of_those_that_go_on() -> None:
-    """Courses whose last values hardly differ draw a steep line, which one apart must not follow."""
+    """Last values that hardly differ draw a steep line, which a course apart must not follow."""
     rng = np.random.default_rng(0)
     last = np.append(1.0 + 1e-4 * rng.standard_normal(9), 3.0)
     curves = np.stack([last, rng.uniform(0.0, 1.0, 10)], axis=1)[..., None].astype(np.float32)
