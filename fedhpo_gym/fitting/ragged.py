@@ -23,6 +23,8 @@ DIRECTIONS = 8
 LENGTHS = (1.0, 2.0, 4.0, 8.0)
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 1e4)
 """Scales of the kernel, and penalties; with the largest, the line alone says how courses go on."""
+WIDER = 2.0
+"""By how many widths of their range the values of those that go on may be exceeded."""
 SETTINGS = 0.5
 """What a setting counts, where the direction in which beginnings differ most has deviation 1."""
 
@@ -31,8 +33,8 @@ def completed(curves: Array, trained: NDArray[np.bool_], settings: Array) -> Arr
     """Return curves with the rounds that courses lack filled in.
 
     From each round at which courses end to the next, a line says what follows from the last value,
-    and courses of similar settings and beginnings say the rest. It stays within twice the range of
-    those that go on. Where none was trained on, all stay.
+    and courses of similar settings and beginnings say the rest. It stays near the range of those
+    that go on. Where none was trained on, all stay.
 
     Args:
         curves: (n, K, targets); what lies at rounds that were not trained is not read.
@@ -53,7 +55,8 @@ def completed(curves: Array, trained: NDArray[np.bool_], settings: Array) -> Arr
         told = _told(near[longer], rest.reshape(len(rest), -1), near[~longer])
         told = expected[~longer] + told.reshape(-1, *rest.shape[1:])
         low, high = found[longer, start:end].min(axis=0), found[longer, start:end].max(axis=0)
-        found[~longer, start:end] = np.clip(told, 2 * low - high, 2 * high - low)
+        room = WIDER * (high - low)
+        found[~longer, start:end] = np.clip(told, low - room, high + room)
     found[:, ends[-1] :] = found[:, ends[-1] - 1 : ends[-1]]
     return found.astype(np.float32)
 

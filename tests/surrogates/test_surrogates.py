@@ -300,7 +300,8 @@ def test_outputs_out_of_range_become_metrics_in_range() -> None:
     np.testing.assert_allclose(values[1, :, 0, 0], np.exp(-3.0) * (SAMPLES[:, 0] > 0), rtol=1e-5)
 
 
-def test_objectives_are_the_means_of_the_evaluation() -> None:
+def test_objectives_are_the_means_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedhpo_gym.surrogates.outputs.LARGEST_LOSS", 1e3)
     values, weights = metrics(n=4), np.repeat(weights_of(SAMPLES)[None], 4, axis=0)
     outputs = to_outputs(values, np.ones(4, np.int64), weights)
     found = objectives(outputs, weights)
