@@ -58,6 +58,7 @@ def files(
         made, accuracy = trials((problem, agent, 0), count), np.full(count, 0.5)
         columns = [
             Column(("elapsed_s",), "double", made.time_s),
+            Column(("reward",), "double", accuracy),
             Column(("objectives", "val_loss"), "double", made.value),
             Column(("test", "loss"), "double", made.test),
             Column(("test", "accuracy"), "double", accuracy),
