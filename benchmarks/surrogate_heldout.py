@@ -102,7 +102,8 @@ def within_ends(truth: Floats, said: Floats) -> float:
 
 def sharing(sample: Sample, first: int) -> int:
     """Return how many of the later courses share a block with one of the first."""
-    blocks = FittingSample(sample)._together
+    rows = FittingSample(sample).rows(len(sample), np.random.default_rng(0))  # all: nothing drawn
+    blocks = rows.configuration
     return int(np.isin(blocks[first:], blocks[:first]).sum())
 
 
