@@ -18,8 +18,6 @@ from optimizers_paper import finals, signs
 from optimizers_study import (
     AGENTS,
     BLACK_BOX,
-    CHEAP_AGENTS,
-    LONG_SEEDS,
     MULTI_FIDELITY,
     PARTS,
     VECTOR_AGENTS,
@@ -36,6 +34,8 @@ from fedhpo_gym.analysis.trajectories.runs import JudgedRun
 from studies import positive, table
 
 NAMES = {"v0": "LR v0", "v1": "LR v1", "others": "other families"}
+VECTORS = {f"vectors-{part}": name for part, name in NAMES.items()}
+LONG, NOISY = "vectors-long", "vectors-noise"
 
 
 @cache
@@ -136,19 +136,30 @@ def whole(problems: Iterable[Problem], agents: Sequence[str], seeds: int) -> lis
     return found
 
 
-def vector_words(parts: Mapping[str, Sequence[Problem]]) -> list[str]:
-    """Return ranks by loss and by hypervolume of every part of vector rewards."""
+def vector_words(parts: Mapping[str, Sequence[Problem]]) -> str:
+    """Return ranks by hypervolume and by loss: id budgets, four times as much, and noise."""
+    calm = {name: parts[part] for part, name in VECTORS.items()}
+    calm["all"] = [problem for of in calm.values() for problem in of]
+    noisy = {line.problem.split(" ")[0] for line in lines_of(parts[NOISY])}
+    same = [one for one in calm["all"] if one.name.split(" ")[0] in noisy]
+    alike = {"these, without noise": same, "with noise": parts[NOISY]}
     words = []
-    for name, problems in parts.items():
-        volumes = [line for one in problems for line in one.volumes()]
-        pair = {
-            "validation loss": judged(lines_of(problems)),
-            "hypervolume": judged(volumes, VOLUME),
-        }
-        ids = ", ".join(one.name for one in problems)
-        words += [f"\n## {name}\n", ids, "", summary(pair), "", numbers(pair["hypervolume"])]
-        words += ["\n\n".join(answer(pair["hypervolume"]))]
-    return words
+    for title, groups in (
+        ("Budgets of the ids", calm),
+        ("Four times the budget", {"LR v1": parts[LONG]}),
+        ("Under noise", alike),
+    ):
+        by_volume = {name: judged(volumes_of(of), VOLUME) for name, of in groups.items()}
+        by_loss = {name: judged(lines_of(of)) for name, of in groups.items()}
+        *_, last = by_volume.values()
+        words += [f"### {title}, hypervolume", summary(by_volume), numbers(last)]
+        words += [*answer(last), f"### {title}, validation loss", summary(by_loss)]
+    return "\n\n".join(words)
+
+
+def volumes_of(problems: Iterable[Problem]) -> list[Trajectory]:
+    """Return the hypervolume regrets of all runs."""
+    return [line for one in problems for line in one.volumes()]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -161,8 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def part(name: str, rule: str = "highest_fidelity") -> list[Problem]:
         agents = VECTOR_AGENTS if name.startswith("vectors") else AGENTS
-        count = min(seeds, LONG_SEEDS) if name == "vectors-long" else seeds
-        return whole(read(out / name, rule), agents, count)
+        return whole(read(out / name, rule), agents, seeds)
 
     parts = {name: part(name) for name in PARTS}
     every = [one for name in NAMES for one in parts[name]]
@@ -178,16 +188,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "Final values, LR v0": finals(found["LR v0"]),
         "Only full fidelity counts": summary(strict),
         "Under noise": noise_words(lines_of(parts["noise"]), lines_of(every)),
+        "Many objectives": vector_words(parts),
     }
     words = [part for title, text in sections.items() for part in (f"## {title}\n", text, "")]
-    vectors = {name: of for name, of in parts.items() if name.startswith("vectors")}
-    words += vector_words(vectors)
-    cheap = whole(read(out / "vectors-long"), CHEAP_AGENTS, seeds)
-    words += vector_words({"vectors-long, without models": cheap})
-    vectors["vectors-cheap"] = cheap
     lines = {name: lines_of(parts[name]) for name in (*NAMES, "noise")}
-    for name, of in vectors.items():
-        lines[name.replace("vectors", "volume")] = [r for one in of for r in one.volumes()]
+    for name in (*VECTORS, LONG, NOISY):
+        lines[name.replace("vectors", "volume")] = volumes_of(parts[name])
     draw(found["all"], out)
     write_finals(lines, out / "finals.csv")
     text = "\n".join(words) + "\n"

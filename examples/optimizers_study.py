@@ -28,8 +28,7 @@ MULTI_FIDELITY = (
     "tpe-md", "tpe-hb", "successive-halving", "asha", "hyperband", "bohb", "dehb", "priorband",
 )  # fmt: skip
 AGENTS = (*BLACK_BOX, *MULTI_FIDELITY)
-CHEAP_AGENTS = ("random", "nsga2", "motpe")
-VECTOR_AGENTS = (*CHEAP_AGENTS, "parego", "qlognehvi")
+VECTOR_AGENTS = ("random", "nsga2", "motpe", "parego", "qlognehvi")
 LR = tuple(dict.fromkeys(task.name for task in LR_TASKS))
 
 
@@ -42,23 +41,20 @@ class Part:
         agents: who is compared.
         budget_s: simulated seconds; None for the problems' own.
         arguments: further arguments of `gymnasium.make`.
-        seeds: runs per cell; None for what the command line says.
     """
 
     problems: Sequence[str]
     agents: Sequence[str] = AGENTS
     budget_s: float | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    seeds: int | None = None
 
 
 MANY = ("FedHPO-LR-Twitter-v1", "FedHPO-MF-MadeRatings-v1")
 """Problems of many clients that the paper does not have; in a day they take hundreds of trials."""
+OTHERS = ("CNN-FEMNIST", "GNN-CiteSeer", "GNN-Cora", "MLP-Car")
 FIFTH = {"noise": {"clients": 0.2}}
 """One of five clients evaluates a trial."""
 HUNDREDTH = {"noise": {"clients": 0.01}}
-LONG, LONG_SEEDS = "LR-CreditG", 3
-"""Where all five act on vectors at four times the budget: BoTorch grows dear with trials."""
 PARTS: Mapping[str, Sequence[Part]] = {
     "v0": [Part([f"FedHPO-{name}-v0" for name in LR])],
     "v1": [Part([f"FedHPO-{name}-v1" for name in LR])],
@@ -66,13 +62,20 @@ PARTS: Mapping[str, Sequence[Part]] = {
         Part(["FedHPO-MLP-Car-v0", "FedHPO-CNN-FEMNIST-v1", "FedHPO-GNN-Cora-v1"]),
         Part([*MANY, "FedHPO-Hetero-GraphDC-v1"], budget_s=6 * HOURS),
     ],
-    "vectors": [
-        Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS),
-        Part(["MO-FedHPO-GNN-CiteSeer-v1"], VECTOR_AGENTS),
+    "vectors-v0": [Part([f"MO-FedHPO-{name}-v0" for name in LR], VECTOR_AGENTS)],
+    "vectors-v1": [Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS)],
+    "vectors-others": [
+        Part([f"MO-FedHPO-{name}-v1" for name in OTHERS], VECTOR_AGENTS),
+        Part([f"MO-{name}" for name in MANY], VECTOR_AGENTS, 6 * HOURS),
+    ],
+    "vectors-noise": [
+        Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS, arguments=FIFTH),
+        Part([f"MO-FedHPO-{name}-v0" for name in LR], VECTOR_AGENTS, arguments=FIFTH),
+        Part([f"MO-{name}" for name in MANY], VECTOR_AGENTS, 6 * HOURS, HUNDREDTH),
+        Part(["MO-FedHPO-CNN-FEMNIST-v1"], VECTOR_AGENTS, arguments=HUNDREDTH),
     ],
     "vectors-long": [
-        Part([f"MO-FedHPO-{name}-v1" for name in LR], CHEAP_AGENTS, 24 * HOURS),
-        Part([f"MO-FedHPO-{LONG}-v1"], VECTOR_AGENTS, 24 * HOURS, seeds=LONG_SEEDS),
+        Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS, 24 * HOURS),
     ],
     "noise": [
         Part([f"FedHPO-{name}-v1" for name in LR], arguments=FIFTH),
@@ -97,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             compared = compare(
                 part.problems,
                 part.agents,
-                part.seeds or options.seeds,
+                options.seeds,
                 options.out / name,
                 budget_s=part.budget_s,
                 arguments=part.arguments,

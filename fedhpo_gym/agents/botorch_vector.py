@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import warnings
 from abc import abstractmethod
 from typing import Any
@@ -13,6 +15,7 @@ from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.agents.search import Array, TrialSearch
 from fedhpo_gym.errors import needing
 from fedhpo_gym.seeding import stream
+from fedhpo_gym.space import Dimension
 
 with (
     needing("agents 'parego' and 'qlognehvi'", "BoTorch", "bo", "botorch"),
@@ -21,6 +24,7 @@ with (
     # A dependency of BoTorch still uses what torch calls deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     import torch
+    from botorch.acquisition.logei import qLogNoisyExpectedImprovement
     from botorch.acquisition.multi_objective import logei
     from botorch.acquisition.multi_objective.logei import (
         qLogNoisyExpectedHypervolumeImprovement,
@@ -30,7 +34,7 @@ with (
     from botorch.models.gp_regression import SingleTaskGP
     from botorch.models.model_list_gp_regression import ModelListGP
     from botorch.models.transforms import Standardize
-    from botorch.optim.optimize import optimize_acqf
+    from botorch.optim.optimize import optimize_acqf, optimize_acqf_discrete
     from botorch.sampling.normal import SobolQMCNormalSampler
     from botorch.utils.multi_objective.hypervolume import infer_reference_point
     from botorch.utils.multi_objective.pareto import is_non_dominated
@@ -39,6 +43,8 @@ with (
 SAMPLES, RESTARTS, RAW = 64, 4, 64
 """Draws of an acquisition value, starts of its maximiser, and points that these are chosen from."""
 SAMPLER_SEED = 1
+MOST_CELLS, TOGETHER = 10_000, 256
+"""Cells of a grid that are all looked at, and how many of them at once."""
 
 # BoTorch would compile a kernel for this very processor when it is first needed: the same seed
 # would suggest other trials on another machine, and a lock that a killed compiler left behind
@@ -50,9 +56,15 @@ class VectorModelSearch(TrialSearch):
     """A Gaussian process per objective, and an acquisition function over them.
 
     Models are BoTorch's defaults (Matérn kernels with a length scale per coordinate, standardised
-    scores), in the unit cube; coordinates of grids are in the middle of their cells. Trials in
-    flight are taken as pending. The first `initial` trials are draws from the prior, by default
-    twice as many as coordinates, plus two. Torch runs on the threads that it has.
+    scores), in the unit cube; coordinates of grids are in the middle of their cells. Where there is
+    nothing but a grid, of at most `MOST_CELLS` cells, the best of those that were not tried is
+    found by looking at all. Trials in flight are taken as pending. The first `initial` trials are
+    draws from the prior, by default twice as many as coordinates, plus two. Torch runs on the
+    threads that it has.
+
+    Scores below Tukey's lower fence of their objective count as that fence: a few diverged trials
+    would decide the scale of all others. An objective that has not varied so far has no model; if
+    only one has, its own expected improvement is what counts.
 
     Args:
         problem: of vector rewards.
@@ -66,6 +78,15 @@ class VectorModelSearch(TrialSearch):
         super().__init__(problem)
         width = self.action_space.shape[0]
         self._initial = 2 * width + 2 if initial is None else initial
+        self._cells = self._all_cells()
+
+    def _all_cells(self) -> Array | None:
+        """Return (cells, n) the middle of every cell; None if they are too many, or none at all."""
+        dimensions = self.problem.search_space.dimensions
+        axes = [axis for axis in map(_middles, dimensions) if axis is not None]
+        if len(axes) < len(dimensions) or math.prod(map(len, axes)) > MOST_CELLS:
+            return None
+        return np.array([*itertools.product(*axes)])
 
     def _suggest(self, number: int) -> NDArray[Any]:
         rng = stream(self.seed, "vector_model", number)
@@ -73,10 +94,13 @@ class VectorModelSearch(TrialSearch):
         if len(self.results) < self._initial:
             return self.from_unit(rng.random(width))
         actions, scores = self.told()
+        scores = np.maximum(scores, _fence(scores))[:, np.ptp(scores, axis=0) > 0]
+        if not scores.shape[1]:
+            return self.from_unit(rng.random(width))
         points = self.on_grid(self.to_unit(actions))
         pending = self.on_grid(self.to_unit(self.in_flight()))
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            # Of objectives that do not vary, of kernels that are hard to invert: not the user's.
+            # Of kernels that are hard to invert: not the user's.
             warnings.simplefilter("ignore")
             torch.manual_seed(int(rng.integers(2**31)))
             found = self._maximiser(points, scores, pending if len(pending) else None)
@@ -90,10 +114,26 @@ class VectorModelSearch(TrialSearch):
         model = ModelListGP(*models)
         fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
         waiting = None if pending is None else torch.from_numpy(pending)
-        acquisition = self._acquisition(model, x, y, waiting)
-        bounds = torch.stack([torch.zeros(x.shape[1]), torch.ones(x.shape[1])]).to(x)
-        found, _ = optimize_acqf(acquisition, bounds, q=1, num_restarts=RESTARTS, raw_samples=RAW)
+        make = self._acquisition if len(models) > 1 else _improvement
+        acquisition = make(model, x, y, waiting)
+        cells = self._untried(points if pending is None else np.concatenate([points, pending]))
+        if cells is not None:
+            choices = torch.from_numpy(cells)
+            found, _ = optimize_acqf_discrete(acquisition, 1, choices, max_batch_size=TOGETHER)
+        else:
+            bounds = torch.stack([torch.zeros(x.shape[1]), torch.ones(x.shape[1])]).to(x)
+            found, _ = optimize_acqf(
+                acquisition, bounds, q=1, num_restarts=RESTARTS, raw_samples=RAW
+            )
         return np.asarray(found.detach().numpy(), dtype=np.float64)
+
+    def _untried(self, tried: Array) -> Array | None:
+        """Return the cells of the grid that are not among (m, n) points; all if none is left."""
+        if self._cells is None:
+            return None
+        distance = np.abs(self._cells[:, None] - tried).max(axis=2).min(axis=1)
+        left = self._cells[distance > 1e-6]
+        return left if len(left) else self._cells
 
     @abstractmethod
     def _acquisition(self, model: Any, x: Any, y: Any, pending: Any) -> Any:
@@ -133,3 +173,28 @@ class ParEGO(VectorModelSearch):
 
 def _sampler() -> Any:
     return SobolQMCNormalSampler(torch.Size([SAMPLES]), seed=SAMPLER_SEED)
+
+
+def _improvement(model: Any, x: Any, _: Any, pending: Any) -> Any:
+    """Return the noisy expected improvement of a single objective."""
+    return qLogNoisyExpectedImprovement(
+        model=model, X_baseline=x, sampler=_sampler(), X_pending=pending, prune_baseline=True
+    )
+
+
+def _middles(dimension: Dimension) -> Array | None:
+    """Return where the values of a dimension are in [0, 1]; None of an interval."""
+    if dimension.values is not None:
+        values: Any = np.array(dimension.values)
+    elif dimension.kind == "int":
+        values = np.arange(int(dimension.low), int(dimension.high) + 1)
+    else:
+        return None
+    return (dimension.encode_many(values) + 1.0) / 2.0
+
+
+def _fence(scores: Array) -> Array:
+    """Return (k,) Tukey's lower fence of every column of (m, k) scores; none if half are equal."""
+    quarter, three_quarters = np.quantile(scores, (0.25, 0.75), axis=0)
+    range_ = three_quarters - quarter
+    return np.where(range_ > 0, quarter - 1.5 * range_, -np.inf)

@@ -205,7 +205,7 @@ def attainment_figure(problem: Problem, name: str, looks: Looks) -> Figure | Non
         MissingDependencyError: matplotlib is not installed.
     """
     runs = {
-        agent: [one.errors[:, :2] for one in of if len(one.errors)]
+        agent: [one.presented()[:, :2] for one in of if len(one.errors)]
         for agent, of in problem.scored().items()
     }
     known = {agent: of for agent, of in runs.items() if of and of[0].shape[1] == 2}

@@ -3,6 +3,9 @@
 Rewards of `MO-` ids are scores of several objectives, higher is better. Here they are errors, their
 negatives. Only trials of the highest level of any run on a problem count, as with `full_fidelity`
 (`fedhpo_gym.analysis.trajectories.rules`): front and volume would else be of unlike things.
+
+Under noise, an agent presents the trials that are not dominated by what it was told, and they count
+with what they truly are.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import numpy as np
 from fedhpo_gym.analysis.trajectories.rules import Numbers
 from fedhpo_gym.analysis.trajectories.scored import Scored
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
+from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
 
 REFERENCE: Final = 1.1
 """Of every objective, where the best known front reaches from 0 to 1."""
@@ -53,7 +56,7 @@ def volume_regret(runs: Sequence[Scored]) -> list[Numbers]:
     """Return the hypervolume regret after each trial of each run: (N,), from 1 down to 0 at best.
 
     It is 1 - V(trials so far) / V(trials of all runs), with the reference point at `REFERENCE` in
-    every objective of `scaled`.
+    every objective of `scaled`. Under noise it may rise again, see `growing_volumes`.
 
     Raises:
         MissingDependencyError: the extra `fronts` is not installed.
@@ -61,16 +64,7 @@ def volume_regret(runs: Sequence[Scored]) -> list[Numbers]:
     errors = scaled(runs)
     corner = np.full(errors[0].shape[1], REFERENCE)
     whole = hypervolume(np.concatenate(errors), corner)
-    return [1.0 - _volumes(own, corner) / whole for own in errors]
-
-
-def _volumes(errors: Numbers, corner: Numbers) -> Numbers:
-    """Return the volume that the first 1, 2, ... points dominate: (N,)."""
-    found, volume = np.zeros(len(errors)), 0.0
-    front = np.empty((0, len(corner)))
-    for place, point in enumerate(errors):
-        if (point < corner).all() and not (front <= point).all(axis=1).any():
-            front = np.vstack([front[~(front >= point).all(axis=1)], point])
-            volume = hypervolume(front, corner)
-        found[place] = volume
-    return found
+    return [
+        1.0 - growing_volumes(own, corner, own if run.told is None else run.told) / whole
+        for own, run in zip(errors, runs, strict=True)
+    ]

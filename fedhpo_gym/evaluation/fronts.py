@@ -68,6 +68,38 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
     return float(moocore.hypervolume(inside, ref=corner))
 
 
+def growing_volumes(
+    errors: NDArray[np.float64], reference: NDArray[np.float64], told: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the volume of the front that one believes in after each of some trials.
+
+    Who sees noisy values picks the trials that are not dominated by these, and gets what they truly
+    are. So volumes may fall; where nothing is noisy, they never do.
+
+    Args:
+        errors: (N, k) true errors, in the order of the trials.
+        reference: (k,) see `hypervolume`.
+        told: (N, k) errors as they were seen; `errors` themselves without noise.
+
+    Returns:
+        (N,) volumes.
+
+    Raises:
+        MissingDependencyError: the extra `fronts` is not installed.
+    """
+    found, volume = np.zeros(len(errors)), 0.0
+    front = np.empty(0, dtype=np.int64)
+    for trial, seen in enumerate(told):
+        others = told[front]
+        equal = (others == seen).all(axis=1)
+        is_known = (errors[front[equal]] == errors[trial]).all(axis=1).any()
+        if not is_known and not ((others <= seen).all(axis=1) & ~equal).any():
+            front = np.append(front[equal | (others < seen).any(axis=1)], trial)
+            volume = hypervolume(errors[front], reference)
+        found[trial] = volume
+    return found
+
+
 def attained(
     runs: Sequence[NDArray[np.float64]], shares: Sequence[float]
 ) -> dict[float, NDArray[np.float64]]:

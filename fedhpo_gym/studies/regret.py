@@ -81,7 +81,8 @@ def hypervolume_regret_of(
     chosen = [one.name for one in truth.objectives] if names is None else list(names)
     truth.front(chosen)  # an unknown name is said before a record is blamed
     values = [[step.true_objectives[name] for name in chosen] for step in record.steps]
-    return _elapsed_s(record), truth.hypervolume_regret(values, chosen)
+    told = [[step.objectives[name] for name in chosen] for step in record.steps]
+    return _elapsed_s(record), truth.hypervolume_regret(values, chosen, told)
 
 
 def truth_of_run(record: RunRecord, own: Mapping[str, Objective] | None = None) -> Any:

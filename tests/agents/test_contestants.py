@@ -375,17 +375,3 @@ def test_the_state_of_other_options_is_refused() -> None:
     state["state"] = {**few.state_dict()["state"], "told": [[1, 0, [0.1]], [1, 0, [0.1]]]}
     with pytest.raises(DamagedDataError, match="twice"):
         DifferentialEvolution(box_problem(BOX), members=5).load_state_dict(state)
-
-
-@pytest.mark.slow
-def test_no_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bits would be those of one processor, and a killed compilation would stop all others."""
-    pytest.importorskip("botorch")
-    extensions = pytest.importorskip("torch.utils.cpp_extension")
-    compiled: list[Any] = []
-    monkeypatch.setattr(extensions, "load", lambda *_, **named: compiled.append(named))
-    env = gym.make("MO-FedHPO-LR-CreditG-v1", disable_env_checker=True)
-    agent = make_agent("qlognehvi", env, 0, initial=2)
-    steps = run_episode(env, agent, 0)
-    assert len([next(steps) for _ in range(3)]) == 3
-    assert not compiled

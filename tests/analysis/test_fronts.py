@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 pytest.importorskip("moocore")
 
 from fedhpo_gym.analysis import build_report, group
-from fedhpo_gym.analysis.files import read_judged, write_record
+from fedhpo_gym.analysis.files import read_judged, read_record, write_record
 from fedhpo_gym.analysis.fronts import at_full_level, scaled, volume_regret
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.trajectories.scored import Scored
@@ -57,6 +58,20 @@ def test_only_the_highest_level_counts() -> None:
     other = Scored(np.ones(1), np.ones((1, 2)), np.ones(1), ("loss", "time"))
     with pytest.raises(InvalidArgumentError, match="same objectives"):
         at_full_level([runs[0], other])
+
+
+def test_under_noise_a_front_is_believed_and_counts_as_it_is() -> None:
+    truth, told = [[2.0, 2.0], [1.0, 3.0], [3.0, 1.0]], [[2.0, 2.0], [3.0, 3.0], [1.0, 1.0]]
+    noisy = replace(scored(truth), told=np.array(told))
+    # The scale is 1 to 3. (0.5, 0.5) alone has 0.36; then (1, 0) takes its place, with 0.11.
+    whole = 0.11 + 0.3 + 0.05
+    (regret,) = volume_regret([noisy])
+    assert regret.tolist() == pytest.approx([1 - 0.36 / whole, 1 - 0.36 / whole, 1 - 0.11 / whole])
+    assert noisy.presented().tolist() == [[3.0, 1.0]]
+    high = replace(noisy, level=np.array([2.0, 3.0, 2.0]))
+    (kept,) = at_full_level([high])
+    assert kept.told is not None
+    assert kept.told.tolist() == [[3.0, 3.0]]
 
 
 POINTS = st.lists(st.lists(st.integers(0, 6), min_size=2, max_size=2), min_size=1, max_size=5)
@@ -112,10 +127,33 @@ def test_the_report_judges_vectors_from_records_alone(tmp_path: Path) -> None:
     assert [line.value.tolist() for line in lines] == [line.value.tolist() for line in volumes]
 
 
+def test_noisy_records_say_what_was_true_and_what_was_told(tmp_path: Path) -> None:
+    arguments = {"noise": {"clients": 0.2}}
+    (plan,) = make_plans(
+        Request(["MO-FedHPO-LR-CreditG-v1"], ["random"], 1, budget_s=9000.0, arguments=arguments)
+    )
+    do_run(plan, tmp_path, lambda _: None, lambda _: None, columnar=True)
+    (path,) = tmp_path.rglob("*.parquet")
+    record, judged = read_record(path), read_judged(path).scored
+    assert judged is not None
+    assert judged.told is not None
+    loss, accuracy, time = judged.errors.T.tolist()
+    steps = record.steps
+    true = [step.true_objectives for step in steps]
+    assert loss == [values["val_loss"] for values in true]
+    assert accuracy == [-values["fairness_p10"] for values in true]
+    assert time == [values["time_s"] for values in true]
+    assert judged.told.tolist() == [[-score for score in step.reward] for step in steps]
+    assert (judged.told != judged.errors).any()
+    with pytest.raises(InvalidArgumentError, match="an entry per objective"):
+        Scored.of(replace(record, steps=[replace(step, reward=[1.0, 2.0]) for step in steps]))
+    again = tmp_path / "again.jsonl"
+    write_record(again, record)
+    assert read_judged(again).scored.told.tolist() == judged.told.tolist()  # type: ignore[union-attr]
+
+
 def problem_of_lines(paths: list[Path], folder: Path) -> tuple:  # type: ignore[type-arg]
     """Return the regrets of the same records, written as JSON lines."""
-    from fedhpo_gym.analysis.files import read_record
-
     folder.mkdir()
     again = []
     for number, path in enumerate(paths):

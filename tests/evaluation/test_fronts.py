@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.fronts import attained, hypervolume, non_dominated
+from fedhpo_gym.evaluation.fronts import attained, growing_volumes, hypervolume, non_dominated
 
 
 def test_by_hand() -> None:
@@ -37,6 +37,20 @@ def test_volumes_are_those_of_counted_cells(objectives: int) -> None:
     cells = np.array(list(itertools.product(range(side), repeat=objectives)))
     counted = (points[:, None] <= cells).all(axis=-1).any(axis=0).sum()
     assert hypervolume(points, [side] * objectives) == counted
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_growing_volumes_are_of_the_front_that_one_believes_in(objectives: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    errors, told = rng.integers(0, 6, (2, 40, objectives)).astype(float)
+    corner = np.full(objectives, 5.0)
+    believed = [
+        hypervolume(errors[:n][non_dominated(told[:n])], corner) for n in range(1, len(told) + 1)
+    ]
+    assert growing_volumes(errors, corner, told).tolist() == believed
+    calm = [hypervolume(errors[:n], corner) for n in range(1, len(errors) + 1)]
+    assert growing_volumes(errors, corner, errors).tolist() == calm
 
 
 @pytest.mark.parametrize("objectives", [2, 3, 4])

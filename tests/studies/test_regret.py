@@ -59,6 +59,25 @@ def test_hypervolume_regret_falls_over_simulated_time(record: RunRecord) -> None
         hypervolume_regret_of(record, ["val_los"])
 
 
+def test_hypervolume_regret_under_noise_is_of_what_the_agent_believes(record: RunRecord) -> None:
+    names = [*record.steps[0].objectives]
+    worst_told = [
+        replace(
+            step,
+            objectives={name: float(number) for name in names},
+            truth={"objectives": dict(step.objectives)},
+        )
+        for number, step in enumerate(record.steps)
+    ]
+    _, calm = hypervolume_regret_of(record, ["val_loss"])
+    _, shares = hypervolume_regret_of(replace(record, steps=worst_told), ["val_loss"])
+    assert shares.tolist() == [calm[0]] * len(calm), "the first trial was told to be the best"
+    assert calm[-1] < calm[0]
+    truth = fedhpo_gym.truth("FedHPO-LR-CreditG-v0")
+    with pytest.raises(InvalidArgumentError, match="`told` must have the shape"):
+        truth.hypervolume_regret([[0.5]], ["val_loss"], told=[[0.5], [0.6]])
+
+
 def test_what_is_known_of_a_problem_is_whatever_fidelity_an_agent_fixed(record: RunRecord) -> None:
     known = known_of(record.header)
     assert known is not None

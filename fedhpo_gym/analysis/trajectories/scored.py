@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedhpo_gym.analysis.records import RunRecord
+from fedhpo_gym.analysis.records import RunRecord, StepRecord
 from fedhpo_gym.analysis.trajectories.rules import Numbers
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.fronts import non_dominated
 
 
 def level_of(fidelity: Mapping[str, Any]) -> float:
@@ -28,15 +30,18 @@ class Scored:
 
     Attributes:
         time_s: (N,) simulated seconds when a trial was paid for.
-        errors: (N, k) negated rewards; lower is better.
+        errors: (N, k) negated rewards; lower is better. Under noise, what the objectives truly are,
+            negated where higher is better.
         level: (N,) how much of a course was trained, see `level_of`.
         names: (k,) of the objectives.
+        told: (N, k) errors as the agent saw them, under noise; else None.
     """
 
     time_s: Numbers
     errors: Numbers
     level: Numbers
     names: tuple[str, ...]
+    told: Numbers | None = None
 
     @classmethod
     def of(cls, run: RunRecord) -> Scored | None:
@@ -47,14 +52,38 @@ class Scored:
         rewards = np.array([step.reward for step in steps], dtype=np.float64)
         width, named = rewards.shape[1], tuple(steps[0].objectives)
         names = named if len(named) == width else tuple(f"objective {i + 1}" for i in range(width))
+        is_noisy = steps[0].truth is not None
         return cls(
             np.array([step.elapsed_s for step in steps], dtype=np.float64),
-            -rewards,
+            _true_errors(steps, rewards) if is_noisy else -rewards,
             np.array([level_of(step.fidelity) for step in steps], dtype=np.float64),
             names,
+            -rewards if is_noisy else None,
         )
 
     def at_level(self, level: float) -> Scored:
         """Return the trials of at least a level."""
         kept = self.level >= level
-        return Scored(self.time_s[kept], self.errors[kept], self.level[kept], self.names)
+        told = None if self.told is None else self.told[kept]
+        return Scored(self.time_s[kept], self.errors[kept], self.level[kept], self.names, told)
+
+    def presented(self) -> Numbers:
+        """Return (M, k) the errors of the trials that the agent presents as its front."""
+        return self.errors[non_dominated(self.errors if self.told is None else self.told)]
+
+
+def _true_errors(steps: Sequence[StepRecord], rewards: Numbers) -> Numbers:
+    """Return (N, k) what the objectives truly are, negated where higher is better.
+
+    Raises:
+        InvalidArgumentError: rewards are not one per objective.
+    """
+    told = np.array([[*step.objectives.values()] for step in steps], dtype=np.float64)
+    truth = np.array([[step.true_objectives[n] for n in step.objectives] for step in steps])
+    if told.shape != rewards.shape:
+        raise InvalidArgumentError(
+            "`reward` of a noisy run must have an entry per objective to be judged, got "
+            f"{rewards.shape[1]} for {[*steps[0].objectives]}"
+        )
+    # A score is the negative of what is to be low: records do not say it otherwise.
+    return np.where((rewards * told).sum(axis=0) > 0, -truth, truth)

@@ -15,7 +15,7 @@ from fedhpo_gym.backends import CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.envs.trial.ledger import spending_many, spending_one
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
+from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.seeding import stream
@@ -173,7 +173,10 @@ class Truth:
         return hypervolume(np.unique(points, axis=0), corner)
 
     def hypervolume_regret(
-        self, values: ArrayLike, names: Sequence[str] | None = None
+        self,
+        values: ArrayLike,
+        names: Sequence[str] | None = None,
+        told: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """Return the share of the true hypervolume that is missing after each of some trials.
 
@@ -184,10 +187,12 @@ class Truth:
             values: (T, objectives) what trials brought, in their order and in the objectives'
                 units.
             names: see `front`.
+            told: (T, objectives) noisy values that an agent saw; it presents the trials that are
+                not dominated by these. `values` by default.
 
         Returns:
-            (T,) shares that never rise: 1 is nothing, 0 the whole front. On a lattice that is not
-            exact, they may fall below 0.
+            (T,) shares that never rise unless there is noise: 1 is nothing, 0 the whole front. On a
+            lattice that is not exact, they may fall below 0.
 
         Raises:
             UnknownNameError: see `front`.
@@ -195,6 +200,11 @@ class Truth:
             MissingDependencyError: the extra `fronts` is not installed.
         """
         found = self._as_values(_numbers("values", values), names)
+        seen = found if told is None else self._as_values(_numbers("told", told), names)
+        if seen.shape != found.shape:
+            raise InvalidArgumentError(
+                f"`told` must have the shape of `values`, {found.shape}, got {seen.shape}"
+            )
         errors = self.errors[:, self._columns(names)]
         front = errors[self.front(names)]
         ideal, corner = front.min(axis=0), self._as_values(self.reference(names), names)
@@ -204,14 +214,8 @@ class Truth:
         ideal, width = ideal[alive], (corner - ideal)[alive]
         ones = np.ones(len(width))
         whole = hypervolume(np.unique((front[:, alive] - ideal) / width, axis=0), ones)
-        volume, shares = 0.0, np.empty(len(found))
-        kept = np.empty((0, len(width)))
-        for trial, point in enumerate((found[:, alive] - ideal) / width):
-            if (point < 1.0).all() and not (kept <= point).all(axis=1).any():
-                kept = np.vstack([kept[~(point <= kept).all(axis=1)], point])
-                volume = hypervolume(kept, ones)
-            shares[trial] = 1.0 - volume / whole
-        return shares
+        points = (found[:, alive] - ideal) / width
+        return 1.0 - growing_volumes(points, ones, seen[:, alive]) / whole
 
     def _columns(self, names: Sequence[str] | None) -> list[int]:
         known = [objective.name for objective in self.objectives]

@@ -1,0 +1,82 @@
+"""Gaussian processes of many objectives: on grids, with constants, with diverged trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+pytest.importorskip("botorch")
+
+from fedhpo_gym.agents import agent_class, make_agent, run_episode
+from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.space import Dimension, SearchSpace
+
+GRID = SearchSpace(
+    (
+        Dimension("x", 0.0, 1.0, "float", values=(0.0, 0.2, 0.6, 1.0)),
+        Dimension("y", 1, 3, "int"),
+    )
+)
+VECTOR_MODELS = ("parego", "qlognehvi")
+
+
+def _on_grid(name: str, trials: int, score: Callable[[float, float], list[float]]) -> list[Any]:
+    """Return the configurations that an agent tries on 12 cells."""
+    box = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    kind: Any = agent_class(name)
+    agent = kind(SearchProblem(box, GRID, seed=3, objectives=("a", "b")), initial=5)
+    tried: list[Any] = []
+
+    def told(action: NDArray[np.float32]) -> NDArray[np.float64]:
+        tried.append(tuple(GRID.decode(action).values()))
+        return np.array(score(*tried[-1]))
+
+    for _ in range(trials):
+        action = agent.ask({})
+        agent.tell(action, told(action), {}, False, {})
+    return tried
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VECTOR_MODELS)
+def test_models_of_vectors_try_no_cell_twice_before_all_are_tried(name: str) -> None:
+    tried = _on_grid(name, 16, lambda x, y: [-x * y, x])
+    model_based = tried[5:]
+    left = 12 - len({*tried[:5]})
+    assert len({*tried[: 5 + left]}) == 12
+    assert len(model_based) > left, "it goes on when no cell is left"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VECTOR_MODELS)
+def test_models_of_vectors_see_neither_a_constant_nor_how_bad_a_diverged_trial_was(
+    name: str,
+) -> None:
+    first = _on_grid(name, 1, lambda x, y: [x, y])[0]
+
+    def bad(x: float, y: float, worst: float) -> float:
+        return worst if (x, y) == first else -abs(x - 0.3) * y
+
+    expected = _on_grid(name, 10, lambda x, y: [bad(x, y, -50.0), x])
+    assert _on_grid(name, 10, lambda x, y: [bad(x, y, -50.0), x, 7.0]) == expected
+    assert _on_grid(name, 10, lambda x, y: [bad(x, y, -1e9), x]) == expected
+    assert len({*_on_grid(name, 8, lambda x, y: [1.0, x * y])}) >= 6, "one objective is enough"
+    assert len(_on_grid(name, 7, lambda *_: [1.0, 2.0])) == 7, "and none a random search"
+
+
+@pytest.mark.slow
+def test_no_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bits would be those of one processor, and a killed compilation would stop all others."""
+    extensions = pytest.importorskip("torch.utils.cpp_extension")
+    compiled: list[Any] = []
+    monkeypatch.setattr(extensions, "load", lambda *_, **named: compiled.append(named))
+    env = gym.make("MO-FedHPO-LR-CreditG-v1", disable_env_checker=True)
+    agent = make_agent("qlognehvi", env, 0, initial=2)
+    steps = run_episode(env, agent, 0)
+    assert len([next(steps) for _ in range(3)]) == 3
+    assert not compiled
