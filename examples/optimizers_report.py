@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 from optimizers_noise import noise_words
 from optimizers_paper import finals, signs
 from optimizers_study import (
@@ -86,6 +87,15 @@ def numbers(found: Comparison) -> str:
         )  # fmt: skip
     head = ["agent", "rank", "rank, all runs", "IQM of regret", "95 %", "anytime", "worst case"]
     return table(head, rows)
+
+
+def leaders(found: Comparison) -> str:
+    """Return who has the best mean rank from which share of the budget on."""
+    names = [*found.ranks]
+    first = np.array([*found.ranks.values()]).argmin(axis=0)
+    begins = np.flatnonzero(np.diff(first, prepend=-1))
+    rows = [[f"{found.fractions[at]:.2%}", names[first[at]]] for at in begins]
+    return table(["from this share of the budget on", "best mean rank"], rows)
 
 
 def draw(found: Comparison, out: Path) -> None:
@@ -184,6 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "All problems": "\n\n".join(answer(found["all"])),
         "Ranks": summary(found),
         "In short, all problems": numbers(found["all"]),
+        "Who leads when": leaders(found["all"]),
         "Sign tests": signs({**found, "all, with noise": noisy}),
         "Final values, LR v0": finals(found["LR v0"]),
         "Only full fidelity counts": summary(strict),

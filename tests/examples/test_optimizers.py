@@ -67,6 +67,7 @@ def test_optimizers_are_compared_part_by_part(
         "| mean rank without → with noise | LR v0 (1) | LR v1 (1) | all (2) |",
         "| mean rank | LR v0 (1) | LR v1 (1) | other families (1) | all (3) |",
         "| mean rank | these, without noise (2) | with noise (2) |",
+        "| from this share of the budget on | best mean rank |",
         "| nsga2 |",
         "all (4)",
     ):
