@@ -55,6 +55,8 @@ OTHERS = ("CNN-FEMNIST", "GNN-CiteSeer", "GNN-Cora", "MLP-Car")
 FIFTH = {"noise": {"clients": 0.2}}
 """One of five clients evaluates a trial."""
 HUNDREDTH = {"noise": {"clients": 0.01}}
+FAIR = {"objectives": ["val_loss", "fairness_p10", "time_s"]}
+"""Objectives of version 1, for version 0, too: its own do not vary where one client evaluates."""
 PARTS: Mapping[str, Sequence[Part]] = {
     "v0": [Part([f"FedHPO-{name}-v0" for name in LR])],
     "v1": [Part([f"FedHPO-{name}-v1" for name in LR])],
@@ -62,7 +64,9 @@ PARTS: Mapping[str, Sequence[Part]] = {
         Part(["FedHPO-MLP-Car-v0", "FedHPO-CNN-FEMNIST-v1", "FedHPO-GNN-Cora-v1"]),
         Part([*MANY, "FedHPO-Hetero-GraphDC-v1"], budget_s=6 * HOURS),
     ],
-    "vectors-v0": [Part([f"MO-FedHPO-{name}-v0" for name in LR], VECTOR_AGENTS)],
+    "vectors-v0": [
+        Part([f"MO-FedHPO-{name}-v0" for name in LR], VECTOR_AGENTS, arguments=FAIR),
+    ],
     "vectors-v1": [Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS)],
     "vectors-others": [
         Part([f"MO-FedHPO-{name}-v1" for name in OTHERS], VECTOR_AGENTS),
@@ -70,7 +74,7 @@ PARTS: Mapping[str, Sequence[Part]] = {
     ],
     "vectors-noise": [
         Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS, arguments=FIFTH),
-        Part([f"MO-FedHPO-{name}-v0" for name in LR], VECTOR_AGENTS, arguments=FIFTH),
+        Part([f"MO-FedHPO-{name}-v0" for name in LR], VECTOR_AGENTS, arguments={**FAIR, **FIFTH}),
         Part([f"MO-{name}" for name in MANY], VECTOR_AGENTS, 6 * HOURS, HUNDREDTH),
         Part(["MO-FedHPO-CNN-FEMNIST-v1"], VECTOR_AGENTS, arguments=HUNDREDTH),
     ],
