@@ -91,7 +91,7 @@ class VectorModelSearch(TrialSearch):
     def _suggest(self, number: int) -> NDArray[Any]:
         rng = stream(self.seed, "vector_model", number)
         width = self.action_space.shape[0]
-        if len(self.results) < self._initial:
+        if len(self.results) < max(self._initial, 1):
             return self.from_unit(rng.random(width))
         actions, scores = self.told()
         scores = np.maximum(scores, _fence(scores))[:, np.ptp(scores, axis=0) > 0]

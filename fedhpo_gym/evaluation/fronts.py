@@ -69,7 +69,7 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
 
 
 def growing_volumes(
-    errors: NDArray[np.float64], reference: NDArray[np.float64], told: NDArray[np.float64]
+    errors: ArrayLike, reference: ArrayLike, told: ArrayLike
 ) -> NDArray[np.float64]:
     """Return the volume of the front that one believes in after each of some trials.
 
@@ -85,17 +85,23 @@ def growing_volumes(
         (N,) volumes.
 
     Raises:
+        InvalidArgumentError: the arrays do not fit together, or hold what is no number.
         MissingDependencyError: the extra `fronts` is not installed.
     """
-    found, volume = np.zeros(len(errors)), 0.0
+    points, believed = _checked("errors", errors), _checked("told", told)
+    if believed.shape != points.shape:
+        raise InvalidArgumentError(
+            f"`told` must have the shape of `errors`, {points.shape}, got {believed.shape}"
+        )
+    found, volume = np.zeros(len(points)), 0.0
     front = np.empty(0, dtype=np.int64)
-    for trial, seen in enumerate(told):
-        others = told[front]
+    for trial, seen in enumerate(believed):
+        others = believed[front]
         equal = (others == seen).all(axis=1)
-        is_known = (errors[front[equal]] == errors[trial]).all(axis=1).any()
+        is_known = (points[front[equal]] == points[trial]).all(axis=1).any()
         if not is_known and not ((others <= seen).all(axis=1) & ~equal).any():
             front = np.append(front[equal | (others < seen).any(axis=1)], trial)
-            volume = hypervolume(errors[front], reference)
+            volume = hypervolume(points[front], reference)
         found[trial] = volume
     return found
 

@@ -25,11 +25,13 @@ GRID = SearchSpace(
 VECTOR_MODELS = ("parego", "qlognehvi")
 
 
-def _on_grid(name: str, trials: int, score: Callable[[float, float], list[float]]) -> list[Any]:
+def _on_grid(
+    name: str, trials: int, score: Callable[[float, float], list[float]], initial: int = 5
+) -> list[Any]:
     """Return the configurations that an agent tries on 12 cells."""
     box = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
     kind: Any = agent_class(name)
-    agent = kind(SearchProblem(box, GRID, seed=3, objectives=("a", "b")), initial=5)
+    agent = kind(SearchProblem(box, GRID, seed=3, objectives=("a", "b")), initial=initial)
     tried: list[Any] = []
 
     def told(action: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -67,6 +69,7 @@ def test_models_of_vectors_see_neither_a_constant_nor_how_bad_a_diverged_trial_w
     assert _on_grid(name, 10, lambda x, y: [bad(x, y, -1e9), x]) == expected
     assert len({*_on_grid(name, 8, lambda x, y: [1.0, x * y])}) >= 6, "one objective is enough"
     assert len(_on_grid(name, 7, lambda *_: [1.0, 2.0])) == 7, "and none a random search"
+    assert len(_on_grid(name, 2, lambda x, y: [x, y], initial=0)) == 2, "as is what was not told"
 
 
 @pytest.mark.slow

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,29 +129,75 @@ def test_the_report_judges_vectors_from_records_alone(tmp_path: Path) -> None:
     assert [line.value.tolist() for line in lines] == [line.value.tolist() for line in volumes]
 
 
-def test_noisy_records_say_what_was_true_and_what_was_told(tmp_path: Path) -> None:
-    arguments = {"noise": {"clients": 0.2}}
+def random_run(folder: Path, **arguments: Any) -> Path:
+    """Return the record of a run whose actions do not depend on rewards."""
     (plan,) = make_plans(
         Request(["MO-FedHPO-LR-CreditG-v1"], ["random"], 1, budget_s=9000.0, arguments=arguments)
     )
-    do_run(plan, tmp_path, lambda _: None, lambda _: None, columnar=True)
-    (path,) = tmp_path.rglob("*.parquet")
-    record, judged = read_record(path), read_judged(path).scored
+    do_run(plan, folder, lambda _: None, lambda _: None, columnar=True)
+    (path,) = folder.rglob("*.parquet")
+    return path
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_run(tmp_path_factory.mktemp("noisy"), noise={"clients": 0.2})
+
+
+def test_noisy_records_say_what_was_true_and_what_was_told(noisy: Path, tmp_path: Path) -> None:
+    record, judged = read_record(noisy), read_judged(noisy).scored
     assert judged is not None
     assert judged.told is not None
-    loss, accuracy, time = judged.errors.T.tolist()
     steps = record.steps
-    true = [step.true_objectives for step in steps]
-    assert loss == [values["val_loss"] for values in true]
-    assert accuracy == [-values["fairness_p10"] for values in true]
-    assert time == [values["time_s"] for values in true]
+    assert max(step.true_objectives["val_loss"] for step in steps) > 10.0
+    calm = read_judged(random_run(tmp_path / "calm")).scored
+    assert calm is not None
+    assert judged.errors == pytest.approx(calm.errors)
     assert judged.told.tolist() == [[-score for score in step.reward] for step in steps]
     assert (judged.told != judged.errors).any()
-    with pytest.raises(InvalidArgumentError, match="an entry per objective"):
+    with pytest.raises(InvalidArgumentError, match="an entry per objective.* agent 'random'"):
         Scored.of(replace(record, steps=[replace(step, reward=[1.0, 2.0]) for step in steps]))
     again = tmp_path / "again.jsonl"
     write_record(again, record)
     assert read_judged(again).scored.told.tolist() == judged.told.tolist()  # type: ignore[union-attr]
+
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@pytest.mark.parametrize(
+    ("told", "rewards", "truth", "errors"),
+    [
+        ([0.3, 40.0, 0.1], [-0.3, -10.0, -0.1], [0.2, 99.0, 0.1], [0.2, 10.0, 0.1]),
+        ([0.3, LARGEST, 0.1], [-0.3, -10.0, -0.1], [0.2, LARGEST, 30.0], [0.2, 10.0, 10.0]),
+        ([0.3, 2.0, 0.1], [-0.3, -2.0, -0.1], [0.2, 2.5, 0.0], [0.2, 2.5, 0.0]),
+        ([0.3, 0.9, -0.1], [0.3, 0.9, 0.0], [0.2, 0.8, -0.4], [-0.2, -0.8, 0.0]),
+        ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.2, 0.3, 0.1], [-0.2, -0.3, -0.1]),
+        ([0.0, 0.0, 0.0], [-0.0, -0.0, -0.0], [0.2, 0.3, 0.1], [0.2, 0.3, 0.1]),
+        ([0.3, 40.0, 0.1], [-0.21, -0.79, -0.09], [0.2, 99.0, 0.1], [0.2, 99.0, 0.1]),
+        ([0.3, 0.9, 0.1], [-0.5, 1.5, -1.0], [0.2, 0.8, 0.1], [-0.2, -0.8, -0.1]),
+    ],
+    ids=[
+        *("cut off", "diverged", "in bounds", "to be high, cut off", "to be high, all 0"),
+        *("to be low, all 0", "squashed", "to be high, standardised"),
+    ],
+)
+def test_what_is_true_under_noise_counts_as_rewards_without_noise_do(
+    noisy: Path, told: list[float], rewards: list[float], truth: list[float], errors: list[float]
+) -> None:
+    record, trials = read_record(noisy), [*zip(told, rewards, truth, strict=True)]
+    steps = [
+        replace(
+            step,
+            objectives={"val_loss": 0.5, "it": saw},
+            reward=[-0.5, float(np.float32(reward))],
+            truth={"objectives": {"val_loss": 0.5, "it": true}},
+        )
+        for step, (saw, reward, true) in zip(record.steps, cycle(trials), strict=False)
+    ]
+    found = Scored.of(replace(record, steps=steps))
+    assert found is not None
+    assert found.errors[:3, 1].tolist() == pytest.approx(errors)
 
 
 def problem_of_lines(paths: list[Path], folder: Path) -> tuple:  # type: ignore[type-arg]

@@ -53,6 +53,18 @@ def test_growing_volumes_are_of_the_front_that_one_believes_in(objectives: int, 
     assert growing_volumes(errors, corner, errors).tolist() == calm
 
 
+def test_a_front_that_one_believes_in_is_of_numbers_that_fit() -> None:
+    points, corner = np.ones((3, 2)), np.full(2, 2.0)
+    for told in (points[:2], np.ones((4, 2)), points[:, :1], np.ones(3)):
+        with pytest.raises(InvalidArgumentError, match="`told` must"):
+            growing_volumes(points, corner, told)
+    unknown = np.array([[0.0, 0.0], [np.nan, 0.0], [1.0, 1.0]])
+    with pytest.raises(InvalidArgumentError, match="`told` must"):
+        growing_volumes(points, corner, unknown)
+    with pytest.raises(InvalidArgumentError, match="`errors` must"):
+        growing_volumes(unknown, corner, points)
+
+
 @pytest.mark.parametrize("objectives", [2, 3, 4])
 def test_another_library_agrees(objectives: int) -> None:
     why = "pymoo is not installed: pip install --no-deps pymoo autograd cma dill Deprecated wrapt"

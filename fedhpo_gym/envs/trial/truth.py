@@ -185,7 +185,7 @@ class Truth:
 
         Args:
             values: (T, objectives) what trials brought, in their order and in the objectives'
-                units.
+                units; NaN is worse than any number.
             names: see `front`.
             told: (T, objectives) noisy values that an agent saw; it presents the trials that are
                 not dominated by these. `values` by default.
@@ -199,8 +199,8 @@ class Truth:
             InvalidArgumentError: the arrays do not fit together.
             MissingDependencyError: the extra `fronts` is not installed.
         """
-        found = self._as_values(_numbers("values", values), names)
-        seen = found if told is None else self._as_values(_numbers("told", told), names)
+        found = self._ranked("values", values, names)
+        seen = found if told is None else self._ranked("told", told, names)
         if seen.shape != found.shape:
             raise InvalidArgumentError(
                 f"`told` must have the shape of `values`, {found.shape}, got {seen.shape}"
@@ -224,6 +224,13 @@ class Truth:
             if name not in known:
                 raise unknown_name("objective", name, known)
         return [known.index(name) for name in (known if names is None else names)]
+
+    def _ranked(
+        self, name: str, values: ArrayLike, names: Sequence[str] | None
+    ) -> NDArray[np.float64]:
+        """Return errors for values, NaN as infinity."""
+        errors = self._as_values(_numbers(name, values), names)
+        return np.where(np.isnan(errors), np.inf, errors)
 
     def _as_values(
         self, errors: NDArray[np.float64], names: Sequence[str] | None

@@ -100,6 +100,17 @@ def test_hypervolume_regret_by_hand() -> None:
     assert shares == pytest.approx([1.0, 1.0, 1 - 30 / 35, 1 - 30 / 35, 0.0])
 
 
+def test_nan_is_worse_than_any_number_and_puts_no_trial_out_of_the_front() -> None:
+    found = made_truth([[0.0, 20.0], [10.0, 10.0], [5.0, 15.0], [20.0, 30.0], [20.0, 30.0]])
+    asked = [[np.nan, 20.0], [0.0, 20.0], [5.0, np.nan]]
+    worst = [[np.inf, 20.0], [0.0, 20.0], [5.0, np.inf]]
+    expected = found.hypervolume_regret(worst).tolist()
+    assert expected[0] == 1.0
+    assert expected[1] == expected[2] < 1.0
+    assert found.hypervolume_regret(asked).tolist() == expected
+    assert found.hypervolume_regret(worst, told=asked).tolist() == expected
+
+
 def test_hypervolume_regret_falls_to_zero_and_never_rises(truth: Truth) -> None:
     for names in (TWO, (*TWO, "val_error")):
         columns = [[one.name for one in truth.objectives].index(name) for name in names]
