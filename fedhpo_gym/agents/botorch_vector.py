@@ -64,7 +64,8 @@ class VectorModelSearch(TrialSearch):
 
     Scores below Tukey's lower fence of their objective count as that fence: a few diverged trials
     would decide the scale of all others. An objective that has not varied so far has no model; if
-    only one has, its own expected improvement is what counts.
+    only one has, its own expected improvement is what counts; if none has, trials are draws from
+    the prior.
 
     Args:
         problem: of vector rewards.

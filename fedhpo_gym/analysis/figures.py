@@ -235,6 +235,7 @@ def attainment_figure(problem: Problem, name: str, looks: Looks) -> Figure | Non
     caption = (
         "What at least half of an agent's runs attain at full fidelity in the first two "
         "objectives, whatever the others are: every point above and to the right of its line. "
+        "Under noise, it is what the trials that an agent believes to be its front truly are. "
         "Lower is better on both axes; what is to be high is shown negative."
     )
     numbers = Table(name, title, caption, ("agent", "share of runs", first, second), rows)

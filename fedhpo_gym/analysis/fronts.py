@@ -5,7 +5,7 @@ negatives. Only trials of the highest level of any run on a problem count, as wi
 (`fedhpo_gym.analysis.trajectories.rules`): front and volume would else be of unlike things.
 
 Under noise, an agent presents the trials that are not dominated by what it was told, and they count
-with what they truly are.
+with what they truly are, cut off where scores are.
 """
 
 from __future__ import annotations
