@@ -132,9 +132,10 @@ class VectorModelSearch(TrialSearch):
         """Return the cells of the grid that are not among (m, n) points; all if none is left."""
         if self._cells is None:
             return None
-        distance = np.abs(self._cells[:, None] - tried).max(axis=2).min(axis=1)
-        left = self._cells[distance > 1e-6]
-        return left if len(left) else self._cells
+        is_left = np.ones(len(self._cells), dtype=np.bool_)
+        for point in tried:
+            is_left &= np.abs(self._cells - point).max(axis=1) > 1e-6
+        return self._cells[is_left] if is_left.any() else self._cells
 
     @abstractmethod
     def _acquisition(self, model: Any, x: Any, y: Any, pending: Any) -> Any:
