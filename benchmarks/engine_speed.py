@@ -39,6 +39,7 @@ from fedhpo_gym.tasks import Task, get_task
 
 WARM_UP = 2
 CONFIGURATION = {"learning_rate": 0.01, "weight_decay": 0.0}
+TASK = "LR-CreditG-v0"
 SINGLE = {"easiest": (64, 1), "hardest": (8, 4)}
 COMPARED = turns.Compared("logistic", torch.from_numpy)
 SCHEDULE = turns.Schedule(warm_up=5, rounds=20, turns=9)
@@ -193,7 +194,7 @@ def training_only(task: Task, python: Path, schedule: turns.Schedule = SCHEDULE)
 def main(argv: Sequence[str] | None = None) -> str:
     """Measure, print the tables and write them to a file."""
     parser = measuring.parser(__file__, __doc__)
-    parser.add_argument("--task", default="LR-CreditG")
+    parser.add_argument("--task", default=TASK, help=f"with {SINGLE} on its grid ({TASK})")
     parser.add_argument("--rounds", type=int, default=500, help="rounds of a course")
     parser.add_argument("--grid-rounds", type=int, default=50, help="measured rounds of a unit")
     parser.add_argument("--single-rounds", type=int, default=30, help="... of a single course")
@@ -203,6 +204,9 @@ def main(argv: Sequence[str] | None = None) -> str:
     arguments = parser.parse_args(argv)
     load = measuring.load_average()
     task = get_task(arguments.task)
+    corner = {(c.configuration["batch_size"], c.configuration["step_size"]) for c in corners(task)}
+    if missing := [point for point in SINGLE.values() if point not in corner]:
+        parser.error(f"`--task` must have batch size and epochs {missing[0]}; {arguments.task} not")
     grid, peak = measuring.in_fresh_process(time_grid, task, arguments.grid_rounds)
     peers = measure_peers(task, arguments)
     sections = [

@@ -137,6 +137,22 @@ def test_engine_speed_needs_no_peer(toy: Load, tmp_path: Path) -> None:
     assert_report(report, out, [(4, 6), (2, 4), (3, 3)])
 
 
+def test_engine_speed_refuses_grids_without_its_single_courses(
+    load: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark = load("engine_speed")
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(load("measuring"), "in_fresh_process", stop)
+    with pytest.raises(KeyboardInterrupt):
+        benchmark.main([])
+    with pytest.raises(SystemExit):
+        benchmark.main(["--task=LR-CreditG-v1"])
+    assert "must have batch size and epochs (64, 1)" in capsys.readouterr().err
+
+
 @pytest.fixture
 def small_family(load: Load, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Any]:
     """`family_speed` with one family: a small perceptron on BreastCancer."""
