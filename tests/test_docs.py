@@ -102,6 +102,7 @@ def test_examples_print_what_they_say(guide: Path) -> None:
     assert failed_examples(guide) == 0
 
 
+@pytest.mark.slow
 def test_the_first_snippet_of_the_readme_prints_the_same_twice(
     run_python: Callable[..., str],
 ) -> None:

@@ -146,6 +146,7 @@ def test_an_agent_keeps_its_look() -> None:
     assert len(set(every.values())) == 20
 
 
+@pytest.mark.slow
 def test_incumbents_of_a_report_are_a_table_that_is_read_again(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     made = study()

@@ -106,6 +106,7 @@ def test_regret_falls_from_one_to_zero_and_is_nobodys_but_the_fronts(
         assert a.tolist() == b.tolist(), "a run that is there twice changes nobody's regret"
 
 
+@pytest.mark.slow
 def test_the_report_judges_vectors_from_records_alone(tmp_path: Path) -> None:
     request = Request(["MO-FedHPO-LR-CreditG-v0"], ["random", "grid"], 2, budget_s=4000.0)
     for plan in make_plans(request):

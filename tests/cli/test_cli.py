@@ -171,6 +171,7 @@ def test_report_writes_the_page_beside_the_records(
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "new" / "a.html")
 
 
+@pytest.mark.slow
 def test_report_takes_tables_of_other_programs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

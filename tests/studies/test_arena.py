@@ -143,6 +143,7 @@ def test_a_cluster_that_loses_a_worker_leaves_the_same_records(
     assert digests(out) == digests(alone)
 
 
+@pytest.mark.slow
 def test_columns_hold_what_lines_hold(alone: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     study(tmp_path, columnar=True, ids=IDS[:1])

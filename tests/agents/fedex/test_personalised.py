@@ -87,6 +87,7 @@ def opposed(steps: int) -> BowlClients:
     return BowlClients(np.repeat([[0.8], [-0.8]], 4, axis=0), sampled=8, steps=steps)
 
 
+@pytest.mark.slow
 def test_clients_that_disagree_get_better_arms_than_one_policy_has_for_them() -> None:
     # The method learns slowly, and some seeds settle on one arm for all: hence a mean.
     arms = listed_arms([[0.8], [-0.8]])
