@@ -107,7 +107,7 @@ def compare(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> dict[str,
 def main(argv: Sequence[str] | None = None) -> str:
     """Run both, print the tables and write them to a file; without FederatedScope, say so."""
     parser = measuring.parser(__file__, __doc__)
-    parser.add_argument("--task", default="LR-CreditG")
+    parser.add_argument("--task", default="LR-CreditG-v0")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=40, help="seeds of our engine")
     parser.add_argument("--federatedscope-seeds", type=int, default=20)

@@ -49,7 +49,7 @@ def build_unit(task: Task, size: int) -> tuple[float, int]:
 def main(argv: Sequence[str] | None = None) -> str:
     """Measure, print the table and write it to a file."""
     parser = measuring.parser(__file__, __doc__)
-    parser.add_argument("--task", default="LR-CreditG")
+    parser.add_argument("--task", default="LR-CreditG-v0")
     parser.add_argument("--rounds", type=int, default=500, help="rounds of a course")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=SIZES)
     arguments = parser.parse_args(argv)
