@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.problem import SearchProblem
-from fedhpo_gym.agents.search import Array, TrialSearch
+from fedhpo_gym.agents.search import Array, TrialSearch, has_cells
 from fedhpo_gym.errors import needing
 from fedhpo_gym.seeding import stream
-from fedhpo_gym.space import Dimension
 
 with (
     needing("agents 'parego' and 'qlognehvi'", "BoTorch", "bo", "botorch"),
@@ -84,10 +83,17 @@ class VectorModelSearch(TrialSearch):
     def _all_cells(self) -> Array | None:
         """Return (cells, n) the middle of every cell; None if they are too many, or none at all."""
         dimensions = self.problem.search_space.dimensions
-        axes = [axis for axis in map(_middles, dimensions) if axis is not None]
-        if len(axes) < len(dimensions) or math.prod(map(len, axes)) > MOST_CELLS:
+        if not all(map(has_cells, dimensions)):
             return None
-        return np.array([*itertools.product(*axes)])
+        # A range takes no memory, however long.
+        axes = [d.values or range(int(d.low), int(d.high) + 1) for d in dimensions]
+        if math.prod(map(len, axes)) > MOST_CELLS:
+            return None
+        places = [
+            (dimension.encode_many(np.array(axis)) + 1.0) / 2.0
+            for dimension, axis in zip(dimensions, axes, strict=True)
+        ]
+        return np.array([*itertools.product(*places)])
 
     def _suggest(self, number: int) -> NDArray[Any]:
         rng = stream(self.seed, "vector_model", number)
@@ -182,17 +188,6 @@ def _improvement(model: Any, x: Any, _: Any, pending: Any) -> Any:
     return qLogNoisyExpectedImprovement(
         model=model, X_baseline=x, sampler=_sampler(), X_pending=pending, prune_baseline=True
     )
-
-
-def _middles(dimension: Dimension) -> Array | None:
-    """Return where the values of a dimension are in [0, 1]; None of an interval."""
-    if dimension.values is not None:
-        values: Any = np.array(dimension.values)
-    elif dimension.kind == "int":
-        values = np.arange(int(dimension.low), int(dimension.high) + 1)
-    else:
-        return None
-    return (dimension.encode_many(values) + 1.0) / 2.0
 
 
 def _fence(scores: Array) -> Array:

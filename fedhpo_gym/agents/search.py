@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import Agent, Observation, score_of
 from fedhpo_gym.agents.problem import Process, SearchProblem
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.space import Dimension
 
 Row = NDArray[np.float32]
 Array = NDArray[np.float64]
@@ -115,7 +116,7 @@ class TrialSearch(Agent):
         """
         moved = points.copy()
         for i, dimension in enumerate(self.problem.search_space.dimensions):
-            if dimension.values is not None or dimension.kind == "int":
+            if has_cells(dimension):
                 values = dimension.decode_many(2.0 * points[:, i] - 1.0)
                 moved[:, i] = (dimension.encode_many(values) + 1.0) / 2.0
         return moved
@@ -166,3 +167,8 @@ class TrialSearch(Agent):
         self._asked_by_then.append(len(self.actions))
         self.results[number] = scores
         self._learn(number, scores)
+
+
+def has_cells(dimension: Dimension) -> bool:
+    """Return whether a coordinate stands for finitely many values, a cell each."""
+    return dimension.values is not None or dimension.kind == "int"

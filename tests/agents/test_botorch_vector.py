@@ -83,3 +83,12 @@ def test_no_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = run_episode(env, agent, 0)
     assert len([next(steps) for _ in range(3)]) == 3
     assert not compiled
+
+
+def test_no_more_than_so_many_cells_are_looked_at() -> None:
+    box = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    kind: Any = agent_class("parego")
+    for high, cells in ((10_000, 10_000), (10_001, None)):
+        space = SearchSpace((Dimension("x", 1, high, "int"),))
+        found = kind(SearchProblem(box, space, objectives=("a", "b")))._cells
+        assert (None if found is None else len(found)) == cells
