@@ -1,6 +1,7 @@
 """Record what every id returns: `python tests/support/record_digests.py [--only PATTERN]`.
 
-`--add ID` records an id that the file lacks, single and many at once.
+`--add ID` records an id that the file lacks, single and many at once; `--kwargs` are arguments of
+`gymnasium.make` for it, as JSON.
 
 Real data are read from `FEDHPO_GYM_DATA`. A change of the file is a change of a promise: it needs a
 new version of the id, or a line under *Behaviour of ids* in the changelog.
@@ -26,11 +27,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="*", help="names of trajectories, as a pattern")
     parser.add_argument("--add", nargs="*", default=[], metavar="ID", help="ids to record anew")
+    parser.add_argument("--kwargs", type=json.loads, default={}, help="of the ids that are added")
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     options = parser.parse_args()
     content = json.loads(FILE.read_text(encoding="utf-8"))
     changed = 0
-    content["trajectories"] += [lacking(name, form) for name in options.add for form in STEPS]
+    content["trajectories"] += [
+        lacking(name, form, options.kwargs) for name in options.add for form in STEPS
+    ]
     for index, entry in enumerate(content["trajectories"]):
         trajectory = trajectories.from_json(entry)[0]
         if not fnmatchcase(trajectory.name, options.only):
@@ -47,9 +51,9 @@ def main() -> int:
     return 0
 
 
-def lacking(env_id: str, form: str) -> dict[str, object]:
+def lacking(env_id: str, form: str, kwargs: dict[str, object]) -> dict[str, object]:
     """Return the entry of a trajectory that nobody has stepped yet."""
-    return trajectories.to_json(trajectories.Trajectory(env_id, form, STEPS[form]), [])
+    return trajectories.to_json(trajectories.Trajectory(env_id, form, STEPS[form], kwargs), [])
 
 
 def write(entries: list[dict[str, object]]) -> None:
