@@ -24,6 +24,7 @@ from pathlib import Path
 import measuring
 import numpy as np
 from heldout_courses import HEADER, Courses, Floats, lines, within_ends
+from numpy.typing import NDArray
 
 from fedhpo_gym.fitting.fit import fit_surrogate
 from fedhpo_gym.fitting.sources import FittingSample
@@ -93,15 +94,30 @@ def tau_error(truth: Floats, said: Floats) -> float:
     return float(np.std([kendall_tau(truth[own], said[own], together) for own in drawn]))
 
 
-def of_rates(courses: Courses, said: Floats) -> str:
-    """Return how many courses have each client sample rate, and the errors at their last round."""
-    rates = courses.columns["client_sample_rate"]
+def reached_end(courses: Courses) -> NDArray[np.bool_]:
+    """Return (courses,) which were trained to the last round."""
+    return ~np.isnan(courses.truth[:, -1, 0])
+
+
+def work(courses: Courses) -> float:
+    """Return the mean over courses to the last round of client sample rate times local epochs."""
+    done = courses.columns["client_sample_rate"] * courses.columns["step_size"]
+    return float(done[reached_end(courses)].mean())
+
+
+def of_rates(courses: Courses, said: Floats, stored: Courses) -> str:
+    """Return errors at the last round by client sample rate, beside how many the fit had there."""
+    rates, known = (own.columns["client_sample_rate"] for own in (courses, stored))
+    fitted = known[reached_end(stored)]
     rows = []
-    for rate in np.unique(rates):
+    for rate in np.union1d(rates, fitted):
         own = rates == rate
         error = np.abs(courses.truth[own, -1] - said[own, -1])
-        rows.append([f"{rate:g}", str(own.sum()), *(f"{each:.4f}" for each in error.mean(axis=0))])
-    return measuring.table(("client sample rate", "courses", "accuracy", "log loss"), rows)
+        mean = [f"{each:.4f}" for each in error.mean(axis=0)] if own.any() else ["", ""]
+        rows.append([f"{rate:g}", str((fitted == rate).sum()), str(own.sum()), *mean])
+    return measuring.table(
+        ("client sample rate", "courses of the fit", "courses", "accuracy", "log loss"), rows
+    )
 
 
 def repeated(courses: Courses, stored: Sample) -> int:
@@ -126,8 +142,13 @@ def asked_of_stored(courses: Courses, stored: Sample) -> tuple[list[str], list[l
         f"{repeated(courses, stored)} of them share integers, client sample rate and seed, and so "
         "minibatches, with one of the fit."
     )
-    end = f"Mean errors at round {courses.rounds[-1]}, by client sample rate:"
-    return [text, end, of_rates(courses, said)], lines(courses, said)
+    fitted = Courses.of(stored)
+    end = (
+        f"Mean errors at round {courses.rounds[-1]}, by client sample rate. These courses are no "
+        f"random ones: a round of them is {work(courses) / work(fitted):.2f} of the work (client "
+        "sample rate times local epochs) of those of the fit that reached this round."
+    )
+    return [text, end, of_rates(courses, said, fitted)], lines(courses, said)
 
 
 def main(argv: Sequence[str] | None = None) -> str:

@@ -69,3 +69,18 @@ def test_the_report_of_later_courses_is_what_the_command_writes(tmp_path: Path) 
     said = LATER.with_suffix(".md").read_text(encoding="utf-8")
     found = surrogate_heldout.main([ID, f"--courses={LATER}", f"--out={tmp_path / 'report.md'}"])
     assert found.partition("\n\nCNN-")[2] == said.partition("\n\nCNN-")[2]
+
+
+def test_rates_of_the_fit_that_nobody_was_asked_for_are_named() -> None:
+    from heldout_courses import Courses
+    from surrogate_heldout import asked_of_stored
+
+    # Later courses are those that were trained, not a random part: a mean hides what is missing.
+    sample, later = stored(), Courses.read(LATER)
+    own = later.take(np.flatnonzero(later.columns["client_sample_rate"] == 0.2))
+    sections, _ = asked_of_stored(own, sample)
+    assert "| 1 | 6 | 0 |  |  |" in sections[-1]
+    fit = Courses.of(sample)
+    ended = ~np.isnan(fit.truth[:, -1, 0])
+    cost = [one.columns["client_sample_rate"] * one.columns["step_size"] for one in (own, fit)]
+    assert f" {cost[0].mean() / cost[1][ended].mean():.2f} of the work" in sections[1]

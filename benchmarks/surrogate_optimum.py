@@ -1,0 +1,91 @@
+"""What surrogates claim for their best configuration, beside what its training reaches.
+
+Of many predictions the best is also the luckiest. The optimum on the card of each surrogate is
+trained under all its seeds. Beside it stands the best stored course of each seed where the
+surrogate was fitted on a sample.
+
+    python benchmarks/surrogate_optimum.py --only "LR-CreditG-v1-*"
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+from collections.abc import Sequence
+from typing import Any
+
+import measuring
+import numpy as np
+
+from fedhpo_gym.backends.raw import Raw
+from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.surrogates import Surrogate, list_surrogates, open_surrogate
+from fedhpo_gym.tables import open_sample
+from fedhpo_gym.tasks import task_of
+
+HEADER = ("surrogate", "round", "claimed", "trained", "best courses", "label frequencies")
+METHOD = (
+    "Validation losses, means over seeds. *Claimed* and *trained* are of the optimum on the card; "
+    "*best courses* is the lowest loss that any stored course of a seed reached."
+)
+
+
+def best_courses(surrogate: Surrogate) -> float:
+    """Return the mean over seeds of the lowest loss of a stored course; NaN without a sample."""
+    if surrogate.card.get("fitted_on") != "sample":
+        return float("nan")
+    sample = open_sample(surrogate.identity)
+    losses, seeds = sample.objective("val", "loss"), sample.codes("seed")
+    return float(np.mean([np.nanmin(losses[seeds == at]) for at in range(len(sample.seeds))]))
+
+
+def trained(surrogate: Surrogate, optimum: dict[str, Any]) -> float:
+    """Return the mean over seeds of the loss that training the optimum reaches."""
+    task, fidelity = task_of(surrogate.identity), fidelity_of(optimum)
+    found = [
+        Raw(task, seed).evaluate(optimum["configuration"], fidelity) for seed in surrogate.seeds
+    ]
+    return float(np.mean([one.mean("val", "loss") for one in found]))
+
+
+def fidelity_of(optimum: dict[str, Any]) -> Fidelity:
+    """Return the fidelity of an optimum on a card."""
+    return Fidelity(int(optimum["round"]), float(optimum["client_sample_rate"]))
+
+
+def row(surrogate: Surrogate) -> list[str]:
+    """Return one line of the report."""
+    optimum = surrogate.card["health"]["optimum"]
+    fidelity = fidelity_of(optimum)
+    claim = surrogate.evaluate(optimum["configuration"], fidelity, surrogate.seeds)
+    best = best_courses(surrogate)
+    return [
+        surrogate.name,
+        str(fidelity.round),
+        f"{claim.mean('val', 'loss'):.3f}",
+        f"{trained(surrogate, optimum):.3f}",
+        "" if np.isnan(best) else f"{best:.3f}",
+        f"{surrogate.card['label_frequencies']['val_loss']:.3f}",
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> str:
+    """Train the optima, print the table and write it to a file."""
+    parser = measuring.parser(__file__, __doc__)
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="surrogates")
+    options: argparse.Namespace = parser.parse_args(argv)
+    load = measuring.load_average()
+    names = [
+        name
+        for name in list_surrogates()
+        if any(fnmatch.fnmatch(name, pattern) for pattern in options.only)
+    ]
+    rows = [row(open_surrogate(name)) for name in names]
+    only = " ".join(f'"{pattern}"' for pattern in options.only)
+    command = ["python", "benchmarks/surrogate_optimum.py", f"--only {only}"]
+    sections = [METHOD, measuring.table(HEADER, rows)]
+    return measuring.write_report(options.out, "Claimed optima", command, load, sections)
+
+
+if __name__ == "__main__":
+    main()
