@@ -8,7 +8,7 @@ is seen by the fit, not even which kind of model to take.
 
 With `--courses`, the stored surrogate itself is asked for courses that were trained after it was
 fitted: those of a file, or those that a larger sample in a folder has beyond the stored one, which
-are then written to the file beside the report.
+are then written to the file beside the report, `results/surrogate_later.md`.
 
     python benchmarks/surrogate_heldout.py FedHPO-CNN-FEMNIST-v1 --courses FILE_OR_FOLDER
 """
@@ -36,7 +36,7 @@ from fedhpo_gym.tables.sample import write_sample
 from fedhpo_gym.tasks import get_task
 
 RESAMPLES = 2000
-LATER = "benchmarks/results/surrogate_later"
+LATER = "surrogate_later"
 SHARED = ("client_sample_rate", "seed")
 METHOD = (
     "Mean and median absolute errors over courses; tau is Kendall's, of the validation loss among "
@@ -157,7 +157,10 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser.add_argument("id", help="an environment id with a stored sample")
     parser.add_argument("--first", type=int, default=120, help="courses of the fit (120)")
     parser.add_argument("--courses", type=Path, help="ask the stored surrogate: a file or a folder")
+    parser.set_defaults(out=None)
     options: argparse.Namespace = parser.parse_args(argv)
+    name = "surrogate_heldout" if options.courses is None else LATER
+    out = options.out or measuring.RESULTS / f"{name}.md"
     load = measuring.load_average()
     sample = open_sample(get_task(options.id).identity)
     command = ["python", "benchmarks/surrogate_heldout.py", options.id]
@@ -168,11 +171,11 @@ def main(argv: Sequence[str] | None = None) -> str:
     else:
         courses = later(options.courses, sample)
         if options.courses.is_dir():
-            courses.write(options.out.with_suffix(".csv"))
+            courses.write(out.with_suffix(".csv"))
         (text, *others), rows = asked_of_stored(courses, sample)
-        command.append(f"--courses {LATER}.csv --out {LATER}.md")
+        command.append(f"--courses benchmarks/results/{LATER}.csv")
         sections = [text, measuring.table(HEADER, rows), *others]
-    return measuring.write_report(options.out, "Held-out courses", command, load, sections)
+    return measuring.write_report(out, "Held-out courses", command, load, sections)
 
 
 if __name__ == "__main__":

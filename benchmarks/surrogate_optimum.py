@@ -26,7 +26,8 @@ from fedhpo_gym.tasks import task_of
 HEADER = ("surrogate", "round", "claimed", "trained", "best courses", "label frequencies")
 METHOD = (
     "Validation losses, means over seeds. *Claimed* and *trained* are of the optimum on the card; "
-    "*best courses* is the lowest loss that any stored course of a seed reached."
+    "*best courses* is the lowest loss that any stored course of a seed reached, which need not be "
+    "of one configuration."
 )
 
 

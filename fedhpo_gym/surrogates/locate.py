@@ -8,7 +8,7 @@ from functools import lru_cache
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.surrogates.surrogate import SUFFIX, Surrogate
-from fedhpo_gym.tables.locate import TRAIN, File, find, list_names, named, require_identity
+from fedhpo_gym.tables.locate import KEEP, TRAIN, File, find, list_names, named, require_identity
 
 
 def list_surrogates() -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def open_surrogate(wanted: str | Identity) -> Surrogate:
     if path is None:
         raise MissingDataError(
             f"there is no surrogate {name!r}; fit it on its table or sample with "
-            f"`{command}`, or {TRAIN}"
+            f"`{command}`{KEEP}, or {TRAIN}"
         )
     surrogate = _open(File(path, path.stat().st_mtime_ns, arguments))
     require_identity(path, surrogate.identity, wanted, command)

@@ -17,6 +17,8 @@ ENV_VAR = "FEDHPO_GYM_TABLES"
 EMBEDDED = Path(__file__).parent / "data"
 COST = ", which first says what that costs (`--sample N` trains N courses only, for a surrogate)"
 """What a message adds to the command that builds a table: a whole grid can take years."""
+KEEP = " (`--keep` where it says that errors are not accepted)"
+"""What a message adds to the command that fits a surrogate: of some samples it refuses to."""
 TRAIN = 'train: gymnasium.make(..., backend="raw"); a wrapper such as RawBackend comes too late'
 """How a message ends that says that there are no numbers."""
 
@@ -101,7 +103,8 @@ def _instead(name: str, arguments: str) -> str:
         return 'use backend="surrogate", '
     if find(name, f"{SUFFIX}.json") is not None:
         command = f"fedhpo-gym surrogate {arguments}"
-        return f'fit a surrogate on its sample with `{command}` and use backend="surrogate", '
+        use = 'and use backend="surrogate", '
+        return f"fit a surrogate on its sample with `{command}`{KEEP} {use}"
     return ""
 
 

@@ -84,3 +84,14 @@ def test_rates_of_the_fit_that_nobody_was_asked_for_are_named() -> None:
     ended = ~np.isnan(fit.truth[:, -1, 0])
     cost = [one.columns["client_sample_rate"] * one.columns["step_size"] for one in (own, fit)]
     assert f" {cost[0].mean() / cost[1][ended].mean():.2f} of the work" in sections[1]
+
+
+def test_the_report_of_later_courses_replaces_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import measuring
+    import surrogate_heldout
+
+    monkeypatch.setattr(measuring, "RESULTS", tmp_path)
+    surrogate_heldout.main([ID, f"--courses={LATER}"])
+    assert [path.name for path in tmp_path.iterdir()] == ["surrogate_later.md"]

@@ -387,7 +387,9 @@ def test_a_variant_with_a_sample_only_has_no_table(
     monkeypatch.setenv(ENV_VAR, str(built))
     monkeypatch.setattr("fedhpo_gym.tables.locate.EMBEDDED", built)
     assert len(open_sample(NAME)) == SIZE
-    with pytest.raises(MissingDataError, match=r"surrogate on its sample.*fedhpo-gym build"):
+    with pytest.raises(
+        MissingDataError, match=r"surrogate on its sample.*--keep.*fedhpo-gym build"
+    ):
         open_table(NAME)
     with pytest.raises(MissingDataError, match=r"fedhpo-gym build .* --sample N"):
         open_sample("LR-Nothing-fedavg")
