@@ -49,11 +49,14 @@ def best_courses(surrogate: Surrogate) -> float:
 
 def trained(surrogate: Surrogate, optimum: dict[str, Any]) -> float:
     """Return the mean over seeds of the loss that training the optimum reaches."""
-    task, fidelity = task_of(surrogate.identity), fidelity_of(optimum)
-    found = [
-        Raw(task, seed).evaluate(optimum["configuration"], fidelity) for seed in surrogate.seeds
-    ]
-    return float(np.mean([one.mean("val", "loss") for one in found]))
+    task, losses = task_of(surrogate.identity), []
+    for seed in surrogate.seeds:
+        backend = Raw(task, seed)
+        backend.space = surrogate.space  # it answers between the values that a task may name
+        found = backend.evaluate(optimum["configuration"], fidelity_of(optimum))
+        losses.append(found.mean("val", "loss"))
+        print(f"{surrogate.name}, seed {seed}: {losses[-1]:.4f}", flush=True)
+    return float(np.mean(losses))
 
 
 def tied(surrogate: Surrogate) -> float:

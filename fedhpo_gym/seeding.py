@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
 
-_WORD = 2**32  # SeedSequence works on 32-bit words: a longer key could equal two shorter ones
+WORD = 2**32
+"""Where keys end: a `SeedSequence` works on 32-bit words, and two of them could equal a longer."""
 
 
 def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
@@ -27,7 +28,7 @@ def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
         InvalidArgumentError: The seed or a key is not an integer in its range.
     """
     checked = [_checked("seed", seed, None)]
-    checked += [_checked(f"keys[{i}]", key, _WORD) for i, key in enumerate(keys)]
+    checked += [_checked(f"keys[{i}]", key, WORD) for i, key in enumerate(keys)]
     sequence = np.random.SeedSequence(
         checked[0], spawn_key=(crc32(name.encode("utf-8")), *checked[1:])
     )
@@ -44,16 +45,30 @@ def streams(name: str, keys: Sequence[tuple[int, ...]]) -> Iterator[np.random.Ge
     Raises:
         InvalidArgumentError: see `stream`.
     """
-    if len(keys) < _MANY or any(seed >= _WORD for seed, *_ in keys):
+    if len(keys) < _MANY or any(seed >= WORD for seed, *_ in keys):
         for seed, *others in keys:
             yield stream(seed, name, *others)
         return
     checked = [
-        (_checked("seed", seed, _WORD), *(_checked("keys", key, _WORD) for key in others))
+        (_checked("seed", seed, WORD), *(_checked("keys", key, WORD) for key in others))
         for seed, *others in keys
     ]
-    for state in _states(np.array(checked, dtype=np.uint32), crc32(name.encode("utf-8"))):
-        yield np.random.Generator(np.random.PCG64(_Seeded(state)))
+    yield from map(started, first_words(name, np.array(checked, dtype=np.uint32)))
+
+
+def first_words(name: str, keys: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """Return the (n, 4) words that `started` makes streams of: hundreds cost little more than one.
+
+    Args:
+        name: What the streams are for.
+        keys: (n, k) a seed and integer keys for each stream.
+    """
+    return _states(keys, crc32(name.encode("utf-8")))
+
+
+def started(words: NDArray[np.uint64]) -> np.random.Generator:
+    """Return the stream that begins with one row of `first_words`."""
+    return np.random.Generator(np.random.PCG64(_Seeded(words)))
 
 
 class _Seeded(np.random.SeedSequence):
@@ -102,7 +117,7 @@ class _Hash:
 
     def __call__(self, words: NDArray[np.uint32]) -> NDArray[np.uint32]:
         hashed = words ^ np.uint32(self._constant)
-        self._constant = self._constant * self._factor % _WORD
+        self._constant = self._constant * self._factor % WORD
         hashed *= np.uint32(self._constant)
         hashed ^= hashed >> np.uint32(16)
         return hashed

@@ -80,6 +80,7 @@ class Evaluator:
         self._size = true.sum(0)[..., None]
         self._kept: Tensor | None = None
         self._packed = False
+        self._only: _Chosen | None = None
 
     def __call__(
         self, parameters: Parameters, federations: NDArray[np.int64] | None = None
@@ -110,8 +111,11 @@ class Evaluator:
 
     def _choose(self, federations: NDArray[np.int64] | None) -> _Chosen:
         """Return what items are evaluated on; the first axis is 1 where they share it."""
-        which = np.zeros(1, dtype=np.int64) if federations is None else federations
-        index = torch.from_numpy(which).to(self._rows.device)
+        if federations is None:
+            if self._only is None:
+                self._only = self._choose(np.zeros(1, dtype=np.int64))
+            return self._only
+        index = torch.from_numpy(federations).to(self._rows.device)
         member = None if self._member is None else self._member[index]
         return _Chosen(index, member, self._true[:, index], self._size[index])
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,40 +15,14 @@ from torch import Tensor
 from fedhpo_gym.fl.draws import Draws, Names
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.items import Items
-from fedhpo_gym.fl.minibatches import client_streams
+from fedhpo_gym.fl.minibatches import ClientStreams
 from fedhpo_gym.fl.models import Minibatch, Parameters
 from fedhpo_gym.fl.models.base import fit
+from fedhpo_gym.fl.plans import Chosen, Plan
 from fedhpo_gym.fl.shared import SharedMatrix
 from fedhpo_gym.fl.shared_together import SharedMatrices
 from fedhpo_gym.fl.stack import Stack
 from fedhpo_gym.fl.steps import Steps
-
-
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """How items of one width train.
-
-    Attributes:
-        steps: what they read.
-        names: whom random numbers are drawn for.
-        streams: what their minibatches are drawn from.
-        rate: (items, 1, slots) learning rates.
-        decay: (items, 1, slots) factors of the parameters.
-        others: (items, 1, slots) values of the model's hyperparameters, by name.
-    """
-
-    steps: Steps
-    names: Names
-    streams: Sequence[np.random.Generator]
-    rate: Tensor
-    decay: Tensor
-    others: Mapping[str, Tensor]
-
-    def first(self, count: int) -> _Plan:
-        """Return how the first items train; they are those that train longest."""
-        others = {name: value[:count] for name, value in self.others.items()}
-        rest = self.steps, self.names, self.streams
-        return _Plan(*rest, self.rate[:count], self.decay[:count], others)
 
 
 class LocalTraining:
@@ -59,7 +33,9 @@ class LocalTraining:
         self._stack = stack
         self._model = stack.model
         self._device = device
+        self._streams = ClientStreams(stack.num_clients)
         self._known: WeakKeyDictionary[Items, Sequence[tuple[slice, Steps]]] = WeakKeyDictionary()
+        self._plans: WeakKeyDictionary[Items, tuple[Tensor, Sequence[Plan]]] = WeakKeyDictionary()
 
     def run(
         self,
@@ -82,29 +58,31 @@ class LocalTraining:
             anchor: parameters of the items before training.
             shared: what all items, then of one block, have instead of parameters of their own.
         """
+        plans = self._planned(items, settings, pull)
+        named = [Names(names.batch_keys, plan.steps.items.drawers) for plan in plans]
+        streams = iter(self._streams([name for part in named for name in part.distinct[0]]))
+        for plan, part in zip(plans, named, strict=True):
+            own = list(itertools.islice(streams, len(part.distinct[0])))
+            towards = _of(anchor, plan.span) if pull is not None and anchor is not None else {}
+            self._train(_of(parameters, plan.span), plan, Draws(part), own, towards, shared or {})
+
+    def _planned(
+        self, items: Items, settings: Hyperparameters, pull: Tensor | None
+    ) -> Sequence[Plan]:
+        """Return how the items of each width train: while the learning rates last, the same."""
+        known = self._plans.get(items)
+        if known is not None and known[0] is settings.rate and pull is None:
+            return known[1]
         rows = settings.rows(items)
         rate, decay = settings.rate.index_select(0, rows), settings.decay.index_select(0, rows)
         if pull is not None:
             pull = rate * pull
             decay = decay - pull
-        others = settings.of_model(items)
-        parts = self._parts(items)
-        named = [Names(names.batch_keys, steps.items.drawers) for _, steps in parts]
-        streams = iter(client_streams([name for part in named for name in part.distinct[0]]))
-        for (span, steps), part in zip(parts, named, strict=True):
-            pulled = None
-            if pull is not None and anchor is not None:
-                pulled = pull[span], {name: value[:, span] for name, value in anchor.items()}
-            plan = _Plan(
-                steps,
-                part,
-                list(itertools.islice(streams, len(part.distinct[0]))),
-                rate[span],
-                decay[span],
-                {name: value[span] for name, value in others.items()},
-            )
-            own = {name: value[:, span] for name, value in parameters.items()}
-            self._train(own, plan, pulled, shared or {})
+        chosen = Chosen(rate, decay, settings.of_model(items), pull)
+        plans = [Plan(*part, chosen) for part in self._parts(items)]
+        if pull is None:
+            self._plans[items] = settings.rate, plans
+        return plans
 
     def _parts(self, items: Items) -> Sequence[tuple[slice, Steps]]:
         """Return the items by width: products have one shape each, whatever else is trained."""
@@ -119,15 +97,26 @@ class LocalTraining:
     def _train(
         self,
         parameters: Parameters,
-        plan: _Plan,
-        pulled: tuple[Tensor, Parameters] | None,
+        plan: Plan,
+        draws: Draws,
+        streams: Sequence[np.random.Generator],
+        anchor: Parameters,
         shared: Mapping[str, SharedMatrix | SharedMatrices],
     ) -> None:
-        """Train items of one width; `pulled` says how strongly, and towards what."""
-        draws = Draws(plan.names)
+        """Train items of one width.
+
+        Args:
+            parameters: of the items.
+            plan: how they train.
+            draws: their random numbers, but for minibatches.
+            streams: what their minibatches are drawn from.
+            anchor: what they are pulled to, if they are.
+            shared: see `run`.
+        """
         trained = [name for name in parameters if name not in self._model.buffers]
-        part, now, count = parameters, plan, len(plan.steps.items)
-        for x, targets, weights, sizes in plan.steps.batches(plan.streams):
+        part, count = parameters, len(plan.steps.items)
+        now = plan.first(count)
+        for number, (x, targets, weights, sizes) in enumerate(plan.steps.batches(streams)):
             if len(sizes) != count:
                 count = len(sizes)
                 part = {name: value[:, :count] for name, value in parameters.items()}
@@ -136,22 +125,21 @@ class LocalTraining:
             batch = Minibatch(
                 x=x,
                 targets=targets,
-                rates=_unless(left_out, weights * now.rate, 0.0),
+                rates=_unless(left_out, plan.rates(number, weights, now.rate), 0.0),
                 decay=_unless(left_out, now.decay, 1.0),
                 sizes=sizes,
                 settings=now.others,
-                uniform=_uniform(draws, count),
+                uniform=partial(draws.uniform, count),
                 shared=shared,
             )
             self._model.sgd_step(part, batch)
-            if pulled is None:
+            if now.pull is None:
                 continue
-            pull, anchor = pulled
+            pull = _unless(left_out, now.pull, 0.0)
             for name in trained:
-                strength = fit(_unless(left_out, pull[:count], 0.0), part[name])
-                part[name].addcmul_(strength, anchor[name][:, :count])
+                part[name].addcmul_(fit(pull, part[name]), anchor[name][:, :count])
             for matrix in shared.values():
-                matrix.pull(_unless(left_out, pull[:count], 0.0)[:, 0, 0])
+                matrix.pull(pull[:, 0, 0])
 
     def _left_out(self, sizes: NDArray[np.int64]) -> Tensor | None:
         """(items, 1, 1): the minibatch is too small for the model; None where none is."""
@@ -163,8 +151,8 @@ class LocalTraining:
         return torch.from_numpy(too_small).to(self._device)[:, None, None]
 
 
-def _uniform(draws: Draws, items: int) -> Callable[[tuple[int, ...]], Tensor]:
-    return lambda shape: draws.uniform(items, shape)
+def _of(parameters: Parameters, span: slice) -> Parameters:
+    return {name: value[:, span] for name, value in parameters.items()}
 
 
 def _unless(where: Tensor | None, values: Tensor, otherwise: float) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhpo_gym.fl.algorithms import Algorithm, Context
+from fedhpo_gym.fl.averaging import Averaging
 from fedhpo_gym.fl.buffers import Buffers
 from fedhpo_gym.fl.cohorts import shared_blocks, shared_names, split_cohorts
 from fedhpo_gym.fl.draws import Names
@@ -28,10 +30,6 @@ from fedhpo_gym.fl.stack import Stack
 MAX_LOCAL_BYTES = 2**26
 """Local parameters that are trained at once; more clients than fit train one part after the other,
 and so memory does not grow with their number."""
-MIN_ALONE = 2**16
-"""Numbers of a parameter from which on items are added one by one, without gathering them first."""
-PIECE = 2**16
-"""Numbers that are weighted and added at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +97,8 @@ class Lockstep:
         self.elapsed = 0
         self._started = np.array([block.round for block in group.blocks])[:, None]
         self._local = LocalTraining(stack, device)
+        self._averaging = Averaging(stack.model.together, device)
+        self._places: WeakKeyDictionary[Items, tuple[Tensor, Tensor]] = WeakKeyDictionary()
         self.parameters = self._initial()
         names = self.parameters.keys()
         self.personal_names = algorithm.personal(names, self._model.norms) | self._model.personal
@@ -146,7 +146,7 @@ class Lockstep:
             local = self._train(part, start)
             if observer is not None and received is not None:
                 observer(part, received, local)
-            self._accumulate(average, self._upload(local, part), part)
+            self._averaging.add(average, self._upload(local, part), part)
         if sharing is not None:
             together = self._model.together
             seen = max(MAX_LOCAL_BYTES // item_bytes, 1)
@@ -196,7 +196,7 @@ class Lockstep:
                     after[name] = matrix.copies(index.tolist())[None, ..., None]
                 observer(items.take(index), before, after)
         kept = {name: value for name, value in average.items() if name not in shared}
-        self._accumulate(kept, local, items)
+        self._averaging.add(kept, local, items)
         for name, matrix in shared.items():
             matrix.add_to(average[name][0, block, ..., 0], items.weight)
 
@@ -242,43 +242,13 @@ class Lockstep:
 
         It is valid until the next call for the same purpose.
         """
-        block = self._index(items.block)
+        block, _ = self._where(items)
         sent = {}
         for name, value in start.items():
             shape = (value.shape[0], len(items), *value.shape[2:])
             out = self._buffers.take(purpose + name, shape, value)
             sent[name] = torch.index_select(value, 1, block, out=out)
         return sent if self._algorithm.keeps_copy else {**sent, **self._gather_personal(items)}
-
-    def _accumulate(self, average: Parameters, local: Parameters, items: Items) -> None:
-        """Add each block's clients to its average, always in the order of the clients."""
-        if self._model.together:
-            self._accumulate_together(average, local, items)
-            return
-        large = any(value[:, 0].numel() >= MIN_ALONE for value in average.values())
-        weights = torch.from_numpy(items.weight).to(self._device)[:, None, None]
-        order = np.argsort(items.client, kind="stable")
-        if large:
-            for own in order.tolist():
-                for name, value in average.items():
-                    into = value[:, items.block[own]]
-                    _add_weighted(into, local[name][:, own], weights[own])
-            return
-        block, index = self._index(items.block[order]), self._index(order)
-        weight = weights.index_select(0, index)
-        for name, value in average.items():
-            part = local[name].index_select(1, index)
-            value.index_add_(1, block, part.mul_(fit(weight, part)))
-
-    def _accumulate_together(self, average: Parameters, local: Parameters, items: Items) -> None:
-        """Do the same by one sum per block and parameter."""
-        weights = torch.from_numpy(items.weight).to(self._device)[:, None, None]
-        for block in np.unique(items.block).tolist():
-            index = self._index(np.flatnonzero(items.block == block))
-            weight = weights.index_select(0, index)
-            for name, value in average.items():
-                part = local[name].index_select(1, index)
-                value[:, block] += part.mul_(fit(weight, part)).sum(1)
 
     def client_parameters(self, client: int) -> Parameters:
         """Return what one client would predict with, (.., blocks, .., slots)."""
@@ -315,13 +285,13 @@ class Lockstep:
         return {**local, **self._algorithm.upload(self._trained(local), self._context(items))}
 
     def _gather_personal(self, items: Items) -> Parameters:
-        index = self._index(items.block * self.stack.num_clients + items.client)
+        _, index = self._where(items)
         return {name: value.index_select(1, index) for name, value in self.personal.items()}
 
     def _keep(self, items: Items, own: Parameters) -> None:
         if not own:
             return
-        index = self._index(items.block * self.stack.num_clients + items.client)
+        _, index = self._where(items)
         # A client that diverged keeps its last finite model, and touches no other client.
         finite = torch.stack([_finite(value) for value in own.values()]).all(0)[:, None, :]
         for name, value in _where(finite, own, self._gather_personal(items)).items():
@@ -372,15 +342,15 @@ class Lockstep:
     def _names(self, items: Items | None) -> Names:
         return self.roster.names(items, self.elapsed)
 
+    def _where(self, items: Items) -> tuple[Tensor, Tensor]:
+        """Return the place of each item among the blocks, and among the clients of all blocks."""
+        if items not in self._places:
+            own = items.block * self.stack.num_clients + items.client
+            self._places[items] = self._index(items.block), self._index(own)
+        return self._places[items]
+
     def _index(self, values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
-
-
-def _add_weighted(total: Tensor, part: Tensor, weight: Tensor) -> None:
-    """Add weight x part to a total (own, .., slots), in pieces that stay in the cache."""
-    rows = max(PIECE * part.shape[1] // max(part.numel(), 1), 1)
-    for into, piece in zip(torch.split(total, rows, 1), torch.split(part, rows, 1), strict=True):
-        into.add_(piece * weight)
 
 
 def _all_finite(value: Tensor) -> bool:

@@ -15,6 +15,12 @@ from fedhpo_gym import seeding
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.packing import PerClient
 
+MAX_PREPARED = 256
+"""Streams that are prepared at once: so many cost as much as fifteen that are made one by one."""
+MIN_PREPARED = 32
+"""Streams that must be asked for, now or in the rounds prepared, to be worth it."""
+_MINIBATCHES = "minibatches"
+
 
 def row_weights(sizes: NDArray[np.int64], width: int) -> NDArray[np.float32]:
     """Return (..., width) weights of the rows of minibatches: 1 / size, and 0 where padded."""
@@ -33,7 +39,43 @@ def client_orders(rounds: Sequence[tuple[int, int]], num_clients: int) -> NDArra
 
 def client_streams(names: Sequence[tuple[int, ...]]) -> list[np.random.Generator]:
     """Return what clients draw their minibatches from, by (seed, finished rounds, client)."""
-    return list(seeding.streams("minibatches", names))
+    return list(seeding.streams(_MINIBATCHES, names))
+
+
+class ClientStreams:
+    """The same as `client_streams`, for few clients round after round.
+
+    To make one stream costs a fifth of a small client's local steps, so those of all clients are
+    prepared for several rounds at once.
+    """
+
+    def __init__(self, num_clients: int) -> None:
+        """Prepare streams of the clients of federations that have that many."""
+        self._clients = np.arange(num_clients)
+        self._ahead = MAX_PREPARED // num_clients
+        self._words: dict[tuple[int, int], NDArray[np.uint64]] = {}
+
+    def __call__(self, names: Sequence[tuple[int, ...]]) -> list[np.random.Generator]:
+        """Return what clients draw from, by (seed, finished rounds, client)."""
+        few = len(names) < MIN_PREPARED <= self._ahead * len(names)
+        if not few or any(seed >= seeding.WORD for seed, _, _ in names):
+            return client_streams(names)
+        return [
+            seeding.started(self._of(seed, finished)[client]) for seed, finished, client in names
+        ]
+
+    def _of(self, seed: int, finished: int) -> NDArray[np.uint64]:
+        """Return the (clients, 4) first words of a round's streams."""
+        if (seed, finished) not in self._words:
+            if len(self._words) >= MIN_PREPARED * self._ahead:
+                self._words.clear()
+            rounds = np.arange(finished, finished + self._ahead)
+            keys = np.empty((self._ahead, len(self._clients), 3), dtype=np.uint32)
+            keys[..., 0], keys[..., 1], keys[..., 2] = seed, rounds[:, None], self._clients
+            words = seeding.first_words(_MINIBATCHES, keys.reshape(-1, 3))
+            for number, own in zip(rounds.tolist(), np.split(words, self._ahead), strict=True):
+                self._words[seed, number] = own
+        return self._words[seed, finished]
 
 
 def batch_rows(federation: Federation, batch_size: PerClient, few_shapes: bool = False) -> int:

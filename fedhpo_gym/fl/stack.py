@@ -107,7 +107,7 @@ class Stack:
         self.inputs: Inputs = parts[0].inputs
         self._labels = parts[0].labels
         classes = self.federations[0].num_classes
-        self._classes = torch.arange(classes, device=self._labels.device)
+        self._one_hot = torch.eye(classes, device=self._labels.device)
         if len(parts) > 1:
             self.inputs = torch.cat([_tensor(part.inputs) for part in parts])
             self._labels = torch.cat([part.labels for part in parts])
@@ -121,8 +121,8 @@ class Stack:
 
     def targets(self, rows: Tensor) -> Tensor:
         """Return the one-hot labels (classes, *rows.shape) of some rows, float32."""
-        labels = self._labels.index_select(0, rows.flatten()).view(rows.shape)
-        return (labels == self._classes.view(-1, *(1,) * rows.ndim)).float()
+        labels = self._labels.index_select(0, rows.flatten())
+        return self._one_hot.index_select(1, labels).view(-1, *rows.shape)
 
     def rows(self, federation: int, client: int) -> NDArray[np.int64]:
         """Return the training rows of a client of one of the federations."""

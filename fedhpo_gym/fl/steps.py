@@ -90,8 +90,8 @@ class Steps:
                     targets.index_select(1, portion.where),
                 )
             yield from zip(
-                torch.split(x, portion.counts),
-                torch.split(targets.unsqueeze(-1), portion.counts, 1),
+                x.split_with_sizes(portion.counts),
+                targets.unsqueeze(-1).split_with_sizes(portion.counts, 1),
                 portion.weights,
                 portion.sizes,
                 strict=True,

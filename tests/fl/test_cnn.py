@@ -105,7 +105,7 @@ def test_portions_of_clients_give_the_same_numbers(
     whole = run(federation, MIXED).metrics
     monkeypatch.setattr("fedhpo_gym.fl.lockstep.MAX_LOCAL_BYTES", 1)
     monkeypatch.setattr("fedhpo_gym.fl.steps.MAX_LAID_OUT", 1)
-    monkeypatch.setattr("fedhpo_gym.fl.lockstep.PIECE", 1)
+    monkeypatch.setattr("fedhpo_gym.fl.averaging.PIECE", 1)
     np.testing.assert_array_equal(run(federation, MIXED).metrics, whole)
 
 
@@ -113,7 +113,7 @@ def test_gathering_items_first_gives_the_same_numbers(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(federation, MIXED).metrics
-    monkeypatch.setattr("fedhpo_gym.fl.lockstep.MIN_ALONE", 2**40)
+    monkeypatch.setattr("fedhpo_gym.fl.averaging.MIN_ALONE", 2**40)
     np.testing.assert_array_equal(run(federation, MIXED).metrics, whole)
 
 

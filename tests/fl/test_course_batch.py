@@ -95,6 +95,29 @@ def test_a_configuration_can_change_on_the_way(
         close(found[index], plain_course(federations[1], history, algorithm, HORIZON).metrics)
 
 
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay"])
+def test_a_new_value_is_used_from_the_next_round_though_the_same_clients_train(
+    federations: dict[int, Federation], name: str
+) -> None:
+    before, after = course(1.0), course(1.0, **{name: 0.4})
+    batch = make(federations, [before])
+    batch.advance(2)
+    batch.configure([after])
+    found = batch.advance(2).metrics[0]
+    history = [before] * 2 + [after] * 2
+    close(found, plain_course(federations[1], history, "fedavg", HORIZON).metrics[2:])
+
+
+@pytest.mark.parametrize("room", [0, 500])
+def test_what_is_planned_ahead_changes_no_bit(
+    federations: dict[int, Federation], room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    courses = [course(1.0), course(1.0, learning_rate=0.5), course(1.0, step_size=3)]
+    expected = make(federations, courses).advance(3).metrics
+    monkeypatch.setattr("fedhpo_gym.fl.plans.MAX_PLANNED", room)
+    np.testing.assert_array_equal(make(federations, courses).advance(3).metrics, expected)
+
+
 @pytest.mark.parametrize("algorithm", GIVEN)
 def test_courses_of_one_batch_may_be_at_different_rounds(
     federations: dict[int, Federation], algorithm: str
