@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedhpo_gym.fl.steps import Steps
 
-MAX_PLANNED = 2**18
+MAX_PLANNED = 2**17
 """Numbers that are kept of steps from round to round: of large courses only the first steps'."""
 
 
