@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,14 +98,20 @@ class Courses:
 
     def claims(self, surrogate: Surrogate) -> Floats:
         """Return what a surrogate says of the courses, in the form of `truth`, at all rounds."""
-        said, rounds = [], np.array(self.rounds)
+        said = []
         for index in range(len(self)):
             own = {name: values[index] for name, values in self.columns.items()}
-            seed = int(own.pop("seed"))
-            query = {name: np.full(len(rounds), value) for name, value in own.items()}
-            found = surrogate.look_up({**query, "round": rounds}, (seed,))
-            said.append([found.mean("val", "accuracy"), np.log(found.mean("val", "loss"))])
-        return np.moveaxis(np.array(said), 1, 2)
+            said.append(claimed(surrogate, own, int(own.pop("seed")), self.rounds))
+        return np.array(said)
+
+
+def claimed(
+    surrogate: Surrogate, settings: Mapping[str, float], seed: int, rounds: Sequence[int]
+) -> Floats:
+    """Return what a surrogate says of a course: (rounds, 2) accuracies and log losses."""
+    columns = {name: np.full(len(rounds), value) for name, value in settings.items()}
+    found = surrogate.look_up({**columns, "round": np.array(rounds)}, (seed,))
+    return np.column_stack([found.mean("val", "accuracy"), np.log(found.mean("val", "loss"))])
 
 
 def line(label: str, truth: Floats, said: Floats) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import measuring
 import numpy as np
+from heldout_courses import claimed
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -95,12 +96,10 @@ def courses_of(
 
 def claims(surrogate: Surrogate, course: dict[str, Any]) -> Floats:
     """Return what a surrogate says of a course: (rounds, 2)."""
-    rounds = rounds_of(surrogate)
-    query = {**course["configuration"], "client_sample_rate": course["client_sample_rate"]}
-    columns = {name: np.full(len(rounds), value) for name, value in query.items()}
-    found = surrogate.look_up({**columns, "round": np.array(rounds)}, (course["seed"],))
-    losses = np.minimum(found.mean("val", "loss"), LARGEST_LOSS)
-    return np.column_stack([found.mean("val", "accuracy"), np.log(losses)])
+    settings = {**course["configuration"], "client_sample_rate": course["client_sample_rate"]}
+    said = claimed(surrogate, settings, course["seed"], rounds_of(surrogate))
+    said[:, 1] = np.minimum(said[:, 1], np.log(LARGEST_LOSS))
+    return said
 
 
 def row(surrogate: Surrogate, courses: Sequence[dict[str, Any]]) -> list[str]:
@@ -110,7 +109,7 @@ def row(surrogate: Surrogate, courses: Sequence[dict[str, Any]]) -> list[str]:
     accuracy, loss = np.abs(truth - said).mean(axis=(0, 1))
     stated = surrogate.card["errors_of_the_stored_model"]
     constant = stated.get("yardstick", {}).get("log_val_loss")
-    claimed = [stated["held_out"][measure]["mae"] for measure in ("val_accuracy", "log_val_loss")]
+    held_out = [stated["held_out"][measure]["mae"] for measure in ("val_accuracy", "log_val_loss")]
     tau = float("nan")
     if len(courses) >= FEWEST_TO_RANK:
         together = np.zeros(len(courses), np.int64)
@@ -119,9 +118,9 @@ def row(surrogate: Surrogate, courses: Sequence[dict[str, Any]]) -> list[str]:
         surrogate.name,
         str(surrogate.format),
         str(len(courses)),
-        f"{claimed[0]:.3f}",
+        f"{held_out[0]:.3f}",
         f"{accuracy:.3f}",
-        f"{claimed[1]:.3f}",
+        f"{held_out[1]:.3f}",
         f"{loss:.3f}",
         "" if constant is None else f"{constant:.3f}",
         f"{stated['verdict']['kendall_tau']:.2f}" if "verdict" in stated else "",

@@ -23,6 +23,7 @@ from fedhpo_gym.fitting.validate import (
     cross_validate,
     divergence_summary,
     folds_of,
+    optimism,
     summary,
     tau_at,
     truths,
@@ -227,6 +228,8 @@ def _stored_errors(
         "yardstick_note": "error of the mean at every round over the courses of the other folds",
         "diverged": divergence_summary(rows, claimed),
         "verdict": verdict(errors, known, tau_at(rows, claimed)),
+        "optimism": optimism(rows, claimed),
+        "optimism_note": "log validation loss of the held-out tenth that is claimed best",
         **({} if rows.trained.all() else ragged),
     }
 

@@ -18,6 +18,7 @@ from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.fitting import fit as fitting
 from fedhpo_gym.fitting.candidates import CANDIDATES
 from fedhpo_gym.fitting.data import FittingRows, prepare
+from fedhpo_gym.fitting.fit import LOSS
 from fedhpo_gym.fitting.network import train_network
 from fedhpo_gym.fitting.ragged import completed
 from fedhpo_gym.fitting.sources import FittingSample
@@ -25,6 +26,7 @@ from fedhpo_gym.fitting.validate import (
     Claims,
     compression_summary,
     divergence_summary,
+    optimism,
     outcome_spread,
     summary,
     tau_at,
@@ -252,6 +254,24 @@ def test_errors_and_ranks_are_of_the_rounds_that_were_trained(tmp_path: Path) ->
     assert divergence_summary(rows, ended)["claimed"] == 1.0
 
 
+def test_optimism_is_of_the_courses_that_are_claimed_best(tmp_path: Path) -> None:
+    rows = rows_of(ragged(tmp_path, ends()))
+    truth = truths(rows)
+    deep = np.flatnonzero(rows.trained[:, -1])
+    losses = truth.values[deep, -1, LOSS]
+    number = -(-len(deep) // 10)
+    exact = optimism(rows, truth)
+    assert (exact["courses"], exact["above"]) == (number, 0.0)
+    assert exact["claimed"] == pytest.approx(np.sort(losses)[:number].mean(), abs=1e-3)
+    lucky = truth.values.copy()
+    worst = deep[np.argsort(losses)[-number:]]
+    lucky[worst, -1, LOSS] = losses.min() - 2.0
+    lucky[~rows.trained[:, -1], -1, LOSS] = -99.0  # nobody knows what became of these
+    found = optimism(rows, Claims(lucky, truth.diverged))
+    expected = np.sort(losses)[-number:].mean() - losses.min() + 2.0
+    assert found["above"] == pytest.approx(expected, rel=1e-3)
+
+
 def test_the_cards_say_where_courses_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,6 +280,7 @@ def test_the_cards_say_where_courses_end(
     assert sample.card[ENDS] == said
     surrogate = fit(tmp_path, monkeypatch)
     assert surrogate.card[ENDS] == said
+    assert surrogate.card["errors_of_the_stored_model"]["optimism"]["courses"] > 0
     shared = surrogate.card["errors_of_the_stored_model"]["kendall_tau_at_shared_round"]
     assert shared["round"] == SHORT
     assert shared["kendall_tau"] > 0.5
