@@ -52,7 +52,6 @@ def trained(surrogate: Surrogate, optimum: dict[str, Any]) -> float:
     task, losses = task_of(surrogate.identity), []
     for seed in surrogate.seeds:
         backend = Raw(task, seed)
-        backend.space = surrogate.space  # it answers between the values that a task may name
         found = backend.evaluate(optimum["configuration"], fidelity_of(optimum))
         losses.append(found.mean("val", "loss"))
         print(f"{surrogate.name}, seed {seed}: {losses[-1]:.4f}", flush=True)

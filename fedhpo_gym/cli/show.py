@@ -111,10 +111,12 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
             return {"answers": False, "words": "needs PyTorch: install the extra `raw`"}
         source = SOURCES[task.dataset]
         words = "" if source.offline else f"; the data comes by `{source.repair}`"
-        return {"answers": True, "words": f"trains whatever is asked, on {source.name}{words}"}
+        trains = f"trains any configuration, on {source.name}, at {_trained(task)}{words}"
+        return {"answers": True, "words": trains}
     if name == "federatedscope":
         reason = why_not(task)
-        return {"answers": not reason, "words": reason or "trains whatever is asked, as it does"}
+        trains = f"trains any configuration as it does, at {_trained(task)}"
+        return {"answers": not reason, "words": reason or trains}
     try:
         stored = OPENERS[name](task)
     except FedHPOError as error:
@@ -126,6 +128,12 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
         "words": f"{every}, rounds {rounds.low} to {rounds.high}, client sample rates "
         f"{rates.low} to {rates.high}, seeds {', '.join(map(str, stored.seeds))}",
     }
+
+
+def _trained(task: Task) -> str:
+    """Return which fidelities training answers: the task may name their values."""
+    named = [d.name.replace("_", " ") for d in task.fidelity_space.dimensions if d.values]
+    return f"each {' and '.join(named)} of the grid" if named else "any fidelity"
 
 
 def _stored(backend: str, task: Task) -> dict[str, Any] | None:
@@ -193,7 +201,10 @@ def _print(found: Mapping[str, Any]) -> None:
 
 
 def _row(dimension: Mapping[str, Any]) -> tuple[str, ...]:
-    points = len(dimension["values"] or ()) or dimension["bins"]
+    named = dimension["values"]
+    points = len(named or ()) or dimension["bins"]
+    if named and dimension["scope"] != "fidelity":  # surrogates answer between the fidelities
+        points = f"only {', '.join(map(number, named))}"
     return (
         dimension["name"],
         number(dimension["low"]),

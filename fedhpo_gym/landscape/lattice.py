@@ -2,8 +2,9 @@
 
 The lattice of a surrogate is the grid of its space. A dimension without one gets `BINS` points. A
 grid of more than `MAX_GRID` configurations is not asked. In search of the optimum, `DRAWS` more
-configurations are, drawn uniformly in action coordinates: the space between the grid's points is
-legal there, too.
+configurations are, drawn uniformly in action coordinates. The space between the grid's points is
+legal there, too, except where the task names the values: a surrogate answers between them, and no
+environment asks.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.tasks import TASKS, task_of
 
 BINS = 5
 MAX_GRID = 20_000
@@ -121,12 +123,13 @@ class Landscape:
 def landscape_of(stored: Stored) -> Landscape:
     """Ask stored numbers for everything on their lattice."""
     exact = all(d.values is not None for d in stored.space.dimensions)
-    space = SearchSpace(tuple(map(_with_grid, stored.space.dimensions)))
+    asked = stored.space if exact else _asked(stored)
+    space = SearchSpace(tuple(map(_with_grid, asked.dimensions)))
     rounds = _rounds(stored.fidelity_space["round"])
     rates = tuple(map(float, _with_grid(stored.fidelity_space["client_sample_rate"]).grid))
     grid = list(_grid(space)) if exact or space.grid_size <= MAX_GRID else []
     rng = stream(0, "truth_draws")
-    draws = [] if exact else [stored.space.sample(rng) for _ in range(DRAWS)]
+    draws = [] if exact else [asked.sample(rng) for _ in range(DRAWS)]
     configurations = (*grid, *draws)
     fidelities = [Fidelity(r, rate) for r, rate in itertools.product(rounds, rates)]
     columns = {name: np.array([c[name] for c in configurations]) for name in space.names}
@@ -166,6 +169,20 @@ def _losses(
 def _grid(space: SearchSpace) -> Iterator[dict[str, Value]]:
     for point in itertools.product(*(d.grid for d in space.dimensions)):
         yield dict(zip(space.names, point, strict=True))
+
+
+def _asked(stored: Stored) -> SearchSpace:
+    """Return the space with only those values legal that the task names, where it names any.
+
+    Of a problem that the catalogue lacks, all of the space is legal.
+    """
+    identity = stored.identity
+    if f"{identity.task}-v{identity.version}" not in TASKS:
+        return stored.space
+    legal = task_of(identity).space
+    return SearchSpace(
+        tuple(replace(d, values=legal[d.name].values) for d in stored.space.dimensions)
+    )
 
 
 def _with_grid(dimension: Dimension) -> Dimension:

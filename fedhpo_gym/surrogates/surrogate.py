@@ -173,8 +173,8 @@ class Surrogate:
             raise InvalidArgumentError(
                 f"{error} Surrogate {self.name} knows no others: it was fitted on courses of "
                 f"{rounds.low} to {rounds.high} rounds with client sample rates of {rates.low} to "
-                f"{rates.high}, and would have to guess beyond them; ask for one of these, or use "
-                'backend="raw"'
+                f"{rates.high}, and would have to guess beyond them; ask for one of these, or, "
+                'where the task goes further, use backend="raw"'
             ) from error
 
 

@@ -17,6 +17,7 @@ from fedhpo_gym.landscape import HEALTH, LABELS
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tables.locate import EMBEDDED, ENV_VAR
 from fedhpo_gym.tables.stored import FORMATS
+from fedhpo_gym.tasks import get_task
 from made_up_table import write_made_up_table
 from pairs import arrays_of
 
@@ -100,6 +101,19 @@ def test_variants_and_backends(capsys: pytest.CaptureFixture[str]) -> None:
     assert not model["health"]["lattice"]["exact"]
     settings = shown(capsys, "GNN-Cora-v0", "--algorithm", "nbafl", "--setting", "epsilon=10")
     assert settings["stored"]["name"] == "GNN-Cora-nbafl-epsilon10"
+
+
+def test_what_is_said_to_be_legal_is_what_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "CNN-FEMNIST-v1"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "batch_size 16 64 linear only 16, 32, 64 samples" in words
+    assert "raw: trains any configuration, on FEMNIST, at each round of the grid" in words
+    task = get_task("CNN-FEMNIST-v1")
+    assert task.space["batch_size"].contains(64)
+    assert not task.space["batch_size"].contains(58)
+    assert task.fidelity_space["round"].contains(81)
+    assert not task.fidelity_space["round"].contains(80)
+    assert task.fidelity_space["client_sample_rate"].contains(0.3)
 
 
 def test_where_nothing_is_stored(capsys: pytest.CaptureFixture[str]) -> None:

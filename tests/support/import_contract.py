@@ -41,12 +41,12 @@ LAYERS: dict[str, frozenset[str]] = {
     "systems": frozenset(),
     "tables": frozenset(),
     "surrogates": frozenset({"tables"}),
-    # Figures of stored numbers, which every builder of such numbers writes onto their cards.
-    "landscape": frozenset({"tables", "surrogates"}),
     "datasets": frozenset(),
     "federations": frozenset({"datasets"}),
     "fl": frozenset({"datasets", "federations"}),
     "tasks": frozenset({"objectives", "systems"}),
+    # Figures of stored numbers, which every builder of such numbers writes onto their cards.
+    "landscape": frozenset({"tables", "surrogates", "tasks"}),
     # The only door to the engine: whoever trains asks here.
     "courses": frozenset({"tasks", "datasets", "federations", "fl"}),
     "backends": frozenset({"tasks", "tables", "surrogates", "objectives", "systems", "courses"}),

@@ -141,7 +141,7 @@ class Policy:
         return np.clip(rows, -self.limit, self.limit).astype(np.float32)
 
 
-def save_policy(policy: Policy, folder: Path) -> Path:
+def save_policy(policy: Policy, folder: Path | str) -> Path:
     """Write a policy as `policy.json` and the arrays it names; the card completes it.
 
     Returns:
@@ -160,17 +160,17 @@ def save_policy(policy: Policy, folder: Path) -> Path:
     arrays = {name: getattr(policy, name) for name in ("low", "high", "mean", "deviation")}
     for index, (weight, bias) in enumerate(zip(policy.weights, policy.biases, strict=True)):
         arrays |= {f"weight_{index}": weight, f"bias_{index}": bias}
-    return write_archive(folder, STEM, card, arrays)
+    return write_archive(Path(folder), STEM, card, arrays)
 
 
-def load_policy(folder: Path) -> Policy:
+def load_policy(folder: Path | str) -> Policy:
     """Read what `save_policy` wrote: a policy with the same actions, bit for bit.
 
     Raises:
         MissingDataError: there is no policy in the folder.
         DamagedDataError: a file is damaged; names it and the command that makes it again.
     """
-    card = folder / f"{STEM}.json"
+    card = Path(folder) / f"{STEM}.json"
     try:
         found = card.is_file()
     except OSError:  # a name that no file can have

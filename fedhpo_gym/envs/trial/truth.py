@@ -33,7 +33,7 @@ MAX_KNOWN = 16
 _known: OrderedDict[tuple[Hashable, ...], Truth] = OrderedDict()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Truth:
     """The values of all objectives, of everything on a stated lattice.
 
@@ -52,6 +52,11 @@ class Truth:
     values: NDArray[np.float64]
     _setup: TrialSetup
     _cells: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        """Say what it is of: the arrays and the setup fill pages."""
+        names = ", ".join(one.name for one in self.objectives)
+        return f"Truth of {names} for {len(self.values):,} queries, exact={self.exact}"
 
     def query(self, index: int) -> CheckedQuery:
         """Return the configuration and the fidelity of a row of `values`."""

@@ -91,6 +91,8 @@ def test_many_observations_get_the_bits_of_one(activation: str, output: str) -> 
 def test_a_saved_policy_acts_the_same_bit_for_bit(tmp_path: Path, output: str) -> None:
     policy = make_policy("relu", output)
     loaded = load_policy(save_policy(policy, tmp_path / "new").parent)
+    named = load_policy(str(save_policy(policy, str(tmp_path / "named")).parent))
+    assert all(map(np.array_equal, named.weights, loaded.weights))
     np.testing.assert_array_equal(loaded.act(observations(50)), policy.act(observations(50)))
     assert loaded.action_space == policy.action_space
     assert (loaded.made_by, loaded.origin) == (policy.made_by, policy.origin)

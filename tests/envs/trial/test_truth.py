@@ -42,6 +42,11 @@ def test_the_truth_is_all_that_can_be_asked(truth: Truth) -> None:
     assert own.truth is truth, "it is computed once"  # type: ignore[attr-defined]
 
 
+def test_it_prints_as_a_line(truth: Truth) -> None:
+    wanted = "Truth of val_loss, fairness_std, val_error for 672 queries, exact=True"
+    assert repr(truth) == wanted
+
+
 def test_the_optimum_is_the_tables(truth: Truth) -> None:
     table = open_table("LR-BreastCancer-fedavg")
     losses = table.objective()[-1, ..., -1, :].mean(axis=-1)
