@@ -6,23 +6,20 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.backends import CheckedQuery, ColumnBackend, StoredBackend
+from fedhpo_gym.backends import CheckedQuery, ColumnBackend
+from fedhpo_gym.envs.trial.asked import Asked, Columns, asked_of
 from fedhpo_gym.envs.trial.ledger import spending_many, spending_one
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.objectives import Objective
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.typed import as_reals, as_typed
 
-MAX_QUERIES = 100_000
-"""Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
 NUMBERS_AT_ONCE = 1 << 19
 """Metrics that are looked at together, so that they stay in the processor's cache."""
 BEYOND = 0.1
@@ -39,19 +36,22 @@ class Truth:
 
     For a table the lattice is all that actions can ask for, and the truth is exact. A surrogate is
     asked on the grid of the task's tables at the rounds that they hold, or on `MAX_QUERIES` drawn
-    points of it: better queries may lie between.
+    points of it, and then at `DRAWS` configurations between the grid's points, at the highest
+    fidelity: better queries may still exist.
 
     Attributes:
         objectives: the objectives, in the order of the environment's.
         exact: whether actions can ask for nothing else.
-        values: (B, objectives) values, in the units of the objectives.
+        values: (B, objectives) values, in the units of the objectives; those of the lattice first.
+        on_lattice: how many of them are the lattice's: what a random trial brings is read off them.
     """
 
     objectives: tuple[Objective, ...]
     exact: bool
     values: NDArray[np.float64]
+    on_lattice: int
     _setup: TrialSetup
-    _cells: NDArray[np.int64]
+    _asked: Asked
 
     def __repr__(self) -> str:
         """Say what it is of: the arrays and the setup fill pages."""
@@ -60,10 +60,8 @@ class Truth:
 
     def query(self, index: int) -> CheckedQuery:
         """Return the configuration and the fidelity of a row of `values`."""
-        at = np.unravel_index(self._cells[index], self._setup.search_space.grid_shape)
-        dimensions = self._setup.search_space.dimensions
-        values = {d.name: d.grid[i] for d, i in zip(dimensions, at, strict=True)}
-        return self._setup.query(values)
+        columns = self._asked.columns(np.arange(len(self.values))[[index]])
+        return self._setup.query({name: column.tolist()[0] for name, column in columns.items()})
 
     @cached_property
     def errors(self) -> NDArray[np.float64]:
@@ -106,7 +104,8 @@ class Truth:
         Args:
             values: see `regret`.
         """
-        typical = float(np.median(self.errors[:, 0])) - float(self.errors[self.optimum, 0])
+        lattice = self.errors[: self.on_lattice, 0]
+        typical = float(np.median(lattice)) - float(self.errors[self.optimum, 0])
         regret = self.regret(values)
         if not typical > 0:
             return np.where(regret > 0, 1.0, 0.0)
@@ -146,7 +145,7 @@ class Truth:
         errors = self.errors[:, columns]
         front = errors[self.front(names)]
         low, high = front.min(axis=0), front.max(axis=0)
-        middle = np.median(errors, axis=0)
+        middle = np.median(errors[: self.on_lattice], axis=0)
         endless = np.array([one.open_ended for one in self.objectives])[columns]
         beyond = np.maximum(high + BEYOND * (high - low), middle)
         corner = np.where(endless & (middle > low), middle, beyond)
@@ -273,29 +272,18 @@ def truth_of(setup: TrialSetup) -> Truth:
     key = (setup.task, lattice.search_space, fixed, setup.objective_names, setup.own, backend.seeds)
     known = (*key, backend.fingerprint)
     if known not in _known:
-        cells = _cells(lattice.search_space.grid_size, isinstance(backend, StoredBackend))
+        asked = asked_of(lattice, setup)
         size = max(NUMBERS_AT_ONCE // (backend.num_samples.size * len(METRICS)), 1)
-        values = [_values(lattice, part) for part in np.split(cells, range(size, len(cells), size))]
-        _known[known] = Truth(setup.objectives, exact, np.concatenate(values), lattice, cells)
+        parts = np.split(np.arange(len(asked)), range(size, len(asked), size))
+        values = np.concatenate([_values(setup, asked.columns(part)) for part in parts])
+        _known[known] = Truth(setup.objectives, exact, values, len(asked.cells), setup, asked)
     while len(_known) > MAX_KNOWN:
         _known.popitem(last=False)
     return _known[known]
 
 
-def _cells(size: int, cheap: bool) -> NDArray[np.int64]:
-    if cheap or size <= MAX_QUERIES:
-        return np.arange(size)
-    return np.sort(stream(0, "truth_cells").choice(size, MAX_QUERIES, replace=False))
-
-
-def _values(setup: TrialSetup, cells: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the (n, objectives) values at positions on the flattened grid."""
-    at = np.unravel_index(cells, setup.search_space.grid_shape)
-    columns: dict[str, NDArray[Any]] = {
-        name: np.full(len(cells), value) for name, value in setup.fixed.items()
-    }
-    for dimension, index in zip(setup.search_space.dimensions, at, strict=True):
-        columns[dimension.name] = np.array(dimension.grid)[index]
+def _values(setup: TrialSetup, columns: Columns) -> NDArray[np.float64]:
+    """Return the (n, objectives) values of queries."""
 
     def queries() -> list[CheckedQuery]:
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
+from fedhpo_gym.envs.trial import asked
 from fedhpo_gym.envs.trial import truth as module
+from fedhpo_gym.envs.trial.asked import Asked
 from fedhpo_gym.envs.trial.truth import Truth
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.wrappers import RegretInfo
 
@@ -134,7 +137,8 @@ def test_one_trial_can_be_the_whole_front() -> None:
 
 def made_truth(values: list[list[float]]) -> Truth:
     setup = gym.make(f"MO-{ID}", objectives=TWO).unwrapped.setup  # type: ignore[attr-defined]
-    return Truth(setup.objectives, True, np.array(values), setup, np.arange(len(values)))
+    asked = Asked(setup, np.arange(len(values)), {})
+    return Truth(setup.objectives, True, np.array(values), len(values), setup, asked)
 
 
 def test_maximized_objectives_keep_their_sign() -> None:
@@ -144,22 +148,38 @@ def test_maximized_objectives_keep_their_sign() -> None:
     assert found.hypervolume([0.0, 10.0]) > 0
 
 
-def test_a_surrogate_is_asked_on_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_surrogate_is_asked_on_a_grid_and_between(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments: Any = {"algorithm": "nbafl", "objectives": ("val_loss", "epsilon")}
-    monkeypatch.setattr(module, "MAX_QUERIES", 300)
+    monkeypatch.setattr(asked, "MAX_QUERIES", 300)
+    monkeypatch.setattr(asked, "DRAWS", 200)
     found = fedhpo_gym.truth("FedHPO-GNN-Cora-v1", **arguments)
     assert not found.exact
-    assert len(found.values) == 300
+    assert (found.on_lattice, len(found.values)) == (300, 500)
     env = gym.make("MO-FedHPO-GNN-Cora-v1", **arguments)
-    configuration, fidelity = found.query(found.optimum)
-    values = {**configuration, "round": fidelity.round}
-    values["client_sample_rate"] = fidelity.client_sample_rate
-    env.reset(seed=0)
-    action = env.unwrapped.search_space.encode(values)  # type: ignore[attr-defined]
-    *_, info = env.step(action)
-    wanted = found.values[found.optimum].tolist()
-    assert list(info["objectives"].values()) == pytest.approx(wanted, rel=1e-5)
+    for row in (0, 299, 300, 499, found.optimum):
+        configuration, fidelity = found.query(row)
+        values = {**configuration, "round": fidelity.round}
+        values["client_sample_rate"] = fidelity.client_sample_rate
+        env.reset(seed=0)
+        action = env.unwrapped.search_space.encode(values)  # type: ignore[attr-defined]
+        *_, info = env.step(action)
+        wanted = found.values[row].tolist()
+        assert list(info["objectives"].values()) == pytest.approx(wanted, rel=1e-5)
+    drawn = [found.query(row)[1] for row in range(300, 500)]
+    assert {(one.round, one.client_sample_rate) for one in drawn} == {(125, 1.0)}
     assert len(found.front()) > 1, "privacy is paid for in loss"
+    median = np.median(found.values[:300, 0])
+    assert found.relative_regret(median) == 1.0, "what a random trial brings is the lattice's"
+    assert found.relative_regret(np.median(found.values[:, 0])) < 1.0
+
+
+def test_random_configurations_do_not_beat_the_truth_of_the_flagship() -> None:
+    env: Any = gym.make("FedHPO-CNN-FEMNIST-v1").unwrapped
+    known, rng = fedhpo_gym.truth("FedHPO-CNN-FEMNIST-v1"), np.random.default_rng(0)
+    drawn = [env.backend.space.sample(rng) for _ in range(300)]
+    found = env.backend.evaluate_many([(one, Fidelity(81, 1.0)) for one in drawn])
+    lattice = known.values[: known.on_lattice, 0].min()
+    assert known.values[known.optimum, 0] < found.mean("val", "loss").min() < lattice
 
 
 def test_what_nobody_knows_is_refused() -> None:

@@ -1,0 +1,84 @@
+"""Which queries the truth of a trial environment is asked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends import StoredBackend
+from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.seeding import stream
+
+MAX_QUERIES = 100_000
+"""Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
+DRAWS = 1 << 13
+"""Configurations of a surrogate that are drawn and asked besides, at full fidelity."""
+
+Columns = Mapping[str, NDArray[Any]]
+"""Values of every dimension of configurations and fidelities, (n,) each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Queries: some positions on a grid, then some between.
+
+    Attributes:
+        lattice: the setup whose grid it is.
+        cells: (n,) positions on the flattened grid.
+        drawn: what lies between, by dimension; empty if nothing does.
+    """
+
+    lattice: TrialSetup
+    cells: NDArray[np.int64]
+    drawn: Columns
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return len(self.cells) + len(next(iter(self.drawn.values()), ()))
+
+    def columns(self, rows: NDArray[np.int64]) -> Columns:
+        """Return some of the queries, in ascending order."""
+        number = len(self.cells)
+        inside, between = rows[rows < number], rows[rows >= number] - number
+        found = self._on_grid(self.cells[inside])
+        if not len(between):
+            return found
+        return {name: np.concatenate([v, self.drawn[name][between]]) for name, v in found.items()}
+
+    def _on_grid(self, cells: NDArray[np.int64]) -> Columns:
+        space = self.lattice.search_space
+        at = np.unravel_index(cells, space.grid_shape)
+        found = {name: np.full(len(cells), value) for name, value in self.lattice.fixed.items()}
+        for dimension, index in zip(space.dimensions, at, strict=True):
+            found[dimension.name] = np.array(dimension.grid)[index]
+        return found
+
+
+def asked_of(lattice: TrialSetup, setup: TrialSetup) -> Asked:
+    """Return what a setup is asked: the grid of `lattice`, and draws where there is more.
+
+    Args:
+        lattice: the setup on its grid; `setup` itself, if nothing else can be asked for.
+        setup: the setup.
+    """
+    size = lattice.search_space.grid_size
+    cells = np.arange(size)
+    if size > MAX_QUERIES and not isinstance(setup.backend, StoredBackend):
+        cells = np.sort(stream(0, "truth_cells").choice(size, MAX_QUERIES, replace=False))
+    return Asked(lattice, cells, {} if lattice is setup else _drawn(setup))
+
+
+def _drawn(setup: TrialSetup) -> Columns:
+    """Return `DRAWS` random configurations at the highest fidelity that may be asked for."""
+    space, rng = setup.search_space, stream(0, "truth_queries")
+    sampled = [space.sample(rng) for _ in range(DRAWS)]
+    columns = {name: np.full(DRAWS, value) for name, value in setup.fixed.items()}
+    for dimension in space.dimensions:
+        highest = dimension.name in setup.backend.fidelity_space.names
+        values = [dimension.high if highest else one[dimension.name] for one in sampled]
+        columns[dimension.name] = np.array(values)
+    return columns
