@@ -80,7 +80,9 @@ class Evaluator:
         self._size = true.sum(0)[..., None]
         self._kept: Tensor | None = None
         self._packed = False
-        self._only: _Chosen | None = None
+        # What items that share the only federation are evaluated on: nothing is copied.
+        only = torch.zeros(1, dtype=torch.int64, device=device)
+        self._only = _Chosen(only, self._member, self._true, self._size)
 
     def __call__(
         self, parameters: Parameters, federations: NDArray[np.int64] | None = None
@@ -112,8 +114,6 @@ class Evaluator:
     def _choose(self, federations: NDArray[np.int64] | None) -> _Chosen:
         """Return what items are evaluated on; the first axis is 1 where they share it."""
         if federations is None:
-            if self._only is None:
-                self._only = self._choose(np.zeros(1, dtype=np.int64))
             return self._only
         index = torch.from_numpy(federations).to(self._rows.device)
         member = None if self._member is None else self._member[index]

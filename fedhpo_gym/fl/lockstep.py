@@ -242,7 +242,7 @@ class Lockstep:
 
         It is valid until the next call for the same purpose.
         """
-        block, _ = self._where(items)
+        block, _ = self._places_of(items)
         sent = {}
         for name, value in start.items():
             shape = (value.shape[0], len(items), *value.shape[2:])
@@ -285,13 +285,13 @@ class Lockstep:
         return {**local, **self._algorithm.upload(self._trained(local), self._context(items))}
 
     def _gather_personal(self, items: Items) -> Parameters:
-        _, index = self._where(items)
+        _, index = self._places_of(items)
         return {name: value.index_select(1, index) for name, value in self.personal.items()}
 
     def _keep(self, items: Items, own: Parameters) -> None:
         if not own:
             return
-        _, index = self._where(items)
+        _, index = self._places_of(items)
         # A client that diverged keeps its last finite model, and touches no other client.
         finite = torch.stack([_finite(value) for value in own.values()]).all(0)[:, None, :]
         for name, value in _where(finite, own, self._gather_personal(items)).items():
@@ -342,7 +342,7 @@ class Lockstep:
     def _names(self, items: Items | None) -> Names:
         return self.roster.names(items, self.elapsed)
 
-    def _where(self, items: Items) -> tuple[Tensor, Tensor]:
+    def _places_of(self, items: Items) -> tuple[Tensor, Tensor]:
         """Return the place of each item among the blocks, and among the clients of all blocks."""
         if items not in self._places:
             own = items.block * self.stack.num_clients + items.client

@@ -18,7 +18,8 @@ from fedhpo_gym.fl.packing import PerClient
 MAX_PREPARED = 256
 """Streams that are prepared at once: so many cost as much as fifteen that are made one by one."""
 MIN_PREPARED = 32
-"""Streams that must be asked for, now or in the rounds prepared, to be worth it."""
+"""Streams that must be used of those prepared at once to be worth it; so many that are asked for
+at once are made together anyway."""
 _MINIBATCHES = "minibatches"
 
 
@@ -54,15 +55,25 @@ class ClientStreams:
         self._clients = np.arange(num_clients)
         self._ahead = MAX_PREPARED // num_clients
         self._words: dict[tuple[int, int], NDArray[np.uint64]] = {}
+        self._asked = False
 
     def __call__(self, names: Sequence[tuple[int, ...]]) -> list[np.random.Generator]:
         """Return what clients draw from, by (seed, finished rounds, client)."""
-        few = len(names) < MIN_PREPARED <= self._ahead * len(names)
-        if not few or any(seed >= seeding.WORD for seed, _, _ in names):
+        # Courses that are packed anew before every round come here only once.
+        asked, self._asked = self._asked, True
+        if not asked or not self._worth(names):
             return client_streams(names)
         return [
             seeding.started(self._of(seed, finished)[client]) for seed, finished, client in names
         ]
+
+    def _worth(self, names: Sequence[tuple[int, ...]]) -> bool:
+        """Return whether enough is used of what is prepared, for each seed and round anew."""
+        if len(names) >= MIN_PREPARED:
+            return False
+        rounds = {(seed, finished) for seed, finished, _ in names}
+        used = self._ahead * len(names)
+        return used >= MIN_PREPARED * len(rounds) and all(seed < seeding.WORD for seed, _ in rounds)
 
     def _of(self, seed: int, finished: int) -> NDArray[np.uint64]:
         """Return the (clients, 4) first words of a round's streams."""

@@ -19,6 +19,7 @@ from fedhpo_gym.federations.federation import Federation, make_federation  # noq
 from fedhpo_gym.fl import lockstep, stack  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
+from fedhpo_gym.fl.evaluation import Evaluator, lay_out  # noqa: E402
 from fedhpo_gym.fl.minibatches import batch_rows  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression, Model, get_model  # noqa: E402
 from fedhpo_gym.fl.packing import Course, Needs, PerClient, needs, pack  # noqa: E402
@@ -131,6 +132,16 @@ def test_federations_too_large_for_a_matrix_are_summed_each_by_itself(
             np.testing.assert_allclose(found.metrics, one.metrics, rtol=1e-5)
         kinds = set(stack.shapes(FEDERATIONS, LogisticRegression).values())
         assert len(kinds) == {0: 4, largest: 4, 2 * largest: 2}[limit]
+
+
+def test_what_one_federation_is_evaluated_on_is_kept_once() -> None:
+    cpu = torch.device("cpu")
+    whole = stack.Stack([stack.prepare(FEDERATIONS[0], LogisticRegression, (), cpu)])
+    evaluator = Evaluator(whole, [lay_out(FEDERATIONS[0])], cpu)
+    weight = torch.zeros(3, 1, 7, LogisticRegression.slots)
+    metrics = evaluator({"weight": weight})
+    np.testing.assert_array_equal(evaluator({"weight": weight}, np.zeros(1, int)), metrics)
+    assert evaluator._choose(None).member is evaluator._member
 
 
 @pytest.mark.parametrize("limit", [1, 3000])
