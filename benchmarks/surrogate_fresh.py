@@ -49,6 +49,9 @@ def draw(surrogate: Surrogate, number: int) -> dict[str, Any]:
     task = task_of(surrogate.identity)
     configuration = task.space.sample(rng)
     rate = surrogate.fidelity_space["client_sample_rate"].decode(rng.uniform(-1.0, 1.0))
+    named = task.fidelity_space["client_sample_rate"].values
+    if named is not None:  # training knows no others
+        rate = min(named, key=lambda value: abs(float(value) - float(rate)))
     seed = surrogate.seeds[number % len(surrogate.seeds)]
     return {"configuration": configuration, "client_sample_rate": rate, "seed": seed}
 
