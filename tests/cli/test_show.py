@@ -70,11 +70,10 @@ def test_what_is_shown_is_what_answers(version: int, capsys: pytest.CaptureFixtu
 
 def test_a_version_with_a_surrogate_of_its_own_is_judged_by_that_one() -> None:
     old, new = ({card.name for card in chosen([f"GNN-Cora-v{version}"])} for version in (0, 1))
-    shared = {"GNN-Cora-fedprox.surrogate.json"}
-    assert old & new == shared
+    assert not old & new
     assert "GNN-Cora-v1-fedavg.surrogate.json" in new - old
     assert "GNN-Cora-fedavg.surrogate.json" in old - new
-    assert "| GNN-Cora-v0, -v1 | fedprox |" in page()
+    assert "| MF-MadeRatings-v0, -v1 | fedavg |" in page()
     assert "| GNN-Cora-v0, -v1 | fedavg |" not in page()
 
 
