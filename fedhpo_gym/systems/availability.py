@@ -82,7 +82,7 @@ class Availability:
         """(clients + 1,) where the intervals of each client begin."""
         return np.searchsorted(self.client, np.arange(len(self.period_s) + 1))
 
-    def wait_s(self, clients: NDArray[np.integer], time_s: float) -> Floats:
+    def wait_s(self, clients: NDArray[np.integer], time_s: float | Floats) -> Floats:
         """Return the seconds from a time until each of some clients is available: 0 if it is.
 
         The end of a wait, `time_s + wait_s`, never falls when `time_s` grows: who asks later is

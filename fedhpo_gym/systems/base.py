@@ -72,6 +72,14 @@ class System(ABC):
         """
         return self._cost(work) if not work.reports else asynchronous.cost(self, work)
 
+    def ample_s(self, work: Work) -> float:
+        """Return seconds that courses of planned work hardly ever exceed, for default budgets.
+
+        Raises:
+            InvalidArgumentError: see `cost`.
+        """
+        return self.cost(work).time_s if not work.reports else asynchronous.ample_s(self, work)
+
     @abstractmethod
     def _cost(self, work: Work) -> Cost:
         """Return what the work of some synchronous rounds costs; see `cost`."""

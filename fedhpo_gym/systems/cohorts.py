@@ -118,6 +118,53 @@ def invite(
     )
 
 
+def invite_uniformly(
+    devices: Devices,
+    cohort: int,
+    rounds: int,
+    rng: np.random.Generator,
+    *,
+    over_selection: float,
+    dropout: float,
+) -> Invited:
+    """Invite clients to one round of each of many courses, drawn uniformly; nobody waits yet.
+
+    Args:
+        devices: those of all clients.
+        cohort: clients who are to take part.
+        rounds: courses.
+        rng: what is drawn.
+        over_selection: see `invite`.
+        dropout: see `invite`.
+    """
+    wanted = min(cohort, len(devices))
+    number = min(len(devices), math.ceil(wanted * (1.0 + over_selection) - 1e-9))
+    clients = _distinct(rng, rounds, len(devices), number)
+    upload, download = (
+        np.asarray(mean[clients] * _factors(variation[clients], rng.standard_normal(clients.shape)))
+        for mean, variation in (
+            (devices.upload, devices.upload_variation),
+            (devices.download, devices.download_variation),
+        )
+    )
+    survives = rng.random(clients.shape) >= dropout
+    compute, wait_s = devices.compute[clients], np.zeros(clients.shape)
+    return Invited(clients, wanted, compute, upload, download, wait_s, survives)
+
+
+def _distinct(rng: np.random.Generator, rows: int, high: int, number: int) -> NDArray[np.integer]:
+    """Return (rows, number) integers below `high`, those of a row drawn without replacement."""
+    if number * number > high:
+        drawn = rng.permuted(np.tile(np.arange(high), (rows, 1)), axis=1)
+        return np.asarray(drawn[:, :number])
+    found = rng.integers(high, size=(rows, number))
+    while True:  # rows with a client twice are drawn again
+        twice = (np.diff(np.sort(found, axis=1), axis=1) == 0).any(axis=1)
+        if not twice.any():
+            return found
+        found[twice] = rng.integers(high, size=(int(twice.sum()), number))
+
+
 def take_rounds(
     invited: Invited,
     units: Floats,
@@ -169,6 +216,10 @@ def _speeds(
     mean, variation = means[clients], variations[clients]
     if not variation.any():
         return np.asarray(mean)
+    return np.asarray(mean * _factors(variation, draw.stream(name).standard_normal(len(mean))))
+
+
+def _factors(variation: Floats, deviates: Floats) -> Floats:
+    """Return log-normal factors of mean 1 with these relative standard deviations."""
     sigma = np.sqrt(np.log1p(variation**2))
-    deviates = draw.stream(name).standard_normal(len(mean))
-    return np.asarray(mean * np.exp(sigma * deviates - 0.5 * sigma**2))
+    return np.asarray(np.exp(sigma * deviates - 0.5 * sigma**2))

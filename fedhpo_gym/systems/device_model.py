@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
+from fedhpo_gym.seeding import stream
 from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
 from fedhpo_gym.systems.asynchronous import Means
 from fedhpo_gym.systems.availability import DAY_S, Availability, drawn
 from fedhpo_gym.systems.base import MOST, SLOWEST, System
-from fedhpo_gym.systems.cohorts import Invited, invite, take_rounds
+from fedhpo_gym.systems.cohorts import Invited, Rounds, invite, invite_uniformly, take_rounds
 from fedhpo_gym.systems.devices import Devices
 from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.measured import KILOBYTE
@@ -30,8 +31,11 @@ from fedhpo_gym.typed import as_typed, shown
 DEVICES: Final = ("lognormal", "flash", "fedscale", "alike")
 AVAILABILITY: Final = ("always", "lognormal", "sine", "fedscale", "flash")
 PLANNED_ROUNDS: Final = 256
-"""Simulated rounds whose mean is the cost of a planned one."""
+"""Simulated rounds whose mean is the cost of a planned one, or courses that are lived through."""
+_LEAST_COURSES = 16
+_AT_ONCE = 2**16  # invited clients of all courses that are lived through side by side
 _MAX_MEANS = 4096
+_MAX_LIVED = 256  # kinds of work whose courses are kept: 256 of 1,000 rounds take 15 MB
 _MAX_KEPT = 1000  # clients of a round whose plan is kept: 12 MB
 _SPEEDS = ("upload_median_bytes_per_s", "download_median_bytes_per_s")
 _SPREADS = ("compute_sigma", "upload_sigma", "download_sigma", "bandwidth_variation")
@@ -54,6 +58,54 @@ class _Total(NamedTuple):
     sent: float
 
 
+class _LivedCourses:
+    """Courses whose rounds follow each other, side by side, and what they took on average."""
+
+    def __init__(self, courses: int, seed: int) -> None:
+        """Begin all courses at second 0."""
+        self._rng = stream(seed, "planned_courses")
+        self._now_s = np.zeros(courses)
+        self._sums = [np.zeros(len(_Total._fields))]
+        self._deviations = [0.0]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that the courses have taken."""
+        return len(self._sums) - 1
+
+    def mean(self, rounds: int) -> _Total:
+        """Return the mean sums of the first rounds."""
+        return _Total(*self._sums[rounds].tolist())
+
+    def deviation_s(self, rounds: int) -> float:
+        """Return the standard deviation of the time of the first rounds."""
+        return self._deviations[rounds]
+
+    def add(
+        self,
+        invited: Callable[[int, np.random.Generator], Invited],
+        taken: Callable[[Invited], Rounds],
+        hours: Availability,
+        server_s: float,
+    ) -> None:
+        """Let all courses take one more round; what is drawn does not depend on their work."""
+        courses = len(self._now_s)
+        who = invited(courses, self._rng)
+        wait_s = hours.wait_s(who.clients % len(hours), self._now_s[:, None])
+        rounds = taken(replace(who, wait_s=wait_s))
+        self._now_s = self._now_s + rounds.time_s + server_s
+        columns = (
+            rounds.time_s - rounds.computation_s,
+            rounds.computation_s,
+            rounds.reports,
+            np.full(courses, rounds.invited),
+            rounds.busy_s,
+            rounds.sent,
+        )
+        self._sums.append(self._sums[-1] + [math.fsum(one) / courses for one in columns])
+        self._deviations.append(float(np.std(self._now_s)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceModel(System):
     """A clock that knows every client's device; see also `System`.
@@ -67,11 +119,15 @@ class DeviceModel(System):
     (`Work.happened`): it pays for just these rounds. What is random in them, such as dropout, is
     drawn by the system's seed, the course's seed and the round, so that the same course costs the
     same. A trial is priced before anybody is sampled, and its stored numbers come from cohorts that
-    nobody recorded. It pays the *expected* time, as Proposition 1 of FedHPO-Bench does: the mean of
-    `PLANNED_ROUNDS` simulated rounds, with uniform cohorts of its size that begin at times spread
-    evenly over a day, times its rounds. The simulated rounds are the same for all configurations.
-    So a trial costs the same whenever it is asked, twice the rounds cost twice as much (freeze-thaw
-    pays differences), and configurations differ by their work and never by luck.
+    nobody recorded. It pays what living through it costs in *expectation*, as Proposition 1 of
+    FedHPO-Bench does. Where clients are always available, that is the mean of `PLANNED_ROUNDS`
+    simulated rounds with cohorts of its size, times its rounds. Where they have hours, a slow round
+    shifts those after it to other hours: then it is the mean over simulated courses, whose rounds
+    follow each other from second 0 of the system's first day, as those of a round environment do.
+    In the simulated rounds all clients take part equally often, and cohorts are the same for all
+    configurations. So a trial costs the same whenever it is asked, more rounds or more work never
+    cost less (freeze-thaw pays differences), and configurations differ by their work and never by
+    luck.
 
     **What it does not do.** It charges time and bytes, and changes no training: the cohort that the
     engine drew is the one that is aggregated. Over-selection and deadlines would favour fast
@@ -260,10 +316,11 @@ class DeviceModel(System):
         return _Total(*[math.fsum(column) for column in zip(*found, strict=True)])
 
     def _planned(self, work: Work) -> _Total:
-        """Return what planned rounds take: as many as there are times their mean."""
+        """Return what planned rounds take in expectation."""
         number = _clients_of(work)
-        units = self.client_units(work, number).tobytes()
-        key = (*self.message_bytes(work), work.sampled_clients, units)
+        if self.hours(number) is not None:
+            return self._lived(work).mean(work.rounds)
+        key = self._key(work)
         if key not in self._means:
             if len(self._means) >= _MAX_MEANS:
                 self._means.clear()
@@ -271,6 +328,54 @@ class DeviceModel(System):
             sums = [math.fsum(column) for column in zip(*parts, strict=True)]
             self._means[key] = _Total(*[one / PLANNED_ROUNDS for one in sums])
         return _Total(*[work.rounds * one for one in self._means[key]])
+
+    def _key(self, work: Work) -> tuple[object, ...]:
+        """Return what planned rounds depend on."""
+        units = self.client_units(work, work.num_clients).tobytes()
+        return (*self.message_bytes(work), work.sampled_clients, units)
+
+    def _lived(self, work: Work) -> _LivedCourses:
+        """Return courses of such work, one round after the other, at least as far as asked."""
+        key, number = self._key(work), work.num_clients
+        invited = math.ceil(work.sampled_clients * (1.0 + self.over_selection))
+        if key not in self._courses:
+            if len(self._courses) >= _MAX_LIVED:
+                self._courses.clear()
+            courses = min(max(_AT_ONCE // invited, _LEAST_COURSES), PLANNED_ROUNDS)
+            self._courses[key] = _LivedCourses(courses, self.seed)
+        lived, hours = self._courses[key], self.hours(number)
+        units, sizes = self.client_units(work, number), self.message_bytes(work)
+        limit_s = self.deadline_s or math.inf
+        while lived.rounds < work.rounds and hours is not None:
+            lived.add(
+                lambda courses, rng: invite_uniformly(
+                    self.population(number),
+                    work.sampled_clients,
+                    courses,
+                    rng,
+                    over_selection=self.over_selection,
+                    dropout=self.dropout,
+                ),
+                lambda who: take_rounds(who, units, self.client_compute_s, sizes, limit_s),
+                hours,
+                self.server_compute_s,
+            )
+        return lived
+
+    def ample_s(self, work: Work) -> float:
+        """See `System.ample_s`: the mean and four standard deviations between courses."""
+        if work.reports or work.happened is not None:
+            return super().ample_s(work)
+        number, mean_s = _clients_of(work), self.cost(work).time_s
+        if self.hours(number) is not None:
+            return mean_s + 4.0 * self._lived(work).deviation_s(work.rounds)
+        units, sizes = self.client_units(work, number), self.message_bytes(work)
+        limit = self.deadline_s or math.inf
+        times = [
+            take_rounds(who, units, self.client_compute_s, sizes, limit).time_s
+            for who in self._plan(number, work.sampled_clients)
+        ]
+        return mean_s + 4.0 * float(np.std(np.concatenate(times))) * math.sqrt(work.rounds)
 
     def _total(self, work: Work, who: Invited) -> _Total:
         """Return the sums over some rounds of the same work."""
@@ -292,14 +397,24 @@ class DeviceModel(System):
         found = self._plans.get((number, cohort))
         if found is not None:
             return [found]
-        rounds = (
-            self._invite(number, cohort, DAY_S * index / PLANNED_ROUNDS, Draw(self.seed, (index,)))
-            for index in range(PLANNED_ROUNDS)
+        invited = (
+            self._invite(number, who, 0.0, Draw(self.seed, (index,)))
+            for index, who in enumerate(self._cohorts(number, cohort))
         )
         if cohort > _MAX_KEPT:
-            return rounds
-        self._plans[number, cohort] = Invited.joined(list(rounds))
+            return invited
+        self._plans[number, cohort] = Invited.joined(list(invited))
         return [self._plans[number, cohort]]
+
+    def _cohorts(self, number: int, cohort: int) -> Iterator[NDArray[np.integer]]:
+        """Yield cohorts in which all clients take part equally often: few then tell the mean."""
+        rng = stream(self.seed, "planned_cohorts")
+        places = np.arange(cohort)
+        cycle = number // math.gcd(number, cohort)
+        for index in range(PLANNED_ROUNDS):
+            if index % cycle == 0:
+                order = rng.permutation(number)
+            yield order[(index % cycle * cohort + places) % number]
 
     def _invite(
         self, number: int, cohort: NDArray[np.integer] | int, start_s: float, draw: Draw
@@ -336,7 +451,7 @@ class DeviceModel(System):
             rows = np.arange(number) % len(hours)
             times = DAY_S * np.arange(PLANNED_ROUNDS) / PLANNED_ROUNDS
             wait_s = np.mean([hours.wait_s(rows, time_s) for time_s in times.tolist()], axis=0)
-        return Means(wait_s + transfer_s, compute_s, self.dropout)
+        return Means(wait_s + transfer_s, compute_s, self.dropout, wait_s, hours)
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
         """See `System.job`."""
@@ -372,6 +487,10 @@ class DeviceModel(System):
 
     @cached_property
     def _plans(self) -> dict[tuple[int, int], Invited]:
+        return {}
+
+    @cached_property
+    def _courses(self) -> dict[tuple[object, ...], _LivedCourses]:
         return {}
 
     @cached_property

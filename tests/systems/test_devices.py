@@ -159,7 +159,8 @@ def test_copies_and_pickles_cost_the_same() -> None:
 
 
 def test_a_planned_course_is_linear_in_its_rounds() -> None:
-    one, many = FAULTY.cost(planned(1)), FAULTY.cost(planned(250))
+    always = replace(FAULTY, availability="always", deadline_s=20.0)
+    one, many = always.cost(planned(1)), always.cost(planned(250))
     assert many.time_s == pytest.approx(250 * one.time_s, rel=1e-12)
     assert FAULTY.cost(planned(0)) == Cost(0.0, 0.0, 0.0, 0.0, 0.0, 0)
 
@@ -347,3 +348,44 @@ def test_the_widest_devices_have_finite_times(sign: int) -> None:
     )
     cost = model.cost(Work.of_course(10**9, 1000, Fidelity(1, 0.1)))
     assert np.isfinite(cost.time_s)
+
+
+HOURS = [
+    DeviceModel(availability="lognormal"),
+    DeviceModel(availability="sine", compute="steps"),
+    DeviceModel(availability="sine", availability_beta=0.6, dropout=0.2, over_selection=0.5),
+    DeviceModel(availability="lognormal", deadline_s=900.0, dropout=0.1, client_compute_s=60.0),
+    DeviceModel(bandwidth_variation=0.5, dropout=0.3),
+    DeviceModel(devices="flash", over_selection=0.4, deadline_s=3.0, server_compute_s=2.0),
+]
+
+
+@pytest.mark.parametrize("model", HOURS)
+@pytest.mark.parametrize(("clients", "rate"), [(5, 0.2), (5, 1.0), (40, 0.25)])
+def test_a_plan_costs_what_living_through_it_costs(
+    model: DeviceModel, clients: int, rate: float
+) -> None:
+    rounds = 100
+    work = Work.of_course(100, clients, Fidelity(rounds, rate), minibatch_steps=12)
+    rng, lived = np.random.default_rng(0), []
+    for seed in range(60):
+        sampled = rng.permuted(np.tile(np.arange(clients), (rounds, 1)), axis=1) < clients * rate
+        happened = Happened(seed, 0, 0.0, sampled)
+        lived.append(model.cost(replace(work, happened=happened)))
+    cost, own = model.cost(work), np.array([one.time_s for one in lived])
+    error = own.std() / np.sqrt(len(own))
+    assert abs(cost.time_s - own.mean()) < 0.05 * own.mean() + 2 * error
+    assert cost.upload_bytes == pytest.approx(
+        np.mean([one.upload_bytes for one in lived]), rel=0.05
+    )
+    assert (own <= model.ample_s(work)).mean() > 0.95
+    assert model.ample_s(work) >= cost.time_s
+
+
+@pytest.mark.parametrize("model", HOURS[:4])
+def test_more_rounds_and_more_work_never_cost_less(model: DeviceModel) -> None:
+    times = [model.cost(planned(rounds)).time_s for rounds in (1, 2, 9, 10, 40)]
+    assert times == sorted(times)
+    assert model.cost(planned(9)).time_s == times[2]  # whatever was asked in between
+    steps = [model.cost(planned(30, minibatch_steps=n)).time_s for n in (1, 12, 13, 4000)]
+    assert steps == sorted(steps)

@@ -194,7 +194,7 @@ class RoundArguments:
             return self.budget_s
         counted = self.variant.system.compute in NEEDS_SAMPLES
         samples = courses.most_samples if counted else None
-        return self.controls.largest_cost(self.horizon, samples).time_s
+        return self.variant.system.ample_s(self.controls.largest_work(self.horizon, samples))
 
     def _round_settings(self, budget_s: float) -> RoundSettings:
         rounds = self.rounds_per_step
