@@ -213,11 +213,21 @@ def _add_regret(commands: Commands) -> None:
     sub.add_argument(
         "--out", type=Path, metavar="FILE", help="a CSV file of the regret after every trial"
     )
+    _add_named(sub)
+
+
+def _add_named(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--set", action="append", default=[], dest="settings", metavar="KEY=VALUE",
+        help="a program or a file that the records need and may not choose themselves: source, "
+        'interpreter, own_data, or `system={"path": "FILE"}`',
+    )  # fmt: skip
 
 
 def _add_replay(commands: Commands) -> None:
     sub = _add(commands, "replay", "replay", "run records again and demand equal numbers")
     sub.add_argument("paths", nargs="+", type=Path, metavar="FILE", help="records or folders")
+    _add_named(sub)
 
 
 def _add_build(commands: Commands) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedhpo_gym.analysis import RunRecord
 from fedhpo_gym.archive import require_writable
-from fedhpo_gym.cli.console import complain, say, say_table
+from fedhpo_gym.cli.console import complain, parse_pairs, say, say_table
 from fedhpo_gym.cli.records import whole_records
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.files import write_text
 from fedhpo_gym.studies.regret import hypervolume_regret_of, regret_of
+from fedhpo_gym.studies.replay import from_stored_numbers
 
 HEADS = ("id", "agent", "seed", "trials", "regret", "relative", "of the hypervolume")
 COLUMNS = (
@@ -24,7 +25,11 @@ COLUMNS = (
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print the final regret of every record; 1 if one is damaged or nobody knows its regret."""
+    """Print the final regret of every record; 1 if one is damaged or cannot be judged.
+
+    Runs of courses that are trained have none that anybody knows: they are counted and left out.
+    """
+    named = dict(parse_pairs("--set", options.settings))
     if options.out is not None:
         require_writable(options.out.parent, "`--out`, without its last part,")
         if options.out.is_dir():
@@ -33,33 +38,42 @@ def main(options: argparse.Namespace) -> int:
                 f"{options.out / 'regret.csv'}"
             )
     records, damaged = whole_records("regret", options.paths)
-    table, rows, unknown = io.StringIO(), [], 0
+    table, rows, failed, trained = io.StringIO(), [], 0, 0
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(COLUMNS)
     for path, record in records:
+        if not from_stored_numbers(record.header):
+            trained += 1
+            continue
         try:
-            lines = list(_lines(record))
+            lines = list(_lines(record, named))
         except FedHPOError as error:
             complain("regret", f"{path}: {error}")
-            unknown += 1
+            failed += 1
             continue
         writer.writerows(lines)
         *who, number, _, regret, relative, missing = lines[-1]
         numbers = [f"{one:.4g}" if one != "" else "–" for one in (regret, relative, missing)]
         rows.append([*map(str, who), str(number), *numbers])
-    say_table(HEADS, rows)
+    if rows or not trained:
+        say_table(HEADS, rows)
+    if trained:
+        say(
+            f"left out: {trained} runs of courses that were trained; what those can reach, nobody "
+            "knows"
+        )
     if options.out is not None:
         write_text(options.out, table.getvalue())
         say(str(options.out))
-    return 1 if damaged or unknown else 0
+    return 1 if damaged or failed else 0
 
 
-def _lines(record: RunRecord) -> Iterator[tuple[Any, ...]]:
+def _lines(record: RunRecord, named: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """Yield a row of `COLUMNS` per trial; of one objective no hypervolume is told."""
-    header, found = record.header, regret_of(record)
+    header, found = record.header, regret_of(record, named=named)
     missing: list[Any] = [""] * len(record.steps)
     if isinstance(record.final.reward, list | tuple):
-        missing = hypervolume_regret_of(record)[1].tolist()
+        missing = hypervolume_regret_of(record, named=named)[1].tolist()
     columns = (found.elapsed_s.tolist(), found.regret.tolist(), found.relative.tolist(), missing)
     for trial, row in enumerate(zip(*columns, strict=True), start=1):
         yield (header.id, header.agent, header.seed, trial, *row)

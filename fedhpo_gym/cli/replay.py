@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from fedhpo_gym.cli.console import say
+from fedhpo_gym.cli.console import parse_pairs, say
 from fedhpo_gym.cli.records import whole_records
 from fedhpo_gym.studies.replay import replay
 
 
 def main(options: argparse.Namespace) -> int:
     """Replay every record; 1 if one of them differs or is damaged."""
+    named = dict(parse_pairs("--set", options.settings))
     records, damaged = whole_records("replay", options.paths)
     different = 0
     for path, record in records:
-        difference = replay(record)
+        difference = replay(record, named=named)
         if difference is None:
             say(f"equal      {path} ({len(record.steps)} steps)")
         else:

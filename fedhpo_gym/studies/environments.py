@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, unknown_name
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.studies.own import with_own
+from fedhpo_gym.studies.trust import trusted
 from fedhpo_gym.studies.wrappers import check_wrapper
 from fedhpo_gym.typed import as_arguments, as_typed, shown
 
@@ -75,7 +76,10 @@ def as_settable(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remake_environment(
-    env_id: str, spec: Mapping[str, Any], own: Mapping[str, Objective] | None = None
+    env_id: str,
+    spec: Mapping[str, Any],
+    own: Mapping[str, Objective] | None = None,
+    named: Mapping[str, Any] | None = None,
 ) -> gym.Env[Any, Any]:
     """Make the environment of a record again.
 
@@ -83,10 +87,12 @@ def remake_environment(
         env_id: what the record names.
         spec: its spec.
         own: objectives of the user's own that it was made with, by name.
+        named: programs and files that the user names, see `fedhpo_gym.studies.trust`.
 
     Raises:
         UnknownNameError: no environment has this id.
-        InvalidArgumentError: the spec is damaged, or names code that is not this package's.
+        InvalidArgumentError: the spec is damaged, or names code that is not this package's, or a
+            program or file that the user does not name.
     """
     if env_id not in gym.registry:
         raise unknown_name("environment id", env_id, known_ids())
@@ -105,7 +111,7 @@ def remake_environment(
     # Records of version 0.1.0 name a task without its version; an id has exactly one.
     decided = {name: registered.kwargs[name] for name in IDENTIFYING if name in registered.kwargs}
     kept = {name: value for name, value in wanted.kwargs.items() if name not in IDENTIFYING}
-    wanted.kwargs = with_own({**kept, **decided}, own or {})
+    wanted.kwargs = with_own({**trusted(kept, named), **decided}, own or {})
     _check_options(wanted)
     for wrapper in wanted.additional_wrappers:
         check_wrapper(wrapper)

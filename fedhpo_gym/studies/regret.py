@@ -16,7 +16,7 @@ from fedhpo_gym.analysis.trajectories.runs import problem_arguments
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.studies.environments import remake_environment
-from fedhpo_gym.studies.replay import former_fingerprints
+from fedhpo_gym.studies.replay import former_fingerprints, from_stored_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,11 @@ class Regret:
     relative: NDArray[np.float64]
 
 
-def regret_of(record: RunRecord, own: Mapping[str, Objective] | None = None) -> Regret:
+def regret_of(
+    record: RunRecord,
+    own: Mapping[str, Objective] | None = None,
+    named: Mapping[str, Any] | None = None,
+) -> Regret:
     """Return the regret of a run's incumbents; see `Truth` of `fedhpo_gym.envs.trial.truth`.
 
     Best is what the run's own actions could ask for: where its fidelity is fixed, at that fidelity.
@@ -43,6 +47,7 @@ def regret_of(record: RunRecord, own: Mapping[str, Objective] | None = None) -> 
     Args:
         record: the run.
         own: see `fedhpo_gym.studies.replay.replay`.
+        named: likewise.
 
     Raises:
         UnknownNameError: the record's environment is not registered.
@@ -50,7 +55,7 @@ def regret_of(record: RunRecord, own: Mapping[str, Objective] | None = None) -> 
             reached: a course is trained, step by step or by the backend "raw".
         MissingDataError: the stored numbers are not on this machine.
     """
-    truth = truth_of_run(record, own)
+    truth = truth_of_run(record, own, named)
     name = truth.objectives[0].name
     values = [record.steps[step.best_step - 1].true_objectives[name] for step in record.steps]
     return Regret(_elapsed_s(record), truth.regret(values), truth.relative_regret(values))
@@ -60,6 +65,7 @@ def hypervolume_regret_of(
     record: RunRecord,
     names: Sequence[str] | None = None,
     own: Mapping[str, Objective] | None = None,
+    named: Mapping[str, Any] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the share of the known hypervolume that is missing after each trial of a run.
 
@@ -67,6 +73,7 @@ def hypervolume_regret_of(
         record: the run.
         names: objectives that count; all of the run's by default.
         own: see `fedhpo_gym.studies.replay.replay`.
+        named: likewise.
 
     Returns:
         (T,) simulated seconds since reset, and (T,) shares; see `Truth.hypervolume_regret`.
@@ -77,7 +84,7 @@ def hypervolume_regret_of(
         MissingDataError: see `regret_of`.
         MissingDependencyError: the extra `fronts` is not installed.
     """
-    truth = truth_of_run(record, own)
+    truth = truth_of_run(record, own, named)
     chosen = [one.name for one in truth.objectives] if names is None else list(names)
     truth.front(chosen)  # an unknown name is said before a record is blamed
     values = [[step.true_objectives[name] for name in chosen] for step in record.steps]
@@ -85,9 +92,13 @@ def hypervolume_regret_of(
     return _elapsed_s(record), truth.hypervolume_regret(values, chosen, told)
 
 
-def truth_of_run(record: RunRecord, own: Mapping[str, Objective] | None = None) -> Any:
+def truth_of_run(
+    record: RunRecord,
+    own: Mapping[str, Objective] | None = None,
+    named: Mapping[str, Any] | None = None,
+) -> Any:
     """Return the `Truth` of the episode that a record holds; see `regret_of` for errors."""
-    return _truth_of(record.header, record.header.spec, own)
+    return _truth_of(record.header, record.header.spec, own, named)
 
 
 def known_of(header: Header) -> Known | None:
@@ -103,7 +114,7 @@ def known_of(header: Header) -> Known | None:
         answered are not on this machine.
     """
     kept = problem_arguments(header.kwargs)
-    if kept.get("backend") == "raw" or kept.get("instances") is not None:
+    if not from_stored_numbers(header) or kept.get("instances") is not None:
         return None
     dropped = [name for name in kept if name.startswith("reward") or name == "constraints"]
     kwargs = {name: value for name, value in kept.items() if name not in dropped}
@@ -121,15 +132,19 @@ def known_of(header: Header) -> Known | None:
 
 
 def _truth_of(
-    header: Header, spec: Mapping[str, Any], own: Mapping[str, Objective] | None = None
+    header: Header,
+    spec: Mapping[str, Any],
+    own: Mapping[str, Objective] | None = None,
+    named: Mapping[str, Any] | None = None,
 ) -> Any:
-    # A round environment would load its training data first.
-    if not str(header.spec.get("entry_point")).endswith(":make_trial_env"):
+    # What trains would load its data, or start another program, and knows no truth then.
+    if not from_stored_numbers(header):
         raise InvalidArgumentError(
-            f"`record` must be of a FedHPO-* id of trials, got {header.id}: nobody knows what "
-            "courses that are trained step by step can reach"
+            f"`record` must be of trials that stored numbers answered, got {header.id} with "
+            f"backend {header.kwargs.get('backend')!r}: nobody knows what courses that are trained "
+            "can reach"
         )
-    with closing(remake_environment(header.id, spec, own)) as env:
+    with closing(remake_environment(header.id, spec, own, named)) as env:
         present = env.reset(seed=header.seed)[1]["fingerprint"]
         if header.fingerprint not in (present, *former_fingerprints(env)):
             raise InvalidArgumentError(

@@ -16,6 +16,8 @@ from fedhpo_gym.objectives import Objective
 from fedhpo_gym.studies.environments import remake_environment
 from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
 
+_LOOKED_UP = (None, "tabular", "surrogate")
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -38,13 +40,18 @@ class Difference:
         return f"{where}: {self.field}: recorded {self.recorded!r}, replayed {self.replayed!r}"
 
 
-def replay(record: RunRecord, own: Mapping[str, Objective] | None = None) -> Difference | None:
+def replay(
+    record: RunRecord,
+    own: Mapping[str, Objective] | None = None,
+    named: Mapping[str, Any] | None = None,
+) -> Difference | None:
     """Feed the actions of a record to its environment, made anew, and compare everything.
 
     Args:
         record: the record.
         own: objectives of the user's own that it was made with, by name: a record holds no
             functions.
+        named: programs and files that the record needs: it may not choose them itself.
 
     Returns:
         The first difference, or None when every number is equal.
@@ -55,7 +62,7 @@ def replay(record: RunRecord, own: Mapping[str, Objective] | None = None) -> Dif
         MissingDataError: what the environment needs is not on this machine.
     """
     header = record.header
-    env = remake_environment(header.id, header.spec, own)
+    env = remake_environment(header.id, header.spec, own, named)
     try:
         crew = ParallelTrials(env, header.workers) if header.workers > 1 else None
         _, info = (crew or env).reset(seed=header.seed)
@@ -83,8 +90,11 @@ def present_fingerprint(header: Header) -> str:
     """Return what the numbers that answered a run are called now.
 
     Older versions of the package named stored tables and surrogates otherwise. The name stays as it
-    is where the numbers are not on this machine, or are others.
+    is where the numbers are not on this machine, or are others. Where nothing is stored there is
+    no other name, and no environment is made.
     """
+    if not from_stored_numbers(header):
+        return header.fingerprint
     try:
         env = remake_environment(header.id, header.spec)
     except FedHPOError:
@@ -96,6 +106,12 @@ def present_fingerprint(header: Header) -> str:
     finally:
         env.close()
     return found
+
+
+def from_stored_numbers(header: Header) -> bool:
+    """Return whether a run's answers were looked up, not trained."""
+    trials = str(header.spec.get("entry_point")).endswith(":make_trial_env")
+    return trials and header.kwargs.get("backend") in _LOOKED_UP
 
 
 def former_fingerprints(env: gym.Env[Any, Any]) -> tuple[str, ...]:

@@ -1,0 +1,140 @@
+"""Records of others choose no program, no folder of code and no file."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import stat
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium.envs.registration import load_env_creator
+
+from edited_records import edit
+from fedhpo_gym import cli
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.studies.trust import FILES, MOST_ENTRIES, PROGRAM, SYSTEM, TRUST, trusted
+from fedhpo_gym.systems import SYSTEM_MODELS
+from fedhpo_gym.typed import parameter_types
+
+TRIALS, ROUNDS = "FedHPO-LR-BreastCancer-v1", "FedHPO-DAC-LR-BreastCancer-v1"
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Path:
+    """Return a folder with one whole record of three trials."""
+    done = ["run", TRIALS, "--agent", "random", "--seeds", "1", "--out", str(tmp_path)]
+    assert cli.main([*done, "--set", "budget_trials=3"]) == 0
+    return tmp_path
+
+
+def changed(folder: Path, kwargs: dict[str, Any]) -> None:
+    """Let the record in a folder be one of an environment with other arguments."""
+    (path,) = folder.rglob("*.jsonl")
+    edit(path, 1, lambda header: header["spec"]["kwargs"].update(kwargs))
+
+
+def test_every_argument_of_an_environment_has_a_class() -> None:
+    for name, spec in gym.registry.items():
+        if "FedHPO-" not in name:
+            continue
+        assert isinstance(spec.entry_point, str)
+        maker = load_env_creator(spec.entry_point)
+        asked = set(inspect.signature(maker).parameters)
+        assert not asked - set(TRUST), "a new argument needs a class in `studies/trust.py`"
+
+
+def test_every_file_of_a_clock_is_known() -> None:
+    named = {field.name for kind in SYSTEM_MODELS.values() for field in fields(kind)}
+    assert {name for name in named if "path" in name or "file" in name} == set(FILES)
+
+
+def test_words_are_data_only_where_they_are_names_of_this_package() -> None:
+    """Whoever adds an argument that takes any word must look at it once, and write it here."""
+    maker = load_env_creator(str(gym.spec(TRIALS).entry_point))
+    free = {
+        name
+        for name, hint in parameter_types(maker).items()
+        if "str" in str(hint) and TRUST[name] not in (PROGRAM, SYSTEM)
+    }
+    names = {"task", "render_mode", "backend", "algorithm", "preprocessing", "precision", "device"}
+    names |= {"settings", "tune", "objectives", "constraints", "fidelity", "reward_transform"}
+    assert free <= names | {"instances", "reward", "noise"}
+
+
+@pytest.mark.parametrize("command", ["replay", "regret", "report"])
+def test_no_record_runs_a_program(
+    record: Path, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marker, program = tmp_path / "ran", tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {marker}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    code = tmp_path / "federatedscope"
+    code.mkdir()
+    (code / "__init__.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    for foreign in (
+        {"source": str(tmp_path), "interpreter": str(program)},
+        {"source": str(tmp_path)},
+        {"interpreter": str(program)},
+    ):
+        changed(
+            record, {"backend": "federatedscope", "source": None, "interpreter": None, **foreign}
+        )
+        status = cli.main([command, str(record), *_out(command, tmp_path)])
+        assert not marker.exists()
+        assert status == {"replay": 2, "regret": 0, "report": 0}[command]
+        if command == "replay":
+            assert "must be named by you" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["replay", "regret", "report"])
+def test_no_record_opens_a_file(record: Path, command: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # whoever opens it to read waits for ever
+    changed(record, {"system": {"model": "recorded", "path": str(pipe)}})
+    status = cli.main([command, str(record), *_out(command, tmp_path)])
+    assert status == {"replay": 2, "regret": 1, "report": 0}[command]
+
+
+def test_a_record_with_endless_arguments_is_refused_at_once(record: Path) -> None:
+    changed(record, {"instances": [{"alpha": 0.5, "seed": 1}] * 100_000})
+    assert cli.main(["replay", str(record)]) == 2
+
+
+def test_the_user_may_name_what_a_record_may_not() -> None:
+    given = {"backend": "federatedscope", "source": "/theirs", "interpreter": None}
+    assert trusted(given, {"source": "/mine"}) == {**given, "source": "/mine"}
+    clock = {"system": {"model": "recorded", "path": "/theirs", "compute": "epochs"}}
+    mine = trusted(clock, {"system": {"path": "/mine"}})["system"]
+    assert mine == {"model": "recorded", "path": "/mine", "compute": "epochs"}
+    assert trusted({"alpha": 0.1, "system": {"compute": "epochs"}}) == {
+        "alpha": 0.1,
+        "system": {"compute": "epochs"},
+    }
+    for named in ({"alpha": 0.5}, {"system": {"compute": "steps"}}, {"anything": 1}):
+        with pytest.raises(InvalidArgumentError, match="the record's"):
+            trusted({**clock, **given}, {"source": "/mine", **named})
+    with pytest.raises(InvalidArgumentError, match="at most 10,000"):
+        trusted({"instances": [[0.5, 1]] * MOST_ENTRIES})
+    with pytest.raises(InvalidArgumentError, match="at most 10,000"):
+        trusted({"configuration": {str(i): i for i in range(MOST_ENTRIES + 1)}})
+
+
+def test_runs_of_trained_courses_are_left_out_of_regret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for env_id, more in ((TRIALS, "budget_trials=2"), (ROUNDS, "horizon=5")):
+        done = ["run", env_id, "--agent", "random", "--seeds", "1", "--out", str(tmp_path)]
+        assert cli.main([*done, "--set", more]) == 0
+    capsys.readouterr()
+    assert cli.main(["regret", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert "left out: 1 runs" in told.out
+    assert told.err == ""
+
+
+def _out(command: str, folder: Path) -> list[str]:
+    return ["--out", str(folder / "page.html")] if command == "report" else []
