@@ -107,18 +107,19 @@ class TrialVectorEnv(BatchedVectorEnv):
             info_keys: of `INFO_KEYS`, what infos say, too.
 
         Raises:
-            InvalidArgumentError: an argument is out of its range.
+            InvalidArgumentError: an argument is out of its range, or the environment was built in
+                another way.
             UnknownNameError: there is no such info key.
         """
         self._incumbent = env if isinstance(env, IncumbentReward) else None
         env = self._incumbent.env if self._incumbent else env
         self._scalarize = env if isinstance(env, ScalarizePenalty) else None
         budget = self._scalarize.env if self._scalarize else env
-        assert isinstance(budget, BudgetTermination)  # noqa: S101 - what make_trial_env builds
         trial = budget.unwrapped
-        assert isinstance(trial, TrialEnv)  # noqa: S101 - likewise
+        if not isinstance(budget, BudgetTermination) or not isinstance(trial, TrialEnv):
+            raise InvalidArgumentError(f"`env` must be what `make_trial_env` builds, got {env}")
         spaces, actions = env.observation_space, env.action_space
-        assert isinstance(spaces, gym.spaces.Dict)  # noqa: S101 - likewise
+        assert isinstance(spaces, gym.spaces.Dict)  # noqa: S101 - those of a `TrialEnv`
         assert isinstance(actions, gym.spaces.Box)  # noqa: S101 - likewise
         super().__init__(num_envs, spaces, actions, autoreset_mode=autoreset_mode, copy=copy)
         self._budget, self.setup = budget, trial.setup
