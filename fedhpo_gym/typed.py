@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.checks import as_integer, as_number
-from fedhpo_gym.errors import InvalidArgumentError, suggest
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, suggest
 
 FAULTS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What foreign objects may raise when they are read; too deep nesting is a RuntimeError."""
@@ -118,14 +118,16 @@ def check_fields(record: Any) -> None:
 
 
 def as_reals(name: str, value: object) -> NDArray[np.floating]:
-    """Return an array of real numbers; float32 stays, all else becomes float64.
+    """Return an array of real numbers, row by row; float32 stays, all else becomes float64.
 
     Raises:
         InvalidArgumentError: it holds something else, such as complex numbers, truth values or
             strings, or its rows have different lengths.
     """
+    if type(value) is np.ndarray and value.dtype in _FLOATS:
+        return np.asarray(value, order="C")
     try:
-        return _as_array(value, np.floating)
+        return np.asarray(_as_array(value, np.floating), order="C")
     except _WrongTypeError:
         raise InvalidArgumentError(
             f"`{name}` must be an array of real numbers, got {shown(value)}"
@@ -139,27 +141,45 @@ def checked_types(call: C) -> C:
     strings as paths. What does not is refused with the name of the parameter, before the function
     begins.
     """
-    named = inspect.signature(call).parameters.values()
-    names = [one.name for one in named if one.kind is not one.VAR_POSITIONAL]
-    places = [one.name for one in named if one.kind is one.POSITIONAL_OR_KEYWORD]
 
     @wraps(call)
     def reading(*given: Any, **by_name: Any) -> Any:
-        hints = _hints(call)
-        first = [
-            as_typed(name, value, hints.get(name, Any))
-            for name, value in zip(places, given, strict=False)
-        ]
-        rest = {
-            name: as_typed(name, value, hints[name]) if name in hints and name in names else value
-            for name, value in by_name.items()
-        }
-        return call(*first, *given[len(first) :], **rest)
+        first, rest = _read(call, given, by_name)
+        return call(*first, **rest)
 
     for name in ("cache_clear", "cache_info"):
         if hasattr(call, name):
             setattr(reading, name, getattr(call, name))
     return cast("C", reading)
+
+
+def explained_types(call: C) -> C:
+    """Make a public function read its arguments as `checked_types` does, once it has failed.
+
+    For pure functions that environments call in every step, with arguments that fit.
+    """
+
+    @wraps(call)
+    def explaining(*given: Any, **by_name: Any) -> Any:
+        try:
+            return call(*given, **by_name)
+        except FedHPOError:
+            raise
+        except FAULTS:
+            first, rest = _read(call, given, by_name)
+            return call(*first, **rest)
+
+    return cast("C", explaining)
+
+
+def _read(
+    call: Callable[..., Any], given: Sequence[Any], by_name: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a call as their types, by position and by name."""
+    hints, places = _parameters(call)
+    first = [as_typed(name, value, hints[name]) for name, value in zip(places, given, strict=False)]
+    rest = {name: as_typed(name, value, hints.get(name, Any)) for name, value in by_name.items()}
+    return [*first, *given[len(first) :]], rest
 
 
 def as_arguments(
@@ -184,6 +204,13 @@ def as_arguments(
     return {name: as_typed(name, value, hints[name]) for name, value in given.items()}
 
 
+@lru_cache(maxsize=512)
+def _parameters(call: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the annotations of the parameters, and the names of those given by position."""
+    named = inspect.signature(call).parameters.values()
+    return parameter_types(call), [p.name for p in named if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+
 def parameter_types(call: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotated types of the named parameters of a function or a constructor."""
     parameters = inspect.signature(call).parameters.values()
@@ -200,29 +227,39 @@ def _hints(of: Hashable) -> dict[str, Any]:
     return get_type_hints(of, include_extras=True)
 
 
+@lru_cache(maxsize=1024)
+def _parts(hint: Hashable) -> tuple[Any, tuple[Any, ...]]:
+    """Return what an annotation is of, and what stands in its brackets."""
+    if isinstance(hint, TypeVar):
+        return Any, ()
+    if hint == ArrayLike:
+        return np.ndarray, ()
+    return get_origin(hint) or (NoneType if hint is None else hint), get_args(hint)
+
+
 def _typed(value: Any, hint: Any) -> Any:
-    origin, inner = get_origin(hint) or hint, get_args(hint)
-    if origin is Any or isinstance(hint, TypeVar):
+    origin, inner = _parts(hint)
+    if origin is Any:
         return value
-    if origin in _UNIONS and hint != ArrayLike:
-        return _first(value, inner)
-    if origin is Literal:
-        if type(value) in map(type, inner) and value in inner:
-            return value
-        raise _WrongTypeError
     if origin in _READERS:
         found = _READERS[origin](value)
         if found is None:
             raise _WrongTypeError
         return found
-    if origin is np.ndarray or hint == ArrayLike:
-        return _as_array(value, get_args(inner[1])[0] if origin is np.ndarray and inner else None)
+    if origin in _UNIONS:
+        return _first(value, inner)
+    if origin is Literal:
+        if type(value) in map(type, inner) and value in inner:
+            return value
+        raise _WrongTypeError
+    if origin is np.ndarray:
+        return _as_array(value, get_args(inner[1])[0] if inner else None)
     if origin is Annotated:
         found, axes = _typed(value, inner[0]), inner[1]
         if isinstance(axes, Axes) and not axes.fit(found):
             raise _WrongTypeError
         return found
-    return _contained(value, type(None) if origin is None else origin, inner)
+    return _contained(value, origin, inner)
 
 
 def _contained(value: Any, origin: Any, inner: tuple[Any, ...]) -> Any:
@@ -328,7 +365,7 @@ _READERS: Final[Mapping[Any, Callable[[object], Any]]] = {
 
 def _words(hint: Any) -> str:
     """Return what an annotation asks for, as people say it."""
-    origin, inner = get_origin(hint) or hint, get_args(hint)
+    origin, inner = _parts(hint)
     if origin in _UNIONS:
         return " or ".join(dict.fromkeys(map(_words, inner)))
     if origin is Literal:
@@ -341,7 +378,7 @@ def _words(hint: Any) -> str:
         return f"a list{items}"
     if origin is Annotated:
         return f"{_words(inner[0])}{inner[1]}"
-    if origin is np.ndarray or hint == ArrayLike:
+    if origin is np.ndarray:
         return "an array of numbers"
     name = getattr(origin, "__name__", str(origin))
     return _NAMES.get(origin, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")

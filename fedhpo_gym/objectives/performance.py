@@ -12,10 +12,10 @@ from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
 from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.privacy import Spent
-from fedhpo_gym.typed import checked_types
+from fedhpo_gym.typed import checked_types, explained_types
 
 
-@checked_types
+@explained_types
 def performance(
     evaluation: Evaluation, split: Split, metric: Metric, worst: float | None = None
 ) -> float:
@@ -38,7 +38,7 @@ def performance(
     return _worst(metric, worst) if evaluation.has_diverged else value
 
 
-@checked_types
+@explained_types
 def performances(
     evaluations: Evaluations,
     splits: Sequence[Split],

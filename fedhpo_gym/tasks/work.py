@@ -17,7 +17,7 @@ from fedhpo_gym.systems import ClientWork, Happened, JobClock, System, Work
 from fedhpo_gym.systems.work import Floats
 from fedhpo_gym.tasks.algorithms import BUFFER
 from fedhpo_gym.tasks.federated import Task
-from fedhpo_gym.typed import checked_types
+from fedhpo_gym.typed import checked_types, explained_types
 
 EPOCHS, BATCH_SIZE = "step_size", "batch_size"
 
@@ -25,7 +25,7 @@ Samples = NDArray[np.integer]
 Chosen = NDArray[np.bool_]
 
 
-@checked_types
+@explained_types
 def work_of(
     task: Task,
     configuration: Mapping[str, Value],
@@ -96,7 +96,7 @@ def job_clock(
     return JobClock(task.system, work)
 
 
-@checked_types
+@explained_types
 def decisive_names(task: Task) -> tuple[str, ...]:
     """Return the hyperparameters of the search space that decide what a round costs."""
     reads = {

@@ -13,7 +13,6 @@ from fedhpo_gym.envs import TrialEnv
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task, get_task
-from fedhpo_gym.typed import checked_types
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
 
 
@@ -54,7 +53,6 @@ class Analytic(Backend):
         )
 
 
-@checked_types
 def make_env(
     *,
     task: str = "LR-CreditG-v0",

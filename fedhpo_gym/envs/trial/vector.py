@@ -186,6 +186,10 @@ class TrialVectorEnv(BatchedVectorEnv):
     def _describe(self, index: int) -> dict[str, Any]:
         return self._process.describe(index)
 
+    @property
+    def _options(self) -> tuple[str, ...]:
+        return ("instance",) if self.setup.instances else ()
+
     def _restart(self, where: Indices, seeds: Seeds) -> None:
         keys = self._noise_keys.draw(where, seeds) if self._noise_keys else None
         self._process.restart(where, self._draw(where, seeds), keys)
