@@ -12,7 +12,7 @@ import gymnasium as gym
 
 from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.tasks import TASKS, Task
-from fedhpo_gym.typed import as_typed
+from fedhpo_gym.typed import as_typed, checked_types
 from fedhpo_gym.version import __version__
 
 ENTRY_POINT = "fedhpo_gym.envs:make_trial_env"
@@ -21,6 +21,7 @@ ROUND_ENTRY_POINT = "fedhpo_gym.envs:make_round_env"
 ROUND_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_round_vector_env"
 
 
+@checked_types
 def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
     """Register `FedHPO-*`, `FedHPO-DAC-*`, and their `MO-` twins with vector rewards, once.
 
@@ -52,6 +53,7 @@ def _register(name: str, entry_point: str, **options: Any) -> None:
         gym.register(name, entry_point, **options)
 
 
+@checked_types
 def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
     """Make a round environment whose clients are agents, as a PettingZoo parallel environment.
 
@@ -72,6 +74,7 @@ def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
     return ClientsParallelEnv(gym.make(env_id, per_client=True, **arguments), reward)
 
 
+@checked_types
 def parallel(env: gym.Env[Any, Any], workers: int = 8) -> Any:
     """Let simulated workers run the trials of an environment side by side.
 
@@ -90,6 +93,7 @@ def parallel(env: gym.Env[Any, Any], workers: int = 8) -> Any:
     return ParallelTrials(env, workers)
 
 
+@checked_types
 def truth(env_id: str, **arguments: Any) -> Any:
     """Return what can be reached in a trial environment with stored numbers.
 

@@ -45,8 +45,10 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
             os.fsync(handle.fileno())
         with _said_of(path):
             part.replace(path)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a write, such as to a full disk
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     _sync(path.parent)
 
@@ -73,10 +75,12 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = _temporary(path)
-    part.mkdir()
+    with _said_of(path):
+        part.mkdir()
     try:
         yield part
-        part.replace(path)
+        with _said_of(path):
+            part.replace(path)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise

@@ -78,7 +78,10 @@ class _Seeded(np.random.SeedSequence):
         self._state = state
 
     def generate_state(self, n_words: int, dtype: object = np.uint32) -> NDArray[np.uint64]:
-        assert n_words == len(self._state) and dtype is np.uint64  # noqa: PT018, S101
+        if n_words != len(self._state) or dtype is not np.uint64:
+            raise InvalidArgumentError(
+                f"`n_words` must be {len(self._state)} of uint64, got {n_words} of {dtype}"
+            )
         return self._state
 
 

@@ -15,6 +15,7 @@ CHECKS = (
     contract.layering_faults,
     contract.third_party_faults,
     contract.unsafe_faults,
+    contract.assert_faults,
     contract.size_faults,
 )
 Check = Callable[[str, str], Iterator[str]]
@@ -93,6 +94,8 @@ PLANTED: list[tuple[Check, str, str, str]] = [
     (UNSAFE, "tables.store", "numpy.load(path, None, True)", "allow_pickle"),
     (UNSAFE, "fl.engine", "torch.load(path)", "a pickle"),
     (UNSAFE, "datasets.x", "pd.read_pickle(path)", "a pickle"),
+    (contract.assert_faults, "space.space", "assert x is not None", "1 asserts, more than"),
+    (contract.assert_faults, "fl.stack", "assert x > 0", "does more than narrow a type"),
     (contract.size_faults, "space.space", "x = 1\n" * 501, "501 lines, more than 500"),
 ]
 

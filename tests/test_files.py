@@ -38,6 +38,17 @@ def files_at_most(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
+def test_a_full_disk_is_named_with_what_was_to_be_written(
+    writer: Callable[[Path], object], tmp_path: Path
+) -> None:
+    with files_at_most(1000), pytest.raises(OSError, match="File too large") as refused:
+        writer(tmp_path)
+    path = Path(refused.value.filename)
+    assert path.parent == tmp_path
+    assert not path.name.startswith(".")
+
+
+@pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
 def test_a_full_disk_leaves_nothing(writer: Callable[[Path], object], tmp_path: Path) -> None:
     with files_at_most(10_000), pytest.raises(OSError, match="large"):
         writer(tmp_path)

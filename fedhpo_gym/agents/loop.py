@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent
+from fedhpo_gym.typed import checked_types
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,7 @@ class Step:
     worker: int | None = None
 
 
+@checked_types
 def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Step]:
     """Run one episode to its end, and yield its steps as they happen.
 
@@ -73,6 +75,7 @@ class Crew(Protocol):
         """Return the next trial that ends; see `fedhpo_gym.wrappers.parallel_trials.Finished`."""
 
 
+@checked_types
 def run_crew(crew: Crew, agent: Agent, seed: int) -> Iterator[Step]:
     """Run one episode of simulated workers to its end, and yield its trials as they end.
 

@@ -30,6 +30,7 @@ from fedhpo_gym.analysis.records import (
 from fedhpo_gym.analysis.trajectories.runs import JudgedRun
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.files import new_file
+from fedhpo_gym.typed import checked_types
 
 SUFFIX = ".jsonl"
 SUFFIXES = (SUFFIX, parquet.SUFFIX)
@@ -41,6 +42,7 @@ _Line = TypeVar("_Line", Header, StepRecord)
 _Run = TypeVar("_Run", RunRecord, JudgedRun)
 
 
+@checked_types
 def record_path(folder: Path, header: Header) -> Path:
     """Return where the record of a run belongs.
 
@@ -55,6 +57,7 @@ def record_path(folder: Path, header: Header) -> Path:
     return folder / header.id / f"{header.agent}-seed{header.seed}-{digest}{SUFFIX}"
 
 
+@checked_types
 def write_record(path: Path, record: RunRecord) -> None:
     """Write a record; a crash leaves the old file, if any, and no half of the new one.
 
@@ -72,6 +75,7 @@ def write_record(path: Path, record: RunRecord) -> None:
             handle.write(line + b"\n")
 
 
+@checked_types
 def read_record(path: Path) -> RunRecord:
     """Read a record and check every line of it.
 
@@ -141,6 +145,7 @@ def _checked_lines(path: Path, lines: Sequence[bytes]) -> Iterator[bytes]:
         yield content
 
 
+@checked_types
 def read_folder(
     paths: Iterable[Path],
     damaged: Callable[[Path, DamagedDataError], None] | None = None,
@@ -183,6 +188,7 @@ def read_each(
             yield file, record
 
 
+@checked_types
 def set_aside(path: Path, error: DamagedDataError) -> str:
     """Rename a damaged record to `<name>.damaged`, where no command looks for records.
 

@@ -13,6 +13,7 @@ from fedhpo_gym.analysis.records import Header, RunRecord
 from fedhpo_gym.analysis.trajectories import Trajectory, incumbents
 from fedhpo_gym.analysis.trajectories.runs import JudgedRun, agent_arguments, problem_of
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import checked_types
 
 RULE, FULL = "highest_fidelity", "full_fidelity"
 
@@ -34,6 +35,7 @@ class _Read:
         return _text([self.header.id, problem_of(self.header)])
 
 
+@checked_types
 def group(
     records: Iterable[tuple[Path, RunRecord | JudgedRun]],
     tables: Iterable[tuple[Path, Trajectory]] = (),

@@ -48,6 +48,7 @@ from fedhpo_gym.analysis.tables import Cell, Table
 from fedhpo_gym.analysis.trajectories import Study, Trajectory
 from fedhpo_gym.analysis.trajectories.foreign import COLUMNS
 from fedhpo_gym.errors import MissingDataError, MissingDependencyError
+from fedhpo_gym.typed import checked_types
 
 TITLE = "Federated hyperparameter optimization: report"
 RULES_IN_WORDS = {
@@ -82,6 +83,7 @@ class _Part:
     files: Mapping[str, File]
 
 
+@checked_types
 def make_report(
     records: Iterable[tuple[Path, RunRecord]], version: str, now: datetime | None = None
 ) -> str:
@@ -89,6 +91,7 @@ def make_report(
     return build_report(group(records), version, now).html
 
 
+@checked_types
 def build_report(
     problems: Sequence[Problem],
     version: str,

@@ -10,11 +10,11 @@ from typing import Any
 from fedhpo_gym.backends.base import Backend, CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.backends.tuned import FEWEST, open_tuned, stored_values
 from fedhpo_gym.courses.base import Courses
-from fedhpo_gym.errors import InvalidArgumentError, needing, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, needing, suggest, unknown_name
 from fedhpo_gym.surrogates import has_surrogate
 from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.typed import as_arguments, as_typed
+from fedhpo_gym.typed import as_arguments, as_typed, checked_types
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {
@@ -64,6 +64,7 @@ STORED: Mapping[str, Callable[[Task], bool]] = MappingProxyType(
 """Backends that answer from stored numbers -> whether they have those of a task."""
 
 
+@checked_types
 def default_backend(task: Task) -> str:
     """Return the backend that answers a task when none is named.
 
@@ -73,6 +74,7 @@ def default_backend(task: Task) -> str:
     return next((name for name in STORED if STORED[name](task)), "tabular")
 
 
+@checked_types
 def make_backend(name: str, task: Task, **options: Any) -> Backend:
     """Open a backend for a task.
 
@@ -104,6 +106,7 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     return backend
 
 
+@checked_types
 def open_courses(name: str, *given: Any, **options: Any) -> Courses:
     """Put courses at round 0, to be trained in steps.
 
@@ -126,6 +129,7 @@ def open_courses(name: str, *given: Any, **options: Any) -> Courses:
     return courses
 
 
+@checked_types
 def check_options(backend: str, options: Mapping[str, Any]) -> None:
     """Refuse options that a backend does not take.
 
@@ -133,6 +137,8 @@ def check_options(backend: str, options: Mapping[str, Any]) -> None:
         InvalidArgumentError: names the option, and who takes it.
     """
     for name in options:
+        if name not in OPTIONS:
+            raise InvalidArgumentError(f"no backend takes `{name}`.{suggest(name, OPTIONS)}")
         if backend not in OPTIONS[name]:
             known = " or ".join(f'backend="{one}"' for one in OPTIONS[name])
             raise InvalidArgumentError(f"`{name}` is for {known} only, got backend={backend!r}")

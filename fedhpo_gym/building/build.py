@@ -19,13 +19,16 @@ from fedhpo_gym.cluster import require_scheduler
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.tables import writable_table_folder
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.typed import checked_types
 
 
+@checked_types
 def tell(found: Estimate) -> None:
     """Write what a build will cost, one line, above its progress bar."""
     tqdm.write(str(found), file=sys.stderr)
 
 
+@checked_types
 def build_table(
     task: Task,
     folder: Path | None = None,
@@ -70,6 +73,7 @@ def build_table(
     return _build(GridDesign(task), folder, workers, merge, (device, address), announce)
 
 
+@checked_types
 def build_sample(
     task: Task,
     size: int,

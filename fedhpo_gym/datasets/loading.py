@@ -7,8 +7,10 @@ from functools import lru_cache
 from fedhpo_gym.datasets.catalogue import SOURCES
 from fedhpo_gym.datasets.records import Dataset
 from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.typed import checked_types
 
 
+@checked_types
 @lru_cache(maxsize=16)
 def load_dataset(name: str) -> Dataset:
     """Load a data set by name.

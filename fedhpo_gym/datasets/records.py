@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import Axes, checked_types
 
 DRAWN, TRAIN, VAL, TEST = -1, 0, 1, 2
 """Values of `Dataset.fixed_split`: still to be drawn, or the position of a split."""
@@ -102,10 +103,11 @@ class Dataset:
         return (*features, self.labels, *optional)
 
 
+@checked_types
 def make_dataset(
     name: str,
     features: Features,
-    labels: NDArray[np.int64],
+    labels: Annotated[NDArray[np.int64], Axes(1, 1, empty=True)],
     num_classes: int,
     users: NDArray[np.int64] | None = None,
     fixed_split: NDArray[np.int8] | None = None,

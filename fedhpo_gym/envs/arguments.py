@@ -78,13 +78,29 @@ def chosen_options(record: object, names: Sequence[str]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def read_options(options: object, known: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a `reset`, none where they are None.
+
+    Raises:
+        InvalidArgumentError: they are no mapping, or hold an option that is not known here.
+    """
+    chosen = as_typed("options", {} if options is None else options, Mapping[str, Any])
+    for name in chosen:
+        if name not in known:
+            raise InvalidArgumentError(
+                f"`options` must hold nothing but {list(known)} for this environment, got "
+                f"{shown(name)}"
+            )
+    return dict(chosen)
+
+
 def choose_instance(rng: np.random.Generator, number: int, options: dict[str, Any] | None) -> int:
     """Return the instance of the next episode.
 
     Raises:
-        InvalidArgumentError: `options` names none of the `number` there are.
+        InvalidArgumentError: `options` names none of the `number` there are, or something else.
     """
-    chosen = as_typed("options", {} if options is None else options, Mapping[str, Any])
+    chosen = read_options(options, ("instance",))
     if "instance" not in chosen:
         return int(rng.integers(number))
     index = as_integer(chosen["instance"])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.typed import Axes, checked_types
 
 
+@checked_types
 def best_rounds(
-    metrics: NDArray[np.floating], num_samples: NDArray[np.integer]
+    metrics: Annotated[NDArray[np.floating], Axes(5, 5, nan=True)],
+    num_samples: Annotated[NDArray[np.integer], Axes(2, 2)],
 ) -> NDArray[np.int64]:
     """Return the index of the round with the lowest validation loss so far, for every round.
 

@@ -11,6 +11,7 @@ from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.federations.federation import Federation, make_federation, make_user_federation
 from fedhpo_gym.federations.graphs import make_graph_federation
 from fedhpo_gym.federations.heterogeneous import make_hetero_federation
+from fedhpo_gym.typed import checked_types
 
 
 class Partition(Protocol):
@@ -63,6 +64,7 @@ PARTITIONS: Mapping[str, Partition] = MappingProxyType(
 )
 
 
+@checked_types
 def get_partition(name: str) -> Partition:
     """Return a partition by name.
 

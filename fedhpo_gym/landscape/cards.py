@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym import archive
-from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.landscape.health import HEALTH, LABELS, health_of
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.surrogates import surrogate
@@ -16,6 +16,7 @@ from fedhpo_gym.surrogates.formats import ANSWERS
 from fedhpo_gym.tables import store
 from fedhpo_gym.tables.locate import find, list_names
 from fedhpo_gym.tables.stored import FORMATS
+from fedhpo_gym.typed import checked_types
 
 KINDS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {".table.json": FORMATS, f"{surrogate.SUFFIX}.json": tuple(ANSWERS)}
@@ -38,6 +39,7 @@ def open_card(card: Path) -> Stored:
     return store.Table(card) if card.name.endswith(".table.json") else surrogate.Surrogate(card)
 
 
+@checked_types
 def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
     """Compute the health of a table or a surrogate, and write it onto its card.
 
@@ -51,16 +53,20 @@ def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
         The path of the card.
 
     Raises:
+        InvalidArgumentError: the path is none of a card.
         DamagedDataError: the card or its arrays are damaged.
         OSError: the card cannot be written.
     """
-    formats = next(known for ending, known in KINDS.items() if card.name.endswith(ending))
+    formats = next((known for ending, known in KINDS.items() if card.name.endswith(ending)), None)
+    if formats is None:
+        raise InvalidArgumentError(f"`card` must end in one of {list(KINDS)}, got {card.name!r}")
     if labels is not None:
         archive.add_to_card(card, formats, {LABELS: dict(labels)})
     archive.add_to_card(card, formats, {HEALTH: health_of(open_card(card))})
     return card
 
 
+@checked_types
 def health_on(stored: Stored, command: str) -> Mapping[str, Any]:
     """Return the health that a card states, of these very numbers.
 

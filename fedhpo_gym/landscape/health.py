@@ -18,6 +18,7 @@ from fedhpo_gym.evaluation.ranks import kendall
 from fedhpo_gym.landscape.anova import variance_shares
 from fedhpo_gym.landscape.lattice import EARLY, Landscape, Stored, landscape_of
 from fedhpo_gym.space import Dimension, Value
+from fedhpo_gym.typed import checked_types
 
 LABELS = "label_frequencies"
 """Entry of a card: what the frequencies of the labels, as a prediction, reach."""
@@ -30,6 +31,7 @@ SMALLEST_LOSS = 1e-6
 DIGITS = 5
 
 
+@checked_types
 def health_of(stored: Stored) -> dict[str, Any]:
     """Return the health of stored numbers, as JSON data; `docs/problems.md` explains every figure.
 

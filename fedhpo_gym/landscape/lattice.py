@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ EARLY = 9
 _NUMBERS_AT_ONCE = 1 << 23
 
 
+@runtime_checkable
 class Stored(Protocol):
     """Stored numbers that answer: a table or a surrogate."""
 

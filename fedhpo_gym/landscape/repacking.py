@@ -15,6 +15,7 @@ from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.landscape.health import HEALTH
 from fedhpo_gym.tables.store import Table, write_table
 from fedhpo_gym.tables.stored import FORMER, PLAIN
+from fedhpo_gym.typed import checked_types
 
 LEAST = 0.25
 """Packed curves take longer to read: what saves less than this share of its bytes is kept."""
@@ -37,6 +38,7 @@ class Repacked:
     written: bool
 
 
+@checked_types
 def repack(card: Path, least: float = LEAST) -> Repacked | None:
     """Write a table of format 1 in format 2, if that makes its file so much smaller.
 

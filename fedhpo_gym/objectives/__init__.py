@@ -51,8 +51,10 @@ from fedhpo_gym.objectives.spending import (
 )
 from fedhpo_gym.objectives.transforms import TRANSFORMS
 from fedhpo_gym.objectives.tuning_privacy import selected_renyi, selection_epsilon
+from fedhpo_gym.typed import checked_types
 
 
+@checked_types
 def objectives_of(
     metrics: Sequence[MetricSpec], splits: Sequence[str], budget_s: float = BUDGET_S
 ) -> tuple[Objective, ...]:
@@ -79,6 +81,7 @@ OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
 a problem."""
 
 
+@checked_types
 def get_objective(name: str) -> Objective:
     """Return the objective of this name.
 

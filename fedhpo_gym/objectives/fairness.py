@@ -10,6 +10,7 @@ from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
 from fedhpo_gym.objectives.base import Objective
 from fedhpo_gym.objectives.privacy import Spent
+from fedhpo_gym.typed import checked_types, explained_types
 
 FAIRNESS_METRIC: Final[Metric] = "accuracy"
 """What the named objectives compare between clients."""
@@ -20,6 +21,7 @@ WORST_FAIRNESS: Final = (0.5, 0.0, 0.0, 0.0, 0.0, 0.0)
 them are 0 and half are 1."""
 
 
+@explained_types
 def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
     """Return spread and tail of client-wise performance, averaged over seeds.
 
@@ -53,6 +55,7 @@ def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(per_seed.reshape(*array.shape[:-1], len(FAIRNESS_NAMES)).mean(axis=-2))
 
 
+@explained_types
 def client_fairness(
     evaluation: Evaluation | Evaluations, split: Split = "val", metric: Metric = "accuracy"
 ) -> NDArray[np.float64]:
@@ -82,6 +85,7 @@ def client_fairness(
     return evaluation.memo[key]
 
 
+@checked_types
 def fairness_objective(
     measure: str, split: Split = "val", metric: Metric = "accuracy"
 ) -> Objective:

@@ -12,8 +12,10 @@ from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
 from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.privacy import Spent
+from fedhpo_gym.typed import checked_types, explained_types
 
 
+@explained_types
 def performance(
     evaluation: Evaluation, split: Split, metric: Metric, worst: float | None = None
 ) -> float:
@@ -36,6 +38,7 @@ def performance(
     return _worst(metric, worst) if evaluation.has_diverged else value
 
 
+@explained_types
 def performances(
     evaluations: Evaluations,
     splits: Sequence[Split],
@@ -60,6 +63,7 @@ def _worst(metric: Metric, worst: float | None) -> float:
     return LARGEST if metric == "loss" else 0.0
 
 
+@checked_types
 def performance_objective(
     split: str,
     measure: str,

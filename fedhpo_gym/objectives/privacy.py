@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import checked_types, shown
 
 PRIVACY_NAMES: Final = ("epsilon", "delta", "renyi_2", "renyi_8", "renyi_32")
 ORDERS: Final = (2, 8, 32)
@@ -110,6 +111,7 @@ NO_PRIVACY: Final = PrivacyLedger(epsilon=CAP, delta=1.0, renyi=(CAP,) * len(ORD
 """No guarantee at all: everything at its cap, never infinite."""
 
 
+@checked_types
 def gaussian_ledger(
     noise_multiplier: float, rounds: int, sample_rate: float, delta: float
 ) -> PrivacyLedger:
@@ -127,6 +129,7 @@ def gaussian_ledger(
     return ledger_of(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS), delta)
 
 
+@checked_types
 def ledger_of(divergences: Sequence[float], delta: float) -> PrivacyLedger:
     """Return the ledger that Renyi divergences at `SEARCH_ORDERS` prove, capped at ``CAP``.
 
@@ -140,6 +143,7 @@ def ledger_of(divergences: Sequence[float], delta: float) -> PrivacyLedger:
     return PrivacyLedger(epsilon, delta, renyi)
 
 
+@checked_types
 def renyi_curve(noise_multiplier: float, rounds: int, sample_rate: float) -> NDArray[np.float64]:
     """Return `renyi_gaussian` at all `SEARCH_ORDERS`.
 
@@ -149,6 +153,7 @@ def renyi_curve(noise_multiplier: float, rounds: int, sample_rate: float) -> NDA
     return np.array(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS))
 
 
+@checked_types
 def renyi_gaussian(order: int, noise_multiplier: float, rounds: int, sample_rate: float) -> float:
     """Return a bound of the Renyi divergence, in nats, of a composed subsampled Gaussian.
 
@@ -205,6 +210,7 @@ def _composed(
     return [rounds * divergence for divergence in np.maximum(sampled, 0.0).tolist()]
 
 
+@checked_types
 def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: float) -> float:
     """Return the smallest epsilon that the Renyi divergences prove at ``delta``.
 
@@ -221,13 +227,18 @@ def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: flo
         A non-negative epsilon; infinite when nothing is proved.
 
     Raises:
-        InvalidArgumentError: Lengths differ, or delta or an order is out of its range.
+        InvalidArgumentError: Lengths differ, or delta, an order or a divergence is out of its
+            range.
     """
     if not 0.0 < delta < 1.0:
         raise InvalidArgumentError(f"`delta` must be in (0, 1), got {delta!r}.")
     if len(orders) != len(renyi) or not orders or min(orders) <= 1:
         raise InvalidArgumentError(
-            f"`orders` must match `renyi` one to one and exceed 1, got {orders!r}."
+            f"`orders` must match `renyi` one to one and exceed 1, got {shown(orders)}."
+        )
+    if not all(divergence >= 0.0 for divergence in renyi):  # NaN is not, either
+        raise InvalidArgumentError(
+            f"`renyi` must hold no negative number and no NaN, got {shown(renyi)}."
         )
     bounds = [_epsilon_at(a, r, delta) for a, r in zip(orders, renyi, strict=True)]
     return max(0.0, min(bounds))

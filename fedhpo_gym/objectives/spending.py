@@ -19,6 +19,7 @@ from fedhpo_gym.objectives.privacy import (
     PrivacyLedgers,
     Spent,
 )
+from fedhpo_gym.typed import checked_types
 
 Costs = Mapping[str, float | NDArray[np.float64]]
 
@@ -70,6 +71,7 @@ class Spending(Spent):
         return self._costs
 
 
+@checked_types
 def privacy_objective(name: str) -> Objective:
     """Make the objective that minimizes one entry of the privacy vector.
 

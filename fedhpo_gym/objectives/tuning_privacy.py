@@ -16,11 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.objectives.privacy import SEARCH_ORDERS, epsilon_from_renyi
+from fedhpo_gym.typed import checked_types, shown
 
 DISTRIBUTIONS = ("geometric", "poisson")
 """How the number of trials is drawn."""
 
 
+@checked_types
 def selection_epsilon(
     renyi: ArrayLike,
     mean: float,
@@ -48,6 +50,7 @@ def selection_epsilon(
     return epsilon_from_renyi(orders, selected.tolist(), delta)
 
 
+@checked_types
 def selected_renyi(
     renyi: ArrayLike,
     mean: float,
@@ -82,6 +85,10 @@ def selected_renyi(
         raise InvalidArgumentError(
             f"`renyi` must be one divergence per order above 1, got the shapes {one.shape} and "
             f"{each.shape}"
+        )
+    if not (one >= 0).all():  # NaN is not, either
+        raise InvalidArgumentError(
+            f"`renyi` must hold no negative number and no NaN, got {shown(renyi)}"
         )
     if not 1 <= mean < math.inf:
         raise InvalidArgumentError(f"`mean` must be finite and at least 1, got {mean!r}")

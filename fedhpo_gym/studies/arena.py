@@ -24,6 +24,7 @@ from fedhpo_gym.studies.dask_executor import on_dask
 from fedhpo_gym.studies.plan import Plan, Request, make_plans
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.studies.tracking import TRACKERS
+from fedhpo_gym.typed import checked_types
 from fedhpo_gym.version import __version__
 
 STUDY: Final = "study.json"
@@ -88,6 +89,7 @@ class Means:
             raise missing_dependency("columnar records", "pyarrow", "columnar")
 
 
+@checked_types
 def compare(
     problems: str | Sequence[str],
     agents: Sequence[str],

@@ -65,7 +65,8 @@ def as_settable(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """
     entry_point = gym.spec(env_id).entry_point
     maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    assert maker is not None  # noqa: S101 - this package registers none without
+    if maker is None:
+        raise InvalidArgumentError(f"`env_id` must have an entry point, and {env_id!r} has none")
     for name in IDENTIFYING:
         if name in kwargs:
             raise InvalidArgumentError(

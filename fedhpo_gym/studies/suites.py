@@ -30,6 +30,7 @@ from fedhpo_gym.tables.locate import EMBEDDED
 from fedhpo_gym.tasks import TASKS, Task, get_task
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
+from fedhpo_gym.typed import checked_types
 
 SMALL: Final = 5
 """Problems of the suite `small`."""
@@ -42,6 +43,7 @@ _OTHERS: Final = (
 _ENDINGS: Final = (".table.json", ".surrogate.json")
 
 
+@checked_types
 def suite(name: str) -> tuple[str, ...]:
     """Return the environment ids of a suite, versions included.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.surrogates.surrogate import SUFFIX, Surrogate
 from fedhpo_gym.tables.locate import KEEP, TRAIN, File, find, list_names, named, require_identity
+from fedhpo_gym.typed import checked_types
 
 
 def list_surrogates() -> tuple[str, ...]:
@@ -16,6 +17,7 @@ def list_surrogates() -> tuple[str, ...]:
     return list_names(f"{SUFFIX}.json")
 
 
+@checked_types
 def open_surrogate(wanted: str | Identity) -> Surrogate:
     """Open a surrogate.
 
@@ -40,6 +42,7 @@ def open_surrogate(wanted: str | Identity) -> Surrogate:
     return surrogate
 
 
+@checked_types
 def open_preferred(identities: Sequence[Identity]) -> Surrogate:
     """Open the first surrogate that exists.
 
@@ -47,13 +50,17 @@ def open_preferred(identities: Sequence[Identity]) -> Surrogate:
         identities: what it may belong to, the preferred first; at least one.
 
     Raises:
+        InvalidArgumentError: there is no identity.
         MissingDataError: nobody has fitted one of them; names the command for the first.
         DamagedDataError: see `open_surrogate`.
     """
+    if not identities:
+        raise InvalidArgumentError("`identities` must hold at least one, got none")
     there = (identity for identity in identities if has_surrogate(identity.name))
     return open_surrogate(next(there, identities[0]))
 
 
+@checked_types
 def has_surrogate(name: str) -> bool:
     """Return whether there is a surrogate of this name."""
     return find(name, f"{SUFFIX}.json") is not None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.systems.model import CROSS_SILO, SystemModel, harmonic
 from fedhpo_gym.systems.recorded import RoundRecord
+from fedhpo_gym.typed import checked_types
 
 FASTEST: Final = 1e18
 """Bytes/s of a link that the measured rounds do not show."""
@@ -44,6 +45,7 @@ class Calibration:
         return float(np.sqrt(np.mean(np.sum(self.residuals_s, axis=1) ** 2)))
 
 
+@checked_types
 def calibrate(records: Sequence[RoundRecord], base: SystemModel = CROSS_SILO) -> Calibration:
     """Fit the parameters of Eq. 1 to measured rounds.
 

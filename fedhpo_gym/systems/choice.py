@@ -12,7 +12,7 @@ from fedhpo_gym.systems.base import System, shared_parameters
 from fedhpo_gym.systems.device_model import DeviceModel
 from fedhpo_gym.systems.model import SystemModel
 from fedhpo_gym.systems.recorded import RecordedModel
-from fedhpo_gym.typed import as_typed
+from fedhpo_gym.typed import as_typed, checked_types
 
 SYSTEM_MODELS: Final[Mapping[str, type[System]]] = MappingProxyType(
     {"analytic": SystemModel, "devices": DeviceModel, "recorded": RecordedModel}
@@ -20,6 +20,7 @@ SYSTEM_MODELS: Final[Mapping[str, type[System]]] = MappingProxyType(
 """Kinds of clocks: Eq. 1 of FedHPO-Bench, single devices, and times that a user measured."""
 
 
+@checked_types
 def changed_system(base: System, changes: Mapping[str, Any]) -> System:
     """Return a system model with some parameters replaced.
 

@@ -17,6 +17,7 @@ from fedhpo_gym.systems.asynchronous import Means
 from fedhpo_gym.systems.base import MOST, SLOWEST, Indices, System
 from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.work import Floats, Work
+from fedhpo_gym.typed import checked_types
 
 Mode = Literal["cross_silo", "cross_device", "point_to_point"]
 
@@ -154,6 +155,7 @@ class SystemModel(System):
         return np.asarray(upload_s + np.maximum(send_s, download_s))
 
 
+@checked_types
 @lru_cache(maxsize=4096)
 def harmonic(n: int) -> float:
     """Return H_n = 1 + 1/2 + ... + 1/n: the expected largest of n unit exponentials.

@@ -15,7 +15,7 @@ from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDat
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems.base import MOST, System
 from fedhpo_gym.systems.work import Work
-from fedhpo_gym.typed import as_typed
+from fedhpo_gym.typed import as_typed, checked_types
 
 WORK_COLUMNS: Final = (
     "num_parameters",
@@ -122,6 +122,7 @@ class RecordedModel(System):
         return columns, means
 
 
+@checked_types
 def read_records(path: str) -> list[RoundRecord]:
     """Read measured rounds, for `calibrate`; see `RecordedModel.path` for the form.
 

@@ -12,6 +12,7 @@ from fedhpo_gym.errors import DamagedDataError, MissingDataError
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.tables.sample import SUFFIX, Sample
 from fedhpo_gym.tables.store import Table
+from fedhpo_gym.typed import checked_types
 
 ENV_VAR = "FEDHPO_GYM_TABLES"
 EMBEDDED = Path(__file__).parent / "data"
@@ -31,6 +32,7 @@ def table_folder() -> Path:
     return Path(base).expanduser() / "fedhpo_gym" / "tables"
 
 
+@checked_types
 def writable_table_folder(folder: Path | None) -> Path:
     """Return a folder for a new table, sample or surrogate, checked before it is computed.
 
@@ -74,6 +76,7 @@ def list_samples() -> tuple[str, ...]:
     return list_names(f"{SUFFIX}.json")
 
 
+@checked_types
 def open_table(wanted: str | Identity) -> Table:
     """Open a table.
 
@@ -108,6 +111,7 @@ def _instead(name: str, arguments: str) -> str:
     return ""
 
 
+@checked_types
 def open_sample(wanted: str | Identity) -> Sample:
     """Open a sample.
 

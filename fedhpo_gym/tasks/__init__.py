@@ -19,8 +19,10 @@ from fedhpo_gym.tasks.instances import Instance, make_instances
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
 from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
+from fedhpo_gym.typed import checked_types
 
 
+@checked_types
 def make_catalogue(tasks: Iterable[Task]) -> Mapping[str, Task]:
     """Return tasks by key, `<name>-v<version>`, in their order.
 
@@ -37,6 +39,7 @@ def make_catalogue(tasks: Iterable[Task]) -> Mapping[str, Task]:
     return MappingProxyType(found)
 
 
+@checked_types
 def with_version_one(tasks: Iterable[Task]) -> Iterator[Task]:
     """Yield tasks, and after each of version 0 a version 1, unless they bring their own.
 
@@ -70,6 +73,7 @@ TESTING = ("LR-CreditG", "LR-BreastCancer")
 """Representative tasks for fast tests."""
 
 
+@checked_types
 def get_task(name: str) -> Task:
     """Return a task by name, with or without prefixes of ids and the version.
 
@@ -93,6 +97,7 @@ def get_task(name: str) -> Task:
     return max(versions, key=lambda task: task.version)
 
 
+@checked_types
 def task_of(identity: Identity) -> Task:
     """Return the variant that stored numbers belong to; later versions may share them.
 

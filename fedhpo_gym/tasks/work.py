@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import ClientWork, Happened, JobClock, System, Work
+from fedhpo_gym.systems.work import Floats
 from fedhpo_gym.tasks.algorithms import BUFFER
 from fedhpo_gym.tasks.federated import Task
+from fedhpo_gym.typed import checked_types, explained_types
 
 EPOCHS, BATCH_SIZE = "step_size", "batch_size"
 
@@ -21,6 +25,7 @@ Samples = NDArray[np.integer]
 Chosen = NDArray[np.bool_]
 
 
+@explained_types
 def work_of(
     task: Task,
     configuration: Mapping[str, Value],
@@ -45,7 +50,16 @@ def work_of(
         num_samples: (clients,) training samples; where nobody knows, None: then the system's
             `samples_per_client` count, if it says so.
         happened: the rounds, if they are past.
+
+    Raises:
+        InvalidArgumentError: an array does not count the task's clients.
     """
+    for name, given in (("sampled", sampled), ("num_samples", num_samples)):
+        if given is not None and given.shape != (task.num_clients,):
+            raise InvalidArgumentError(
+                f"`{name}` must have an entry for each of {task.num_clients} clients, got the "
+                f"shape {given.shape}"
+            )
     if num_samples is None and task.system.samples_per_client:
         num_samples = np.full(task.num_clients, task.system.samples_per_client)
     steps = samples = None
@@ -64,6 +78,7 @@ def work_of(
     )
 
 
+@checked_types
 def job_clock(
     task: Task,
     configuration: Mapping[str, Value],
@@ -81,6 +96,7 @@ def job_clock(
     return JobClock(task.system, work)
 
 
+@explained_types
 def decisive_names(task: Task) -> tuple[str, ...]:
     """Return the hyperparameters of the search space that decide what a round costs."""
     reads = {
@@ -94,6 +110,7 @@ def decisive_names(task: Task) -> tuple[str, ...]:
     return (*task.architecture, *own, *buffer)
 
 
+@checked_types
 def round_system(task: Task) -> System:
     """Return the system of a task's round environments: local epochs cost unless asked otherwise.
 
@@ -122,13 +139,22 @@ def _most_steps_and_samples(
 ) -> tuple[float, float]:
     """Return the most minibatch steps, and the most samples read, of a client in a round."""
     held = np.where(True if sampled is None else sampled, num_samples, 0)
-    each = _of_clients(task, configuration, held)
-    assert each.steps is not None and each.samples is not None  # noqa: PT018, S101
-    return float(each.steps.max()), float(each.samples.max())
+    epochs, steps = _epochs_and_steps(task, configuration, held)
+    return float(steps.max()), float((epochs * held).max())
 
 
 def _of_clients(task: Task, configuration: Mapping[str, Value], held: Samples | None) -> ClientWork:
     """Return what each client does in a round, given the (clients,) samples that they hold."""
+    if held is None:
+        return ClientWork(_epochs_and_steps(task, configuration, np.zeros(task.num_clients))[0])
+    epochs, steps = _epochs_and_steps(task, configuration, held)
+    return ClientWork(epochs, steps, epochs * held)
+
+
+def _epochs_and_steps(
+    task: Task, configuration: Mapping[str, Value], held: NDArray[Any]
+) -> tuple[Floats, Floats]:
+    """Return the (clients,) local epochs and minibatch steps of a round."""
     columns = []
     for name, default in ((EPOCHS, 1.0), (BATCH_SIZE, math.inf)):
         column = np.full(task.num_clients, _shared(task, configuration, name, default))
@@ -136,10 +162,7 @@ def _of_clients(task: Task, configuration: Mapping[str, Value], held: Samples | 
         column[list(own)] = list(own.values())
         columns.append(column)
     epochs, batch = columns
-    if held is None:
-        return ClientWork(epochs)
-    steps = epochs * np.ceil(held / np.minimum(batch, np.maximum(held, 1)))
-    return ClientWork(epochs, steps, epochs * held)
+    return epochs, epochs * np.ceil(held / np.minimum(batch, np.maximum(held, 1)))
 
 
 def _shared(task: Task, configuration: Mapping[str, Value], name: str, default: float) -> float:

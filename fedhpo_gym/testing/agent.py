@@ -21,6 +21,7 @@ from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.testing.analytic import make_env
 from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
 from fedhpo_gym.testing.rollout import plain
+from fedhpo_gym.typed import checked_types
 from fedhpo_gym.wrappers import IncumbentReward
 
 STEPS = 8
@@ -350,6 +351,7 @@ class LearnedAgentConformance(AgentConformance):
             make_agent(self.name, self.env(), 0)
 
 
+@checked_types
 def agent_laws(name: str) -> tuple[type[AgentConformance], ...]:
     """Return the classes of laws that an agent's attributes say it has to obey.
 

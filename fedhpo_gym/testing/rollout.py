@@ -8,7 +8,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from fedhpo_gym.typed import checked_types
 
+
+@checked_types
 def rollout(env: gym.Env[Any, Any], seed: int = 0, steps: int = 4) -> list[Any]:
     """Return everything an environment says under random actions, as plain data.
 
@@ -33,6 +36,7 @@ def go_on(env: gym.Env[Any, Any], steps: int) -> list[Any]:
     return trace
 
 
+@checked_types
 def plain(value: Any) -> Any:
     """Return nested built-in data that is equal if, and only if, the values are.
 

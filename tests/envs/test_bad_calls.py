@@ -15,7 +15,7 @@ from fedhpo_gym.agents import AGENTS, agent_class, make_agent
 from fedhpo_gym.envs import make_trial_env
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
-from fedhpo_gym.testing import make_env
+from fedhpo_gym.testing import make_env, plain
 from fedhpo_gym.typed import parameter_types, shown
 from fedhpo_gym.wrappers import (
     BudgetTermination,
@@ -188,3 +188,66 @@ def test_none_means_what_the_task_says() -> None:
     default = gym.make(ID).unwrapped.task  # type: ignore[attr-defined]
     given = {"algorithm": None, "alpha": None, "preprocessing": None}
     assert gym.make(ID, **given).unwrapped.task == default  # type: ignore[attr-defined]
+
+
+# ------------------------------------------------------------- legal, and no more than it says
+
+
+@pytest.mark.parametrize("backend", ["tabular", "surrogate"])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_how_actions_lie_in_memory_does_not_matter(backend: str, kind: Any) -> None:
+    envs = [gym.make_vec(ID, num_envs=3, backend=backend) for _ in range(3)]
+    rows = [np.linspace(-1, 1, 3 * env.single_action_space.shape[0]) for env in envs]  # type: ignore[index]
+    actions = [row.reshape(3, -1).astype(kind) for row in rows]
+    wide = np.zeros((6, 2 * actions[2].shape[1]), kind)
+    wide[::2, ::2] = actions[2]
+    given = (actions[0], np.asfortranarray(actions[1]), wide[::2, ::2])
+    seen = []
+    for env, action in zip(envs, given, strict=True):
+        with closing(env):
+            env.reset(seed=0)
+            assert action.astype(np.float32) in env.action_space
+            seen.append(plain(env.step(action)))
+    assert seen[1] == seen[0]
+    assert seen[2] == seen[0]
+
+
+def test_how_an_action_of_clients_lies_in_memory_does_not_matter() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    made = {"per_client": True, "instances": [[0.5, 1]], "horizon": 2}
+    seen = []
+    for order in ("C", "F"):
+        with closing(gym.make("FedHPO-DAC-LR-BreastCancer-v0", **made)) as env:
+            env.reset(seed=0)
+            env.action_space.seed(0)
+            seen.append(plain(env.step(np.array(env.action_space.sample(), order=order))))  # type: ignore[call-overload]
+    assert seen[0] == seen[1]
+
+
+OPTIONS = ["x", 5, ["instance"], {"instances": 1}, {"instance": 0, "colour": 1}, {1: 2}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("together", [False, True])
+def test_options_of_a_reset_are_those_that_it_knows(options: Any, together: bool) -> None:
+    for arguments in ({}, {"instances": "train"}):
+        make = gym.make_vec if together else gym.make
+        with closing(make(ID, **arguments)) as env:
+            with pytest.raises(InvalidArgumentError, match="`options` must"):
+                env.reset(seed=0, options=options)
+            env.reset(seed=0, options={})
+
+
+def test_an_instance_is_no_option_where_there_are_none(trial: gym.Env[Any, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match="`options` must hold nothing but"):
+        trial.reset(options={"instance": 0})
+
+
+@pytest.mark.parametrize("name", ["reward_scale", "time_price", "divergence_penalty"])
+def test_a_whole_number_beyond_64_bits_is_a_number(name: str) -> None:
+    made = RoundArguments(task="LR-BreastCancer", **{name: 2**63})
+    assert made._round_settings(1.0) == RoundArguments(
+        task="LR-BreastCancer", **{name: 2.0**63}
+    )._round_settings(1.0)
+    assert type(getattr(made._round_settings(1.0), name)) is float

@@ -265,6 +265,39 @@ def _unsafe_call(node: ast.Call) -> str:
     return ""
 
 
+NARROWED = {
+    "analysis.growing": 1,
+    "backends.federatedscope.backend": 5,
+    "backends.federatedscope.process": 3,
+    "courses.running": 1,
+    "envs.round.parallel": 1,
+    "envs.trial.observation": 1,
+    "envs.trial.scores": 1,
+    "envs.trial.telling": 1,
+    "envs.trial.vector": 2,
+    "fl.models.cnn_step": 1,
+    "fl.stack": 1,
+    "processes": 1,
+    "studies.alone": 1,
+}
+"""How many asserts a module may have; they tell a type to the checker, and no input reaches them.
+The kit in `testing` asserts what it demands, as tests do."""
+
+
+def assert_faults(module: str, source: str) -> Iterator[str]:
+    """Yield asserts that check input: `python -O` takes them away."""
+    name = module.removeprefix(f"{PACKAGE}.")
+    if name.partition(".")[0] == "testing":
+        return
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
+    for node in found:
+        said = ast.unparse(node.test)
+        if not (said.startswith("isinstance(") or said.endswith(" is not None")):
+            yield f"{module}:{node.lineno}: assert {said} does more than narrow a type; raise"
+    if len(found) > NARROWED.get(name, 0):
+        yield f"{module}: {len(found)} asserts, more than NARROWED says; raise an error instead"
+
+
 def size_faults(module: str, source: str) -> Iterator[str]:
     """Yield files that have grown past the hard stop."""
     lines = len(source.splitlines())

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from fedhpo_gym.analysis.comparison.compare import Comparison, Pair
 from fedhpo_gym.analysis.stats import CriticalDifference
+from fedhpo_gym.typed import checked_types
 
 
+@checked_types
 def answer(found: Comparison) -> list[str]:
     """Return paragraphs, as plain text: who wins, by how much, how sure, and what is not alike."""
     return [_who(found), _how_much(found), _how_sure(found), *_unlike(found)]
@@ -138,6 +140,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+@checked_types
 def shown_p(value: float) -> str:
     """Return a p-value in words."""
     return "p < 0.0001" if value < 0.0001 else f"p = {value:.4f}"

@@ -28,6 +28,7 @@ from fedhpo_gym.analysis.stats import (
 from fedhpo_gym.analysis.stats.ranks import Numbers
 from fedhpo_gym.analysis.trajectories import Study
 from fedhpo_gym.analysis.trajectories.grid import FRACTIONS
+from fedhpo_gym.typed import checked_types
 
 BUDGETS = (0.01, 0.1, 0.25, 0.5, 1.0)
 """Shares of the budget at which ranks are tested."""
@@ -116,6 +117,7 @@ class Comparison:
     measure: str
 
 
+@checked_types
 def compare(study: Study, measure: str = VALIDATION) -> Comparison:
     """Compute everything that is said of a study; `measure` says what its values are.
 

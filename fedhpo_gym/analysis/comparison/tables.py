@@ -6,8 +6,10 @@ import numpy as np
 
 from fedhpo_gym.analysis.comparison.compare import BUDGETS, Comparison
 from fedhpo_gym.analysis.tables import Cell, Table
+from fedhpo_gym.typed import checked_types
 
 
+@checked_types
 def comparison_tables(found: Comparison) -> tuple[Table, ...]:
     """Return summary, final results, ranks at several budgets, and all pairs."""
     return _summary(found), _finals(found), _ranks(found), _pairs(found)

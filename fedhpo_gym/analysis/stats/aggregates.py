@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedhpo_gym.analysis.stats.ranks import Numbers
+from fedhpo_gym.analysis.stats.ranks import Flat, Numbers, Rows, Vector
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import checked_types
 
 
-def interquartile_mean(values: Numbers) -> float:
+@checked_types
+def interquartile_mean(values: Flat) -> float:
     """Return the mean without the lowest and highest quarter: IQM.
 
     Of n values, floor(n / 4) are left out at each end (Agarwal et al., 2021, section 4.3).
@@ -19,16 +21,15 @@ def interquartile_mean(values: Numbers) -> float:
         values: any shape; runs of all problems count alike.
 
     Raises:
-        InvalidArgumentError: there is no value.
+        InvalidArgumentError: there is no value, or one is NaN.
     """
     ordered = np.sort(np.asarray(values, dtype=np.float64), axis=None)
-    if not len(ordered):
-        raise InvalidArgumentError("`values` must not be empty")
     cut = len(ordered) // 4
     return float(ordered[cut : len(ordered) - cut].mean())
 
 
-def ecdf(values: Numbers, at: Numbers) -> Numbers:
+@checked_types
+def ecdf(values: Flat, at: Numbers) -> Numbers:
     """Return the share of values that are at most each threshold: (T,).
 
     Of normalised regret, it is figure 3 of Wang et al. (2022). Of one agent's normalised results,
@@ -43,7 +44,8 @@ def ecdf(values: Numbers, at: Numbers) -> Numbers:
     return np.searchsorted(ordered, at, side="right") / len(ordered)
 
 
-def data_profile(curves: Numbers, tolerance: float) -> Numbers:
+@checked_types
+def data_profile(curves: Rows, tolerance: float) -> Numbers:
     """Return the share of runs that have solved their problem at each time: (R, T) -> (T,).
 
     Solved is f <= f_best + tolerance (f_start - f_best): normalised regret of at most `tolerance`
@@ -57,7 +59,8 @@ def data_profile(curves: Numbers, tolerance: float) -> Numbers:
     return result
 
 
-def probability_of_improvement(x: Sequence[Numbers], y: Sequence[Numbers]) -> float:
+@checked_types
+def probability_of_improvement(x: Sequence[Vector], y: Sequence[Vector]) -> float:
     """Return how likely a run of x is better than one of y on a random problem.
 
     Mean over problems of #{x_i < y_j} + #{x_i = y_j} / 2 over the number of pairs (Agarwal et al.,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhpo_gym.analysis.stats.ranks import Numbers
+from fedhpo_gym.analysis.stats.ranks import Matrix, Numbers, Vector
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
+from fedhpo_gym.typed import checked_types
 
 RESAMPLES = 1000
 
@@ -34,8 +35,9 @@ class Band:
     all_upper: Numbers
 
 
+@checked_types
 def bootstrap_band(
-    curves: Numbers | Sequence[Numbers],
+    curves: Matrix | Sequence[Matrix],
     seed: int = 0,
     level: float = 0.95,
     resamples: int = RESAMPLES,
@@ -80,9 +82,10 @@ def bootstrap_band(
     return Band(mean, lower, upper, mean - half, mean + half)
 
 
+@checked_types
 def improvement_interval(
-    x: Sequence[Numbers],
-    y: Sequence[Numbers],
+    x: Sequence[Vector],
+    y: Sequence[Vector],
     seed: int = 0,
     level: float = 0.95,
     resamples: int = RESAMPLES,
@@ -103,6 +106,10 @@ def improvement_interval(
     """
     _check(level, resamples)
     rng, found = stream(seed, "improvement_interval"), np.zeros(resamples)
+    if not x or len(x) != len(y):
+        raise InvalidArgumentError(
+            f"`x` and `y` must hold the same problems, at least one, got {len(x)} and {len(y)}"
+        )
     for a, b in zip(x, y, strict=True):
         wins = (a[:, None] < b) + (a[:, None] == b) / 2
         drawn = [rng.multinomial(n, np.full(n, 1 / n), resamples) for n in wins.shape]
@@ -112,9 +119,10 @@ def improvement_interval(
     return float(low), float(high)
 
 
+@checked_types
 def bootstrap_interval(
     statistic: Callable[[Sequence[Numbers]], float],
-    samples: Sequence[Numbers],
+    samples: Sequence[Vector],
     seed: int = 0,
     level: float = 0.95,
     resamples: int = RESAMPLES,

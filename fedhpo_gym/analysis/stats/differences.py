@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -15,10 +14,9 @@ from fedhpo_gym.analysis.stats.hypotheses import (
     nemenyi_distance,
     wilcoxon_holm,
 )
-from fedhpo_gym.analysis.stats.ranks import Numbers
-from fedhpo_gym.errors import unknown_name
-
-Method = Literal["wilcoxon", "nemenyi"]
+from fedhpo_gym.analysis.stats.ranks import Matrix, Numbers
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.typed import checked_types
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +45,9 @@ class CriticalDifference:
     alpha: float
 
 
+@checked_types
 def critical_difference(
-    values: Numbers, agents: Sequence[str], method: Method = "wilcoxon", alpha: float = 0.05
+    values: Matrix, agents: Sequence[str], method: str = "wilcoxon", alpha: float = 0.05
 ) -> CriticalDifference:
     """Compare all agents over blocks.
 
@@ -62,11 +61,16 @@ def critical_difference(
         alpha: level of both tests.
 
     Raises:
-        InvalidArgumentError: there are fewer than two agents or no block.
+        InvalidArgumentError: there are fewer than two agents or no block, a value is NaN, or names
+            and columns differ in number.
         UnknownNameError: there is no such method.
     """
     if method not in ("wilcoxon", "nemenyi"):
         raise unknown_name("test of pairs", method, ("wilcoxon", "nemenyi"))
+    if len(agents) != values.shape[1]:
+        raise InvalidArgumentError(
+            f"`agents` must name {values.shape[1]} columns, got {len(agents)} names"
+        )
     found = friedman(values)
     order = np.argsort(found.mean_ranks, kind="stable")
     p_values = (nemenyi if method == "nemenyi" else wilcoxon_holm)(values)[np.ix_(order, order)]

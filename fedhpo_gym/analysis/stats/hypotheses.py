@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,15 @@ from fedhpo_gym.analysis.stats.distributions import (
     range_quantile,
     range_tail,
 )
-from fedhpo_gym.analysis.stats.ranks import Numbers, mean_ranks, ranks
+from fedhpo_gym.analysis.stats.ranks import Matrix, Numbers, Vector, mean_ranks, ranks
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import Axes, checked_types
 
 EXACT: Final = 50
 """Differences up to which the Wilcoxon test counts all signs; beyond, a normal approximation."""
 
 Alternative = Literal["two-sided", "less"]
+PValues = Annotated[Sequence[float] | Numbers, Axes(1, 1, empty=True)]
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class WinTieLoss:
         return f"{self.wins}/{self.ties}/{self.losses}"
 
 
-def friedman(values: Numbers) -> Friedman:
+@checked_types
+def friedman(values: Matrix) -> Friedman:
     """Test whether some agents' ranks differ over blocks (Friedman, 1937).
 
     chi2 = (A - 1) sum_a (R_a - B (A + 1) / 2)^2 / (sum of squared ranks - B A (A + 1)^2 / 4), where
@@ -72,7 +75,8 @@ def friedman(values: Numbers) -> Friedman:
         values: (B, A), a block per problem or per run.
 
     Raises:
-        InvalidArgumentError: there are fewer than two agents or no block.
+        InvalidArgumentError: there are fewer than two agents or no block, or a value is
+            NaN.
     """
     _check_matrix(values)
     blocks, agents = values.shape
@@ -83,20 +87,29 @@ def friedman(values: Numbers) -> Friedman:
     return Friedman(statistic, chi2_tail(statistic, agents - 1), ranked.mean(axis=0))
 
 
+@checked_types
 def nemenyi_distance(agents: int, blocks: int, alpha: float = 0.05) -> float:
     """Return the critical difference of mean ranks: q_alpha sqrt(A (A + 1) / (6 B)).
 
     q_alpha is the quantile of the studentised range over sqrt 2 (Nemenyi, 1963; Demsar, 2006,
     section 3.2.2).
+
+    Raises:
+        InvalidArgumentError: there are fewer than two agents or no block, or `alpha` is not in
+            (0, 1).
     """
+    if blocks < 1:
+        raise InvalidArgumentError(f"`blocks` must be at least 1, got {blocks}")
     return range_quantile(alpha, agents) / sqrt(2) * sqrt(agents * (agents + 1) / (6 * blocks))
 
 
-def nemenyi(values: Numbers) -> Numbers:
+@checked_types
+def nemenyi(values: Matrix) -> Numbers:
     """Return p-values of all pairs by Nemenyi's test: (B, A) -> (A, A), 1 on the diagonal.
 
     Raises:
-        InvalidArgumentError: there are fewer than two agents or no block.
+        InvalidArgumentError: there are fewer than two agents or no block, or a value is
+            NaN.
     """
     _check_matrix(values)
     blocks, agents = values.shape
@@ -109,7 +122,8 @@ def nemenyi(values: Numbers) -> Numbers:
     return result
 
 
-def wilcoxon(x: Numbers, y: Numbers, alternative: Alternative = "two-sided") -> float:
+@checked_types
+def wilcoxon(x: Vector, y: Vector, alternative: Alternative = "two-sided") -> float:
     """Return the p-value of Wilcoxon's signed-rank test of paired values (Wilcoxon, 1945).
 
     Differences of zero are ranked and then left out (Pratt, 1959); equal differences share ranks.
@@ -123,7 +137,11 @@ def wilcoxon(x: Numbers, y: Numbers, alternative: Alternative = "two-sided") -> 
 
     Returns:
         The p-value; 1 where no pair differs.
+
+    Raises:
+        InvalidArgumentError: the lengths differ, or a value is NaN.
     """
+    _check_pairs(x, y)
     with np.errstate(invalid="ignore"):
         difference = np.where(x == y, 0.0, np.asarray(x) - np.asarray(y))
     ranked = ranks(np.abs(difference))[difference != 0]
@@ -137,7 +155,8 @@ def wilcoxon(x: Numbers, y: Numbers, alternative: Alternative = "two-sided") -> 
     return min(1.0, 2.0 * min(below, _sum_at_most(ranked, total - plus)))
 
 
-def holm(p_values: Sequence[float] | Numbers) -> Numbers:
+@checked_types
+def holm(p_values: PValues) -> Numbers:
     """Return p-values adjusted for being several (Holm, 1979): (n,).
 
     The i-th lowest of n becomes the largest of (n - j + 1) p_(j) over j <= i, at most 1.
@@ -150,11 +169,13 @@ def holm(p_values: Sequence[float] | Numbers) -> Numbers:
     return result
 
 
-def wilcoxon_holm(values: Numbers) -> Numbers:
+@checked_types
+def wilcoxon_holm(values: Matrix) -> Numbers:
     """Return Holm-adjusted p-values of Wilcoxon's test of all pairs: (B, A) -> (A, A).
 
     Raises:
-        InvalidArgumentError: there are fewer than two agents or no block.
+        InvalidArgumentError: there are fewer than two agents or no block, or a value is
+            NaN.
     """
     _check_matrix(values)
     agents = values.shape[1]
@@ -166,12 +187,17 @@ def wilcoxon_holm(values: Numbers) -> Numbers:
     return result
 
 
-def sign_test(x: Numbers, y: Numbers) -> WinTieLoss:
+@checked_types
+def sign_test(x: Vector, y: Vector) -> WinTieLoss:
     """Test whether x is lower than y more often than not: one-sided (Demsar, 2006, 3.1.3).
 
     What tables 2 and 3 of Wang et al. (2022) print as wins, ties and losses. Their p-values are not
     a function of these counts: 13/0/7 has 0.0637, 0.1139 and 0.2942 there, and 0.1316 here.
+
+    Raises:
+        InvalidArgumentError: the lengths differ, or a value is NaN.
     """
+    _check_pairs(x, y)
     wins, losses = int(np.sum(x < y)), int(np.sum(x > y))
     ties = len(x) - wins - losses
     return WinTieLoss(wins, ties, losses, binomial_tail(wins, wins + losses))
@@ -190,6 +216,13 @@ def _sum_at_most(ranked: Numbers, bound: float) -> float:
         shifted[rank:] = ways[: len(ways) - rank]
         ways = (ways + shifted) / 2
     return float(min(1.0, ways[: round(2 * bound) + 1].sum()))
+
+
+def _check_pairs(x: Numbers, y: Numbers) -> None:
+    if len(x) != len(y):
+        raise InvalidArgumentError(
+            f"`x` and `y` must hold the same blocks, got {len(x)} and {len(y)}"
+        )
 
 
 def _check_matrix(values: Numbers) -> None:

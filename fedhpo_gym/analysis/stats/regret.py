@@ -6,15 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedhpo_gym.analysis.stats.ranks import Numbers
+from fedhpo_gym.analysis.stats.ranks import Matrix, Numbers, Rows, Vector
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import checked_types
 
 
+@checked_types
 def regret(values: Numbers, best: float) -> Numbers:
     """Return how far values lie above the best that is known: f - f_best."""
     return np.asarray(values, dtype=np.float64) - best
 
 
+@checked_types
 def normalised_regret(values: Numbers, best: float, worst: float) -> Numbers:
     """Return (f - f_best) / (f_worst - f_best), cut off at 0 and 1.
 
@@ -41,7 +44,8 @@ def normalised_regret(values: Numbers, best: float, worst: float) -> Numbers:
     return result
 
 
-def area(values: Numbers, at: Numbers) -> Numbers:
+@checked_types
+def area(values: Rows, at: Vector) -> Numbers:
     """Return the mean height of step functions over an axis: the anytime area under the curve.
 
     Equal to sum_i y_i (x_(i+1) - x_i) / (x_T - x_1). With logarithms of time for `at`, every decade
@@ -57,22 +61,35 @@ def area(values: Numbers, at: Numbers) -> Numbers:
     widths = np.diff(at)
     if len(at) < 2 or np.any(widths <= 0):
         raise InvalidArgumentError("`at` must hold at least two points, each above the last")
+    if values.shape[-1] != len(at):
+        raise InvalidArgumentError(
+            f"`values` must have a value per point of `at`, got {values.shape[-1]} and {len(at)}"
+        )
     result: Numbers = np.sum(values[..., :-1] * widths, axis=-1) / (at[-1] - at[0])
     return result
 
 
-def worst_problem(values: Numbers, problems: Sequence[str]) -> list[tuple[str, float]]:
+@checked_types
+def worst_problem(values: Matrix, problems: Sequence[str]) -> list[tuple[str, float]]:
     """Return, for each agent, the problem on which it does worst, and its value there.
 
     Args:
         values: (P, A), for example mean normalised regret; lower is better.
         problems: names of the rows. Of equals, the first.
+
+    Raises:
+        InvalidArgumentError: names and rows differ in number.
     """
+    if len(problems) != len(values):
+        raise InvalidArgumentError(
+            f"`problems` must name {len(values)} rows, got {len(problems)} names"
+        )
     places = np.argmax(values, axis=0)
     return [(problems[place], float(values[place, a])) for a, place in enumerate(places)]
 
 
-def overtuning(test: Numbers) -> float:
+@checked_types
+def overtuning(test: Vector) -> float:
     """Return how much worse the final incumbent is on test data than the best one before it.
 
     test(lambda*_T) - min_(t <= T) test(lambda*_t) over the incumbents lambda*_t in turn (Schneider,
@@ -82,14 +99,13 @@ def overtuning(test: Numbers) -> float:
         test: (T,) test loss of the incumbents, the first one first.
 
     Raises:
-        InvalidArgumentError: there is no incumbent.
+        InvalidArgumentError: there is no incumbent, or one is NaN.
     """
-    if not len(test):
-        raise InvalidArgumentError("`test` must hold at least one incumbent")
     return float(test[-1] - test.min())
 
 
-def relative_overtuning(test: Numbers) -> float:
+@checked_types
+def relative_overtuning(test: Vector) -> float:
     """Return overtuning over what tuning could have gained: 1 or more means all gain was lost.
 
     Overtuning / (test(lambda*_1) - min_t test(lambda*_t)) (Schneider, Bischl and Feurer, 2025); 0
@@ -97,7 +113,7 @@ def relative_overtuning(test: Numbers) -> float:
     is worse.
 
     Raises:
-        InvalidArgumentError: there is no incumbent.
+        InvalidArgumentError: there is no incumbent, or one is NaN.
     """
     lost, gained = overtuning(test), float(test[0] - test.min())
     if lost == 0:

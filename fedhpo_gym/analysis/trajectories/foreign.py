@@ -13,6 +13,7 @@ import numpy as np
 from fedhpo_gym.analysis.trajectories.rules import Trials
 from fedhpo_gym.analysis.trajectories.trajectory import Trajectory
 from fedhpo_gym.errors import DamagedDataError, FedHPOError, MissingDataError
+from fedhpo_gym.typed import checked_types
 
 COLUMNS: Final = ("problem", "agent", "seed", "time", "value")
 """What every table has: simulated seconds, and what is minimised."""
@@ -22,6 +23,7 @@ OPTIONAL: Final = ("level", "test")
 _Rows = dict[tuple[str, str, int], list[tuple[float, ...]]]
 
 
+@checked_types
 def read_table(path: Path, rule: str = "highest_fidelity") -> tuple[Trajectory, ...]:
     """Read a CSV file with a header line and one line per trial, in any order of the runs.
 

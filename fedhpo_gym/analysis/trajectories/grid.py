@@ -10,6 +10,7 @@ import numpy as np
 from fedhpo_gym.analysis.trajectories.rules import Numbers
 from fedhpo_gym.analysis.trajectories.trajectory import Trajectory
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import checked_types
 
 FRACTIONS = np.logspace(-3, 0, 200)
 """Shares of a problem's budget at which agents are compared, from a thousandth to all of it."""
@@ -114,7 +115,17 @@ class Study:
         return np.array(rows, dtype=float).reshape(-1, len(self.agents))
 
 
+@checked_types
 def time_grid(runs: Sequence[Trajectory], points: int = 400) -> Numbers:
-    """Return times from the first incumbent of some runs to the end of the longest: (points,)."""
-    first = min(run.time_s[0] for run in runs if len(run.time_s))
+    """Return times from the first incumbent of some runs to the end of the longest: (points,).
+
+    Raises:
+        InvalidArgumentError: no run has an incumbent, or there are no points.
+    """
+    first = min((run.time_s[0] for run in runs if len(run.time_s)), default=None)
+    if first is None or points < 1:
+        raise InvalidArgumentError(
+            f"`runs` must hold an incumbent and `points` be at least 1, got {len(runs)} runs and "
+            f"{points} points"
+        )
     return np.linspace(first, max(run.end_s for run in runs), points)

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.typed import checked_types
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -80,6 +81,7 @@ class Trials:
         return self.value if self.told is None else self.told
 
 
+@checked_types
 def incumbents(trials: Trials, rule: str = "highest_fidelity") -> Places:
     """Return the number of the incumbent, from 0, after each trial: (N,); -1 while there is none.
 

@@ -12,6 +12,7 @@ from fedhpo_gym.analysis.records import Header, RunRecord
 from fedhpo_gym.analysis.trajectories.rules import Numbers, Trials
 from fedhpo_gym.analysis.trajectories.scored import Scored, level_of
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import checked_types
 
 OF_THE_AGENT: Final = (
     "fidelity", "per_client", "report_moves", "reward", "reward_transform", "render_mode",
@@ -73,6 +74,7 @@ class JudgedRun:
         )
 
 
+@checked_types
 def trials_of_run(run: RunRecord) -> Trials:
     """Return what a run tried: validation loss of every step, and its loss on the test split.
 

@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedhpo_gym.analysis.stats.ranks import Numbers
+from fedhpo_gym.analysis.stats.ranks import Numbers, Vector
 from fedhpo_gym.analysis.tuning_cost.library import Runs
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
+from fedhpo_gym.typed import checked_types
 
 
-def selection(validation: Numbers, budget: int) -> Numbers:
+@checked_types
+def selection(validation: Vector, budget: int) -> Numbers:
     """Return how likely each run is the one that a search selects: (N,), summing to 1.
 
     Of k draws the run of lowest validation is selected. With values in rising order, that is the
@@ -39,6 +41,7 @@ def selection(validation: Numbers, budget: int) -> Numbers:
     return result
 
 
+@checked_types
 def expected_best(runs: Runs, budget: int) -> tuple[float, float]:
     """Return mean and variance of what is reported after k trials: equations 2 and 3.
 
@@ -56,11 +59,13 @@ def expected_best(runs: Runs, budget: int) -> tuple[float, float]:
     return mean, float(chances[drawn] @ (runs.test[drawn] - mean) ** 2)
 
 
+@checked_types
 def expected_curve(runs: Runs, budgets: Sequence[int]) -> Numbers:
     """Return the means of `expected_best` for several budgets: (K,)."""
     return np.array([expected_best(runs, budget)[0] for budget in budgets])
 
 
+@checked_types
 def simulate(runs: Runs, budget: int, repetitions: int = 1000, seed: int = 0) -> Numbers:
     """Return what searches of k trials report: procedure 1 itself, (repetitions,).
 
@@ -76,8 +81,9 @@ def simulate(runs: Runs, budget: int, repetitions: int = 1000, seed: int = 0) ->
     return result
 
 
+@checked_types
 def simulate_by_cost(
-    runs: Runs, budgets: Numbers, repetitions: int = 1000, seed: int = 0
+    runs: Runs, budgets: Vector, repetitions: int = 1000, seed: int = 0
 ) -> Numbers:
     """Return the mean of what searches report within budgets of cost: (K,), appendix F.
 
@@ -111,6 +117,7 @@ def simulate_by_cost(
     return np.array(found)
 
 
+@checked_types
 def probability_of_best(libraries: Mapping[str, Runs], budget: int) -> dict[str, float]:
     """Return how likely each algorithm reports the lowest value after k trials: figures 1 and 10.
 
@@ -120,8 +127,10 @@ def probability_of_best(libraries: Mapping[str, Runs], budget: int) -> dict[str,
     exactly. The paper simulates, without replacement, and gives ties to the first in its list.
 
     Raises:
-        InvalidArgumentError: there is no trial.
+        InvalidArgumentError: there is no trial or no algorithm.
     """
+    if not libraries:
+        raise InvalidArgumentError("`libraries` must hold at least one algorithm, got none")
     levels = np.unique(np.concatenate([runs.test for runs in libraries.values()]))
     chances = np.zeros((len(libraries), len(levels)))
     for row, runs in zip(chances, libraries.values(), strict=True):

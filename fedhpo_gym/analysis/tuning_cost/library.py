@@ -13,6 +13,7 @@ import numpy as np
 
 from fedhpo_gym.analysis.stats.ranks import Numbers
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.typed import checked_types
 
 COLUMNS: Final = ("algorithm", "problem", "validation", "test", "cost")
 """Of a table of runs; `test` and `cost` may be missing."""
@@ -105,6 +106,7 @@ class RunLibrary:
         return self.runs[algorithm, problem]
 
 
+@checked_types
 def read_library(path: Path) -> RunLibrary:
     """Read a CSV file with a header line and a line per finished run.
 

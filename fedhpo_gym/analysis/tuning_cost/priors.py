@@ -12,8 +12,9 @@ from typing import Final, Literal
 
 import numpy as np
 
-from fedhpo_gym.analysis.stats.ranks import Numbers
+from fedhpo_gym.analysis.stats.ranks import Numbers, Vector
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import checked_types
 
 MARGIN: Final = 0.2
 """How much worse than the best a run may be and still speak for its configuration."""
@@ -79,6 +80,7 @@ class Prior:
         return 10.0**z if self.transform == "log10" else 1.0 - 10.0**z
 
 
+@checked_types
 def near_best(losses: Numbers, margin: float = MARGIN) -> np.ndarray:
     """Return which runs come near the best: loss <= (1 + margin) best; (N,) of bool.
 
@@ -91,8 +93,9 @@ def near_best(losses: Numbers, margin: float = MARGIN) -> np.ndarray:
     return np.asarray(losses) <= (1 + margin) * best
 
 
+@checked_types
 def calibrate(
-    searches: Sequence[tuple[Numbers, Mapping[str, Numbers]]],
+    searches: Sequence[tuple[Vector, Mapping[str, Vector]]],
     families: Mapping[str, tuple[Family, Transform]],
     margin: float = MARGIN,
 ) -> dict[str, Prior]:
@@ -104,8 +107,17 @@ def calibrate(
         margin: see `near_best`.
 
     Raises:
-        InvalidArgumentError: see `near_best` and `Prior.fit`.
+        InvalidArgumentError: a hyperparameter of `families` has no values in a search, or there
+            are other numbers of them than losses, or no search; see `near_best` and `Prior.fit`.
     """
+    if not searches:
+        raise InvalidArgumentError("`searches` must hold at least one, got none")
+    for losses, values in searches:
+        for name in families:
+            if name not in values or len(values[name]) != len(losses):
+                raise InvalidArgumentError(
+                    f"`searches` must have as many values of {name!r} as losses, {len(losses)}"
+                )
     kept = [(near_best(losses, margin), values) for losses, values in searches]
     pooled = {
         name: np.concatenate([values[name][near] for near, values in kept]) for name in families

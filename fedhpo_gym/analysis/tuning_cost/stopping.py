@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
 from fedhpo_gym.analysis.stats.ranks import Numbers
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import Axes, checked_types
 
 PATIENCE = 2
+Losses = Annotated[Numbers, Axes(1, 1, nan=True)]
 
 
-def epochs_run(losses: Numbers, patience: int = PATIENCE, min_delta: float = 0.0) -> int:
+@checked_types
+def epochs_run(losses: Losses, patience: int = PATIENCE, min_delta: float = 0.0) -> int:
     """Return how many evaluations a run makes before it is stopped.
 
     It stops after the evaluation that is the `patience`-th in a row without one that is lower than

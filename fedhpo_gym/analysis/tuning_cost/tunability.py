@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
-from fedhpo_gym.analysis.stats.ranks import Numbers
+from fedhpo_gym.analysis.stats.ranks import Matrix, Numbers, Rows, Vector
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import Axes, checked_types
 
 ALPHAS: Final = (0.9, 0.95, 1.0)
 """Levels of alpha-tunability in the paper's program."""
 
 
-def relative_performance(expected: Numbers) -> Numbers:
+@checked_types
+def relative_performance(expected: Annotated[Numbers, Axes(3, 3)]) -> Numbers:
     """Return S(o, k): mean over problems of the best over an algorithm's own, at equal budget.
 
     S(o, k) = 1 / |P| sum_p min_o' o'(k, p) / o(k, p), the paper's equation (section 5.2) turned for
@@ -75,7 +77,8 @@ WEIGHTS: Final[Mapping[str, Callable[[int], Numbers]]] = {
 """Weights by name."""
 
 
-def omega_tunability(expected: Numbers, weights: Numbers) -> Numbers:
+@checked_types
+def omega_tunability(expected: Rows, weights: Vector) -> Numbers:
     """Return sum_t omega_t L_t (appendix E): in the unit of the losses, lower is better.
 
     Args:
@@ -94,7 +97,8 @@ def omega_tunability(expected: Numbers, weights: Numbers) -> Numbers:
     return result
 
 
-def alpha_tunability(expected: Numbers, alpha: float) -> Numbers:
+@checked_types
+def alpha_tunability(expected: Matrix, alpha: float) -> Numbers:
     """Return how many trials bring an algorithm to a share of the best that any one reaches.
 
     The first k with L_k <= L_best / alpha, where L_best is the lowest expected loss of any

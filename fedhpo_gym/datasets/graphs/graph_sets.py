@@ -15,9 +15,10 @@ from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.graphs.files import PublicFile
 from fedhpo_gym.datasets.graphs.records import check_codes
-from fedhpo_gym.datasets.graphs.sparse import from_entries, undirected
+from fedhpo_gym.datasets.graphs.sparse import Edges, Labels, from_entries, undirected
 from fedhpo_gym.datasets.records import Dataset, SparseRows, seal
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.typed import checked_types
 
 Indices = NDArray[np.int64]
 FOLDER = "mini_graph_dc"
@@ -53,12 +54,13 @@ class GraphSet(Dataset):
         return (*super().arrays, *self.node_features.arrays, self.offsets, self.edges)
 
 
+@checked_types
 def make_graph_set(
     name: str,
     node_features: SparseRows,
-    offsets: NDArray[Any],
-    edges: NDArray[Any],
-    labels: NDArray[Any],
+    offsets: Labels,
+    edges: Edges,
+    labels: Labels,
     num_classes: int,
 ) -> GraphSet:
     """Build a set from edges in any order, direction and number; its arrays become read-only.

@@ -14,6 +14,7 @@ from fedhpo_gym.datasets.graphs.molecules import MOLECULES
 from fedhpo_gym.datasets.graphs.tu import TU_SETS
 from fedhpo_gym.datasets.records import Dataset, SparseRows, seal
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import checked_types
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -30,6 +31,7 @@ class GraphSets(Dataset):
     sets: tuple[GraphSet, ...]
 
 
+@checked_types
 def make_graph_sets(name: str, sets: Sequence[GraphSet]) -> GraphSets:
     """Lay sets of graphs end to end.
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.datasets.graphs.sparse import undirected
+from fedhpo_gym.datasets.graphs.sparse import Edges, Labels, undirected
 from fedhpo_gym.datasets.records import Dataset, SparseRows, seal
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import checked_types
 
 Indices = NDArray[np.int64]
 
@@ -31,11 +32,12 @@ class NodeGraph(Dataset):
         return (*super().arrays, self.edges)
 
 
+@checked_types
 def make_node_graph(
     name: str,
     features: SparseRows,
-    labels: NDArray[Any],
-    edges: NDArray[Any],
+    labels: Labels,
+    edges: Edges,
     num_classes: int,
 ) -> NodeGraph:
     """Build a graph from edges in any order, direction and number; its arrays become read-only.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,14 @@ from numpy.typing import NDArray
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.records import SparseRows
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import Axes, checked_types
 
 Indices = NDArray[np.int64]
+Edges = Annotated[NDArray[Any], Axes(2, 2, empty=True)]
+Labels = Annotated[NDArray[Any], Axes(1, 1, empty=True)]
 
 
+@checked_types
 def matmul(left: SparseRows, right: SparseRows) -> SparseRows:
     """Return the product of two sparse matrices, accumulated in float64.
 
@@ -69,7 +73,8 @@ def from_dense(matrix: NDArray[Any]) -> SparseRows:
     return from_entries(rows, columns, matrix[rows, columns], matrix.shape)
 
 
-def undirected(edges: NDArray[Any]) -> Indices:
+@checked_types
+def undirected(edges: Edges) -> Indices:
     """Return (2, m) int64 edges once each: smaller end first, sorted, without self loops.
 
     Args:
@@ -80,7 +85,10 @@ def undirected(edges: NDArray[Any]) -> Indices:
     return np.unique(ends, axis=1)
 
 
-def normalised_adjacency(edges: Indices, num_nodes: int) -> SparseRows:
+@checked_types
+def normalised_adjacency(
+    edges: Annotated[Indices, Axes(2, 2, empty=True)], num_nodes: int
+) -> SparseRows:
     """Return D^-1/2 (A + I) D^-1/2, where D holds the row sums of A + I.
 
     The propagation of a graph convolution (Kipf and Welling, ICLR 2017, Eq. 2). An isolated node
@@ -92,7 +100,14 @@ def normalised_adjacency(edges: Indices, num_nodes: int) -> SparseRows:
 
     Returns:
         (n, n), symmetric.
+
+    Raises:
+        InvalidArgumentError: an edge ends outside the graph.
     """
+    if not -1 <= edges.max(initial=-1) < num_nodes or edges.min(initial=0) < 0:
+        raise InvalidArgumentError(
+            f"`edges` must be pairs of nodes, numbered below `num_nodes`, got {num_nodes} nodes"
+        )
     loops = np.arange(num_nodes)
     rows = np.concatenate([edges[0], edges[1], loops])
     columns = np.concatenate([edges[1], edges[0], loops])

@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 from fedhpo_gym.datasets.leaf import manifest
 from fedhpo_gym.datasets.leaf.records import LeafData, UserSamples, merge
 from fedhpo_gym.datasets.reading import reading
-from fedhpo_gym.errors import InvalidArgumentError, TooLargeError
+from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, TooLargeError
 from fedhpo_gym.files import write_text
 from fedhpo_gym.limits import ENV_VAR, load_json, max_bytes, require_bytes
+from fedhpo_gym.typed import checked_types
 
 # What LEAF's scripts leave behind, the last step first.
 STAGES = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",), ("",))
@@ -30,6 +31,7 @@ REPAIR = (
 )
 
 
+@checked_types
 def find_files(folder: Path) -> list[Path]:
     """Return the json files of the last preprocessing step found in a folder, sorted.
 
@@ -53,6 +55,7 @@ def _json_files(folder: Path) -> list[Path]:
     return sorted(path for pattern in PATTERNS for path in folder.glob(pattern))
 
 
+@checked_types
 def read_file(path: Path) -> LeafData:
     """Read one file, `.json` or `.json.gz`.
 
@@ -60,12 +63,15 @@ def read_file(path: Path) -> LeafData:
     records 79 more for every user of a test part: such files of texts are read, too.
 
     Raises:
+        MissingDataError: there is no such file.
         DamagedDataError: it is no json, lacks a part, counts other samples than it holds, has a
             number that is none, or belongs to a folder of this package's own preprocessing and is
             not the file that was written there.
         TooLargeError: unpacked and decoded, it is larger than may be read.
     """
     max_bytes()  # a wrong variable is no damage
+    if not path.is_file():
+        raise MissingDataError(f"`path` must be a file of LEAF's format, and {path} is none")
     with reading(path, REPAIR):
         require_bytes(path.stat().st_size, path)
         content = path.read_bytes()
@@ -129,6 +135,7 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
+@checked_types
 def integer(value: Any) -> int:
     """Return a value that json wrote as an integer.
 
@@ -140,6 +147,7 @@ def integer(value: Any) -> int:
     return value
 
 
+@checked_types
 def read_files(paths: Sequence[Path]) -> LeafData:
     """Read and merge files; a user found in several gets the samples of all of them.
 
@@ -150,6 +158,7 @@ def read_files(paths: Sequence[Path]) -> LeafData:
         return merge(read_file(path) for path in paths)
 
 
+@checked_types
 def write_files(
     folder: Path,
     stem: str,

@@ -16,6 +16,7 @@ from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.datasets.leaf.records import LeafData, UserSamples
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
+from fedhpo_gym.typed import checked_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,7 @@ def _one_of(argument: str, value: str | None, known: tuple[str | None, ...]) -> 
         raise InvalidArgumentError(f"`{argument}` must be one of {known}, got {value!r}")
 
 
+@checked_types
 def preprocess(data: LeafData, options: Options) -> dict[str, LeafData]:
     """Take the steps that the options name, in LEAF's order.
 

@@ -18,6 +18,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.checks import as_integer
+from fedhpo_gym.envs.arguments import read_options
 from fedhpo_gym.envs.batched.layout import (
     Indices,
     Layout,
@@ -111,6 +112,11 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         self._was_reset = np.zeros(num_envs, dtype=np.bool_)
         self._instances: NDArray[Any] | None = None
 
+    @property
+    def _options(self) -> tuple[str, ...]:
+        """What the options of `reset` may hold, besides its mask."""
+        return ()
+
     @abstractmethod
     def _restart(self, where: Indices, seeds: Seeds) -> None:
         """Start the next episode of some environments: state, and rows of `_frame`.
@@ -150,7 +156,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
             InvalidArgumentError: a seed, the mask or an instance is not valid.
         """
         seeds = _spread(seed, self.num_envs)
-        given = as_typed("options", {} if options is None else options, Mapping[str, Any])
+        given = read_options(options, (*self._options, "reset_mask"))
         mask = self._reset_mask(given)
         super().reset(seed=seeds[0])
         where = np.flatnonzero(mask)

@@ -29,10 +29,9 @@ class Layout:
         self.columns: dict[str, slice] = {}
         self.size = 0
         for name, box in space.items():
-            assert box.shape is not None  # noqa: S101 - boxes have shapes
-            assert len(box.shape) == 1  # noqa: S101 - our own invariant
-            self.columns[name] = slice(self.size, self.size + box.shape[0])
-            self.size += box.shape[0]
+            (size,) = box.shape or ()
+            self.columns[name] = slice(self.size, self.size + size)
+            self.size += size
 
     def views(self, matrix: NDArray[np.float32]) -> Observations:
         """Return the (n, size of entry) views of an (n, size) matrix, or those of one row."""

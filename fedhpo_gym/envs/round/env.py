@@ -19,7 +19,7 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Instance
-from fedhpo_gym.typed import as_reals, shown
+from fedhpo_gym.typed import as_reals, as_typed, shown
 
 Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
@@ -244,7 +244,12 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
 
         Returns:
             The observation at that point.
+
+        Raises:
+            InvalidArgumentError: it is no snapshot, or of an environment made with other arguments;
+                the message names the first that differs, and the episode stays where it is.
         """
+        as_typed("snapshot", snapshot, Snapshot)
         self.process.restore(0, snapshot.episode)
         self._trace = list(snapshot.trace)
         return self._observation()

@@ -98,8 +98,14 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
-        """Start a course; see `RoundEnv.reset`."""
-        observation, info = self.env.reset(seed=seed, options=options)
+        """Start a course; see `RoundEnv.reset`. PettingZoo lets options be there that nobody knows.
+
+        Raises:
+            InvalidArgumentError: there is no such instance.
+        """
+        given = as_typed("options", {} if options is None else options, Mapping[str, Any])
+        known = {name: value for name, value in given.items() if name == "instance"}
+        observation, info = self.env.reset(seed=seed, options=known)
         self.agents = list(self.possible_agents)
         return self._split(observation), self._split_info(info)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Final
 
@@ -25,12 +25,14 @@ from fedhpo_gym.envs.round.rewards import (
 )
 from fedhpo_gym.envs.round.settings import RoundSettings
 from fedhpo_gym.envs.round.state import Episodes, Row
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluation, Fidelity
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.seeding import streams
 from fedhpo_gym.systems import NEEDS_SAMPLES, Happened, Work
 from fedhpo_gym.tasks import Instance, Task
+from fedhpo_gym.typed import shown
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
@@ -58,10 +60,12 @@ class EpisodeSnapshot:
     Attributes:
         row: its state; see `Episodes.row`.
         course: where its course stands.
+        made: what the process was made with; see `RoundProcess.made`.
     """
 
     row: Row
     course: CourseSnapshot
+    made: Mapping[str, object]
 
 
 class RoundProcess:
@@ -118,9 +122,28 @@ class RoundProcess:
         """The objectives among the rewards, which are read off the model."""
         return measured_objectives(self.task, self.settings.rewards)
 
+    @cached_property
+    def made(self) -> dict[str, object]:
+        """What the numbers of an episode depend on besides its state, by the arguments' names."""
+        task = {one.name: getattr(self.task, one.name) for one in fields(self.task)}
+        del task["budget_s"]  # that of trials
+        settings = {one.name: getattr(self.settings, one.name) for one in fields(self.settings)}
+        return {
+            "task": self.task.key,
+            **task,
+            "instances": self.instances,
+            "per_client": self.controls.num_rows is not None,
+            "dynamic": self.controls.space,
+            "configuration": dict(self.controls.fixed),
+            **settings,
+            "rewards": self.settings.names,
+            "backend": self._courses.name,
+        }
+
     def __getstate__(self) -> dict[str, object]:
         """Leave out what is derived: objectives hold functions, which cannot be pickled."""
-        return {name: value for name, value in vars(self).items() if name != "measured"}
+        derived = ("measured", "made")
+        return {name: value for name, value in vars(self).items() if name not in derived}
 
     def _fresh(self, number: int) -> Episodes:
         history, size = self.settings.history, self.controls.size
@@ -273,10 +296,23 @@ class RoundProcess:
 
     def snapshot(self, index: int) -> EpisodeSnapshot:
         """Return where an episode stands; it can be restored any number of times."""
-        return EpisodeSnapshot(self.episodes.row(index), self._courses.snapshot(index))
+        return EpisodeSnapshot(self.episodes.row(index), self._courses.snapshot(index), self.made)
 
     def restore(self, index: int, snapshot: EpisodeSnapshot) -> None:
-        """Go back to a snapshot of an episode on the same instances and settings."""
+        """Go back to a snapshot of an episode of this process, or of one made alike.
+
+        Raises:
+            InvalidArgumentError: the snapshot is of a process made with other arguments; nothing
+                has changed then.
+        """
+        for name, value in self.made.items():
+            other = snapshot.made.get(name)
+            if other != value:
+                raise InvalidArgumentError(
+                    f"`snapshot` must be of an environment made alike, got one with another "
+                    f"{name!r}: {shown(other)}, which is {shown(value)} here; restore it where it "
+                    "was taken, or make an environment with the arguments of that one"
+                )
         self._courses.restore(index, snapshot.course)
         self.episodes.put(index, snapshot.row)
 

@@ -75,7 +75,7 @@ class RoundSettings:
                 raise InvalidArgumentError(
                     f"`{name}` must be finite and >= 0, at most {LARGEST:g}, got {value!r}"
                 )
-            object.__setattr__(self, name, number)
+            object.__setattr__(self, name, float(number))
         if self.budget_s < SHORTEST_S:
             raise InvalidArgumentError(
                 f"`budget_s` must be positive, at least {SHORTEST_S:g}, got {self.budget_s!r}"

@@ -174,6 +174,10 @@ class RoundVectorEnv(BatchedVectorEnv):
             )
         return describe_step(self.process, index)
 
+    @property
+    def _options(self) -> tuple[str, ...]:
+        return ("instance",)
+
     def _restart(self, where: Indices, seeds: Seeds) -> None:
         drawn = []
         for index, seed in zip(where.tolist(), seeds, strict=True):

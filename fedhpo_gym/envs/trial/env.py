@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
 from fedhpo_gym.checks import as_number
-from fedhpo_gym.envs.arguments import choose_instance
+from fedhpo_gym.envs.arguments import choose_instance, read_options
 from fedhpo_gym.envs.batched.layout import Layout
 from fedhpo_gym.envs.noise_keys import NoiseKeys
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.history import Trial
 from fedhpo_gym.envs.trial.instances import TrialInstance, new_draws
 from fedhpo_gym.envs.trial.ledger import charge, owed
-from fedhpo_gym.envs.trial.process import Numbers, TrialProcess
+from fedhpo_gym.envs.trial.process import TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup, checked_objectives
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.errors import InvalidArgumentError
@@ -153,7 +153,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._layout = Layout(setup.observation_space)
         frame = np.zeros((1, self._layout.size), dtype=np.float32)
         self._process = TrialProcess(setup, self._layout, frame)
-        self._steps: list[tuple[Any, NDArray[np.float32], Numbers, float, int]] = []
+        self._steps = self._process.new_history()
         self._trials: list[Trial] = []
         self._ends_s: float | None = None
         self._ready = False
@@ -228,12 +228,12 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     @property
     def trials(self) -> tuple[Trial, ...]:
         """The trials since reset."""
-        for handle, action, numbers, elapsed_s, best in self._steps[len(self._trials) :]:
+        for handle, action, values, elapsed_s, best in self._steps.since(len(self._trials)):
             number = len(self._trials) + 1
             configuration, fidelity = self._process.query_of(handle)
-            values = self._process.named(numbers)
+            named = dict(zip(self.setup.objective_names, values.tolist(), strict=True))
             self._trials.append(
-                Trial(number, configuration, fidelity, action.copy(), values, elapsed_s, best)
+                Trial(number, configuration, fidelity, action.copy(), named, elapsed_s, best)
             )
         return tuple(self._trials)
 
@@ -271,7 +271,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         alone = np.array([0])
         keys = self._noise_keys.draw(alone, [seed]) if self._noise_keys else None
         self._process.restart(alone, self._draw(seed, options), keys)
-        self._steps, self._trials, self._ends_s = [], [], None
+        self._steps, self._trials, self._ends_s = self._process.new_history(), [], None
         self._ready = True
         if self.render_mode == "human":
             self.render()
@@ -281,6 +281,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     def _draw(self, seed: int | None, options: dict[str, Any] | None) -> list[int] | None:
         number = len(self.setup.instances)
         if not number:
+            read_options(options, ())
             return None
         if self._draws is None or seed is not None:
             self._draws = new_draws(seed)
@@ -306,7 +307,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         state = self._process.episodes
         taken = np.array(action, dtype=np.float32)
         best = int(state.best_trial[0])
-        self._steps.append((state.handles[0], taken, numbers[0], float(state.elapsed_s[0]), best))
+        values = self._process.values(numbers[0])
+        self._steps.add((state.handles[0], taken, values, float(state.elapsed_s[0]), best))
         if self.render_mode == "human":
             self.render()
         seen = self._layout.views(self._process.frame[0].copy())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,3 +34,45 @@ class Trial:
     values: Mapping[str, float]
     elapsed_s: float
     incumbent: int
+
+
+Step = tuple[Any, NDArray[np.float32], NDArray[np.float64], float, int]
+"""Handle of the query, (n,) action, (objectives,) values, seconds since reset, best trial."""
+PACKED: Final = 1024
+"""Steps that are packed into arrays together: those of an endless episode take some 100 bytes."""
+
+
+class History:
+    """The steps of an episode, in few bytes each."""
+
+    def __init__(self, handle_type: type | np.dtype[np.void]) -> None:
+        """Begin without steps, for handles of a type."""
+        self._handle_type = handle_type
+        self._packed: list[tuple[NDArray[Any], ...]] = []
+        self._last: list[Step] = []
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return PACKED * len(self._packed) + len(self._last)
+
+    def add(self, step: Step) -> None:
+        """Remember a step."""
+        self._last.append(step)
+        if len(self._last) == PACKED:
+            handles, *numbers = zip(*self._last, strict=True)
+            # Handles may be tuples, of which numpy would make another axis.
+            kept = np.empty(PACKED, dtype=self._handle_type)
+            for index, handle in enumerate(handles):
+                kept[index] = handle
+            self._packed.append((kept, *map(np.array, numbers)))
+            self._last = []
+
+    def since(self, number: int) -> Iterator[Step]:
+        """Yield the steps after so many."""
+        for index in range(number, len(self)):
+            block, row = divmod(index, PACKED)
+            if block == len(self._packed):
+                yield self._last[row]
+            else:
+                handles, actions, values, times, best = self._packed[block]
+                yield handles[row], actions[row], values[row], float(times[row]), int(best[row])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
 from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
 from fedhpo_gym.envs.trial.draws import TrialDraws
+from fedhpo_gym.envs.trial.history import History
 from fedhpo_gym.envs.trial.instances import TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices
 from fedhpo_gym.envs.trial.observation import TUNING
@@ -255,6 +256,10 @@ class TrialProcess:
     def query_of(self, handle: Any) -> CheckedQuery:
         """Return the configuration and the fidelity that a handle of `episodes` stands for."""
         return self._sources.query(handle)
+
+    def new_history(self) -> History:
+        """Return the steps of an episode that begins."""
+        return History(self._sources.handle_type)
 
     def values(self, numbers: Numbers) -> Numbers:
         """Return the (..., objectives) values in (..., columns) numbers."""

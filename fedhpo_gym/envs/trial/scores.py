@@ -80,11 +80,10 @@ class Scorer:
 
     def values_of(self, evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
         """Return (B, objectives) values; `can_batch` must be true."""
-        computers = [objective.compute_many for objective in self._setup.objectives]
-        values = np.empty((len(evaluations.best), len(computers)))
-        for column, compute in enumerate(computers):
-            assert compute is not None  # noqa: S101 - the caller asked
-            values[:, column] = compute(evaluations, spent)
+        values = np.empty((len(evaluations.best), len(self._setup.objectives)))
+        for column, objective in enumerate(self._setup.objectives):
+            if objective.compute_many is not None:
+                values[:, column] = objective.compute_many(evaluations, spent)
         return values
 
     def rows(

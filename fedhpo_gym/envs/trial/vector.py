@@ -107,18 +107,19 @@ class TrialVectorEnv(BatchedVectorEnv):
             info_keys: of `INFO_KEYS`, what infos say, too.
 
         Raises:
-            InvalidArgumentError: an argument is out of its range.
+            InvalidArgumentError: an argument is out of its range, or the environment was built in
+                another way.
             UnknownNameError: there is no such info key.
         """
         self._incumbent = env if isinstance(env, IncumbentReward) else None
         env = self._incumbent.env if self._incumbent else env
         self._scalarize = env if isinstance(env, ScalarizePenalty) else None
         budget = self._scalarize.env if self._scalarize else env
-        assert isinstance(budget, BudgetTermination)  # noqa: S101 - what make_trial_env builds
         trial = budget.unwrapped
-        assert isinstance(trial, TrialEnv)  # noqa: S101 - likewise
+        if not isinstance(budget, BudgetTermination) or not isinstance(trial, TrialEnv):
+            raise InvalidArgumentError(f"`env` must be what `make_trial_env` builds, got {env}")
         spaces, actions = env.observation_space, env.action_space
-        assert isinstance(spaces, gym.spaces.Dict)  # noqa: S101 - likewise
+        assert isinstance(spaces, gym.spaces.Dict)  # noqa: S101 - those of a `TrialEnv`
         assert isinstance(actions, gym.spaces.Box)  # noqa: S101 - likewise
         super().__init__(num_envs, spaces, actions, autoreset_mode=autoreset_mode, copy=copy)
         self._budget, self.setup = budget, trial.setup
@@ -184,6 +185,10 @@ class TrialVectorEnv(BatchedVectorEnv):
 
     def _describe(self, index: int) -> dict[str, Any]:
         return self._process.describe(index)
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        return ("instance",) if self.setup.instances else ()
 
     def _restart(self, where: Indices, seeds: Seeds) -> None:
         keys = self._noise_keys.draw(where, seeds) if self._noise_keys else None

@@ -16,6 +16,7 @@ from fedhpo_gym.fl.algorithms.fedopt import FedOpt
 from fedhpo_gym.fl.algorithms.fedprox import FedProx
 from fedhpo_gym.fl.algorithms.local import Local
 from fedhpo_gym.fl.algorithms.nbafl import NbAFL
+from fedhpo_gym.typed import checked_types
 
 _KINDS: tuple[type[Algorithm], ...] = (
     FedAvg,
@@ -34,6 +35,7 @@ _KINDS: tuple[type[Algorithm], ...] = (
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({kind.name: kind() for kind in _KINDS})
 
 
+@checked_types
 def get_algorithm(name: str) -> Algorithm:
     """Return an algorithm by name.
 

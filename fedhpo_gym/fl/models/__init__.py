@@ -15,6 +15,7 @@ from fedhpo_gym.fl.models.leaf_logistic import LeafLogisticRegression
 from fedhpo_gym.fl.models.logistic import LogisticRegression
 from fedhpo_gym.fl.models.matrix_factorisation import MatrixFactorisation
 from fedhpo_gym.fl.models.mlp import Perceptron
+from fedhpo_gym.typed import checked_types
 
 MODELS: Mapping[str, type[Model]] = MappingProxyType(
     {
@@ -30,6 +31,7 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
 )
 
 
+@checked_types
 def get_model(name: str) -> type[Model]:
     """Return a model by name.
 

@@ -102,7 +102,7 @@ def test_overtuning_by_hand() -> None:
     assert relative_overtuning(np.array([1.0, 1.2])) == np.inf
     assert relative_overtuning(np.array([1.0, 0.2])) == 0
     assert overtuning(np.array([0.5])) == 0
-    with pytest.raises(InvalidArgumentError, match="at least one"):
+    with pytest.raises(InvalidArgumentError, match="`test` must be"):
         overtuning(np.array([]))
 
 

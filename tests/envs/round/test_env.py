@@ -355,6 +355,67 @@ def test_an_action_outside_the_space_changes_nothing(action: Any) -> None:
     assert env.step(np.zeros(4, np.float32))[-1]["step"] == 1
 
 
+OTHERS: dict[str, dict[str, Any]] = {
+    "task": {"task": "LR-CreditG-v0"},
+    "algorithm": {"algorithm": "fedadam"},
+    "preprocessing": {"preprocessing": "label_encoded"},
+    "system": {"system": {"client_compute_mean_s": 9.0}},
+    "instances": {"instances": [[0.5, 8]]},
+    "per_client": {"per_client": True},
+    "dynamic": {"dynamic": ["learning_rate"]},
+    "configuration": {"client_sample_rate": 0.4},
+    "rounds_per_step": {"rounds_per_step": 2},
+    "horizon": {"horizon": 8},
+    "budget_s": {"budget_s": 7.0},
+    "history": {"history": 2},
+    "potential": {"potential": "loss"},
+    "rewards": {"rewards": ["improvement"]},
+    "reward_scale": {"reward_scale": 3.0},
+    "noise": {"noise": {"clients": 0.5}},
+    "report_moves": {"report_moves": True},
+}
+"""What another environment was made with, by the name that the refusal says."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_foreign_snapshot_is_refused_by_name_and_changes_nothing(name: str) -> None:
+    action = np.full(4, 0.5, np.float32)
+    env, twin = gym.make(ID, **SHORT), gym.make(ID, **SHORT)
+    for one in (env, twin):
+        one.reset(seed=0)
+        one.step(action)
+        one.action_space.seed(1)
+    other: Any = gym.make(ID, **{**SHORT, **OTHERS[name]})
+    other.reset(seed=3)
+    other.action_space.seed(0)
+    other.step(other.action_space.sample())
+    course: Any = env.unwrapped
+    with pytest.raises(InvalidArgumentError, match=rf"`snapshot` .* another '{name}'"):
+        course.restore(other.unwrapped.snapshot())
+    assert go_on(env, 2) == go_on(twin, 2)
+
+
+def test_what_is_no_snapshot_is_refused() -> None:
+    env: Any = gym.make(ID, **SHORT).unwrapped
+    env.reset(seed=0)
+    with pytest.raises(InvalidArgumentError, match="`snapshot` must be a Snapshot"):
+        env.restore(env.process.snapshot(0))
+
+
+def test_a_snapshot_can_be_pickled_and_taken_elsewhere() -> None:
+    env, twin = gym.make(ID, **SHORT), gym.make(ID, **SHORT)
+    for one in (env, twin):
+        one.reset(seed=0)
+        one.step(np.full(4, 0.5, np.float32))
+    fresh: Any = gym.make(ID, **SHORT)
+    fresh.reset(seed=9)
+    for one in (twin, fresh):
+        one.action_space.seed(1)
+    state: Any = env.unwrapped
+    fresh.unwrapped.restore(pickle.loads(pickle.dumps(state.snapshot())))
+    assert go_on(fresh, 2) == go_on(twin, 2)
+
+
 def _make_directly(**arguments: Any) -> Any:
     return gym.make(ID, **arguments)
 

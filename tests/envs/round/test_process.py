@@ -175,6 +175,27 @@ def test_no_course_costs_more_than_the_default_budget(rule: str) -> None:
     assert (process.episodes.elapsed_s <= process.settings.budget_s).all()
 
 
+def test_messages_are_rewarded_as_shares_of_the_most_that_can_be_sent() -> None:
+    system = {"upload_compression": 0.25, "download_compression": 0.5}
+    process = two_clients(rewards=["download", "upload"], system=system)
+    for _ in range(2):  # two of four rounds each
+        found = process.step(np.zeros((2, 4), np.float32)).vectors
+        assert found.tolist() == [[pytest.approx(-0.5)] * 2] * 2
+
+
+def test_the_true_loss_of_the_best_step_is_that_of_its_step() -> None:
+    process = two_clients(noise={"epsilon": 0.5})
+    seen = set()
+    for key in range(12):
+        process.start(np.array([0, 1]), [0, 1], np.array([key, 100 + key]))
+        for _ in range(2):
+            process.step(np.zeros((2, 4), np.float32))
+        steps = process.episodes.best_step
+        seen |= set(steps.tolist())
+        assert process.episodes.best_true_loss.tolist() == pytest.approx((0.25**steps).tolist())
+    assert seen == {1, 2}
+
+
 # ------------------------------------------------------------------------------ the arguments
 
 

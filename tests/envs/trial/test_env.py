@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import tracemalloc
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.envs import TrialEnv
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
+from fedhpo_gym.envs.trial.history import PACKED
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, OffGridError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.objectives import get_objective
@@ -377,3 +379,45 @@ def test_a_step_needs_a_reset_before_it() -> None:
         env.step(np.zeros(env.action_space.shape, np.float32))
     env.reset()
     assert env.step(np.zeros(env.action_space.shape, np.float32))[-1]["trial"] == 1
+
+
+# ------------------------------------------------------------------------- what is remembered
+
+
+@pytest.mark.parametrize("backend", ["tabular", "analytic"])
+def test_the_trials_of_a_long_episode_are_all_there(backend: str) -> None:
+    long = 2 * PACKED + 3
+    task = get_task("LR-CreditG-v0")
+    found = make_backend("tabular", task) if backend == "tabular" else Analytic(task)
+    env = TrialEnv(task, found, grid=True)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    said: list[Any] = []
+    for number in range(long):
+        action = env.action_space.sample()
+        info = env.step(action)[-1]
+        said.append((action.tolist(), info["configuration"], info["objectives"], info["elapsed_s"]))
+        if number in (PACKED - 2, PACKED, PACKED + 1):
+            assert len(env.trials) == number + 1
+    trials = env.trials
+    assert [one.number for one in trials] == list(range(1, long + 1))
+    told = [(t.action.tolist(), dict(t.configuration), dict(t.values), t.elapsed_s) for t in trials]
+    assert told == said
+    first = [one.values["val_loss"] for one in trials]
+    assert [one.incumbent for one in trials] == [
+        first.index(min(first[:end])) + 1 for end in range(1, long + 1)
+    ]
+
+
+def test_a_trial_without_end_takes_few_bytes() -> None:
+    env = TrialEnv(get_task("LR-CreditG-v0"), make_backend("tabular", get_task("LR-CreditG-v0")))
+    env.reset(seed=0)
+    history, size = env._steps, 20 * PACKED
+    action, values = np.zeros(6, np.float32), np.zeros(3)
+    tracemalloc.start()
+    for number in range(size):
+        history.add((np.intp(number), action.copy(), values.copy(), float(number), number))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 100 * size
+    assert [one[0] for one in history.since(size - 2)] == [size - 2, size - 1]

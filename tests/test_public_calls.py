@@ -1,0 +1,149 @@
+"""Every public function answers arguments of another type with a documented error."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+import fedhpo_gym
+from fedhpo_gym.analysis import stats
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.objectives import epsilon_from_renyi, selected_renyi, selection_epsilon
+from fedhpo_gym.typed import as_typed
+from public_calls import bare, public_functions, wrong_calls
+
+FUNCTIONS = {name: call for name, call in public_functions().items() if inspect.isfunction(call)}
+BUSY = ("build_sample", "build_table", "compare", "make_", "open_courses", "register_all")
+"""Beginnings of functions that work for long where all fits: they get an object of no type only.
+Entry points of environments have tests of their own, `tests/envs/test_bad_calls.py`."""
+LATE = (
+    "fedhpo_gym.testing.make_env",
+    "fedhpo_gym.objectives.perf",
+    "fedhpo_gym.objectives.client",
+    "fedhpo_gym.tasks.work_of",
+    "fedhpo_gym.tasks.decisive_names",
+)
+"""Beginnings of functions of which some take what they never read."""
+THEIRS = ("statistic",)
+"""Parameters that are functions of the caller: their errors are the caller's."""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written is written into a folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(tmp_path / "data"))
+    assert os.environ["FEDHPO_GYM_DATA"].startswith(str(tmp_path))
+
+
+def _is_busy(name: str) -> bool:
+    return name.rpartition(".")[2].startswith(BUSY)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if not _is_busy(name)])
+def test_an_argument_of_another_type_ends_in_a_documented_error(name: str) -> None:
+    call = FUNCTIONS[name]
+    says_os_error = "OSError:" in (call.__doc__ or "")
+    for wrong, value, arguments in wrong_calls(call):
+        error = bare(call, arguments)
+        if isinstance(error, gym.error.Error) or (says_os_error and isinstance(error, OSError)):
+            continue
+        assert error is None or wrong in THEIRS, f"{name}({wrong}={value!r}) ended in {error!r}"
+
+
+def test_what_fits_no_annotation_is_refused_by_name() -> None:
+    tried = 0
+    for name, call in FUNCTIONS.items():
+        hints = get_type_hints(call, include_extras=True)
+        for wrong, value, given in wrong_calls(call):
+            if name.startswith(("fedhpo_gym.envs.make_", *LATE)):
+                break
+            others = {one: hints.get(one, Any) for one in given if one != wrong}
+            if type(value) is not object or hints.get(wrong, Any) is Any or not fits(given, others):
+                continue
+            tried += 1
+            with pytest.raises(InvalidArgumentError) as refused:
+                call(**given)
+            assert f"`{wrong.removesuffix('s')}" in str(refused.value), name
+    assert tried > 150
+
+
+def fits(given: dict[str, Any], hints: dict[str, Any]) -> bool:
+    """Return whether arguments have their types."""
+    try:
+        for name, hint in hints.items():
+            as_typed(name, given[name], hint)
+    except InvalidArgumentError:
+        return False
+    return True
+
+
+def test_all_packages_were_found() -> None:
+    assert len(FUNCTIONS) > 120
+    folders = {name.split(".")[1] for name in FUNCTIONS}
+    assert {"analysis", "objectives", "systems", "tables", "tasks", "studies"} <= folders
+    assert callable(fedhpo_gym.truth)
+
+
+def test_a_call_that_fails_inside_is_noticed() -> None:
+    def divide(number: float) -> float:
+        return 1 / number
+
+    found = [bare(divide, given) for _, _, given in wrong_calls(divide)]
+    assert sum(error is not None for error in found) > 10
+
+
+# ------------------------------------------------------------------------- no number out of NaN
+
+NAN = np.array([np.nan, 1.0, 2.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), -1e-9, -5.0])
+def test_the_accountant_does_not_fail_open(bad: float) -> None:
+    for divergences in ([bad, 1.0], [1.0, bad]):
+        with pytest.raises(InvalidArgumentError, match="`renyi` must hold no negative"):
+            epsilon_from_renyi((2, 3), divergences, 1e-5)
+        for account in (selection_epsilon, _selected):
+            with pytest.raises(InvalidArgumentError, match="`renyi` must hold no negative"):
+                account(divergences, 2.0, 1e-5, orders=(2, 3))
+    assert epsilon_from_renyi((2, 3), (0.0, 0.0), 1e-5) == 0.0
+    assert epsilon_from_renyi((2, 3), (np.inf, np.inf), 1e-5) == np.inf
+
+
+def _selected(renyi: Any, mean: float, _delta: float, orders: Any) -> Any:
+    return selected_renyi(renyi, mean, orders=orders)
+
+
+def calls() -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield statistics of one column of values."""
+    for name in ("interquartile_mean", "ranks", "overtuning", "relative_overtuning", "holm"):
+        yield name, getattr(stats, name)
+    for name in ("friedman", "nemenyi", "wilcoxon_holm", "mean_ranks"):
+        yield name, lambda x, name=name: getattr(stats, name)(np.stack([x, x + 1], axis=1))
+    for name in ("wilcoxon", "sign_test"):
+        yield name, lambda x, name=name: getattr(stats, name)(x, np.arange(5.0))
+        yield name, lambda x, name=name: getattr(stats, name)(np.arange(5.0), x)
+
+
+@pytest.mark.parametrize("call", [pytest.param(call, id=name) for name, call in calls()])
+def test_statistics_refuse_nan(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match="none NaN"):
+        call(NAN)
+    call(np.arange(5.0) / 10)
+
+
+def test_lists_of_numbers_are_arrays() -> None:
+    table = [[1.0, 2.0], [3.0, 5.0]]
+    assert stats.friedman(table).statistic == stats.friedman(np.array(table)).statistic  # type: ignore[arg-type]
+    assert stats.ranks([3, 1, 2]).tolist() == [3.0, 1.0, 2.0]  # type: ignore[arg-type]
