@@ -19,7 +19,7 @@ from fedhpo_gym.datasets import SOURCES
 from fedhpo_gym.errors import FedHPOError, unknown_name
 from fedhpo_gym.landscape import LABELS, health_on
 from fedhpo_gym.landscape.lattice import Stored
-from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates import open_preferred
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tables.sample import ENDS
@@ -170,7 +170,7 @@ def _courses(stored: Stored) -> int | None:
     return stored.space.grid_size * len(rates) * len(stored.seeds)
 
 
-def _values(space: SearchSpace, name: str) -> list[int | float]:
+def _values(space: SearchSpace, name: str) -> list[Value]:
     dimension = space[name]
     return list(dimension.values or (dimension.low, dimension.high))
 
