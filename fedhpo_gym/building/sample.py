@@ -125,9 +125,8 @@ class SampleDesign(Design[SampleUnit]):
             return blocks, np.zeros_like(blocks)
         more = len(self.task.seeds) - 1
         run, place = np.divmod(blocks, self.repeat_every + more)
-        return run * self.repeat_every + np.maximum(place - more, 0), np.minimum(place, more) * (
-            place <= more
-        )
+        block = run * self.repeat_every + np.maximum(place - more, 0)
+        return block, np.where(place <= more, place, 0)
 
     @cached_property
     def _points(self) -> list[Course]:
@@ -280,7 +279,8 @@ class SampleDesign(Design[SampleUnit]):
         yield (
             "configuration",
             np.array(
-                [[c.configuration[name] for name in self.space.names] for c in courses], np.float64
+                [[c.configuration.get(n, np.nan) for n in self.space.names] for c in courses],
+                np.float64,
             ),
         )
         yield "client_sample_rate", np.array([c.client_sample_rate for c in courses])

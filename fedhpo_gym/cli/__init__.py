@@ -235,6 +235,10 @@ def _add_build(commands: Commands) -> None:
         help="client sample rates of a sample (the grid's); what is named twice comes twice",
     )  # fmt: skip
     sub.add_argument(
+        "--repeat-every", type=int, metavar="N",
+        help="of N configurations of a sample, the first comes under all seeds (none does)",
+    )  # fmt: skip
+    sub.add_argument(
         "--only-finished", action="store_true",
         help="compute nothing: store those courses of the sample that are finished",
     )  # fmt: skip

@@ -338,6 +338,15 @@ class SearchSpace:
             for name, value in configuration.items()
         }
 
+    def from_numbers(self, numbers: Mapping[str, float]) -> dict[str, Value]:
+        """Return the configuration that `numbers` gave numbers; what is NaN has no value.
+
+        Raises:
+            InvalidArgumentError: There is none.
+        """
+        given = {k: self[k].from_number(x) for k, x in numbers.items() if not math.isnan(x)}
+        return self.validate(given)
+
     def index(self, mapping: Mapping[str, object]) -> tuple[int, ...]:
         """Return the grid index of a configuration.
 

@@ -69,7 +69,7 @@ _ADAPTS = ("server_optimizer", ("adam", "yogi"))
 
 _SERVEROPT = AlgorithmSpec(
     (
-        Dimension("mu", 1e-4, 10.0, "float", log=True, bins=6),
+        Dimension("mu", 1e-4, 1.0, "float", log=True, bins=5),
         Dimension.of_categories(
             "server_optimizer", ("none", "sgd", "adam", "yogi"), scope="server"
         ),
@@ -83,9 +83,9 @@ _SERVEROPT = AlgorithmSpec(
             scope="server",
             active=_STEPS,
         ),
-        Dimension("server_momentum", 0.0, 0.99, "float", bins=4, scope="server", active=_STEPS),
+        Dimension("server_momentum", 0.0, 0.95, "float", bins=4, scope="server", active=_STEPS),
         Dimension(
-            "adaptivity", 1e-6, 0.1, "float", log=True, bins=6, scope="server", active=_ADAPTS
+            "adaptivity", 1e-5, 0.1, "float", log=True, bins=5, scope="server", active=_ADAPTS
         ),
     ),
     {"second_decay": Setting(0.99, 0.0, 0.9999)},
@@ -146,8 +146,9 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
 )
 """By name. FedOpt: paper Table 8. FedProx, NbAFL: the original's scripts. FedAdam, FedYogi: from
 the ranges that Reddi et al. (2021) tune in. Ditto: our choice, around FederatedScope's 0.1.
-ServerOpt: as wide as somebody sets them who knows no results. FedAsync: mixing and exponents around
-those of Xie et al. (2019). FedBuff: buffers around the 10 of Nguyen et al. (2022)."""
+ServerOpt: the grids of Reddi et al. and, for mu, of Li et al. (2020), and what is a decade around.
+FedAsync: mixing and exponents around those of Xie et al. (2019). FedBuff: buffers around the 10 of
+Nguyen et al. (2022)."""
 
 TRAINING: Mapping[str, Setting] = MappingProxyType(
     {

@@ -41,11 +41,11 @@ WIDE_SPACE = SearchSpace(
         Dimension("learning_rate", 1e-4, 1.0, "float", log=True, bins=13),
         Dimension("batch_size", 4, 128, "int", values=(4, 8, 16, 32, 64, 128), unit="samples"),
         Dimension("step_size", 1, 4, "int", bins=4, unit="local epochs"),
-        Dimension("weight_decay", 1e-6, 0.1, "float", log=True, bins=6),
-        Dimension("momentum", 0.0, 0.99, "float", bins=4),
+        Dimension("weight_decay", 1e-6, 0.01, "float", log=True, bins=5),
+        Dimension("momentum", 0.0, 0.95, "float", bins=4),
         Dimension("clip_norm", 0.1, 100.0, "float", log=True, bins=4),
-        Dimension("dropout", 0.0, 0.8, "float", bins=5),
-        Dimension("rate_decay", 0.001, 1.0, "float", log=True, bins=4),
+        Dimension("dropout", 0.0, 0.7, "float", bins=4),
+        Dimension("rate_decay", 0.01, 1.0, "float", log=True, bins=3),
     )
 )
 

@@ -35,8 +35,13 @@ GIVEN: dict[str, dict[str, float]] = {
     "local": {},
     "fedasync": {"mixing": 0.6, "staleness_exponent": 0.5},
     "fedbuff": {"buffer_size": 3, "server_learning_rate": 0.8, "mu": 0.5},
-    "serveropt": {"mu": 0.5, "server_optimizer": 3, "server_learning_rate": 0.1,
-                  "server_momentum": 0.8, "adaptivity": 0.01},
+    "serveropt": {
+        "mu": 0.5,
+        "server_optimizer": 3,
+        "server_learning_rate": 0.1,
+        "server_momentum": 0.8,
+        "adaptivity": 0.01,
+    },
 }
 SYNCHRONOUS = [name for name in GIVEN if not ALGORITHMS[name].asynchronous]
 """The others are compared with a loop of their own in `test_asynchronous.py`."""
