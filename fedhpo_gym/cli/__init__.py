@@ -345,7 +345,7 @@ def _add_variant(
 ) -> argparse.ArgumentParser:
     sub = _add(commands, name, module, text)
     sub.add_argument("id", metavar="ID", help="an environment id, version optional")
-    sub.add_argument("--algorithm", default="fedavg", help="for example fedopt (fedavg)")
+    sub.add_argument("--algorithm", help="for example fedopt (that of the problem: fedavg)")
     sub.add_argument("--alpha", type=float, help="concentration of the partition (0.5)")
     sub.add_argument("--preprocessing", help="label_encoded or standardized (the id's)")
     sub.add_argument("--precision", help="float32 or, where the model can, bfloat16")
