@@ -132,7 +132,7 @@ def landscape_of(stored: Stored) -> Landscape:
     draws = [] if exact else [asked.sample(rng) for _ in range(DRAWS)]
     configurations = (*grid, *draws)
     fidelities = [Fidelity(r, rate) for r, rate in itertools.product(rounds, rates)]
-    columns = {name: np.array([c[name] for c in configurations]) for name in space.names}
+    columns = space.columns_of(configurations)
     losses = [_losses(stored, columns, fidelity) for fidelity in fidelities]
     shape = (len(rounds), len(rates), len(configurations), len(stored.seeds))
     return Landscape(

@@ -263,14 +263,14 @@ class Dimension:
         """Return a legal value as a number: itself, or the position of a category."""
         return float(self.grid.index(value) if self.kind == "category" else value)
 
-    def from_number(self, number: float) -> Value:
+    def from_number(self, number: float, what: str = "configuration") -> Value:
         """Return the value that `number` gave a number.
 
         Raises:
             InvalidArgumentError: There is none.
         """
         if self.kind != "category":
-            return self.validate(number)
+            return self.validate(number, what)
         if number not in range(len(self.grid)):
             raise self._bad("number", f"a position among {self.grid}", number)
         return self.grid[int(number)]

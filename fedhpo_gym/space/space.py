@@ -288,6 +288,27 @@ class SearchSpace:
             coordinates[axis] = np.where(active, coordinates[axis], INACTIVE)
         return np.stack(coordinates, axis=1).astype(np.float32)
 
+    def columns_of(self, configurations: Sequence[Mapping[str, Value]]) -> dict[str, NDArray[Any]]:
+        """Return the values of legal configurations by dimension, as `decode_columns` does."""
+        return {
+            d.name: np.array([one.get(d.name, d.decode(INACTIVE)) for one in configurations])
+            for d in self.dimensions
+        }
+
+    def canonical(self, actions: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return (..., n) actions with `INACTIVE` where a dimension is not active.
+
+        Actions that mean the same differ elsewhere only. Where no dimension has a condition, they
+        are returned as they are.
+        """
+        if all(d.active is None for d in self.dimensions):
+            return actions
+        flat = actions.reshape(-1, len(self)).astype(np.float64)
+        decoded = [d.decode_many(u) for d, u in zip(self.dimensions, flat.T, strict=True)]
+        for axis, active in self._active(decoded.__getitem__):
+            flat[~active, axis] = INACTIVE
+        return flat.reshape(actions.shape).astype(actions.dtype)
+
     def validate(
         self, mapping: Mapping[str, object], what: str = "configuration"
     ) -> dict[str, Value]:

@@ -39,7 +39,9 @@ def _fidelity_v1(rounds: int) -> SearchSpace:
 WIDE_SPACE = SearchSpace(
     (
         Dimension("learning_rate", 1e-4, 1.0, "float", log=True, bins=13),
-        Dimension("batch_size", 4, 128, "int", values=(4, 8, 16, 32, 64, 128), unit="samples"),
+        Dimension(
+            "batch_size", 4, 128, "int", log=True, values=(4, 8, 16, 32, 64, 128), unit="samples"
+        ),
         Dimension("step_size", 1, 4, "int", bins=4, unit="local epochs"),
         Dimension("weight_decay", 1e-6, 0.01, "float", log=True, bins=5),
         Dimension("momentum", 0.0, 0.95, "float", bins=4),
