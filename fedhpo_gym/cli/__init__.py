@@ -86,6 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_leaf(commands)
     _add_surrogate(commands)
     _add_health(commands)
+    _add_difficulty(commands)
     _add_repack(commands)
     _add_check(commands)
     _add_federatedscope(commands)
@@ -299,6 +300,12 @@ def _add_health(commands: Commands) -> None:
     sub = _add(commands, "health", "health", "compare the health on cards with their numbers")
     sub.add_argument("ids", nargs="*", metavar="ID", help="environment ids; all by default")
     sub.add_argument("--write", action="store_true", help="write it onto the cards")
+
+
+def _add_difficulty(commands: Commands) -> None:
+    text = "say what random search leaves on stored problems"
+    sub = _add(commands, "difficulty", "difficulty", text)
+    sub.add_argument("ids", nargs="*", metavar="ID", help="environment ids; all by default")
 
 
 def _add_repack(commands: Commands) -> None:

@@ -45,8 +45,8 @@ class NamedSpace(gym.spaces.Dict):
         return {d.name: d.decode(INACTIVE) for d in self._search_space.dimensions} | dict(x)
 
 
-@utils.flatten.register(NamedSpace)  # type: ignore[misc]
-def _flatten(space: NamedSpace, x: Mapping[str, Any]) -> Any:
+@utils.flatten.register(NamedSpace)
+def _flatten(space: NamedSpace, x: Mapping[str, Any]) -> Any:  # type: ignore[misc]
     return utils.flatten(gym.spaces.Dict(space.spaces), space.complete(x))
 
 
