@@ -102,11 +102,11 @@ def rungs(
         InvalidArgumentError: `low` is not positive or above `high`.
         OffGridError: the fidelity, which is counted in whole numbers, has no such value.
     """
-    bottom = fidelity.validate(fidelity.low if low is None else low, "low")
-    top = fidelity.validate(fidelity.high if high is None else high, "high")
+    bottom = float(fidelity.validate(fidelity.low if low is None else low, "low"))
+    top = float(fidelity.validate(fidelity.high if high is None else high, "high"))
     if not 0 < bottom <= top:
         raise InvalidArgumentError(
-            f"`low` must be positive and at most `high`, got low={bottom}, high={top}"
+            f"`low` must be positive and at most `high`, got low={bottom:g}, high={top:g}"
         )
     number = math.floor(math.log(top / bottom, eta) + 1e-9) + 1
     wanted = [top / eta**below for below in reversed(range(number))]
@@ -124,6 +124,6 @@ def _shares(fidelity: Dimension, number: int, eta: int) -> list[float]:
 
 def _nearest(fidelity: Dimension, wanted: float) -> Value:
     if fidelity.values is not None:
-        return min(fidelity.values, key=lambda value: abs(value - wanted))
+        return min(fidelity.values, key=lambda value: abs(float(value) - wanted))
     value = math.floor(wanted + 0.5) if fidelity.kind == "int" else wanted
     return fidelity.validate(value, "rungs")

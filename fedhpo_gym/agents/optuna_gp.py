@@ -67,6 +67,8 @@ class GaussianProcessSearch(TrialSearch):
 def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
     if dimension.values is None:
         return optuna.distributions.FloatDistribution(0.0, 1.0)
+    if dimension.kind == "category":
+        return optuna.distributions.CategoricalDistribution(range(len(dimension.values)))
     return optuna.distributions.IntDistribution(0, len(dimension.values) - 1)
 
 

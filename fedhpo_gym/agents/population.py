@@ -96,13 +96,15 @@ def _perturbed(dimension: Dimension, coordinate: float, factor: float) -> Value:
     """Return the value times the factor, at least one step away if there is room."""
     value = dimension.decode(coordinate)
     step = 1 if factor > 1 else -1
+    if dimension.kind == "category":  # they are no line that ends somewhere
+        return dimension.grid[(dimension.index(value) + step) % len(dimension.grid)]
     if dimension.values is not None:
         points = dimension.values
         return points[min(max(points.index(value) + step, 0), len(points) - 1)]
-    wanted: float = value * factor
+    wanted = float(value) * factor
     if dimension.kind == "int":
         whole = int(np.floor(wanted + 0.5))
-        wanted = whole if whole != value else value + step
+        wanted = whole if whole != value else int(value) + step
     return min(max(wanted, dimension.low), dimension.high)
 
 

@@ -92,7 +92,9 @@ def best_configurations(steps: Iterable[Step], number: int = 10) -> list[dict[st
 
 
 def _nearest(dimension: Dimension, value: Any) -> Value:
+    if dimension.kind == "category":
+        return dimension.validate(value)
     number = min(max(float(value), dimension.low), dimension.high)
     if dimension.values is not None:
-        return min(dimension.values, key=lambda known: abs(known - number))
+        return min(dimension.values, key=lambda known: abs(float(known) - number))
     return dimension.validate(round(number) if dimension.kind == "int" else number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -78,15 +78,14 @@ class TrialSearch(Agent):
         self._take_in(self._open[key][0], np.where(np.isfinite(scores), scores, -np.inf))
 
     def told(self) -> tuple[Array, Array]:
-        """Return the told trials: (m, n) actions and (m, k) scores.
+        """Return the told trials: (m, n) actions, see `_of`, and (m, k) scores.
 
         In the place of minus infinity stands the worst finite score of its column so far, or 0.
         """
-        width = self.action_space.shape[0]
-        actions = np.array([self.actions[i] for i in self.results], dtype=np.float64)
+        actions = self._of(list(self.results))
         scores = np.array(list(self.results.values()), dtype=np.float64)
         if not len(scores):
-            return actions.reshape(0, width), scores.reshape(0, 1)
+            return actions, scores.reshape(0, 1)
         finite = np.isfinite(scores)
         worst = np.where(finite, scores, np.inf).min(axis=0)
         return actions, np.where(finite, scores, np.where(np.isfinite(worst), worst, 0.0))
@@ -94,8 +93,13 @@ class TrialSearch(Agent):
     def in_flight(self) -> Array:
         """Return (m, n) the actions of trials that were asked and not told yet, oldest first."""
         numbers = sorted(number for numbers in self._open.values() for number in numbers)
+        return self._of(numbers)
+
+    def _of(self, numbers: Sequence[int]) -> Array:
+        """Return the (m, n) actions of some trials; those that mean the same are the same."""
         width = self.action_space.shape[0]
-        return np.array([self.actions[i] for i in numbers], dtype=np.float64).reshape(-1, width)
+        given = np.array([self.actions[i] for i in numbers], dtype=np.float64).reshape(-1, width)
+        return np.asarray(self.problem.search_space.canonical(given))
 
     def from_unit(self, points: NDArray[Any]) -> NDArray[np.float32]:
         """Return the actions of (..., n) points of the unit cube."""

@@ -80,6 +80,7 @@ def build_sample(
     *,
     rounds: int | Sequence[int] | None = None,
     rates: Sequence[float] | None = None,
+    repeat_every: int | None = None,
     folder: Path | None = None,
     workers: int | None = None,
     merge: Sequence[Path] = (),
@@ -99,6 +100,7 @@ def build_sample(
         rounds: rounds of every course; all rounds of the task when None. Of several numbers, each
             is drawn equally often, and one that is given twice is drawn twice as often.
         rates: client sample rates, drawn likewise; the grid of the task when None.
+        repeat_every: of so many configurations, the first comes under all seeds; None: none does.
         folder: where the sample goes; by default the folder of the user's tables.
         workers: worker processes; by default one per core.
         merge: folders of other builds of the same sample, whose finished units are taken over.
@@ -119,7 +121,7 @@ def build_sample(
         DamagedDataError: a unit to merge is damaged.
         WorkerLostError: a worker process was killed; finished units are kept.
     """
-    design = SampleDesign(task, size, rounds, rates)
+    design = SampleDesign(task, size, rounds, rates, repeat_every)
     where = device, address
     return _build(design, folder, workers, merge, where, None if only_finished else announce)
 

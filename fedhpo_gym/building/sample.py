@@ -73,6 +73,7 @@ class SampleDesign(Design[SampleUnit]):
         size: int,
         rounds: int | Sequence[int] | None = None,
         rates: Sequence[float] | None = None,
+        repeat_every: int | None = None,
     ) -> None:
         """Choose the points.
 
@@ -82,12 +83,19 @@ class SampleDesign(Design[SampleUnit]):
             rounds: rounds of every course; all rounds of the task when None. Of several numbers,
                 each is drawn equally often, and one that is given twice is drawn twice as often.
             rates: client sample rates, drawn likewise; the grid of the task when None.
+            repeat_every: of so many configurations, the first comes under every seed of the task,
+                one point after the other; None: each under one seed.
 
         Raises:
-            InvalidArgumentError: `size`, `rounds` or a rate is out of its range.
+            InvalidArgumentError: `size`, `rounds`, a rate or `repeat_every` is out of its range.
         """
         if size < 1:
             raise InvalidArgumentError(f"`size` must be at least 1, got {size!r}")
+        if repeat_every is not None and repeat_every < 1:
+            raise InvalidArgumentError(
+                f"`repeat_every` must be at least 1, or None, got {repeat_every!r}"
+            )
+        self.repeat_every = repeat_every
         full = task.fidelity_space
         round_, rate = full["round"], full["client_sample_rate"]
         self.depths = _depths(round_, rounds)
@@ -107,22 +115,36 @@ class SampleDesign(Design[SampleUnit]):
         dimensions = self.task.space.dimensions
         return SearchSpace(tuple(d.discretized() if d.kind == "int" else d for d in dimensions))
 
+    def _blocks(self, points: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which block of configurations some points have, and under which of its seeds.
+
+        The courses of a block cost as much as one of them: they share what the engine shares.
+        """
+        blocks = points // get_model(self.task.model).slots
+        if self.repeat_every is None:
+            return blocks, np.zeros_like(blocks)
+        more = len(self.task.seeds) - 1
+        run, place = np.divmod(blocks, self.repeat_every + more)
+        block = run * self.repeat_every + np.maximum(place - more, 0)
+        return block, np.where(place <= more, place, 0)
+
     @cached_property
     def _points(self) -> list[Course]:
         """The courses, in the order of the sequence."""
         space, seeds = self.space, self.task.seeds
-        # The courses of a block cost as much as one of them: they share what the engine shares.
-        block = np.arange(self.size) // get_model(self.task.model).slots
+        slots = get_model(self.task.model).slots
+        block, again = self._blocks(np.arange(self.size))
         drawn = self._drawn(block)
         shared = [d.kind == "int" for d in space.dimensions]
         points = halton(self.size, len(space))
-        actions = 2.0 * np.where(shared, points[block], points) - 1.0
+        own = points[block * slots + np.arange(self.size) % slots]
+        actions = 2.0 * np.where(shared, points[block], own) - 1.0
         return [
             make_course(
                 self.task,
                 space.decode(action),
                 self.rates[drawn[1][point]],
-                seeds[drawn[2][point]],
+                seeds[(drawn[2][point] + again[point]) % len(seeds)],
             )
             for point, action in enumerate(actions)
         ]
@@ -135,7 +157,7 @@ class SampleDesign(Design[SampleUnit]):
 
     def _trained(self, points: Sequence[int]) -> list[int]:
         """Return the rounds that the courses of some points are trained for."""
-        blocks = np.array(points, np.int64) // get_model(self.task.model).slots
+        blocks, _ = self._blocks(np.array(points, np.int64))
         return [self.depths[depth] for depth in self._drawn(blocks)[0]]
 
     def evaluated_rounds(self, name: str) -> tuple[int, ...]:
@@ -257,7 +279,8 @@ class SampleDesign(Design[SampleUnit]):
         yield (
             "configuration",
             np.array(
-                [[c.configuration[name] for name in self.space.names] for c in courses], np.float64
+                [[c.configuration.get(n, np.nan) for n in self.space.names] for c in courses],
+                np.float64,
             ),
         )
         yield "client_sample_rate", np.array([c.client_sample_rate for c in courses])
@@ -295,6 +318,7 @@ class SampleDesign(Design[SampleUnit]):
             **super().plan(),
             "client_sample_rates": list(self.rates),
             **({"rounds_trained": list(self.depths)} if self._is_ragged else {}),
+            **({"repeat_every": self.repeat_every} if self.repeat_every else {}),
             "design": "scrambled Halton sequence, 1",
         }
 
@@ -311,6 +335,8 @@ class SampleDesign(Design[SampleUnit]):
         grid = replace(round_, low=stored[0], high=stored[-1], values=stored, bins=None)
         words = [f"--sample {self.size} --rounds", ",".join(map(str, self.depths))]
         words += ["--rates", ",".join(map(str, self.rates))]
+        if self.repeat_every is not None:
+            words += ["--repeat-every", str(self.repeat_every)]
         ends = Counter(arrays[LAST_ROUND].tolist()) if self._is_ragged else {}
         return {
             **self.plan(),
@@ -382,7 +408,7 @@ def _up_to(dimension: Dimension, depths: tuple[int, ...]) -> Dimension:
     last = depths[-1]
     if depths == (dimension.high,):
         return dimension
-    kept = {int(r) for r in dimension.grid if r <= last}
+    kept = {r for r in map(int, dimension.grid) if r <= last}
     return replace(dimension, high=last, values=tuple(sorted({*kept, *depths})), bins=None)
 
 

@@ -54,7 +54,8 @@ def write_unit(folder: Path, name: str, arrays: Mapping[str, NDArray[Any]]) -> N
         arrays: `ARRAYS`.
     """
     with new_file(folder / f"{name}.npz") as handle:
-        np.savez(handle, allow_pickle=False, **{**arrays, DIGEST: np.array(_digest(name, arrays))})
+        digest = np.array(_digest(name, arrays))
+        np.savez_compressed(handle, allow_pickle=False, **{**arrays, DIGEST: digest})
 
 
 def read_unit(folder: Path, name: str, shape: UnitShape) -> dict[str, NDArray[Any]]:

@@ -86,6 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_leaf(commands)
     _add_surrogate(commands)
     _add_health(commands)
+    _add_difficulty(commands)
     _add_repack(commands)
     _add_check(commands)
     _add_federatedscope(commands)
@@ -245,6 +246,10 @@ def _add_build(commands: Commands) -> None:
         help="client sample rates of a sample (the grid's); what is named twice comes twice",
     )  # fmt: skip
     sub.add_argument(
+        "--repeat-every", type=int, metavar="N",
+        help="of N configurations of a sample, the first comes under all seeds (none does)",
+    )  # fmt: skip
+    sub.add_argument(
         "--only-finished", action="store_true",
         help="compute nothing: store those courses of the sample that are finished",
     )  # fmt: skip
@@ -307,6 +312,12 @@ def _add_health(commands: Commands) -> None:
     sub.add_argument("--write", action="store_true", help="write it onto the cards")
 
 
+def _add_difficulty(commands: Commands) -> None:
+    text = "say what random search leaves on stored problems"
+    sub = _add(commands, "difficulty", "difficulty", text)
+    sub.add_argument("ids", nargs="*", metavar="ID", help="environment ids; all by default")
+
+
 def _add_repack(commands: Commands) -> None:
     sub = _add(commands, "repack", "repack", "write stored tables in the newest, smaller format")
     sub.add_argument("ids", nargs="*", metavar="ID", help="environment ids; all by default")
@@ -351,7 +362,7 @@ def _add_variant(
 ) -> argparse.ArgumentParser:
     sub = _add(commands, name, module, text)
     sub.add_argument("id", metavar="ID", help="an environment id, version optional")
-    sub.add_argument("--algorithm", default="fedavg", help="for example fedopt (fedavg)")
+    sub.add_argument("--algorithm", help="for example fedopt (that of the problem: fedavg)")
     sub.add_argument("--alpha", type=float, help="concentration of the partition (0.5)")
     sub.add_argument("--preprocessing", help="label_encoded or standardized (the id's)")
     sub.add_argument("--precision", help="float32 or, where the model can, bfloat16")

@@ -45,6 +45,7 @@ def build(options: argparse.Namespace) -> int:
             options.sample,
             rounds=_numbers("rounds", options.rounds, int),
             rates=_numbers("rates", options.rates, float),
+            repeat_every=options.repeat_every,
             folder=options.out,
             only_finished=options.only_finished,
             **where,
@@ -70,7 +71,7 @@ def _announce(options: argparse.Namespace, found: Estimate) -> None:
 
 
 def _refuse_without_sample(options: argparse.Namespace) -> None:
-    for name in ("rounds", "rates", "only_finished"):
+    for name in ("rounds", "rates", "repeat_every", "only_finished"):
         if value := getattr(options, name):
             word = f"--{name.replace('_', '-')}"
             raise InvalidArgumentError(

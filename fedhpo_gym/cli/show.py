@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedhpo_gym.datasets import SOURCES
 from fedhpo_gym.errors import FedHPOError, unknown_name
 from fedhpo_gym.landscape import LABELS, health_on
 from fedhpo_gym.landscape.lattice import Stored
-from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates import open_preferred
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tables.sample import ENDS
@@ -170,7 +170,7 @@ def _courses(stored: Stored) -> int | None:
     return stored.space.grid_size * len(rates) * len(stored.seeds)
 
 
-def _values(space: SearchSpace, name: str) -> list[int | float]:
+def _values(space: SearchSpace, name: str) -> list[Value]:
     dimension = space[name]
     return list(dimension.values or (dimension.low, dimension.high))
 
@@ -181,7 +181,13 @@ def _print(found: Mapping[str, Any]) -> None:
     if settings:
         say(f"Fixed by `settings`: {', '.join(settings)}.")
     say("\nHyperparameters and fidelities:\n")
-    say_table(HEADS, [_row(d) for d in (*found["space"], *found["fidelity_space"])])
+    rows = [*_tree(found["space"]), *map(_row, found["fidelity_space"])]
+    say_table(HEADS, rows)
+    for dimension in found["space"]:
+        if "active" in dimension:
+            name, values = dimension["active"]
+            words = " or ".join(map(_word, values))
+            say(f"{dimension['name']} is active where {name} is {words}.")
     say("\nWhat can answer here:\n")
     for name, answer in found["backends"].items():
         say(f"{name}: {'' if answer['answers'] else 'no; '}{answer['words']}")
@@ -200,8 +206,25 @@ def _print(found: Mapping[str, Any]) -> None:
         say(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  "))
 
 
+def _tree(
+    dimensions: Sequence[Mapping[str, Any]], parent: str | None = None, depth: int = 0
+) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of dimensions, those that depend on another one below it."""
+    for dimension in dimensions:
+        if dimension.get("active", (None,))[0] == parent:
+            name, *rest = _row(dimension)
+            yield (f"{'  ' * (depth - 1)}└ {name}" if depth else name, *rest)
+            yield from _tree(dimensions, dimension["name"], depth + 1)
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else number(value)
+
+
 def _row(dimension: Mapping[str, Any]) -> tuple[str, ...]:
     named = dimension["values"]
+    if dimension["kind"] == "category":
+        return (dimension["name"], "-", "-", "words", ", ".join(named), "1", dimension["scope"])
     points = len(named or ()) or dimension["bins"]
     if named and dimension["scope"] != "fidelity":  # surrogates answer between the fidelities
         points = f"only {', '.join(map(number, named))}"

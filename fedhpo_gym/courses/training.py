@@ -21,6 +21,7 @@ from fedhpo_gym.fl.engine import Curves as Curves
 from fedhpo_gym.fl.lockstep import CourseState as CourseState
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task, job_clock
 from fedhpo_gym.tasks.federated import OWN_TASKS
 
@@ -85,7 +86,7 @@ def engine_version(task: Task) -> int:
 
 def make_course(
     task: Task,
-    configuration: Mapping[str, float],
+    configuration: Mapping[str, Value],
     client_sample_rate: float,
     seed: int,
     num_samples: NDArray[np.int64] | None = None,
@@ -104,7 +105,8 @@ def make_course(
             long clients take.
     """
     clock = job_clock(task, configuration, client_sample_rate, num_samples)
-    return Course({**task.all_settings, **configuration}, client_sample_rate, seed, clock)
+    settings = {**task.all_settings, **task.space.numbers(configuration)}
+    return Course(settings, client_sample_rate, seed, clock)
 
 
 def require_device(task: Task, seed: int, device: str) -> None:
@@ -113,7 +115,7 @@ def require_device(task: Task, seed: int, device: str) -> None:
     Raises:
         InvalidArgumentError: it cannot.
     """
-    configuration = {d.name: d.high for d in task.space.dimensions}
+    configuration = {d.name: d.decode(1.0) for d in task.space.dimensions}
     samples = task_federation(task, seed).num_samples[:, 0]
     try:
         make_batch(task, [make_course(task, configuration, 1.0, seed, samples)], device)

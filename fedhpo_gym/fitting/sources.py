@@ -93,7 +93,10 @@ def open_source(wanted: str | Identity) -> FittingSource:
 
 def intervals(space: SearchSpace) -> SearchSpace:
     """Return a grid's space with every value between its points legal."""
-    continuous = (replace(d, values=None) if d.low < d.high else d for d in space.dimensions)
+    continuous = (
+        replace(d, values=None) if d.low < d.high and d.kind != "category" else d
+        for d in space.dimensions
+    )
     return SearchSpace(tuple(continuous))
 
 

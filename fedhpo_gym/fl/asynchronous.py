@@ -76,6 +76,7 @@ class AsynchronousLockstep(Lockstep):
 
     def step(self, observer: Observer | None = None) -> None:
         """Train until every course has had one more aggregation."""
+        self._settings.begin_round(self._started[:, 0] + self.elapsed, self._horizon)
         took, started, arrived = np.zeros(len(self._flying)), [], []
         for block, flying in enumerate(self._flying):
             queue, new, done = until_aggregation(

@@ -17,6 +17,11 @@ from fedhpo_gym.fl.items import Items, Roster
 from fedhpo_gym.fl.models import Model
 from fedhpo_gym.fl.packing import Course, Group
 
+MOMENTUM = "momentum"
+"""Share of a local step that the next one takes again; a round begins without."""
+RATE_DECAY = "rate_decay"
+"""Learning rate of the last round over that of the first; exponential in between."""
+
 _Read = tuple[dict[str, Tensor], Tensor, Tensor]
 """What a `Context` says that no round changes: hyperparameters, `num_sampled`, `num_samples`."""
 
@@ -45,9 +50,13 @@ class Hyperparameters:
         self._num_clients = num_clients
         self._differ = any(courses[i].own for block in group.blocks for i in block.courses)
         self._shape = (len(group.blocks), num_clients if self._differ else 1, model.slots)
-        rate = self._values(courses, "learning_rate", None)
-        decay = 1.0 - rate * self._values(courses, "weight_decay", 0.0)
-        self.rate, self.decay = self._tensor(rate), self._tensor(decay)
+        self._first_rate = self._values(courses, "learning_rate", None)
+        self._weight_decay = self._values(courses, "weight_decay", 0.0)
+        self._rate_decay = self._values(courses, RATE_DECAY, 1.0)
+        self._stopped = np.zeros(self._first_rate.shape, dtype=np.bool_)
+        self.rate, self.decay = self._rates(self._first_rate)
+        momentum = self._values(courses, MOMENTUM, 0.0)
+        self._momentum = self._tensor(momentum) if momentum.any() else None
         read = {**model.hyperparameters, **algorithm.hyperparameters}
         self._others = {k: self._tensor(self._values(courses, k, v)) for k, v in read.items()}
         self._read_of: WeakKeyDictionary[Items | Roster, _Read] = WeakKeyDictionary()
@@ -55,14 +64,39 @@ class Hyperparameters:
     def stop(self, courses: NDArray[np.bool_]) -> None:
         """Let (blocks, slots) courses take steps of length zero from now on."""
         rows = np.repeat(courses, self._shape[1], axis=0)[:, None, :]
+        self._stopped = self._stopped | rows
         stopped = torch.from_numpy(rows).to(self._device)
         self.rate = torch.where(stopped, 0.0, self.rate)
         self.decay = torch.where(stopped, 1.0, self.decay)
+
+    def begin_round(self, finished: NDArray[np.int64], horizon: int) -> None:
+        """Let learning rates decay: from the first round to the last, to `rate_decay` times.
+
+        Args:
+            finished: (blocks,) rounds that courses have behind them.
+            horizon: rounds that the courses will be trained for.
+        """
+        if (self._rate_decay == 1.0).all():
+            return
+        past = np.repeat(finished, self._shape[1])[:, None, None] / max(horizon - 1, 1)
+        self.rate, self.decay = self._rates(self._first_rate * self._rate_decay**past)
+
+    def _rates(self, rate: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+        """Return learning rates, and the factors of the parameters that follow from them."""
+        decay = 1.0 - rate * self._weight_decay
+        return (
+            self._tensor(np.where(self._stopped, 0.0, rate)),
+            self._tensor(np.where(self._stopped, 1.0, decay)),
+        )
 
     def rows(self, items: Items) -> Tensor:
         """Return the index of each item in the first axis of `rate` and `decay`."""
         client = items.client if self._differ else 0
         return torch.from_numpy(items.block * self._shape[1] + client).to(self._device)
+
+    def momentum(self, items: Items) -> Tensor | None:
+        """Return the momentum of local steps, (items, 1, slots); None where nobody has any."""
+        return None if self._momentum is None else self._momentum[self.rows(items)]
 
     def of_model(self, items: Items) -> Mapping[str, Tensor]:
         """Return the model's hyperparameters, (items, 1, slots) each."""

@@ -78,7 +78,8 @@ class LocalTraining:
         if pull is not None:
             pull = rate * pull
             decay = decay - pull
-        chosen = Chosen(rate, decay, settings.of_model(items), pull)
+        others, momentum = settings.of_model(items), settings.momentum(items)
+        chosen = Chosen(rate, decay, others, pull, momentum)
         plans = [Plan(*part, chosen) for part in self._parts(items)]
         if pull is None:
             self._plans[items] = settings.rate, plans
@@ -116,6 +117,7 @@ class LocalTraining:
         trained = [name for name in parameters if name not in self._model.buffers]
         part, count = parameters, len(plan.steps.items)
         now = plan.first(count)
+        moves = None if now.momentum is None else Moves(parameters, trained)
         for number, (x, targets, weights, sizes) in enumerate(plan.steps.batches(streams)):
             if len(sizes) != count:
                 count = len(sizes)
@@ -133,13 +135,16 @@ class LocalTraining:
                 shared=shared,
             )
             self._model.sgd_step(part, batch)
-            if now.pull is None:
-                continue
-            pull = _unless(left_out, now.pull, 0.0)
-            for name in trained:
-                part[name].addcmul_(fit(pull, part[name]), anchor[name][:, :count])
-            for matrix in shared.values():
-                matrix.pull(pull[:, 0, 0])
+            if now.pull is not None:
+                pull = _unless(left_out, now.pull, 0.0)
+                for name in trained:
+                    part[name].addcmul_(fit(pull, part[name]), anchor[name][:, :count])
+                for matrix in shared.values():
+                    matrix.pull(pull[:, 0, 0])
+            if now.momentum is not None and moves is not None:
+                moves.repeat(part, now.momentum, left_out)
+                for matrix in shared.values():
+                    matrix.repeat(now.momentum[:, 0, 0])
 
     def _left_out(self, sizes: NDArray[np.int64]) -> Tensor | None:
         """(items, 1, 1): the minibatch is too small for the model; None where none is."""
@@ -149,6 +154,37 @@ class LocalTraining:
         if not too_small.any():
             return None
         return torch.from_numpy(too_small).to(self._device)[:, None, None]
+
+
+class Moves:
+    """What local steps moved last: momentum repeats a share of it (Polyak, 1964).
+
+    With a step u that a model takes by itself, w <- w - v where v <- momentum v + u: those of
+    `torch.optim.SGD` while the learning rate stays, as it does in a round.
+    """
+
+    def __init__(self, parameters: Parameters, names: Sequence[str]) -> None:
+        """Begin a round: nothing has moved."""
+        self._before = {name: parameters[name].clone() for name in names}
+        self._moved = {name: torch.zeros_like(parameters[name]) for name in names}
+
+    def repeat(self, parameters: Parameters, momentum: Tensor, left_out: Tensor | None) -> None:
+        """Add a share of the last move of the first items to their parameters, in place.
+
+        Those that are left out neither move, nor forget how they did.
+        """
+        count = len(momentum)
+        share = _unless(left_out, momentum, 0.0)
+        for name, moved in self._moved.items():
+            value, last, before = (
+                parameters[name],
+                moved[:, :count],
+                self._before[name][:, :count],
+            )
+            value.addcmul_(fit(share, value), last)
+            new = value - before
+            last.copy_(new if left_out is None else torch.where(fit(left_out, new), last, new))
+            before.copy_(value)
 
 
 def _of(parameters: Parameters, span: slice) -> Parameters:

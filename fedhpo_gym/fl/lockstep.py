@@ -130,6 +130,7 @@ class Lockstep:
 
     def step(self, observer: Observer | None = None) -> None:
         """Run one communication round of every course."""
+        self._settings.begin_round(self._started[:, 0] + self.elapsed, self._horizon)
         items = self.items()
         sent = self._algorithm.broadcast(self._trained(self.parameters), self._context())
         start = {**self.parameters, **sent}

@@ -22,18 +22,21 @@ class Chosen:
         decay: factors of the parameters.
         others: values of the model's hyperparameters, by name.
         pull: strength of the pull; None for none.
+        momentum: share of a step that the next one takes again; None for none.
     """
 
     rate: Tensor
     decay: Tensor
     others: Mapping[str, Tensor]
     pull: Tensor | None
+    momentum: Tensor | None = None
 
     def of(self, span: slice) -> Chosen:
         """Return those of some of the items."""
         others = {name: value[span] for name, value in self.others.items()}
         pull = None if self.pull is None else self.pull[span]
-        return Chosen(self.rate[span], self.decay[span], others, pull)
+        momentum = None if self.momentum is None else self.momentum[span]
+        return Chosen(self.rate[span], self.decay[span], others, pull, momentum)
 
 
 class Plan:

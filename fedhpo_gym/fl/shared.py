@@ -112,6 +112,8 @@ class SharedMatrix(Matrix):
         self._padding = slice(int(bounds[-1]), total)
         self._coefficients = torch.ones(total, device=start.device)
         self._scale = np.ones(len(ranks), dtype=np.float32)
+        self._last: tuple[NDArray[np.float32], Tensor] | None = None
+        self._moved: tuple[NDArray[np.float32], Tensor] | None = None
 
     def times(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
         """See `Matrix.times`."""
@@ -161,6 +163,24 @@ class SharedMatrix(Matrix):
         """Add strength times the start to the matrices of the first clients."""
         with np.errstate(over="ignore", invalid="ignore"):
             self._scale[: len(strength)] += strength.cpu().numpy()
+
+    def repeat(self, momentum: Tensor) -> None:
+        """Add a share of their last move to the matrices of the first clients."""
+        if self._last is None or self._moved is None:
+            zeros = torch.zeros_like(self._coefficients)
+            self._last = np.ones_like(self._scale), zeros
+            self._moved = np.zeros_like(self._scale), zeros.clone()
+        for client, share in enumerate(momentum.cpu().numpy()):
+            first = self._first[client]
+            rows = slice(first, first + self._filled[client])
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._scale[client] += share * self._moved[0][client]
+                self._moved[0][client] = self._scale[client] - self._last[0][client]
+            self._last[0][client] = self._scale[client]
+            now, last, moved = self._coefficients[rows], self._last[1][rows], self._moved[1][rows]
+            now.add_(moved, alpha=float(share))
+            moved.copy_(now - last)
+            last.copy_(now)
 
     def add_to(self, total: Tensor, weights: NDArray[np.float32]) -> None:
         """Add the weighted sum of the clients' matrices to a total (out, in), in place."""

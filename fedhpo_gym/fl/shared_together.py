@@ -68,6 +68,8 @@ class SharedMatrices(Matrices):
         self._coefficients = start.new_ones((clients, rows))
         self._scale = start.new_ones(clients)
         self._filled = 0
+        self._last: tuple[Tensor, Tensor] | None = None
+        self._moved: tuple[Tensor, Tensor] | None = None
 
     def times(self, rows: Tensor) -> Tensor:
         """See `Matrices.times`."""
@@ -100,6 +102,20 @@ class SharedMatrices(Matrices):
     def pull(self, strength: Tensor) -> None:
         """Add strength times the start to the matrices of the first clients."""
         self._scale[: len(strength)] += strength
+
+    def repeat(self, momentum: Tensor) -> None:
+        """Add a share of their last move to the matrices of the first clients."""
+        now = self._scale[:, None], self._coefficients
+        if self._last is None or self._moved is None:
+            self._last = torch.ones_like(now[0]), torch.zeros_like(now[1])
+            self._moved = torch.zeros_like(now[0]), torch.zeros_like(now[1])
+        clients, share = slice(len(momentum)), momentum[:, None]
+        # Rows that are not filled yet have not moved: their coefficients are 1 already.
+        for value, last, moved in zip(now, self._last, self._moved, strict=True):
+            used = clients, slice(1 if value is now[0] else self._filled)
+            value[used] += share * moved[used]
+            moved[used] = value[used] - last[used]
+            last[used] = value[used]
 
     def add_to(self, total: Tensor, weights: NDArray[np.float32]) -> None:
         """Add the weighted sum of the clients' matrices to a total (out, in), in place."""

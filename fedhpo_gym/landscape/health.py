@@ -103,10 +103,12 @@ def edges(land: Landscape, configuration: Mapping[str, Value]) -> dict[str, str]
     """Return which hyperparameters are "lowest" or "highest" of the grid.
 
     What lies between two points of the grid counts as the nearer one. With fewer than three points
-    nothing is inside: such a hyperparameter is left out.
+    nothing is inside, and categories have no ends: such hyperparameters are left out.
     """
     found = {}
     for dimension in land.space.dimensions:
+        if dimension.kind == "category" or dimension.name not in configuration:
+            continue
         at, last = _nearest(dimension, configuration[dimension.name]), len(dimension.grid) - 1
         if last >= 2 and at in {0, last}:
             found[dimension.name] = "highest" if at else "lowest"

@@ -124,7 +124,7 @@ class Landscape:
 def landscape_of(stored: Stored) -> Landscape:
     """Ask stored numbers for everything on their lattice."""
     exact = all(d.values is not None for d in stored.space.dimensions)
-    asked = stored.space if exact else _asked(stored)
+    asked = stored.space if exact else asked_space(stored)
     space = SearchSpace(tuple(map(_with_grid, asked.dimensions)))
     rounds = _rounds(stored.fidelity_space["round"])
     rates = tuple(map(float, _with_grid(stored.fidelity_space["client_sample_rate"]).grid))
@@ -133,8 +133,8 @@ def landscape_of(stored: Stored) -> Landscape:
     draws = [] if exact else [asked.sample(rng) for _ in range(DRAWS)]
     configurations = (*grid, *draws)
     fidelities = [Fidelity(r, rate) for r, rate in itertools.product(rounds, rates)]
-    columns = {name: np.array([c[name] for c in configurations]) for name in space.names}
-    losses = [_losses(stored, columns, fidelity) for fidelity in fidelities]
+    columns = space.columns_of(configurations)
+    losses = [losses_at(stored, columns, fidelity) for fidelity in fidelities]
     shape = (len(rounds), len(rates), len(configurations), len(stored.seeds))
     return Landscape(
         space=space,
@@ -147,7 +147,7 @@ def landscape_of(stored: Stored) -> Landscape:
     )
 
 
-def _losses(
+def losses_at(
     stored: Stored, columns: Mapping[str, NDArray[Any]], fidelity: Fidelity
 ) -> NDArray[np.float64]:
     """Return the (configurations, seeds) validation losses of the federation."""
@@ -172,7 +172,7 @@ def _grid(space: SearchSpace) -> Iterator[dict[str, Value]]:
         yield dict(zip(space.names, point, strict=True))
 
 
-def _asked(stored: Stored) -> SearchSpace:
+def asked_space(stored: Stored) -> SearchSpace:
     """Return the space with only those values legal that the task names, where it names any.
 
     Of a problem that the catalogue lacks, all of the space is legal.

@@ -1,6 +1,6 @@
 """Search spaces, and the only codec between actions and configurations."""
 
 from fedhpo_gym.space.dimension import ACTION_SLACK, Dimension, Value
-from fedhpo_gym.space.space import SearchSpace
+from fedhpo_gym.space.space import INACTIVE, SearchSpace
 
-__all__ = ["ACTION_SLACK", "Dimension", "SearchSpace", "Value"]
+__all__ = ["ACTION_SLACK", "INACTIVE", "Dimension", "SearchSpace", "Value"]

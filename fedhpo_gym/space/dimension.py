@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -14,11 +15,12 @@ from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError, OffGridError
 from fedhpo_gym.typed import as_typed, shown
 
-Value = int | float
-Kind = Literal["float", "int"]
+Number = int | float
+Value = Number | str
+Kind = Literal["float", "int", "category"]
 Scope = Literal["client", "server", "fidelity"]
 
-KINDS: Final[tuple[Kind, ...]] = ("float", "int")
+KINDS: Final[tuple[Kind, ...]] = ("float", "int", "category")
 SCOPES: Final[tuple[Scope, ...]] = ("client", "server", "fidelity")
 
 MAX_INT_SPAN: Final = 2**20
@@ -37,18 +39,21 @@ ACTION_SLACK: Final = 1e-6
 
 @dataclass(frozen=True)
 class Dimension:
-    """One hyperparameter or fidelity: a finite ordered grid, or an interval.
+    """One hyperparameter or fidelity: a finite ordered grid, an interval, or categories.
 
     Attributes:
         name: Key in a configuration.
         low: Smallest legal value; with ``values``, their first.
         high: Largest legal value; with ``values``, their last.
-        kind: ``"float"`` or ``"int"``, the type of a decoded value.
+        kind: ``"float"`` or ``"int"``, the type of a decoded value, or ``"category"``: its values
+            are words without an order, see `of_categories`.
         log: Whether the scale is logarithmic (needs ``low > 0``).
         bins: Number of grid points an interval has once discretized.
-        values: The legal values in increasing order; None for an interval.
+        values: The legal values in increasing order; None for an interval. Categories in any.
         unit: Unit of the values, for people.
         scope: Who uses it: every client, the server, or the evaluation itself.
+        active: Name of another dimension, and those of its values under which this one means
+            anything; None for always. Under others, configurations have no value of it.
 
     Raises:
         InvalidArgumentError: The fields contradict each other.
@@ -63,6 +68,24 @@ class Dimension:
     values: tuple[Value, ...] | None = None
     unit: str = ""
     scope: Scope = "client"
+    active: tuple[str, tuple[Value, ...]] | None = None
+
+    @classmethod
+    def of_categories(
+        cls,
+        name: str,
+        values: Sequence[str],
+        *,
+        scope: Scope = "client",
+        active: tuple[str, tuple[Value, ...]] | None = None,
+    ) -> "Dimension":
+        """Return a dimension of words; see the attributes of the class.
+
+        Raises:
+            InvalidArgumentError: The values are not different words.
+        """
+        last = len(as_typed("values", tuple(values), tuple[str, ...])) - 1
+        return cls(name, 0, last, "category", values=tuple(values), scope=scope, active=active)
 
     def __post_init__(self) -> None:
         """Check the fields and give every number the type named by ``kind``."""
@@ -73,6 +96,10 @@ class Dimension:
             raise self._bad("kind", f"one of {KINDS}", self.kind)
         if self.scope not in SCOPES:
             raise self._bad("scope", f"one of {SCOPES}", self.scope)
+        self._check_condition()
+        if self.kind == "category":
+            self._check_categories()
+            return
         for field in ("low", "high"):
             object.__setattr__(self, field, self._cast(getattr(self, field), field))
         if self.log and not self.low > 0:
@@ -96,7 +123,7 @@ class Dimension:
                 f"Dimension {self.name!r} is an interval without a grid; give `bins` or `values`."
             )
         space = np.geomspace if self.log else np.linspace
-        points = space(self.low, self.high, self.bins).tolist()
+        points: list[float] = space(self.low, self.high, self.bins).tolist()
         if self.kind == "int":
             return tuple(math.floor(point + 0.5) for point in points)
         # Twelve digits remove the last-bit noise, so that 0.001 is 0.001; the ends stay exact.
@@ -126,6 +153,8 @@ class Dimension:
             InvalidArgumentError: The value has the wrong type or is out of range.
             OffGridError: The value is in range but not on the grid.
         """
+        if self.kind == "category":
+            return self._category(value, what)
         number = self._cast(value, f"{what}[{self.name!r}]")
         if self.values is not None and (index := self._position(number)) is not None:
             return self.values[index]
@@ -144,7 +173,9 @@ class Dimension:
             InvalidArgumentError: The value has the wrong type or is out of range.
             OffGridError: The value is in range but not on the grid.
         """
-        number = self.validate(value, what)
+        if self.kind == "category":
+            return self.grid.index(self._category(value, what))
+        number = self._cast(self.validate(value, what), what)
         index = self._position(number)
         if index is None:
             raise self._off_grid(number, what)
@@ -178,7 +209,7 @@ class Dimension:
         """
         if self.values is not None:
             return (2 * self.index(value) + 1) / len(self.values) - 1.0
-        number = self.validate(value)
+        number = self._cast(self.validate(value), self.name)
         start, stop = self._scale
         raw = math.log(number) if self.log else number
         return min(max(2.0 * (raw - start) / (stop - start) - 1.0, -1.0), 1.0)
@@ -221,24 +252,60 @@ class Dimension:
         low, high = self.low - margin, self.high + margin
         return (math.log(low), math.log(high)) if self.log else (low, high)
 
-    def _position(self, number: Value) -> int | None:
+    def is_active(self, configuration: Mapping[str, object]) -> bool:
+        """Return whether it has a value beside those of a configuration, or of its first part."""
+        if self.active is None:
+            return True
+        name, values = self.active
+        return name in configuration and configuration[name] in values
+
+    def number(self, value: Value) -> float:
+        """Return a legal value as a number: itself, or the position of a category."""
+        return float(self.grid.index(value) if self.kind == "category" else value)
+
+    def from_number(self, number: float, what: str = "configuration") -> Value:
+        """Return the value that `number` gave a number.
+
+        Raises:
+            InvalidArgumentError: There is none.
+        """
+        if self.kind != "category":
+            return self.validate(number, what)
+        if number not in range(len(self.grid)):
+            raise self._bad("number", f"a position among {self.grid}", number)
+        return self.grid[int(number)]
+
+    @cached_property
+    def _numbers(self) -> tuple[Number, ...]:
+        """The grid of a dimension that has numbers."""
+        return tuple(point for point in self.grid if not isinstance(point, str))
+
+    def _position(self, number: Number) -> int | None:
         """Return the index of the grid point that equals ``number``, or None."""
-        after = bisect_left(self.grid, number)
+        after = bisect_left(self._numbers, number)
         for index in (after, after - 1):
-            if 0 <= index < len(self.grid) and math.isclose(
-                self.grid[index], number, rel_tol=_REL_TOL
+            if 0 <= index < len(self._numbers) and math.isclose(
+                self._numbers[index], number, rel_tol=_REL_TOL
             ):
                 return index
         return None
 
-    def _off_grid(self, number: Value, what: str) -> OffGridError:
-        nearest = sorted(sorted(self.grid, key=lambda point: abs(point - number))[:2])
+    def _category(self, value: object, what: str) -> Value:
+        """Return the category that a value equals."""
+        if not isinstance(value, str) or value not in self.grid:
+            raise InvalidArgumentError(
+                f"`{what}[{self.name!r}]` must be one of {self.grid}, got {shown(value)}."
+            )
+        return self.grid[self.grid.index(value)]
+
+    def _off_grid(self, number: Number, what: str) -> OffGridError:
+        nearest = sorted(sorted(self._numbers, key=lambda point: abs(point - number))[:2])
         return OffGridError(
             f"`{what}[{self.name!r}]` must be on the grid, got {number!r}; "
             f"the nearest legal values are {', '.join(map(repr, nearest))}."
         )
 
-    def _cast(self, value: object, argument: str) -> Value:
+    def _cast(self, value: object, argument: str) -> Number:
         """Return ``value`` as the built-in number named by ``kind``; 3.0 passes for an int."""
         number = as_number(value)
         if number is None or not math.isfinite(number):
@@ -266,13 +333,33 @@ class Dimension:
                 "bins", f"an integer of at least 2 and at most {MAX_BINS}, or None", self.bins
             )
         object.__setattr__(self, "bins", bins)
-        if any(a >= b for a, b in pairwise(self.grid)):
+        if any(a >= b for a, b in pairwise(self._numbers)):
             raise self._bad("bins", "small enough that no grid point repeats", self.bins)
+
+    def _check_condition(self) -> None:
+        if self.active is None:
+            return
+        given: object = self.active
+        if not isinstance(given, list | tuple) or len(given) != 2:
+            raise self._bad("active", "a name and its values, or None", given)
+        name, values = given
+        if not isinstance(name, str) or not isinstance(values, list | tuple) or not values:
+            raise self._bad("active", "a name and at least one of its values", given)
+        object.__setattr__(self, "active", (name, tuple(values)))
+
+    def _check_categories(self) -> None:
+        words = as_typed("values", self.values, tuple[str, ...])
+        if not words or len(set(words)) < len(words) or self.log or self.bins is not None:
+            raise self._bad(
+                "values", "at least one word, each once, without `log` and `bins`", words
+            )
+        if (self.low, self.high) != (0, len(words) - 1):
+            raise self._bad("low", "0, and `high` the last position, of categories", self.low)
 
     def _check_values(self, given: tuple[Value, ...]) -> None:
         if not isinstance(given, list | tuple):
             raise self._bad("values", "a list or tuple of numbers, or None", given)
-        values = tuple(self._cast(value, "values") for value in given)
+        values: tuple[Number, ...] = tuple(self._cast(value, "values") for value in given)
         if not values or any(a >= b for a, b in pairwise(values)):
             raise self._bad("values", "a non-empty, strictly increasing sequence", self.values)
         if (self.low, self.high) != (values[0], values[-1]):

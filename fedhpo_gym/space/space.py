@@ -3,10 +3,14 @@
 An action is a vector in [-1, 1]^n, one coordinate per dimension. A uniform coordinate is a
 uniform draw over the grid points, or over the interval on its linear or logarithmic scale, so
 sampling actions uniformly is random search with the right prior.
+
+A dimension may be active under some values of an earlier one only. Where it is not, configurations
+do not name it, and no coordinate of it changes anything; configurations are encoded with `INACTIVE`
+in its place.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
@@ -20,6 +24,9 @@ from fedhpo_gym.typed import as_reals
 
 __all__ = ["Dimension", "Scope", "SearchSpace", "Value"]
 
+INACTIVE = 0.0
+"""Coordinate of a dimension that a configuration has no value of."""
+
 
 @dataclass(frozen=True)
 class SearchSpace:
@@ -29,7 +36,8 @@ class SearchSpace:
         dimensions: The dimensions; action coordinates and grid axes follow their order.
 
     Raises:
-        InvalidArgumentError: Something is no dimension, or two dimensions share a name.
+        InvalidArgumentError: Something is no dimension, two dimensions share a name, or one is
+            active under what no earlier dimension can be.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -46,6 +54,19 @@ class SearchSpace:
             raise InvalidArgumentError(
                 f"`dimensions` must have distinct names, got {list(self.names)}."
             )
+        for position, dimension in enumerate(self.dimensions):
+            if dimension.active is not None:
+                self._check_condition(position, *dimension.active)
+
+    def _check_condition(self, position: int, name: str, values: Sequence[Value]) -> None:
+        own, before = self.names[position], self.names[:position]
+        if name not in before:
+            raise InvalidArgumentError(
+                f"Dimension {own!r}: `active` must name one of the dimensions before it, "
+                f"{list(before)}, got {name!r}."
+            )
+        for value in values:
+            self[name].validate(value, f"active of {own}")
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -126,15 +147,13 @@ class SearchSpace:
         empty = [name for name, values in kept.items() if not values]
         if empty:
             raise InvalidArgumentError(f"No grid point of {empty} is legal in the other space.")
-        return SearchSpace(
-            tuple(
-                replace(d, low=kept[d.name][0], high=kept[d.name][-1], values=kept[d.name])
-                for d in self.dimensions
-            )
-        )
+        return SearchSpace(tuple(_narrowed(d, kept[d.name]) for d in self.dimensions))
 
     def fix(self, mapping: Mapping[str, object]) -> "SearchSpace":
         """Return the space without the dimensions fixed by ``mapping``.
+
+        Dimensions that are active under a value that was fixed are so always, those that are not
+        are left out.
 
         Raises:
             UnknownNameError: A key is no dimension.
@@ -142,7 +161,16 @@ class SearchSpace:
         """
         for name, value in mapping.items():
             self[name].validate(value, "mapping")
-        return SearchSpace(tuple(d for d in self.dimensions if d.name not in mapping))
+        fixed, kept = dict(mapping), list[Dimension]()
+        for d in self.dimensions:
+            if d.active is not None and d.active[0] not in {one.name for one in kept}:
+                if not d.is_active(fixed):
+                    fixed.pop(d.name, None)
+                    continue
+                d = replace(d, active=None)
+            if d.name not in fixed:
+                kept.append(d)
+        return SearchSpace(tuple(kept))
 
     def decode(self, action: ArrayLike) -> dict[str, Value]:
         """Return the configuration of an action.
@@ -154,7 +182,11 @@ class SearchSpace:
             InvalidArgumentError: The shape is wrong or a coordinate is not in [-1, 1].
         """
         array = self._actions(action, (len(self),))
-        return {d.name: d.decode(u) for d, u in zip(self.dimensions, array.tolist(), strict=True)}
+        config: dict[str, Value] = {}
+        for d, u in zip(self.dimensions, array.tolist(), strict=True):
+            if d.is_active(config):
+                config[d.name] = d.decode(u)
+        return config
 
     def encode(self, mapping: Mapping[str, object]) -> NDArray[np.float32]:
         """Return the (n,) action of a configuration; ``decode`` gives grid points back exactly.
@@ -165,7 +197,10 @@ class SearchSpace:
             InvalidArgumentError: The configuration is not legal.
         """
         config = self.validate(mapping)
-        return np.array([d.encode(config[d.name]) for d in self.dimensions], dtype=np.float32)
+        coordinates = [
+            d.encode(config[d.name]) if d.name in config else INACTIVE for d in self.dimensions
+        ]
+        return np.array(coordinates, dtype=np.float32)
 
     def grid_indices(self, actions: ArrayLike) -> NDArray[np.int64]:
         """Return (..., n) grid indices of (..., n) actions; ``index(decode(a))`` for many.
@@ -197,7 +232,31 @@ class SearchSpace:
         # Truncation towards zero also clips what rounding left just below -1.
         np.trunc(cells, out=cells)
         np.minimum(cells, last, out=cells)
+        for axis, active in self._active(lambda parent: cells[..., parent], by_index=True):
+            middle = len(self.dimensions[axis].grid) // 2
+            cells[..., axis] = np.where(active, cells[..., axis], middle)
         return cells
+
+    def _active(
+        self, column: Callable[[int], NDArray[Any]], by_index: bool = False
+    ) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+        """Yield the conditional dimensions, and where each is active among many configurations.
+
+        Args:
+            column: returns the values of a dimension, by its position.
+            by_index: whether those are grid indices.
+        """
+        known: dict[int, NDArray[np.bool_]] = {}
+        for axis, dimension in enumerate(self.dimensions):
+            if dimension.active is None:
+                continue
+            name, values = dimension.active
+            parent = self.names.index(name)
+            of = self.dimensions[parent]
+            wanted = [of.index(v) if by_index else of.validate(v) for v in values]
+            active = np.isin(column(parent), wanted)
+            known[axis] = active & known[parent] if parent in known else active
+            yield axis, known[axis]
 
     @cached_property
     def _half_shape(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -212,15 +271,43 @@ class SearchSpace:
     def decode_columns(self, actions: NDArray[np.floating]) -> dict[str, NDArray[Any]]:
         """Return the values of (N, n) actions by dimension, bit for bit those of `decode`.
 
+        Where a dimension is not active, its middle stands for no value.
         For those who have checked already that the actions lie in [-1, 1].
         """
-        columns = np.asarray(actions, dtype=np.float64).T
-        return {d.name: d.decode_many(u) for d, u in zip(self.dimensions, columns, strict=True)}
+        coordinates = np.asarray(actions, dtype=np.float64).T
+        columns = [d.decode_many(u) for d, u in zip(self.dimensions, coordinates, strict=True)]
+        for axis, active in self._active(columns.__getitem__):
+            middle = self.dimensions[axis].decode_many(np.full(1, INACTIVE))
+            columns[axis] = np.where(active, columns[axis], middle)
+        return dict(zip(self.names, columns, strict=True))
 
     def encode_columns(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Return the (N, n) actions of legal values by dimension, bit for bit those of `encode`."""
         coordinates = [d.encode_many(columns[d.name]) for d in self.dimensions]
+        for axis, active in self._active(lambda parent: columns[self.names[parent]]):
+            coordinates[axis] = np.where(active, coordinates[axis], INACTIVE)
         return np.stack(coordinates, axis=1).astype(np.float32)
+
+    def columns_of(self, configurations: Sequence[Mapping[str, Value]]) -> dict[str, NDArray[Any]]:
+        """Return the values of legal configurations by dimension, as `decode_columns` does."""
+        return {
+            d.name: np.array([one.get(d.name, d.decode(INACTIVE)) for one in configurations])
+            for d in self.dimensions
+        }
+
+    def canonical(self, actions: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return (..., n) actions with `INACTIVE` where a dimension is not active.
+
+        Actions that mean the same differ elsewhere only. Where no dimension has a condition, they
+        are returned as they are.
+        """
+        if all(d.active is None for d in self.dimensions):
+            return actions
+        flat = actions.reshape(-1, len(self)).astype(np.float64)
+        decoded = [d.decode_many(u) for d, u in zip(self.dimensions, flat.T, strict=True)]
+        for axis, active in self._active(decoded.__getitem__):
+            flat[~active, axis] = INACTIVE
+        return flat.reshape(actions.shape).astype(actions.dtype)
 
     def validate(
         self, mapping: Mapping[str, object], what: str = "configuration"
@@ -228,7 +315,8 @@ class SearchSpace:
         """Return the configuration with built-in numbers, in canonical order.
 
         Args:
-            mapping: One value per dimension; numpy scalars are welcome, booleans are not.
+            mapping: One value per active dimension; numpy scalars are welcome, booleans are not.
+                Values of dimensions that are not active must be legal, too, and are left out.
             what: What to call it in error messages.
 
         Raises:
@@ -238,18 +326,47 @@ class SearchSpace:
         """
         if not isinstance(mapping, Mapping):
             raise InvalidArgumentError(f"`{what}` must be a mapping, got {mapping!r}.")
-        missing = [name for name in self.names if name not in mapping]
+        absent = [name for name in self.names if name not in mapping]
         if unknown := [str(name) for name in mapping if name not in self.names]:
-            free = missing or self.names
+            free = absent or self.names
             raise InvalidArgumentError(
                 f"`{what}` has unknown keys {unknown}.{suggest(unknown[0], free)}"
             )
+        if missing := [name for name in absent if self[name].active is None]:
+            raise self._incomplete(what, missing)
+        config: dict[str, Value] = {}
+        for d in self.dimensions:
+            active = d.is_active(config)
+            if d.name in mapping:
+                value = d.validate(mapping[d.name], what)
+                if active:
+                    config[d.name] = value
+            elif active:
+                missing.append(d.name)
         if missing:
-            raise InvalidArgumentError(
-                f"`{what}` must have a value for each of {list(self.names)}, but {missing} "
-                "are missing."
-            )
-        return {d.name: d.validate(mapping[d.name], what) for d in self.dimensions}
+            raise self._incomplete(what, missing)
+        return config
+
+    def _incomplete(self, what: str, missing: Sequence[str]) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"`{what}` must have a value for each of {list(self.names)}, but {missing} are missing."
+        )
+
+    def numbers(self, configuration: Mapping[str, Value]) -> dict[str, float]:
+        """Return a configuration in which the position of a category stands for it."""
+        return {
+            name: self[name].number(value) if isinstance(value, str) else float(value)
+            for name, value in configuration.items()
+        }
+
+    def from_numbers(self, numbers: Mapping[str, float]) -> dict[str, Value]:
+        """Return the configuration that `numbers` gave numbers; what is NaN has no value.
+
+        Raises:
+            InvalidArgumentError: There is none.
+        """
+        given = {k: self[k].from_number(x) for k, x in numbers.items() if not math.isnan(x)}
+        return self.validate(given)
 
     def index(self, mapping: Mapping[str, object]) -> tuple[int, ...]:
         """Return the grid index of a configuration.
@@ -259,7 +376,10 @@ class SearchSpace:
             OffGridError: A value is in range but not on the grid.
         """
         config = self.validate(mapping)
-        return tuple(d.index(config[d.name]) for d in self.dimensions)
+        return tuple(
+            d.index(config[d.name]) if d.name in config else len(d.grid) // 2
+            for d in self.dimensions
+        )
 
     def sample(self, rng: np.random.Generator) -> dict[str, Value]:
         """Return a random configuration, uniform in action coordinates."""
@@ -270,6 +390,10 @@ class SearchSpace:
         records = [asdict(dimension) for dimension in self.dimensions]
         for record in records:
             record["values"] = None if record["values"] is None else list(record["values"])
+            name_and_values = record.pop("active")
+            if name_and_values is not None:  # cards of other spaces stay as they are
+                name, values = name_and_values
+                record["active"] = [name, list(values)]
         return {"dimensions": records}
 
     @classmethod
@@ -297,6 +421,13 @@ class SearchSpace:
         if not np.all(np.abs(array) <= 1.0 + ACTION_SLACK):
             raise InvalidArgumentError(f"`action` must be in [-1, 1], got {array.tolist()}.")
         return array
+
+
+def _narrowed(dimension: Dimension, values: tuple[Value, ...]) -> Dimension:
+    """Return a dimension of some of its grid points."""
+    if dimension.kind == "category":
+        return replace(dimension, high=len(values) - 1, values=values)
+    return replace(dimension, low=float(values[0]), high=float(values[-1]), values=values)
 
 
 def _dimension(record: Mapping[str, Any]) -> Dimension:

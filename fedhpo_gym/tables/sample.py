@@ -1,6 +1,7 @@
 """One sample: a card (JSON) and arrays of codes (npz) of courses anywhere in a space.
 
-`configuration` (courses, hyperparameters), `client_sample_rate`, `seed` (position among the seeds)
+`configuration` (courses, hyperparameters; the position of a category, NaN where a dimension is not
+active), `client_sample_rate`, `seed` (position among the seeds)
 and `point` (number in the design's sequence) say what the courses are. Arrays named
 `<which>_<split>_<metric>` have the axes (courses, rounds, clients); `best_round` and `diverged_at`
 lack the clients, the latter also the rounds. Codes and formats are those of a table.
@@ -93,7 +94,8 @@ class Sample(StoredCurves):
             DamagedDataError: the file does not have its checksum; names the repair command.
         """
         rows = self.codes("configuration").tolist()
-        return [self.space.validate(dict(zip(self.space.names, row, strict=True))) for row in rows]
+        names = self.space.names
+        return [self.space.from_numbers(dict(zip(names, row, strict=True))) for row in rows]
 
     @cached_property
     def trained(self) -> NDArray[np.bool_]:

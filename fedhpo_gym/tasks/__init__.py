@@ -10,7 +10,7 @@ from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.bert import BERT_TASKS
-from fedhpo_gym.tasks.cnn import CNN_TASKS
+from fedhpo_gym.tasks.cnn import CNN_TASKS, UPCOMING_CNN_TASKS
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
 from fedhpo_gym.tasks.federated import Task
 from fedhpo_gym.tasks.gnn import GNN_TASKS
@@ -69,6 +69,13 @@ TASKS = make_catalogue(
 )
 """All versions of all problems, by `<name>-v<version>`; `get_task` knows shorter names."""
 
+UPCOMING = make_catalogue(UPCOMING_CNN_TASKS)
+"""Versions that no stored numbers answer yet, by `<name>-v<version>`.
+
+They can be asked for by name and version, built and trained. They are not registered, and without
+a version a name means what the package answers.
+"""
+
 TESTING = ("LR-CreditG", "LR-BreastCancer")
 """Representative tasks for fast tests."""
 
@@ -90,6 +97,8 @@ def get_task(name: str) -> Task:
     short = name.removeprefix("MO-").removeprefix("FedHPO-").removeprefix("DAC-")
     if short in TASKS:
         return TASKS[short]
+    if short in UPCOMING:
+        return UPCOMING[short]
     versions = [task for task in TASKS.values() if task.name == short]
     if not versions:
         names = {task.name for task in TASKS.values()}
@@ -113,6 +122,7 @@ __all__ = [
     "REWARDS",
     "TASKS",
     "TESTING",
+    "UPCOMING",
     "Instance",
     "Problem",
     "Task",

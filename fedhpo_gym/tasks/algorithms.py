@@ -64,6 +64,33 @@ _ADAPTIVE = AlgorithmSpec(
     },
 )
 
+_STEPS = ("server_optimizer", ("sgd", "adam", "yogi"))
+_ADAPTS = ("server_optimizer", ("adam", "yogi"))
+
+_SERVEROPT = AlgorithmSpec(
+    (
+        Dimension("mu", 1e-4, 1.0, "float", log=True, bins=5),
+        Dimension.of_categories(
+            "server_optimizer", ("none", "sgd", "adam", "yogi"), scope="server"
+        ),
+        Dimension(
+            "server_learning_rate",
+            0.001,
+            10.0,
+            "float",
+            log=True,
+            bins=5,
+            scope="server",
+            active=_STEPS,
+        ),
+        Dimension("server_momentum", 0.0, 0.95, "float", bins=4, scope="server", active=_STEPS),
+        Dimension(
+            "adaptivity", 1e-5, 0.1, "float", log=True, bins=5, scope="server", active=_ADAPTS
+        ),
+    ),
+    {"second_decay": Setting(0.99, 0.0, 0.9999)},
+)
+
 BUFFER = "buffer_size"
 """Reports that an asynchronous aggregation waits for; 1 where nothing says more."""
 
@@ -93,6 +120,7 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
         ),
         "fedadam": _ADAPTIVE,
         "fedyogi": _ADAPTIVE,
+        "serveropt": _SERVEROPT,
         "fedbn": AlgorithmSpec(),
         "ditto": AlgorithmSpec(
             (Dimension("regularization", 0.001, 1.0, "float", log=True, bins=4),),
@@ -118,6 +146,7 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
 )
 """By name. FedOpt: paper Table 8. FedProx, NbAFL: the original's scripts. FedAdam, FedYogi: from
 the ranges that Reddi et al. (2021) tune in. Ditto: our choice, around FederatedScope's 0.1.
+ServerOpt: the grids of Reddi et al. and, for mu, of Li et al. (2020), and what is a decade around.
 FedAsync: mixing and exponents around those of Xie et al. (2019). FedBuff: buffers around the 10 of
 Nguyen et al. (2022)."""
 
@@ -127,6 +156,8 @@ TRAINING: Mapping[str, Setting] = MappingProxyType(
         "weight_decay": Setting(0.0, 0.0, 1e6),
         "batch_size": Setting(math.nan, 1, 2**31 - 1),
         "step_size": Setting(1, 1, 10**6),
+        "momentum": Setting(0.0, 0.0, 0.9999),
+        "rate_decay": Setting(1.0, 1e-9, 1.0),
     }
 )
 """What local training reads of any model; most spaces search it. NaN: there is no default."""

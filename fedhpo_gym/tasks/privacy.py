@@ -59,7 +59,7 @@ class Mechanism:
 
 def _nbafl(task: Task, given: Mapping[str, Value]) -> float:
     """Return w_clip T c / (n epsilon) over 2 w_clip sqrt(d) / n."""
-    noise = task.max_round * given["constant"] / given["epsilon"]
+    noise = task.max_round * float(given["constant"]) / float(given["epsilon"])
     return noise / (2.0 * math.sqrt(task.parameters_of(given)))
 
 

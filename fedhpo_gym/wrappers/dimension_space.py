@@ -14,10 +14,11 @@ from fedhpo_gym.space import Dimension, Value
 
 
 class DimensionSpace(gym.spaces.Space[Any]):
-    """The legal values of one dimension of a search space: built-in numbers.
+    """The legal values of one dimension of a search space: built-in numbers, or words.
 
     A sample is a uniform action coordinate, decoded: log-uniform on a logarithmic scale, and
-    uniform over the points of a grid. Flattened, a value is one float64 in a `Box`.
+    uniform over the points of a grid. Flattened, a value is one float64 in a `Box`, a word its
+    position.
 
     Attributes:
         dimension: what is legal, and on which scale it is drawn.
@@ -26,7 +27,8 @@ class DimensionSpace(gym.spaces.Space[Any]):
     def __init__(self, dimension: Dimension, seed: int | np.random.Generator | None = None) -> None:
         """Create the space of a dimension."""
         self.dimension = dimension
-        super().__init__((), np.int64 if dimension.kind == "int" else np.float64, seed)
+        kinds = {"int": np.int64, "float": np.float64, "category": np.str_}
+        super().__init__((), kinds[dimension.kind], seed)
 
     @property
     def is_np_flattenable(self) -> bool:
@@ -76,9 +78,10 @@ def _flatten_space(space: DimensionSpace) -> gym.spaces.Box:
 
 @utils.flatten.register(DimensionSpace)
 def _flatten(space: DimensionSpace, x: Value) -> NDArray[np.float64]:
-    return np.array([space.dimension.validate(x, "action")], dtype=np.float64)
+    value = space.dimension.validate(x, "action")
+    return np.array([space.dimension.number(value)], dtype=np.float64)
 
 
 @utils.unflatten.register(DimensionSpace)
 def _unflatten(space: DimensionSpace, x: NDArray[np.float64]) -> Value:
-    return space.dimension.validate(x.item(), "action")
+    return space.dimension.from_number(x.item(), "action")

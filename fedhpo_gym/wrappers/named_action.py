@@ -6,12 +6,48 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import utils
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.space import INACTIVE, SearchSpace
 from fedhpo_gym.typed import as_typed
 from fedhpo_gym.wrappers.checks import check_env
 from fedhpo_gym.wrappers.dimension_space import DimensionSpace
+
+
+class NamedSpace(gym.spaces.Dict):
+    """The configurations of a search space, by name; what is not active may be left out."""
+
+    def __init__(
+        self, space: SearchSpace, seed: int | dict[str, Any] | np.random.Generator | None = None
+    ) -> None:
+        """Create the space of the dimensions of `space`."""
+        self._search_space = space
+        super().__init__({d.name: DimensionSpace(d) for d in space.dimensions}, seed)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> dict[str, Any]:
+        """Draw a configuration; see `DimensionSpace.sample`."""
+        found = super().sample(mask, probability)
+        kept = self._search_space.validate(found)
+        return {name: kept[name] for name in found if name in kept}
+
+    def contains(self, x: Any) -> bool:
+        """Return whether it is a legal configuration."""
+        try:
+            self._search_space.validate(x)
+        except InvalidArgumentError:
+            return False
+        return isinstance(x, dict)
+
+    def complete(self, x: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a configuration with some legal value of what is not active."""
+        return {d.name: d.decode(INACTIVE) for d in self._search_space.dimensions} | dict(x)
+
+
+@utils.flatten.register(NamedSpace)
+def _flatten(space: NamedSpace, x: Mapping[str, Any]) -> Any:  # type: ignore[misc]
+    return utils.flatten(gym.spaces.Dict(space.spaces), space.complete(x))
 
 
 class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorArgs):
@@ -20,6 +56,9 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
     A value off a grid, out of range or missing is an error; nothing is rounded. Floats of an
     interval pass through the action codec and come out with its relative error of about 1e-7.
     `action_space.sample()` draws with the priors of the search space: log scales, grids, integers.
+    Where a dimension is active under some values of another one only, samples leave it out under
+    the others, and actions may; a value that is given all the same must be legal and changes
+    nothing.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -58,6 +97,4 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
 
     def _follow_search_space(self) -> None:
         self._space = self.env.get_wrapper_attr("search_space")
-        self.action_space = gym.spaces.Dict(
-            {d.name: DimensionSpace(d) for d in self._space.dimensions}
-        )
+        self.action_space = NamedSpace(self._space)

@@ -255,6 +255,43 @@ def test_courses_may_end_at_different_rounds(tmp_path: Path) -> None:
     assert short.card[ENDS] == {"3": int((last == 3).sum())}
 
 
+def test_some_configurations_come_under_all_seeds() -> None:
+    plain, every = design(), SampleDesign(TASK, SIZE * 2, ROUNDS, RATES, repeat_every=1)
+    assert plain.plan() != every.plan()
+    slots = 24
+    courses = every._points
+    blocks = [courses[i : i + slots] for i in range(0, len(courses), slots)]
+    first = [[c.configuration for c in block] for block in blocks[:3]]
+    assert first[0] == first[1] == first[2] == [c.configuration for c in plain._points[:slots]]
+    assert {block[0].seed for block in blocks[:3]} == set(TASK.seeds)
+    assert len({block[0].client_sample_rate for block in blocks[:3]}) == 1
+    rare = SampleDesign(TASK, 10 * slots, ROUNDS, RATES, repeat_every=4)
+    configs = [rare._points[i].configuration for i in range(0, 10 * slots, slots)]
+    others = [SampleDesign(TASK, 8 * slots, ROUNDS, RATES)._points[i].configuration
+              for i in range(0, 8 * slots, slots)]  # fmt: skip
+    assert configs == [others[i] for i in (0, 0, 0, 1, 2, 3, 4, 4, 4, 5)]
+    assert (
+        rare._points[: 5 * slots]
+        == SampleDesign(TASK, 5 * slots, ROUNDS, RATES, repeat_every=4)._points
+    )
+
+
+def test_samples_of_conditional_spaces_hold_what_is_active(tmp_path: Path) -> None:
+    task = TASK.variant(algorithm="serveropt")
+    card = build_sample(
+        task, 8 * 24, rounds=3, rates=RATES, folder=tmp_path, workers=1, repeat_every=2
+    )
+    sample = Sample(card)
+    configurations = sample.configurations()
+    kinds = {str(one["server_optimizer"]) for one in configurations}
+    assert kinds == {"none", "sgd", "adam", "yogi"}
+    for one in configurations:
+        assert ("server_learning_rate" in one) == (one["server_optimizer"] != "none")
+        assert ("adaptivity" in one) == (one["server_optimizer"] in ("adam", "yogi"))
+    assert_trained_alone(sample, task)
+    assert "--repeat-every 2" in sample.card["build_command"]
+
+
 def assert_trained_alone(sample: Sample, task: Task) -> None:
     raw = make_backend("raw", task)
     configurations, rates = sample.configurations(), sample.codes("client_sample_rate")

@@ -293,6 +293,7 @@ def test_build_passes_its_arguments_on(
     rest = ["--workers", "3", "--out", str(tmp_path), "--device", "cuda", "--merge", "a", "b"]
     assert main(["build", OLD, *words, *rest]) == 0
     sample = ["--sample", "9", "--rounds", "4", "--rates", "0.2,1", "--only-finished"]
+    sample += ["--repeat-every", "5"]
     assert main(["build", OLD, *sample]) == 0
     address = "tcp://127.0.0.1:8786"
     assert main(["build", OLD, "--executor", "dask", "--address", address]) == 0
@@ -301,7 +302,7 @@ def test_build_passes_its_arguments_on(
     plain: dict[str, Any] = here
     merge = [Path("a"), Path("b")]
     given = {**here, "folder": tmp_path, "workers": 3, "merge": merge, "device": "cuda"}
-    sampled = {"rounds": [4], "rates": [0.2, 1.0], "only_finished": True}
+    sampled = {"rounds": [4], "rates": [0.2, 1.0], "only_finished": True, "repeat_every": 5}
     assert calls == [
         ("LR-CreditG-fedavg", plain),
         (variant, given),

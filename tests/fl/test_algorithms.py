@@ -35,6 +35,13 @@ GIVEN: dict[str, dict[str, float]] = {
     "local": {},
     "fedasync": {"mixing": 0.6, "staleness_exponent": 0.5},
     "fedbuff": {"buffer_size": 3, "server_learning_rate": 0.8, "mu": 0.5},
+    "serveropt": {
+        "mu": 0.5,
+        "server_optimizer": 3,
+        "server_learning_rate": 0.1,
+        "server_momentum": 0.8,
+        "adaptivity": 0.01,
+    },
 }
 SYNCHRONOUS = [name for name in GIVEN if not ALGORITHMS[name].asynchronous]
 """The others are compared with a loop of their own in `test_asynchronous.py`."""
@@ -150,6 +157,72 @@ def test_some_settings_are_fedavg(
 ) -> None:
     expected = run(federation, "fedavg", course())
     close(run(federation, algorithm, course(**given)).metrics, expected.metrics)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "algorithm", "theirs"),
+    [
+        (0, {}, "fedavg", {}),
+        (0, {"mu": 1.5}, "fedprox", {"mu": 1.5}),
+        (1, {"server_momentum": 0.9}, "fedopt", {"server_momentum": 0.9}),
+        (2, {"server_momentum": 0.8, "adaptivity": 0.01}, "fedadam", {"first_decay": 0.8}),
+        (3, {"server_momentum": 0.8, "adaptivity": 0.01}, "fedyogi", {"first_decay": 0.8}),
+    ],
+)
+@pytest.mark.parametrize("model", [LogisticRegression, ConvNet])
+def test_others_are_cases_of_serveropt_bit_for_bit(
+    federation: Federation,
+    pictures: Federation,
+    kind: int,
+    given: dict[str, float],
+    algorithm: str,
+    theirs: dict[str, float],
+    model: type[Model],
+) -> None:
+    data = pictures if model is ConvNet else federation
+    shared = {"server_learning_rate": 0.3, "adaptivity": 0.01} if kind else {}
+    expected = run(data, algorithm, course(**shared, **theirs), model=model).metrics
+    asked = course(**{"mu": 0.0, "server_optimizer": kind, **shared, **given})
+    others = [course(mu=0.5, server_optimizer=one, server_momentum=0.5) for one in range(4)]
+    found = run(data, "serveropt", asked, *others, model=model).metrics
+    np.testing.assert_array_equal(found[:1], expected)
+
+
+LOCAL: list[dict[str, float]] = [
+    {"momentum": 0.9},
+    {"clip_norm": 0.05},
+    {"rate_decay": 0.01},
+    {"momentum": 0.5, "clip_norm": 0.2, "rate_decay": 0.1, "mu": 0.5},
+]
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+@pytest.mark.parametrize("given", LOCAL)
+def test_settings_of_local_training_equal_a_plain_implementation_of_networks(
+    pictures: Federation, monkeypatch: pytest.MonkeyPatch, given: dict[str, float], sharing: bool
+) -> None:
+    monkeypatch.setattr(
+        "fedhpo_gym.fl.cohorts.worth_sharing", lambda rank, _: np.full(len(rank), sharing)
+    )
+    chosen = course(0.7, **{"mu": 0.0, "learning_rate": 0.05, **given})
+    expected = plain_course(pictures, [chosen] * 3, "fedprox", 3, CONVOLUTIONAL).metrics
+    others = [course(0.7, mu=0.0), course(0.7, mu=0.5, momentum=0.7)]
+    found = run(pictures, "fedprox", chosen, *others, rounds=3, horizon=3, model=ConvNet).metrics
+    np.testing.assert_allclose(found[0, ..., 0], np.array(expected)[..., 0], rtol=2e-3, atol=2e-4)
+    without = run(pictures, "fedprox", others[0], rounds=3, horizon=3, model=ConvNet).metrics
+    np.testing.assert_array_equal(found[1], without[0])
+    assert not np.allclose(found[0], without[0], rtol=0.02)
+
+
+@pytest.mark.parametrize("given", [one for one in LOCAL if "clip_norm" not in one])
+def test_settings_of_local_training_equal_a_plain_implementation(
+    federation: Federation, given: dict[str, float]
+) -> None:
+    chosen = course(**given)
+    expected = plain_course(federation, [chosen] * ROUNDS, "fedavg", ROUNDS).metrics
+    found = run(federation, "fedavg", chosen, course(), horizon=ROUNDS).metrics
+    close(found[0], expected)
+    np.testing.assert_array_equal(found[1:], run(federation, "fedavg", course()).metrics)
 
 
 def test_a_strong_pull_holds_clients_where_they_are(federation: Federation) -> None:

@@ -26,6 +26,7 @@ COURSES = [
     course(rate=0.3, dropout=0.4, **MORE),
     course(batch=16, epochs=2, sampled=0.5, **MORE),
     course(rate=0.5, decay=0.1, batch=8, **MORE),
+    course(batch=8, epochs=2, momentum=0.8, clip_norm=0.5, **MORE),
 ]
 
 

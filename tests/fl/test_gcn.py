@@ -52,7 +52,8 @@ def run(
     rounds: int = 5,
     algorithm: str = "fedavg",
 ) -> Curves:
-    return CourseBatch(federations, GCN, get_algorithm(algorithm), courses).advance(rounds)
+    batch = CourseBatch(federations, GCN, get_algorithm(algorithm), courses, horizon=rounds)
+    return batch.advance(rounds)
 
 
 MIXED = [
@@ -63,6 +64,8 @@ MIXED = [
     course(0.5, 0.01, 0.5, 2, 1.0, 2),
     course(0.2, 0.001, 0.0, 2, 1.0, 1, batch_size=16),
     course(0.2, 0.001, 0.4, 2, 1.0, 1, batch_size=16),
+    course(0.05, 0.01, 0.4, 4, 1.0, 1, batch_size=8, momentum=0.9),
+    course(0.5, 0.01, 0.0, 3, 0.7, 2, momentum=0.5, clip_norm=0.05, rate_decay=0.1),
 ]
 
 

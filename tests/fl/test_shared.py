@@ -28,13 +28,17 @@ def draw(generator: torch.Generator, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=generator)
 
 
+@pytest.mark.parametrize("momentum", [None, 0.0, 0.9])
 @pytest.mark.parametrize(("decay", "pull"), [(1.0, 0.0), (0.9, 0.0), (0.8, 0.25), (0.0, 1.0)])
-def test_shared_matrices_are_what_each_client_would_have(decay: float, pull: float) -> None:
+def test_shared_matrices_are_what_each_client_would_have(
+    decay: float, pull: float, momentum: float | None
+) -> None:
     generator = torch.Generator().manual_seed(0)
     start = draw(generator, OUT, IN)
     ranks = [sum(step[i] for step in SIZES if i < len(step)) for i in range(3)]
     matrix = shared.SharedMatrix(start, torch.float32, ranks, Buffers(), "w")
     own = [start.clone() for _ in ranks]
+    moved = [torch.zeros_like(start) for _ in ranks]
     for sizes in SIZES:
         total = sum(sizes)
         right, left = draw(generator, total, IN), draw(generator, total, OUT)
@@ -47,7 +51,11 @@ def test_shared_matrices_are_what_each_client_would_have(decay: float, pull: flo
         matrix.step(left, right, sizes, [decay] * len(sizes))
         matrix.pull(torch.full((len(sizes),), pull))
         for i, part in enumerate(parts):
-            own[i] = decay * own[i] - left[part].t() @ right[part] + pull * start
+            step = decay * own[i] - left[part].t() @ right[part] + pull * start - own[i]
+            moved[i] = step + (momentum or 0.0) * moved[i]
+            own[i] = own[i] + moved[i]
+        if momentum is not None:
+            matrix.repeat(torch.full((len(sizes),), momentum))
     torch.testing.assert_close(matrix.copies([2, 0]), torch.stack([own[2], own[0]]))
     weights = np.array([0.5, 0.2, 0.3], dtype=np.float32)
     total = torch.ones(OUT, IN)

@@ -7,7 +7,7 @@ client order, minibatches, initial parameters, noise), not the arithmetic.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,7 +69,7 @@ def plain_course(
         trace.updates.append({})
         for client in clients.tolist():
             start = sent | {name: own[client][name] for name in kept}
-            job = (kind, federation, course, index, client)
+            job = (kind, federation, course, index, client, horizon)
             if algorithm == "ditto":
                 own[client] = train_client(
                     module, own[client], sent, config["regularization"], *job
@@ -84,10 +84,11 @@ def plain_course(
                 total[name] = total[name] + value * float(size[client] / size[clients].sum())
         world = sent | {name: value for name, value in total.items() if name not in kept}
         steps = {"fedopt": _sgd, "fedadam": _adaptive, "fedyogi": _adaptive}
-        if algorithm in steps:
+        server, config = _server(algorithm, config)
+        if server in steps:
             for name in trained:
-                world[name] = sent[name] + steps[algorithm](
-                    algorithm, name, total[name] - sent[name], memory, config
+                world[name] = sent[name] + steps[server](
+                    server, name, total[name] - sent[name], memory, config
                 )
         models = [
             own[i] if algorithm == "ditto" else world | {name: own[i][name] for name in kept}
@@ -99,13 +100,21 @@ def plain_course(
     return trace
 
 
-def _sgd(_: str, name: str, update: Tensor, memory: State, config: dict[str, float]) -> Tensor:
+def _server(algorithm: str, config: Mapping[str, float]) -> tuple[str, Mapping[str, float]]:
+    """Return the algorithm whose server it is, and what that one reads."""
+    if algorithm != "serveropt":
+        return algorithm, config
+    kind = ("fedavg", "fedopt", "fedadam", "fedyogi")[int(config["server_optimizer"])]
+    return kind, {**config, "first_decay": config.get("server_momentum", 0.0)}
+
+
+def _sgd(_: str, name: str, update: Tensor, memory: State, config: Mapping[str, float]) -> Tensor:
     memory[name] = config["server_momentum"] * memory.get(name, 0.0 * update) + update
     return config["server_learning_rate"] * memory[name]
 
 
 def _adaptive(
-    algorithm: str, name: str, update: Tensor, memory: State, config: dict[str, float]
+    algorithm: str, name: str, update: Tensor, memory: State, config: Mapping[str, float]
 ) -> Tensor:
     tau, b1 = config.get("adaptivity", 1e-3), config.get("first_decay", 0.9)
     b2 = config.get("second_decay", 0.99)
@@ -149,12 +158,17 @@ def train_client(
     course: Course,
     index: int,
     client: int,
+    horizon: int = 1,
 ) -> State:
     """Return the parameters after the local steps of one client in one round."""
     module.load_state_dict(start, strict=False)
     module.train()
     rate, decay = (_of(course, name, client) for name in ("learning_rate", "weight_decay"))
-    optimizer = torch.optim.SGD(module.parameters(), rate, weight_decay=decay)
+    last = _of(course, "rate_decay", client, 1.0)
+    rate *= last ** (index / max(horizon - 1, 1))
+    momentum = _of(course, "momentum", client, 0.0)
+    optimizer = torch.optim.SGD(module.parameters(), rate, momentum, weight_decay=decay)
+    clip = course.configuration.get("clip_norm", kind.clip)
     size, epochs = course.value("batch_size", FULL_BATCH), int(_of(course, "step_size", client, 1))
     batches = draw_round(federation, index, np.array([client]), size, epochs)
     for rows, count in zip(batches.rows[:, 0], batches.sizes[:, 0], strict=True):
@@ -162,7 +176,7 @@ def train_client(
         optimizer.zero_grad()
         logits = module(kind.inputs(federation.features[used]))
         nn.functional.cross_entropy(logits, torch.from_numpy(federation.labels[used])).backward()
-        nn.utils.clip_grad_norm_(module.parameters(), kind.clip)
+        nn.utils.clip_grad_norm_(module.parameters(), clip)
         for name, parameter in module.named_parameters():
             parameter.grad += pull * (parameter.detach() - anchor[name])
         optimizer.step()

@@ -74,7 +74,10 @@ def plain_gcn(
             local = copy.deepcopy(model)
             rng = stream(federation.seed, "local training", index, int(client))
             optimizer = torch.optim.SGD(
-                local.parameters(), config["learning_rate"], weight_decay=config["weight_decay"]
+                local.parameters(),
+                config["learning_rate"] * config.get("rate_decay", 1.0) ** (index / (rounds - 1)),
+                config.get("momentum", 0.0),
+                weight_decay=config["weight_decay"],
             )
             size = course.value("batch_size", FULL_BATCH)
             epochs = int(config["step_size"])
@@ -87,6 +90,8 @@ def plain_gcn(
                 loss = functional.cross_entropy(logits, y[rows])
                 own = torch.nn.utils.parameters_to_vector(local.parameters())
                 (loss + mu / 2 * (own - received).square().sum()).backward()
+                clip = config.get("clip_norm", float("inf"))
+                torch.nn.utils.clip_grad_norm_(local.parameters(), clip)
                 optimizer.step()
             locals_.append(torch.nn.utils.parameters_to_vector(local.parameters()).detach())
             sizes.append(len(federation.clients[client][0]))

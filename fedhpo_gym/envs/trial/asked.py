@@ -75,10 +75,9 @@ def asked_of(lattice: TrialSetup, setup: TrialSetup) -> Asked:
 def _drawn(setup: TrialSetup) -> Columns:
     """Return `DRAWS` random configurations at the highest fidelity that may be asked for."""
     space, rng = setup.search_space, stream(0, "truth_queries")
-    sampled = [space.sample(rng) for _ in range(DRAWS)]
     columns = {name: np.full(DRAWS, value) for name, value in setup.fixed.items()}
+    columns |= space.decode_columns(rng.uniform(-1.0, 1.0, (DRAWS, len(space))))
     for dimension in space.dimensions:
-        highest = dimension.name in setup.backend.fidelity_space.names
-        values = [dimension.high if highest else one[dimension.name] for one in sampled]
-        columns[dimension.name] = np.array(values)
+        if dimension.name in setup.backend.fidelity_space.names:
+            columns[dimension.name] = np.full(DRAWS, dimension.high)
     return columns

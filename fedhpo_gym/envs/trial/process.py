@@ -209,7 +209,8 @@ class TrialProcess:
         handles, numbers = self._sources.answer(actions, active, frame)
         better = state.add(handles, numbers, ends_s)
         if len(better):
-            self._actions[better] = np.clip(actions[better].astype(np.float32), -1.0, 1.0)
+            own = self.setup.search_space.canonical(actions[better].astype(np.float32))
+            self._actions[better] = np.clip(own, -1.0, 1.0)
         frame[:, self._incumbent] = self._actions
         if self._tuning is not None:
             self._count(self._tuning, active)

@@ -163,7 +163,10 @@ class TrialSetup:
 
     def query(self, values: Mapping[str, Value]) -> CheckedQuery:
         """Return the configuration and the fidelity that values of `search_space` stand for."""
-        configuration = {name: values[name] for name in self._space.names}
+        configuration: dict[str, Value] = {}
+        for dimension in self._space.dimensions:
+            if dimension.is_active(configuration):
+                configuration[dimension.name] = values[dimension.name]
         rounds = self.fixed["round"] if "round" in self.fixed else values["round"]
         rate = self.fixed[RATE] if RATE in self.fixed else values[RATE]
         return configuration, Fidelity(int(rounds), float(rate))

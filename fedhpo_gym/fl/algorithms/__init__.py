@@ -16,6 +16,7 @@ from fedhpo_gym.fl.algorithms.fedopt import FedOpt
 from fedhpo_gym.fl.algorithms.fedprox import FedProx
 from fedhpo_gym.fl.algorithms.local import Local
 from fedhpo_gym.fl.algorithms.nbafl import NbAFL
+from fedhpo_gym.fl.algorithms.serveropt import ServerOpt
 from fedhpo_gym.typed import checked_types
 
 _KINDS: tuple[type[Algorithm], ...] = (
@@ -30,6 +31,7 @@ _KINDS: tuple[type[Algorithm], ...] = (
     Local,
     FedAsync,
     FedBuff,
+    ServerOpt,
 )
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({kind.name: kind() for kind in _KINDS})
@@ -63,5 +65,6 @@ __all__ = [
     "FedYogi",
     "Local",
     "NbAFL",
+    "ServerOpt",
     "get_algorithm",
 ]

@@ -16,7 +16,7 @@ from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters
-from fedhpo_gym.fl.models.cnn_step import Step, take
+from fedhpo_gym.fl.models.cnn_step import MAX_NORM, Step, take
 from fedhpo_gym.fl.models.cnn_together import StepTogether
 from fedhpo_gym.fl.models.convolution import PADDING, Layer, merged, pool, rows
 from fedhpo_gym.fl.shared import Matrix, OwnMatrix
@@ -39,7 +39,7 @@ class ConvNet(Model):
     layer have that type; weights, statistics, logits and losses are float32.
     """
 
-    hyperparameters: ClassVar[Mapping[str, float]] = {"dropout": 0.0}
+    hyperparameters: ClassVar[Mapping[str, float]] = {"dropout": 0.0, "clip_norm": MAX_NORM}
     rows_at_once: ClassVar[int | None] = 1024
     buffers = frozenset({"mean1", "variance1", "mean2", "variance2"})
     norms = frozenset({"scale1", "shift1", "scale2", "shift2"}) | buffers
@@ -143,6 +143,7 @@ class ConvNet(Model):
             rates=batch.rates,
             decay=batch.decay,
             mask=masks,
+            clip_norm=batch.settings["clip_norm"][:, 0, 0],
         )
         if batch.shared:
             step.take(cast(Matrices, batch.shared["weight3"]))
@@ -190,6 +191,7 @@ class ConvNet(Model):
             rates=batch.rates[item, :size],
             decay=float(batch.decay[item, 0, 0]),
             mask=None if masks is None else masks[item, :size],
+            clip_norm=float(batch.settings["clip_norm"][item, 0, 0]),
         )
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:

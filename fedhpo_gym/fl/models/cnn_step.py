@@ -15,7 +15,7 @@ from fedhpo_gym.fl.models.convolution import Layer, rows
 from fedhpo_gym.fl.shared import Matrix, subtract_product
 
 MAX_NORM = 5.0
-"""Gradients longer than this are shortened to it, as in the original runs."""
+"""Gradients longer than this are shortened to it, as in the original runs, unless configured."""
 
 _aten: Any = torch.ops.aten
 
@@ -34,6 +34,7 @@ class Step:
         rates: (n, 1) learning rate / n.
         decay: factor of the weights.
         mask: (n, flat + hidden) factors of dropout; None for none.
+        clip_norm: length of the longest gradient that is not shortened to it.
     """
 
     own: Parameters
@@ -43,6 +44,7 @@ class Step:
     rates: Tensor
     decay: float
     mask: Tensor | None
+    clip_norm: float
 
     def features(self) -> Tensor:
         """Return the (n, flat) inputs of the large layer."""
@@ -96,7 +98,7 @@ class Step:
         return values if self.mask is None else (values * self.mask[:, units]).to(values.dtype)
 
     def _clip(self, gradients: Parameters, products: Sequence[tuple[Tensor, Tensor]]) -> float:
-        """Return the factor that shortens the gradient to `MAX_NORM`.
+        """Return the factor that shortens the gradient to `clip_norm`.
 
         The norm of a product A^T B follows from the small matrices A A^T and B B^T.
         """
@@ -105,7 +107,7 @@ class Step:
         for left, right in products:
             square = square + ((left @ left.t()) * (right @ right.t())).sum(dtype=torch.float32)
         length = square.clamp(min=1e-60).sqrt()
-        return float((MAX_NORM * self.rates.sum() / length).clamp(max=1.0))
+        return float((self.clip_norm * self.rates.sum() / length).clamp(max=1.0))
 
 
 def take(steps: Sequence[Step], matrix: Matrix) -> None:

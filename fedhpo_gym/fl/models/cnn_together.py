@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedhpo_gym.fl.models.base import Parameters
-from fedhpo_gym.fl.models.cnn_step import MAX_NORM
 from fedhpo_gym.fl.models.convolution import EPSILON, MOMENTUM, PADDING
 from fedhpo_gym.fl.shared_together import Matrices
 
@@ -37,6 +36,7 @@ class StepTogether:
         rates: (items, rows, 1) learning rate / size; 0 for padded rows.
         decay: (items, 1, 1) factor of the weights.
         mask: (items, rows, flat + hidden) factors of dropout; None for none.
+        clip_norm: (items,) lengths of the longest gradients that are not shortened to them.
     """
 
     own: Parameters
@@ -46,6 +46,7 @@ class StepTogether:
     rates: Tensor
     decay: Tensor
     mask: Tensor | None
+    clip_norm: Tensor
 
     def take(self, matrix: Matrices) -> None:
         """Update the parameters, those of the large layer among them."""
@@ -95,7 +96,7 @@ class StepTogether:
         for left, right in products:
             square += ((left @ left.mT) * (right @ right.mT)).sum((1, 2), dtype=torch.float32)
         length = square.clamp(min=1e-60).sqrt()
-        return (MAX_NORM * self.rates.sum((1, 2)) / length).clamp(max=1.0)[:, None, None]
+        return (self.clip_norm * self.rates.sum((1, 2)) / length).clamp(max=1.0)[:, None, None]
 
 
 class _Layer:

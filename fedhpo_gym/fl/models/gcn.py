@@ -56,7 +56,7 @@ class GCN(Model):
     (1, items, 64, classes, 1) and `bias2` (1, items, classes, 1).
     """
 
-    hyperparameters: ClassVar[Mapping[str, float]] = {"dropout": 0.0}
+    hyperparameters: ClassVar[Mapping[str, float]] = {"dropout": 0.0, "clip_norm": math.inf}
 
     def __init__(self, federation: GraphFederation, device: torch.device) -> None:
         """Lay out the graph of every client."""
@@ -114,6 +114,7 @@ class GCN(Model):
         if max(dropout) > 0.0:
             drawn = batch.uniform((self._width, HIDDEN)).to(self.device)
         decay = batch.decay[:, 0, 0].tolist()
+        clip_norm = batch.settings["clip_norm"][:, 0, 0].tolist()
         owner = self._owner[batch.x[:, 0, 0]].tolist()
         sizes = batch.sizes.tolist()
         # Client after client: its graph stays in the cache.
@@ -129,6 +130,7 @@ class GCN(Model):
                     decay[item],
                     None if drawn is None or not dropout[item] else drawn[item],
                     dropout[item],
+                    clip_norm[item],
                 )
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
@@ -166,6 +168,7 @@ def _step(
     decay: float,
     drawn: Tensor | None,
     dropout: float,
+    clip_norm: float,
 ) -> None:
     """Take one SGD step of one course on one client, in place.
 
@@ -178,6 +181,7 @@ def _step(
         decay: factor of the weights.
         drawn: (at least neighbours, 64) from U[0, 1), for dropout; None for none.
         dropout: share of the hidden units that are dropped.
+        clip_norm: length of the longest gradient that is not shortened to it.
     """
     weight1, weight2, bias2 = own["weight1"], own["weight2"], own["bias2"]
     hidden = graph.first @ weight1
@@ -196,6 +200,12 @@ def _step(
     back = graph.second_t @ residual.t().contiguous()
     # Units that were dropped are zero, as those that ReLU cut off: neither has a gradient.
     inner = where_above(back @ scaled.t(), hidden, 0.0)
+    if math.isfinite(clip_norm):
+        parts = (graph.first_t @ inner, hidden.t() @ back / keep, residual.sum(1))
+        square = torch.stack([part.square().sum() for part in parts]).sum().clamp(min=1e-60)
+        factor = (clip_norm * rates.sum() / square.sqrt()).clamp(max=1.0)
+        for value in (inner, back, residual):
+            value.mul_(factor)
     weight2.addmm_(hidden.t(), back, beta=decay, alpha=-1.0 / keep)
     bias2.mul_(decay).sub_(residual.sum(1))
     torch.sub(weight1.mul_(decay), graph.first_t @ inner, out=weight1)

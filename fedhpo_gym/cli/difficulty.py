@@ -1,0 +1,79 @@
+"""`fedhpo-gym difficulty`: what random search leaves on stored problems, and where it is a lot."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+
+from fedhpo_gym.cli.console import say
+from fedhpo_gym.cli.health import chosen
+from fedhpo_gym.cli.listing import answering, arguments_of
+from fedhpo_gym.cli.words import number, percent
+from fedhpo_gym.landscape.cards import open_card
+from fedhpo_gym.landscape.difficulty import (
+    CONTEST,
+    DRAWS,
+    NEAR,
+    TRIALS,
+    Difficulty,
+    difficulty_of,
+)
+from fedhpo_gym.landscape.lattice import Stored
+
+TITLE = f"""# Difficulty of the stored problems
+
+Made by `fedhpo-gym difficulty` from the stored numbers; `fedhpo-gym difficulty ID` says it of one.
+All of validation losses at full fidelity, of the mean over seeds. A table is asked whole, a
+surrogate {DRAWS:,} configurations drawn uniformly: the best of those is what is called best.
+
+- **left**: what the best of 5, 10, 25 and 50 random configurations has, on average, above the best
+  loss, as a share of (guess - best). The guess predicts how often each label occurs.
+- **of the usual**: the same after 25, as a share of (usual - best). Usual is plain federated
+  averaging with a learning rate of 0.1, minibatches of 32, one local epoch and nothing else, as
+  near to it as the space comes; a dash where no configuration beats it.
+- **seeds**: the same after 25, in standard deviations between seeds of the best tenth of the
+  configurations, and how many of those tuning gains over the usual configuration.
+- **near**: share of the configurations that lack at most {percent(NEAR)} of (guess - best).
+- **useless**: share of those that are no better than the guess, or diverge.
+- **contest**: random search leaves at least {CONTEST[0]:g} such deviations after 25 trials, and
+  tuning gains at least {CONTEST[1]:g}. What is none is easy, or its seeds decide.
+"""
+HEADS = (
+    *("id", "variant", "settings", *(f"left {k}" for k in TRIALS), "of the usual"),
+    *("seeds left", "seeds gained", "near", "useless", "contest"),
+)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the page of all stored problems, or of those that are named."""
+    rows = [list(_cells(open_card(card))) for card in chosen(options.ids)]
+    if not options.ids:
+        say(TITLE)
+    say(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")
+    for row in rows:
+        say(f"| {' | '.join(row)} |")
+    return 0
+
+
+def _cells(stored: Stored) -> Iterator[str]:
+    found = difficulty_of(stored)
+    versions = ", ".join(f"-v{task.version}" for task in answering(stored))
+    yield f"{stored.identity.task}{versions}"
+    yield ", ".join(arguments_of(stored.identity)).replace("algorithm=", "").replace("'", "")
+    yield str(len(stored.space))
+    yield from (_share(found.scaled(trials)[0]) for trials in TRIALS)
+    yield from map(_share, (found.scaled(25)[1],))
+    yield from _deviations(found)
+    yield percent(found.near)
+    yield percent(found.useless)
+    yield "yes" if found.is_contest else "no"
+
+
+def _deviations(found: Difficulty) -> Iterator[str]:
+    for value in (found.scaled(25)[2], found.gain):
+        yield number(float(f"{value:.3g}")) if math.isfinite(value) else "–"
+
+
+def _share(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else "–"

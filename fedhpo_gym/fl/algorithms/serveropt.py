@@ -1,0 +1,87 @@
+"""Federated averaging whose server optimizer is a hyperparameter (Reddi et al., 2021, Algorithm 1).
+
+FedAvg, FedProx, FedOpt, FedAdam and FedYogi are cases of it, bit for bit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedhpo_gym.fl.algorithms.adaptive import FIRST, SECOND
+from fedhpo_gym.fl.algorithms.base import Algorithm, Context
+from fedhpo_gym.fl.models import Parameters
+from fedhpo_gym.fl.models.base import fit
+
+NONE, SGD, ADAM, YOGI = range(4)
+"""What `server_optimizer` counts; the words are those of the tasks."""
+
+
+class ServerOpt(Algorithm):
+    """Clients as in FedProx; the server is that of FedAvg, FedOpt, FedAdam or FedYogi.
+
+    With w the global model, w' the clients' average and D = w' - w:
+
+    - none: w <- w'.
+    - sgd: m <- server_momentum m + D, w <- w + server_learning_rate m.
+    - adam, yogi: m <- server_momentum m + (1 - server_momentum) D, v as in `FedAdam` or `FedYogi`,
+      w <- w + server_learning_rate m / (sqrt(v) + adaptivity).
+
+    Where a server takes no such step, moments stay at 0 or are not read. A mu of 0 is no pull.
+    """
+
+    name = "serveropt"
+    hyperparameters = {  # noqa: RUF012
+        "mu": None,
+        "server_optimizer": None,
+        "server_learning_rate": 1.0,
+        "server_momentum": 0.0,
+        "adaptivity": 1e-3,
+        "second_decay": 0.99,
+    }
+
+    def pull(self, context: Context) -> Tensor:
+        """See `Algorithm.pull`."""
+        return context.hyperparameters["mu"]
+
+    def init_state(self, parameters: Parameters, context: Context) -> Parameters:
+        """See `Algorithm.init_state`."""
+        start = context.hyperparameters["adaptivity"] ** 2
+        zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        first = {FIRST + name: zero for name, zero in zeros.items()}
+        return first | {SECOND + name: zero + fit(start, zero) for name, zero in zeros.items()}
+
+    def server_update(
+        self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
+    ) -> tuple[Parameters, Parameters]:
+        """See `Algorithm.server_update`."""
+        given = context.hyperparameters
+        kind = given["server_optimizer"]
+        # Ones and zeros: a number times one plus a finite number times zero is that number.
+        plain, sgd, yogi = (1.0 * (kind == one) for one in (NONE, SGD, YOGI))
+        adaptive = 1.0 - plain - sgd
+        gain = adaptive * (1.0 - given["server_momentum"]) + (1.0 - adaptive)
+        updated, moments = {}, {}
+        for name, value in parameters.items():
+            rate, momentum, tau, decay = (
+                fit(given[one], value)
+                for one in (
+                    "server_learning_rate",
+                    "server_momentum",
+                    "adaptivity",
+                    "second_decay",
+                )
+            )
+            is_plain, is_adaptive, is_yogi = (fit(one, value) for one in (plain, adaptive, yogi))
+            update = average[name] - value
+            first = momentum * state[FIRST + name] + fit(gain, value) * update
+            square = (is_adaptive * update) ** 2
+            before = state[SECOND + name]
+            adam = decay * before + (1.0 - decay) * square
+            sign = 1.0 * (before > square) - 1.0 * (before < square)
+            second = is_yogi * (before - (1.0 - decay) * square * sign) + (1.0 - is_yogi) * adam
+            divisor = is_adaptive * (second**0.5 + tau) + (1.0 - is_adaptive)
+            stepped = value + rate * first / divisor
+            updated[name] = is_plain * average[name] + (1.0 - is_plain) * stepped
+            moments[FIRST + name], moments[SECOND + name] = first, second
+        return updated, moments

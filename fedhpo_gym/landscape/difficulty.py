@@ -1,0 +1,176 @@
+"""How hard a stored problem is: what random search leaves of what there is to gain.
+
+All of validation losses at full fidelity: the last round and the highest client sample rate. A
+table is asked whole; a surrogate `DRAWS` configurations, drawn uniformly in action coordinates.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.landscape.health import LABELS
+from fedhpo_gym.landscape.lattice import Stored, asked_space, losses_at
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.tasks import Task, task_of
+
+DRAWS = 2_048
+TRIALS = (5, 10, 25, 50)
+NEAR = 0.05
+"""A configuration is near the best if it lacks no more of what is to gain than this share."""
+TOP = 0.1
+"""Share of the configurations, the best ones, whose seeds say how much a seed moves."""
+CONTEST = (4.0, 10.0)
+"""Standard deviations of a seed that random search leaves after 25 trials, and that tuning gains
+over the usual configuration, in a contest: at least."""
+
+USUAL: Mapping[str, float] = {
+    "learning_rate": 0.1,
+    "batch_size": 32,
+    "step_size": 1,
+    "server_learning_rate": 1.0,
+}
+"""What is set where nobody tunes, of what has no natural lowest value: all else is off."""
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    """How hard a problem is.
+
+    Attributes:
+        configurations: how many were asked.
+        guess: loss of always predicting how often each label occurs.
+        best: lowest mean over seeds.
+        usual: mean of the configuration that is used where nobody tunes, see `usual`.
+        seed: standard deviation between seeds of the best configurations; NaN of one seed.
+        left: number of random trials -> the mean of the best of them, less `best`.
+        near: share of the configurations that lack at most `NEAR` of guess - best.
+        useless: share of those that are no better than the guess, or diverge.
+
+    Where something beats the guess, what does not counts as the guess.
+    """
+
+    configurations: int
+    guess: float
+    best: float
+    usual: float
+    seed: float
+    left: Mapping[int, float]
+    near: float
+    useless: float
+
+    @property
+    def gain(self) -> float:
+        """Standard deviations of a seed that tuning gains over the usual configuration."""
+        return (self.usual - self.best) / self.seed
+
+    def scaled(self, trials: int) -> tuple[float, float, float]:
+        """Return what is left in shares of guess - best, of usual - best, and in deviations."""
+        scales = (self.guess - self.best, self.usual - self.best, self.seed)
+        first, second, third = (self.left[trials] / s if s > 0 else math.nan for s in scales)
+        return first, second, third
+
+    @property
+    def is_contest(self) -> bool:
+        """Whether optimizers have something to do here, see `CONTEST`."""
+        return self.scaled(25)[2] >= CONTEST[0] and self.gain >= CONTEST[1]
+
+
+def difficulty_of(stored: Stored) -> Difficulty:
+    """Return how hard the problem of stored numbers is."""
+    task = task_of(stored.identity)
+    exact = all(d.values is not None for d in stored.space.dimensions)
+    space = stored.space if exact else asked_space(stored)
+    asked, one = _grid(space) if exact else _drawn(space), space.columns_of([usual(space)])
+    columns = {name: np.concatenate([asked[name], one[name]]) for name in space.names}
+    fidelity = Fidelity(
+        int(stored.fidelity_space["round"].high),
+        float(stored.fidelity_space["client_sample_rate"].high),
+    )
+    losses = losses_at(stored, columns, fidelity)
+    *means, default = losses.mean(axis=1)
+    found = np.sort(np.array(means))
+    guess = _guess(stored, task)
+    best = float(found[0])
+    # A loss above a guess has taught nothing, however far above: it counts as the guess.
+    worst = guess if best < guess else math.inf
+    capped = np.minimum(found, worst)
+    return Difficulty(
+        configurations=len(found),
+        guess=guess,
+        best=best,
+        usual=min(float(default), worst),
+        seed=_seed_deviation(losses[:-1]),
+        left={k: best_of(capped, k) - best for k in TRIALS},
+        near=float((found <= best + NEAR * (guess - best)).mean()),
+        useless=float((found >= guess).mean()),
+    )
+
+
+def best_of(losses: NDArray[np.float64], trials: int) -> float:
+    """Return the expected lowest of some draws with replacement; losses are in ascending order.
+
+    All draws are among the last i of n with probability (i / n)^trials.
+    """
+    count = len(losses)
+    above = (np.arange(count, -1, -1) / count) ** trials
+    return float((losses * -np.diff(above)).sum())
+
+
+def usual(space: SearchSpace) -> dict[str, Value]:
+    """Return what is used where nobody tunes: plain federated averaging, as far as it is legal.
+
+    A learning rate of 0.1, minibatches of 32, one local epoch and a server that takes whole steps;
+    whatever else there is has its lowest value, and categories their first.
+    """
+    chosen: dict[str, Value] = {}
+    for dimension in space.dimensions:
+        if not dimension.is_active(chosen):
+            continue
+        wanted = USUAL.get(dimension.name.partition("@")[0])
+        if dimension.name == "clip_norm":
+            wanted = dimension.high
+        chosen[dimension.name] = _nearest(dimension, wanted)
+    return chosen
+
+
+def _nearest(dimension: Dimension, wanted: float | None) -> Value:
+    if dimension.kind == "category" or wanted is None:
+        return dimension.decode(-1.0)
+    if dimension.values is None:
+        return dimension.validate(min(max(wanted, dimension.low), dimension.high))
+    scale = math.log if wanted > 0 and dimension.low > 0 else float
+    return min(dimension.grid, key=lambda one: abs(scale(float(one)) - scale(wanted)))
+
+
+def _guess(stored: Stored, task: Task) -> float:
+    labels = stored.card.get(LABELS)
+    return float(labels["val_loss"]) if labels else task.chance_loss
+
+
+def _seed_deviation(losses: NDArray[np.float64]) -> float:
+    """Return the root mean square deviation between seeds of the best (configurations, seeds)."""
+    if losses.shape[1] < 2:
+        return math.nan
+    order = np.argsort(losses.mean(axis=1))[: max(int(TOP * len(losses)), 1)]
+    top = losses[order]
+    top = top[np.isfinite(top).all(axis=1)]
+    return float(np.sqrt(top.var(axis=1, ddof=1).mean())) if len(top) else math.nan
+
+
+def _grid(space: SearchSpace) -> dict[str, NDArray[Any]]:
+    points = itertools.product(*(d.grid for d in space.dimensions))
+    return space.columns_of([dict(zip(space.names, point, strict=True)) for point in points])
+
+
+def _drawn(space: SearchSpace) -> dict[str, NDArray[Any]]:
+    rng = stream(0, "difficulty")
+    return space.decode_columns(rng.uniform(-1.0, 1.0, (DRAWS, len(space))))

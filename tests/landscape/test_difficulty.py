@@ -1,0 +1,72 @@
+"""What random search leaves: against chance itself, by hand, and on the page that is committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.cli.difficulty import HEADS, _cells
+from fedhpo_gym.landscape.cards import KINDS, open_card
+from fedhpo_gym.landscape.difficulty import best_of, difficulty_of, usual
+from fedhpo_gym.tables import Table
+from fedhpo_gym.tables.locate import EMBEDDED
+from fedhpo_gym.tasks import get_task
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "difficulty.md"
+CARDS = sorted(card for ending in KINDS for card in EMBEDDED.glob(f"*{ending}"))
+ROW_OF = ("LR-CreditG-v1-fedavg-standardized.table.json", "CNN-FEMNIST-v1-fedavg-bfloat16")
+
+
+def test_the_best_of_some_draws_is_what_chance_gives() -> None:
+    assert best_of(np.array([1.0, 2.0]), 2) == pytest.approx(1.25)
+    losses = np.sort(np.random.default_rng(0).exponential(size=40))
+    drawn = np.random.default_rng(1).choice(losses, (200_000, 5)).min(axis=1)
+    # The mean of 200,000 minima of a standard deviation of 0.2 is known to 0.0005.
+    assert best_of(losses, 5) == pytest.approx(drawn.mean(), abs=0.002)
+    assert best_of(losses, 1) == pytest.approx(losses.mean())
+    assert best_of(losses, 10_000) == pytest.approx(losses[0])
+
+
+def test_the_usual_configuration_is_plain_averaging() -> None:
+    found = usual(get_task("CNN-FEMNIST-v2").space)
+    assert found["server_optimizer"] == "none"
+    assert "server_learning_rate" not in found
+    assert (found["learning_rate"], found["batch_size"], found["step_size"]) == (0.1, 32, 1)
+    assert (found["momentum"], found["dropout"], found["clip_norm"]) == (0.0, 0.0, 100.0)
+    grid = get_task("LR-CreditG-v1").space.discretized()
+    assert grid.validate(usual(grid)) == usual(grid)
+
+
+def test_figures_of_a_table_are_those_of_its_numbers() -> None:
+    stored = open_card(EMBEDDED / "LR-CreditG-v1-fedavg-standardized.table.json")
+    assert isinstance(stored, Table)
+    found = difficulty_of(stored)
+    # (rounds, hyperparameters.., rates, seeds)
+    means = np.sort(stored.objective()[-1, ..., -1, :].mean(axis=-1), axis=None)
+    assert found.configurations == len(means) == stored.space.grid_size
+    assert found.best == pytest.approx(means[0])
+    rng = np.random.default_rng(0)
+    drawn = np.minimum(rng.choice(means, (100_000, 25)).min(axis=1), found.guess)
+    expected = (drawn.mean() - means[0]) / (found.guess - means[0])
+    assert found.scaled(25)[0] == pytest.approx(expected, rel=0.03)
+    assert found.useless == (means >= found.guess).mean()
+
+
+def test_a_space_in_which_nothing_learns_is_no_contest_and_has_no_share() -> None:
+    found = difficulty_of(open_card(EMBEDDED / "LR-CreditG-fedavg.table.json"))
+    assert found.useless == 1.0
+    assert found.best > found.guess
+    assert np.isnan(found.scaled(25)[0])
+    assert found.left[5] >= found.left[25] >= 0.0
+    assert not found.is_contest
+
+
+def test_the_page_has_a_row_of_every_card_and_says_what_is_computed() -> None:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
+    assert rows[0] == f"| {' | '.join(HEADS)} |"
+    assert len(rows) == len(CARDS) + 1, "run `fedhpo-gym difficulty > docs/difficulty.md`"
+    for card in CARDS:
+        if card.name.startswith(ROW_OF):
+            assert f"| {' | '.join(_cells(open_card(card)))} |" in rows
