@@ -22,7 +22,6 @@ from fedhpo_gym.processor import this_platform
 from fedhpo_gym.studies.environments import remake_environment
 from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
 
-
 ROUNDING = 1e-3
 """Largest difference of two floats, relative to the larger one or to 1, that counts as rounding.
 Metrics are float32, of unit roundoff 6e-8; a course of some hundred steps amplifies that some
