@@ -1,6 +1,7 @@
 """Federated hyperparameter optimisation as reinforcement-learning environments.
 
 Importing the package registers its ids with Gymnasium; `gym.make("fedhpo_gym:<id>")` imports it.
+It also fixes how torch will multiply matrices, see `fedhpo_gym.processor`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 
 from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.processor import fix_dispatch
 from fedhpo_gym.tasks import TASKS, Task
 from fedhpo_gym.typed import as_typed, checked_types
 from fedhpo_gym.version import __version__
@@ -129,6 +131,7 @@ def _require_kind(env_id: str, entry_point: str, kind: str, why: str) -> None:
         raise InvalidArgumentError(f"`env_id` must be {kind}, got {env_id!r}; {why}")
 
 
+fix_dispatch()  # it is read once, so before anybody multiplies matrices
 register_all()
 
 __all__ = ["__version__", "parallel", "parallel_env", "register_all", "truth"]

@@ -48,6 +48,10 @@ class WorkerTimeoutError(FedHPOError, TimeoutError):
     """A worker process took longer than it may, and was ended."""
 
 
+class UnequalBitsError(FedHPOError, RuntimeError):
+    """A course has other bits beside others on this machine; the message says what to set."""
+
+
 class PeerError(FedHPOError, RuntimeError):
     """Another framework raised an error; the message shows it, and says where its log is."""
 

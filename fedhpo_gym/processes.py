@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from fedhpo_gym.errors import WorkerLostError, WorkerTimeoutError
@@ -217,15 +217,31 @@ class Crew(Generic[J]):
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM do in the body what an interrupt from the keyboard does, in the main thread."""
+    """Let SIGTERM do in the body what an interrupt from the keyboard does, in the main thread.
+
+    The first of either is the last: later ones are ignored while the process cleans up and ends, so
+    two quick ones cannot end it halfway.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    old = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ending = (signal.SIGINT, signal.SIGTERM)
+    interrupted = False
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        for one in ending:
+            signal.signal(one, signal.SIG_IGN)
+        signal.default_int_handler(number, frame)
+
+    old = [signal.signal(one, end) for one in ending]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, old or signal.SIG_DFL)
+        if not interrupted:
+            for one, handler in zip(ending, old, strict=True):
+                signal.signal(one, handler or signal.SIG_DFL)
 
 
 def _ending(code: int | None) -> str:

@@ -27,7 +27,7 @@ OPTIONAL: Final = ("regret", "relative_regret")
 """Entries of `info` that a step keeps where they are, beside those that every step has."""
 NUMBERS: Final = ("trial", "step")
 """What the number of an incumbent is called, in trial environments and in round environments."""
-SILENT: Final[Mapping[str, Any]] = {"workers": 1, "truth": None, "worker": None}
+SILENT: Final[Mapping[str, Any]] = {"workers": 1, "platform": None, "truth": None, "worker": None}
 """Fields that a record leaves out where they have these values."""
 
 _TESTED: Final = ("loss", "accuracy")
@@ -53,6 +53,8 @@ class Header:
         seed: seed of the agent and of `reset`.
         fingerprint: identifies the table, surrogate or data that answered.
         workers: simulated workers that ran trials side by side; a record of one does not say so.
+        platform: what decides how numbers were rounded, see `fedhpo_gym.processor.this_platform`;
+            older records do not say it, and nothing that names a run or its numbers depends on it.
         extra: further fields, of newer versions or of other programs; they are kept.
 
     Raises:
@@ -68,6 +70,7 @@ class Header:
     kind: str = KIND
     format: int = FORMAT
     workers: int = 1
+    platform: Mapping[str, str] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,6 +90,12 @@ class Header:
             "a positive integer",
             _is_int(self.workers) and self.workers > 0,
             self.workers,
+        )
+        _require(
+            "platform",
+            "an object of strings",
+            self.platform is None or _is_object(self.platform, _is_string),
+            self.platform,
         )
         _require("spec", "an object with `kwargs`", _is_spec(self.spec), self.spec)
         _check_extra(self)
@@ -371,6 +380,10 @@ def _is_number(value: object) -> bool:
     if type(value) is float:
         return math.isfinite(value)
     return type(value) is int and as_number(value) is not None
+
+
+def _is_string(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def _is_value(value: object) -> bool:

@@ -68,6 +68,7 @@ def build_table(
         MissingDataError: the training data cannot be had.
         DamagedDataError: a unit to merge is damaged.
         MissingDependencyError: dask.distributed is not installed.
+        UnequalBitsError: on this processor a course would have other bits beside others.
         WorkerLostError: a worker process was killed; finished units are kept.
     """
     return _build(GridDesign(task), folder, workers, merge, (device, address), announce)
@@ -119,6 +120,7 @@ def build_sample(
             a folder to merge holds no unit, or no scheduler answers at the address.
         MissingDataError: the training data cannot be had, or no course is finished.
         DamagedDataError: a unit to merge is damaged.
+        UnequalBitsError: on this processor a course would have other bits beside others.
         WorkerLostError: a worker process was killed; finished units are kept.
     """
     design = SampleDesign(task, size, rounds, rates, repeat_every)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import platform
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from fedhpo_gym.courses.training import task_federation, task_label_frequencies
 from fedhpo_gym.datasets import SOURCES, load_dataset
 from fedhpo_gym.fl.precision import device_name
 from fedhpo_gym.landscape import LABELS
+from fedhpo_gym.processor import this_platform
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tasks import Task
 
@@ -48,17 +47,19 @@ def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> di
     }
 
 
-def this_machine(device: str) -> str:
-    """Return in words what computes here: architecture, processor, and any other torch device."""
-    words = f"{platform.machine()}, {_processor()}"
+def this_machine(device: str, verdict: str = "") -> str:
+    """Return in words what computes here, and what was found when its laws were tried.
+
+    Architecture, processor, its vectors, the settings that decide how they are used, and any other
+    torch device.
+
+    Args:
+        device: torch device.
+        verdict: what `require_equal_bits` said.
+    """
+    here = this_platform()
+    parts = (here.get(name) for name in ("machine", "processor", "vectors", "settings"))
+    words = ", ".join(filter(None, (*parts, verdict)))
     if device == "cpu":
         return words
     return f"{words}, torch {version('torch')} on {device_name(device)}"
-
-
-def _processor() -> str:
-    """Return the name of the processor where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

@@ -19,7 +19,10 @@ from fedhpo_gym.building.provenance import this_machine
 from fedhpo_gym.building.units import write_unit
 from fedhpo_gym.cluster import each_on_cluster
 from fedhpo_gym.courses.training import make_batch
+from fedhpo_gym.fl.laws import require_equal_bits
+from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.processes import Crew
+from fedhpo_gym.tasks import Task
 
 WAIT_S = 1.0
 """Seconds between two looks at what other builds compute."""
@@ -47,12 +50,13 @@ def compute_units(
         address: of the scheduler of a cluster, whose workers compute instead.
 
     Raises:
+        UnequalBitsError: a course would have other bits beside others on this processor.
         WorkerLostError: a worker process was killed; stored units are kept.
     """
     if address is not None:
         _on_cluster(design, units, folder, device, address)
         return
-    crew = Crew[U](workers, UnitWork(design, folder, device))
+    crew = Crew[U](workers, UnitWork(design, folder, device, try_laws(design.task, device)))
     with tqdm(unit="round", desc=design.task.table_name) as bar, crew:
         while units:
             bar.total = bar.n + sum(design.evaluated_rounds(unit.name)[-1] for unit in units)
@@ -93,18 +97,40 @@ class UnitWork(Generic[U]):
         design: what the units belong to.
         folder: where units are stored.
         device: torch device.
+        verdict: what `try_laws` found on this machine; None where each process finds out itself,
+            as on a cluster.
     """
 
     design: Design[U]
     folder: Path
     device: str
+    verdict: str | None = None
 
     def __call__(self, unit: U, advance: Callable[[], None]) -> bool:
         """Return whether the unit is stored now; if not, another build computes it."""
         with claim(self.folder, self.design.positions(unit)) as ours:
             if ours and not self.design.is_stored(unit, self.folder):
-                compute_unit(self.design, unit, self.folder, self.device, advance)
+                verdict = self.verdict
+                if verdict is None:
+                    verdict = try_laws(self.design.task, self.device)
+                compute_unit(self.design, unit, self.folder, self.device, advance, verdict)
             return ours
+
+
+def try_laws(task: Task, device: str) -> str:
+    """Try whether a course of a task has the same bits in any company here; seconds, once.
+
+    A graphics processor promises it to nobody, so there nothing is tried.
+
+    Returns:
+        What was found, for the card.
+
+    Raises:
+        UnequalBitsError: it has not; the message says what to set.
+    """
+    if device != "cpu":
+        return ""
+    return require_equal_bits(get_model(task.model), task.precision)
 
 
 def compute_unit(
@@ -113,6 +139,7 @@ def compute_unit(
     folder: Path,
     device: str = "cpu",
     advance: Callable[[], None] | None = None,
+    verdict: str = "",
 ) -> None:
     """Train every course of a unit and store its curves.
 
@@ -122,6 +149,7 @@ def compute_unit(
         folder: where it is stored.
         device: torch device.
         advance: called after every round.
+        verdict: what `try_laws` found, which the card will say.
     """
     batch = make_batch(design.task, design.courses(unit), device, design.horizon)
     rounds = design.evaluated_rounds(unit.name)
@@ -130,6 +158,6 @@ def compute_unit(
         "metrics": curves.metrics,
         "rounds": curves.rounds,
         "diverged_at": curves.diverged_at,
-        "hardware": np.array(this_machine(device)),
+        "hardware": np.array(this_machine(device, verdict)),
     }
     write_unit(folder, unit.name, arrays)

@@ -9,6 +9,7 @@ The exit status says what came of it:
 |---|---|
 | 0 | done |
 | 1 | done, with a bad outcome: a number differs, a check, download or run failed, a bad record |
+|   | (`replay`: numbers that another processor rounded otherwise are 0, and 1 under `--exact`) |
 | 2 | not done: a wrong word, missing data or packages, files that cannot be read or written |
 | 130 | interrupted, or ended by SIGTERM; it says whether the same command resumes |
 
@@ -229,6 +230,10 @@ def _add_replay(commands: Commands) -> None:
     sub = _add(commands, "replay", "replay", "run records again and demand equal numbers")
     sub.add_argument("paths", nargs="+", type=Path, metavar="FILE", help="records or folders")
     _add_named(sub)
+    sub.add_argument(
+        "--exact", action="store_true",
+        help="demand equal bits of records that another processor computed, too",
+    )  # fmt: skip
 
 
 def _add_build(commands: Commands) -> None:
@@ -336,10 +341,15 @@ def _add_show(commands: Commands) -> None:
 
 
 def _add_check(commands: Commands) -> None:
-    sub = _add(commands, "check", "check", "ask other libraries' checkers about environments")
+    text = "ask other libraries' checkers about environments, or try the engine on this processor"
+    sub = _add(commands, "check", "check", text)
     sub.add_argument(
-        "ids", nargs="+", metavar="ID", help="ids, patterns like `FedHPO-DAC-*`, or `all`"
+        "ids", nargs="*", metavar="ID", help="ids, patterns like `FedHPO-DAC-*`, or `all`"
     )
+    sub.add_argument(
+        "--engine", action="store_true",
+        help="say whether courses have the same bits in any company here, and follow the gradient",
+    )  # fmt: skip
 
 
 def _add_federatedscope(commands: Commands) -> None:

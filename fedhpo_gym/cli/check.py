@@ -1,4 +1,4 @@
-"""`fedhpo-gym check`: what the checkers of other libraries say of environment ids."""
+"""`fedhpo-gym check`: what other libraries' checkers say of ids, and the engine's laws here."""
 
 from __future__ import annotations
 
@@ -7,14 +7,55 @@ from collections.abc import Sequence
 from fnmatch import filter as matching
 from importlib.metadata import PackageNotFoundError, version
 
-from fedhpo_gym.cli.console import say
-from fedhpo_gym.errors import needing
+from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.processor import this_platform
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import TASKS
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print a Markdown table, a line per id as it is checked; 1 when a checker refused an id."""
+    """Check ids, the engine, or both; 1 where something was refused or does not hold.
+
+    Raises:
+        InvalidArgumentError: there is nothing to check.
+    """
+    if not options.ids and not options.engine:
+        raise InvalidArgumentError("`ids` must name what to check, got none; or give `--engine`")
+    refused = options.engine and not _engine_holds()
+    if options.ids and not _ids_pass(options):
+        return 1
+    return 1 if refused else 0
+
+
+def _engine_holds() -> bool:
+    """Print which laws of the engine hold on this processor, a line per family of models."""
+    with needing("training", "torch", "torch", "torch"):
+        from fedhpo_gym.fl import laws
+    for name, value in this_platform().items():
+        say(f"{name + ':':<11}{value}")
+    verdicts = laws.check_engine()
+    words = {True: "yes", False: "NO", None: "not tried"}
+    rows = []
+    for family in dict.fromkeys(one.family for one in verdicts):
+        found = {one.law: words[one.holds] for one in verdicts if one.family == family}
+        rows.append([family, *(found.get(law, "–") for law in laws.LAWS)])
+    say("")
+    say_table(["family", *laws.LAWS], rows)
+    say("")
+    for law, meaning in laws.LAWS.items():
+        say(f"{law}: {meaning}")
+    for one in verdicts:
+        if not one.holds:
+            say(f"\n{one.family}, {one.law}: {one.words}")
+    broken = [one for one in verdicts if one.holds is False]
+    if any(one.law != laws.GRADIENT for one in broken):
+        say(f"\n{laws.advice()}")
+    return not broken
+
+
+def _ids_pass(options: argparse.Namespace) -> bool:
+    """Print a Markdown table, a line per id as it is checked; return whether no id was refused."""
     with needing("the kit of checks", "pytest", "check", "pytest"):
         from fedhpo_gym.testing import checks
     everything = [name for task in TASKS.values() for name in checks.ids(task)]
@@ -35,7 +76,7 @@ def main(options: argparse.Namespace) -> int:
         f"{outcomes.count(name)} {name}" for name in (checks.PASSED, checks.FAILED, checks.SKIPPED)
     )
     say(f"\n{len({verdict.env_id for verdict in found})} ids: {counts}")
-    return 1 if checks.FAILED in outcomes else 0
+    return checks.FAILED not in outcomes
 
 
 def chosen(words: Sequence[str], everything: Sequence[str]) -> list[str]:

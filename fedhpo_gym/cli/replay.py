@@ -1,4 +1,4 @@
-"""`fedhpo-gym replay`: the same actions must bring the same numbers."""
+"""`fedhpo-gym replay`: the same actions must bring the same numbers, up to other processors."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import argparse
 
 from fedhpo_gym.cli.console import parse_pairs, say
 from fedhpo_gym.cli.records import whole_records
-from fedhpo_gym.studies.replay import replay
+from fedhpo_gym.studies.replay import replay, where_computed
 
 
 def main(options: argparse.Namespace) -> int:
-    """Replay every record; 1 if one of them differs or is damaged."""
+    """Replay every record; 1 if one of them differs or is damaged.
+
+    What another processor computed may be rounded otherwise: that is 0, and 1 under `--exact`.
+    """
     named = dict(parse_pairs("--set", options.settings))
     records, damaged = whole_records("replay", options.paths)
     different = 0
@@ -18,6 +21,10 @@ def main(options: argparse.Namespace) -> int:
         difference = replay(record, named=named)
         if difference is None:
             say(f"equal      {path} ({len(record.steps)} steps)")
+        elif difference.rounding:
+            different += options.exact
+            where = where_computed(record.header)
+            say(f"equal up to rounding  {path} ({len(record.steps)} steps; {where}; {difference})")
         else:
             different += 1
             say(f"DIFFERENT  {path}: {difference}")

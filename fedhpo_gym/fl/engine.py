@@ -16,6 +16,7 @@ from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.algorithms import Algorithm
 from fedhpo_gym.fl.asynchronous import AsynchronousLockstep
 from fedhpo_gym.fl.buffers import Buffers
+from fedhpo_gym.fl.dispatch import warn_unless_fixed
 from fedhpo_gym.fl.feedback import Feedback, GroupEvaluation, OfClients, empty_feedback
 from fedhpo_gym.fl.lockstep import CourseState, Lockstep
 from fedhpo_gym.fl.models import Model
@@ -86,6 +87,7 @@ class CourseBatch:
                 refused, see `require_precision`.
         """
         require_precision(precision, model, device)
+        warn_unless_fixed()
         self._precision = precision
         self._federations = dict(federations)
         self._model = model

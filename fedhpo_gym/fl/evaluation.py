@@ -20,7 +20,7 @@ from fedhpo_gym.fl.stack import Stack
 
 MAX_LOGITS = 2**19
 PACK = 24
-"""Items of single courses whose sums are taken side by side."""
+"""Items of single courses whose counts are taken side by side."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +58,9 @@ class Evaluator:
     """Evaluates models on the data of some clients of one federation, or of several.
 
     Rows are sorted by label, so that everything that concerns the true label is a contiguous
-    slice; sums over a client's split are products with a 0/1 matrix. Several federations have
-    the same number of rows of every label.
+    slice. Counts over a client's split are products with a 0/1 matrix, which are exact in any
+    order; losses are added row after row, so no library's order of summation and no neighbour
+    decides a bit. Several federations have the same number of rows of every label.
     """
 
     def __init__(self, stack: Stack, rows: Sequence[SplitRows], device: torch.device) -> None:
@@ -70,7 +71,11 @@ class Evaluator:
         self._spans = [slice(int(a), int(b)) for a, b in itertools.pairwise(rows[0].bounds)]
         index = [r.index + first for r, first in zip(rows, stack.first_row, strict=True)]
         self._rows = torch.from_numpy(np.stack(index)).to(device)
-        self._group = torch.from_numpy(np.stack([r.group for r in rows])).to(device)
+        group = np.stack([r.group for r in rows])
+        self._group = torch.from_numpy(group).to(device)
+        self._sorted = torch.from_numpy(np.argsort(group, axis=1, kind="stable")).to(device)
+        counts = np.stack([np.bincount(row, minlength=self._num_groups) for row in group])
+        self._start = torch.from_numpy(np.cumsum(counts, axis=1) - counts).to(device)
         self._member: Tensor | None = None
         if self._num_groups * self._rows.shape[1] <= stacking.MAX_MEMBERSHIP:
             groups = torch.arange(self._num_groups, device=device)
@@ -95,11 +100,8 @@ class Evaluator:
         """
         _, items, *_, slots = next(iter(parameters.values())).shape
         chunk = MAX_LOGITS // (self._num_classes * self._rows.shape[1] * slots)
-        # Products over fewer columns than a pack would be rounded differently with other items
-        # beside; a single one is as good.
         self._packed = slots == 1 and chunk >= PACK
-        chunk = chunk if slots > 1 or self._packed else 1
-        chunk = max(chunk, 1)
+        chunk = max(chunk if slots > 1 or self._packed else 1, 1)
         parts = []
         for start in range(0, items, chunk):
             span = slice(start, start + chunk)
@@ -152,7 +154,7 @@ class Evaluator:
         loss = self._model.losses(logits, top, own)
         return torch.stack(
             [
-                self._sum_rows(loss, member) / size.clamp(min=1),
+                self._add_up(loss, chosen.index) / size.clamp(min=1),
                 hits.sum(0) / size.clamp(min=1),
                 _macro_f1(hits, chosen.true, predicted_count),
             ]
@@ -161,12 +163,23 @@ class Evaluator:
     def _of_true_label(self, logits: Tensor) -> Tensor:
         return torch.cat([logits[j, :, span] for j, span in enumerate(self._spans)], dim=1)
 
+    def _add_up(self, values: Tensor, index: Tensor) -> Tensor:
+        """Sum (items, n, slots) over the rows of each group, one after the other."""
+        items, n, slots = values.shape
+        first = torch.arange(items, device=values.device)[:, None] * n
+        sums: Tensor = torch.embedding_bag(
+            values.reshape(items * n, slots),
+            (self._sorted[index] + first).flatten(),
+            (self._start[index] + first).flatten(),
+        )[0]
+        return sums.view(items, self._num_groups, slots)
+
     def _sum(self, values: Tensor, member: Tensor | None) -> Tensor:
         sums = self._sum_rows(values.flatten(0, 1), member)
         return sums.view(*values.shape[:2], *sums.shape[1:])
 
     def _sum_rows(self, values: Tensor, member: Tensor | None, span: slice = slice(None)) -> Tensor:
-        """Sum (items, n, slots) over the rows of each group: (items, groups, slots)."""
+        """Count in (items, n, slots) numbers 0 and 1: (items, groups, slots) sums of each group."""
         if member is not None:
             return self._multiply(member[:, :, span], values)
         # A federation whose matrix would be too large is the only one here, see `stack.shapes`.
@@ -174,7 +187,7 @@ class Evaluator:
         return sums.index_add_(1, self._group[0, span], values)
 
     def _multiply(self, member: Tensor, values: Tensor) -> Tensor:
-        """Multiply (groups, n) by each of (items, n, slots), in products of fixed width."""
+        """Multiply (groups, n) by each of (items, n, slots), in products of one width."""
         items, n, _ = values.shape
         if not self._packed:
             return torch.bmm(_repeated(member, items), values)

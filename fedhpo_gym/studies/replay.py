@@ -1,10 +1,15 @@
-"""Replaying a record: the same actions must bring the same numbers, all of them."""
+"""Replaying a record: the same actions must bring the same numbers, all of them.
+
+Processors and versions of libraries round differently. A record that says it was computed here must
+come again bit for bit. One from elsewhere, or an older one that does not say where, may differ as
+far as rounding goes: training amplifies it, so floats may differ by `ROUNDING`.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -13,10 +18,15 @@ import numpy as np
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord, to_dict
 from fedhpo_gym.errors import FedHPOError
 from fedhpo_gym.objectives import Objective
+from fedhpo_gym.processor import this_platform
 from fedhpo_gym.studies.environments import remake_environment
 from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
 
 _LOOKED_UP = (None, "tabular", "surrogate")
+ROUNDING = 1e-3
+"""Largest difference of two floats, relative to the larger one or to 1, that counts as rounding.
+Metrics are float32, of unit roundoff 6e-8; a course of some hundred steps amplifies that some
+thousand times, and a course that is chaos is rightly called different."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +38,14 @@ class Difference:
         field: which number, for example `objectives.val_loss`.
         recorded: what the record holds.
         replayed: what came now.
+        rounding: whether no number differs by more than rounding explains, between processors.
     """
 
     step: int
     field: str
     recorded: Any
     replayed: Any
+    rounding: bool = False
 
     def __str__(self) -> str:
         where = f"step {self.step}" if self.step else "reset"
@@ -54,7 +66,8 @@ def replay(
         named: programs and files that the record needs: it may not choose them itself.
 
     Returns:
-        The first difference, or None when every number is equal.
+        The first difference that is more than rounding, else the first of all, or None when every
+        number is equal. Where the record says that it was computed here, none is rounding.
 
     Raises:
         UnknownNameError: the record's environment is not registered.
@@ -62,6 +75,8 @@ def replay(
         MissingDataError: what the environment needs is not on this machine.
     """
     header = record.header
+    elsewhere = header.platform != this_platform()
+    rounded: Difference | None = None
     env = remake_environment(header.id, header.spec, own, named)
     try:
         crew = ParallelTrials(env, header.workers) if header.workers > 1 else None
@@ -79,11 +94,32 @@ def replay(
                 done = crew.repeat(action, step.worker)
                 outcome = (done.reward, done.terminated, done.truncated, done.info)
             replayed = StepRecord.from_step(action, *outcome, step.worker)
-            if difference := next(_differences(number, step, replayed), None):
-                return difference
+            for difference in _differences(number, step, replayed):
+                if not (elsewhere and _is_rounding(difference)):
+                    return difference
+                rounded = rounded or replace(difference, rounding=True)
     finally:
         env.close()
-    return None
+    return rounded
+
+
+def where_computed(header: Header) -> str:
+    """Return in words where a record was computed, as far as it differs from here."""
+    if header.platform is None:
+        return "the record does not say on which processor it was computed"
+    here = this_platform()
+    names = [
+        name for name in {**header.platform, **here} if header.platform.get(name) != here.get(name)
+    ]
+    pairs = [f"{n} {header.platform.get(n, 'none')}, here {here.get(n, 'none')}" for n in names]
+    return f"computed on another platform: {'; '.join(pairs)}"
+
+
+def _is_rounding(difference: Difference) -> bool:
+    then, now = difference.recorded, difference.replayed
+    if type(then) is not float or type(now) is not float:
+        return False
+    return abs(then - now) <= ROUNDING * max(abs(then), abs(now), 1.0)
 
 
 def present_fingerprint(header: Header) -> str:

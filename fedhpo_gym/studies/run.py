@@ -12,6 +12,7 @@ from fedhpo_gym.analysis.files import read_record, record_path, set_aside, write
 from fedhpo_gym.analysis.growing import OPEN, growing
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.processor import this_platform
 from fedhpo_gym.studies.environments import make_environment
 from fedhpo_gym.studies.own import spec_of
 from fedhpo_gym.studies.plan import Plan
@@ -57,6 +58,7 @@ def do_run(
             seed=plan.seed,
             fingerprint=info["fingerprint"],
             workers=plan.workers,
+            platform=this_platform(),
         )
         path = record_path(folder, header)
         if _is_done(path, warn):

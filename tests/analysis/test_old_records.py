@@ -11,6 +11,7 @@ import pytest
 from fedhpo_gym.analysis import group, read_record
 from fedhpo_gym.analysis.files import write_record
 from fedhpo_gym.analysis.records import FORMAT, to_dict
+from fedhpo_gym.processor import this_platform
 from fedhpo_gym.studies.replay import present_fingerprint, replay
 
 OLD = Path(__file__).resolve().parents[1] / "data" / "old_records"
@@ -63,4 +64,14 @@ def test_numbers_of_an_old_record_have_a_present_name() -> None:
 def test_an_old_record_of_rounds_replays() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    assert replay(read_record(OLD / "round.jsonl")) is None
+    record = read_record(OLD / "round.jsonl")
+    found = replay(record)  # it does not say on which processor it was computed
+    assert found is None or found.rounding
+    if found is not None:
+        here = replace(record, header=replace(record.header, platform=this_platform()))
+        assert not replay(here).rounding  # type: ignore[union-attr]
+    wrong = replace(record.steps[1], reward=record.steps[1].reward + 0.01)  # type: ignore[operator]
+    steps = (record.steps[0], wrong, *record.steps[2:])
+    difference = replay(replace(record, steps=steps))
+    assert difference is not None
+    assert not difference.rounding

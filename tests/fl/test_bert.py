@@ -194,7 +194,7 @@ def test_a_round_is_that_of_autograd_through_transformers(
 
 def test_it_learns(federation: Federation) -> None:
     losses = (
-        run(federation, [course(decay=0.0, batch=4, epochs=3)], 5)
+        run(federation, [course(rate=0.03, decay=0.0, batch=4, epochs=3)], 5)
         .metrics[0, :, :, 0, 0]
         .mean(axis=1)
     )

@@ -63,13 +63,17 @@ def test_parameters_are_those_of_single_steps(
     )
     expected = trained(federation, ConvNet, algorithm)
     found = trained(federation, Together, algorithm)
-    for one, other in zip(expected.snapshot(), found.snapshot(), strict=True):
+    begun = CourseBatch({1: federation}, ConvNet, get_algorithm(algorithm), COURSES).snapshot()
+    for one, other, start in zip(expected.snapshot(), found.snapshot(), begun, strict=True):
         assert one is not None
+        assert start is not None
         assert other is not None
         assert one.diverged_at == other.diverged_at
         for name, value in one.parameters.items():
-            close = torch.allclose(other.parameters[name], value, rtol=2e-3, atol=2e-5)
-            assert close, (name, (other.parameters[name] - value).abs().max())
+            # Rounding decides ties of a pooled window, which moves few of a step's contributions.
+            moved = (value - start.parameters[name]).norm()
+            error = (other.parameters[name] - value).norm()
+            assert error <= 0.02 * moved + 1e-5 * value.norm(), (name, error, moved)
     np.testing.assert_allclose(found.evaluate(), expected.evaluate(), rtol=5e-3, atol=1e-3)
 
 

@@ -26,6 +26,7 @@ LAYER_0 = frozenset(
         "limits",
         "npz",
         "processes",
+        "processor",
         "seeding",
         "space",
         "typed",

@@ -1,0 +1,112 @@
+"""What this processor computes with, and the setting that fixes how torch multiplies matrices.
+
+torch multiplies float32 matrices by oneMKL on x86 processors. Unless told otherwise, that library
+chooses by shape, by processor and by where numbers lie in memory among kernels that round
+differently. Its setting `MKL_CBWR` fixes the choice; it is read once, when the first matrices are
+multiplied, so importing this package sets it. Worker processes inherit it. docs/processors.md says
+what is promised where.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+SETTING = "MKL_CBWR"
+"""Environment variable that fixes the kernels of oneMKL."""
+SETTINGS = (
+    SETTING,
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY",
+    "NPY_DISABLE_CPU_FEATURES",
+)
+"""Environment variables that decide how numbers are rounded here."""
+STRICT = "AVX2,STRICT"
+"""Among the kernels for AVX2, only the strict ones round a row alike whatever stands beside it."""
+
+
+def fix_dispatch() -> None:
+    """Set `MKL_CBWR` to what this processor has, unless the user has set it."""
+    chosen = chosen_branch()
+    if chosen is not None and not os.environ.get(SETTING):
+        os.environ[SETTING] = chosen
+
+
+def chosen_branch() -> str | None:
+    """Return which kernels of oneMKL give equal bits here; None where there is no oneMKL."""
+    level = vector_level()
+    allowed = os.environ.get("MKL_ENABLE_INSTRUCTIONS", level)
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return None
+    if level.startswith("AVX512") and allowed.startswith("AVX512"):
+        return "AVX512"
+    if level.startswith("AVX") and allowed.startswith(("AVX2", "AVX512")):
+        return STRICT
+    return "COMPATIBLE"
+
+
+@cache
+def vector_level() -> str:
+    """Return the widest vectors of this processor: `AVX512`, `AVX2`, `SSE`, `SVE`, `NEON`, ...
+
+    A processor that multiplies tiles of bfloat16 numbers adds ` with AMX`.
+    """
+    core = getattr(np, "_core", None) or np.core
+    found = getattr(core._multiarray_umath, "__cpu_features__", {})
+    if _any(found, "AVX512_SKX", "X86_V4"):
+        return "AVX512 with AMX" if "amx_tile" in _cpu_info("flags").split() else "AVX512"
+    if _any(found, "AVX2", "X86_V3"):
+        return "AVX2"
+    for name in ("SSE42", "SVE", "NEON", "VSX", "VX"):
+        if found.get(name):
+            return name
+    return "unknown"
+
+
+def _any(found: Mapping[str, bool], *names: str) -> bool:
+    return any(found.get(name) for name in names)
+
+
+def processor_name() -> str:
+    """Return the name of the processor where the system tells it."""
+    return _cpu_info("model name") or platform.processor()
+
+
+@cache
+def _cpu_info(entry: str) -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    return next((x.split(":", 1)[1].strip() for x in lines if x.startswith(entry)), "")
+
+
+def this_platform() -> dict[str, str]:
+    """Return what decides how numbers are rounded here: where it is equal, so are trained numbers.
+
+    Architecture, processor, its vectors, the settings that limit what libraries use of them, and
+    the versions of the libraries; names of what is not there are left out.
+    """
+    chosen = [f"{name}={os.environ[name]}" for name in SETTINGS if os.environ.get(name)]
+    found = {
+        "machine": platform.machine(),
+        "processor": processor_name(),
+        "vectors": vector_level(),
+        "settings": " ".join(chosen),
+        "numpy": np.__version__,
+        "torch": _version("torch"),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+@cache
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
