@@ -36,7 +36,7 @@ def expert_prior(
         InvalidArgumentError: the optimum is not in the space.
     """
     rng = stream(seed, "expert_prior")
-    best = space.encode({name: optimum[name] for name in space.names}).astype(np.float64)
+    best = space.encode({k: v for k, v in optimum.items() if k in space}).astype(np.float64)
     if quality == "good":
         return space.decode(np.clip(best + NEAR * rng.standard_normal(len(best)), -1.0, 1.0))
     if quality == "bad":

@@ -104,7 +104,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "stable_baselines3": ("agents.rl.sb3", "agents.rl.vectors", "testing.checks"),
     "mo_gymnasium": ("testing.checks",),
     "moocore": ("evaluation.fronts",),
-    "ConfigSpace": ("agents.*",),
+    "ConfigSpace": ("agents.*", "space.configspace"),
     "matplotlib": ("*",),
     "pyarrow": ("analysis.parquet",),
     "distributed": ("cluster",),
