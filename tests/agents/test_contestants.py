@@ -25,6 +25,7 @@ from fedhpo_gym.agents.priors import Belief, expert_prior
 from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.agents.proxy import best_configurations
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDependencyError
+from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.testing import make_env
 
@@ -411,6 +412,21 @@ def test_a_belief_is_a_density_of_the_box() -> None:
         for centre in ([0.0, 0.0], [1.0, 1.0], [-0.8, 0.3])
     ]
     np.testing.assert_allclose(masses, np.pi / 2 * 0.5**2, rtol=0.01)
+
+
+@pytest.mark.slow
+def test_tpe_is_the_one_that_is_installed() -> None:
+    """Asked and told alone, with its defaults and the agent's seed, Optuna tries the same points."""
+    optuna = pytest.importorskip("optuna")
+    agent: Any = agent_class("optuna-tpe")(box_problem(BOX, 3))
+    seed = int(stream(3, "optuna_tpe").integers(2**32))
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+    names = ("x0", "x1", "x2")
+    bounds = {name: optuna.distributions.FloatDistribution(-1.0, 1.0) for name in names}
+    for action, score in play(agent, 30, bowl):
+        trial = study.ask(bounds)
+        np.testing.assert_allclose(action, [trial.params[name] for name in names], atol=1e-6)
+        study.tell(trial, score)
 
 
 CELLS = SearchSpace(tuple(Dimension(f"x{i}", 0, 7, "int", bins=8) for i in range(2)))
