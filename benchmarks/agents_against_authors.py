@@ -126,14 +126,23 @@ def ours(agent: str, function: Function, seed: int) -> Iterator[tuple[Array, int
             SearchSpace((rounds,)) if climbs else SearchSpace(()),
             seed,
         ),
-        **({"low": function.rungs[0]} if climbs else {}),
+        **({"low": _bottom(rounds, len(function.rungs))} if climbs else {}),
     )
+    if climbs and made.rungs != function.rungs:
+        raise RuntimeError(f"{agent} must have the rungs {function.rungs}, got {made.rungs}")
     width = len(function.space) - 1
     while True:
         action = made.ask({})
         trained = int(rounds.decode(float(action[-1]))) if climbs else function.rungs[-1]
         point = (action[:width].astype(np.float64) + 1.0) / 2.0
         yield point, trained, lambda loss, a=action: made.tell(a, -loss, {}, False, {})
+
+
+def _bottom(rounds: Dimension, number: int) -> int:
+    """Return the largest legal number of rounds from which a ladder has as many rungs."""
+    wanted = rounds.high / 3 ** (number - 1)
+    known = rounds.values or range(int(rounds.low), int(rounds.high) + 1)
+    return max(int(value) for value in known if float(value) <= wanted)
 
 
 def theirs(
@@ -173,7 +182,8 @@ def regrets(
 
     It is that of the best configuration of the highest fidelity so far, at full fidelity.
     """
-    budget, spent, found = trials * function.rungs[-1], 0, []
+    budget, spent = trials * function.rungs[-1], 0
+    found: list[float] = []
     level, best, incumbent = -1, np.inf, np.empty(0)
     with closing(asking):  # type: ignore[type-var]
         for point, rounds, tell in asking:

@@ -416,7 +416,7 @@ def test_a_belief_is_a_density_of_the_box() -> None:
 
 @pytest.mark.slow
 def test_tpe_is_the_one_that_is_installed() -> None:
-    """Asked and told alone, with its defaults and the agent's seed, Optuna tries the same points."""
+    """Optuna alone, with its defaults and the seed of the agent, tries the same points."""
     optuna = pytest.importorskip("optuna")
     agent: Any = agent_class("optuna-tpe")(box_problem(BOX, 3))
     seed = int(stream(3, "optuna_tpe").integers(2**32))
