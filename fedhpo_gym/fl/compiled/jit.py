@@ -1,0 +1,105 @@
+"""How functions are compiled, and where the results are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from numba import njit
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.extending import overload
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+"""No fast-math: sums stay in the order in which they are written."""
+
+
+def compiled(function: F) -> F:
+    """Compile a function when it is called from another compiled one."""
+    return cast("F", njit(**_OPTIONS)(function))
+
+
+def kernel(function: F) -> F:
+    """Compile a function that Python calls, and keep the machine code on disk where that can be.
+
+    Code is kept per processor. It is compiled again when any file of this package has changed.
+    """
+    dispatcher = njit(**_OPTIONS)(function)
+    if _folder() is not None:
+        dispatcher._cache = _Cache(function)
+    return cast("F", dispatcher)
+
+
+def implements(general: Callable[..., Any], kind: type[tuple[Any, ...]]) -> Callable[[F], F]:
+    """Register a function as what `general` is for models of one kind of data, a named tuple."""
+
+    def register(function: F) -> F:
+        def choose(model: Any, *_: Any) -> Any:
+            return function if getattr(model, "instance_class", None) is kind else None
+
+        overload(general, jit_options=_OPTIONS, strict=False)(choose)
+        return function
+
+    return register
+
+
+@cache
+def _folder() -> Path | None:
+    """Return a folder that can be written, or None."""
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    for parent in (Path(named) if named else None, Path(home).expanduser() / "fedhpo_gym"):
+        if parent is None:
+            continue
+        folder = parent / f"compiled-{_digest()[:16]}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError:
+            continue
+        return folder
+    return None
+
+
+@cache
+def _digest() -> str:
+    """Return a digest of all that is compiled: a function's code holds that of those it calls."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class _Locator(_CacheLocator):  # type: ignore[misc] # numba has no types
+    """Finds a function's machine code by the sources of the whole package."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._line = function.__code__.co_firstlineno
+
+    def get_cache_path(self) -> str:
+        return str(_folder())
+
+    def get_source_stamp(self) -> str:
+        return _digest()
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Locator:
+        del py_file
+        return cls(py_func)
+
+
+class _Implementation(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (_Locator,)
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    _impl_class = _Implementation
