@@ -16,10 +16,11 @@ from fedhpo_gym.fl.algorithms.asynchronous import BUFFER
 from fedhpo_gym.fl.draws import Names
 from fedhpo_gym.fl.flights import Even, Job, Queue, until_aggregation
 from fedhpo_gym.fl.items import Items, split_items
-from fedhpo_gym.fl.lockstep import MAX_LOCAL_BYTES, CourseState, Lockstep, Observer
+from fedhpo_gym.fl.lockstep import Lockstep, Observer
 from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import fit
 from fedhpo_gym.fl.packing import Course, Group
+from fedhpo_gym.fl.records import MAX_LOCAL_BYTES, CourseState
 
 
 class Made(NamedTuple):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.fl.algorithms import Algorithm
 from fedhpo_gym.fl.items import Items, Roster
-from fedhpo_gym.fl.models import Model, Parameters
+from fedhpo_gym.fl.models import Parameters, TorchModel
 from fedhpo_gym.fl.shared import worth_sharing
 
 ROWS_TOGETHER = 256
@@ -21,7 +21,7 @@ MORE = 8
 """How many times more both are where a model takes the step of all items together."""
 
 
-def shared_names(model: Model, algorithm: Algorithm, personal: frozenset[str]) -> frozenset[str]:
+def shared_names(model: TorchModel, algorithm: Algorithm, personal: frozenset[str]) -> frozenset[str]:
     """Return the parameters that need not be written for every client."""
     if algorithm.keeps_copy or algorithm.reads_uploads:
         return frozenset()
@@ -47,7 +47,7 @@ def split_cohorts(items: Items, rows: NDArray[np.int64], together: bool = False)
     Args:
         items: some items.
         rows: (blocks,) rows that the largest client of a block trains on in a round.
-        together: see `Model.together`.
+        together: see `TorchModel.together`.
     """
     more = MORE if together else 1
     for block in np.unique(items.block).tolist():

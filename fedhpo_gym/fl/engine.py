@@ -2,58 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.algorithms import Algorithm
-from fedhpo_gym.fl.asynchronous import AsynchronousLockstep
-from fedhpo_gym.fl.buffers import Buffers
-from fedhpo_gym.fl.dispatch import warn_unless_fixed
-from fedhpo_gym.fl.feedback import Feedback, GroupEvaluation, OfClients, empty_feedback
-from fedhpo_gym.fl.lockstep import CourseState, Lockstep
-from fedhpo_gym.fl.models import Model
-from fedhpo_gym.fl.packing import Course, Group, Needs, needs, pack
-from fedhpo_gym.fl.precision import require_precision
-from fedhpo_gym.fl.stack import PreparedFederation, Stack, prepare, shapes
+from fedhpo_gym.fl.models.description import Model
+from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.records import CourseState
+from fedhpo_gym.fl.records import Curves as Curves
 
 
-@dataclass(frozen=True, eq=False)
-class Curves:
-    """Learning curves of a batch of courses.
-
-    Attributes:
-        metrics: (courses, evaluated rounds, clients, splits, metrics) float32.
-        rounds: (evaluated rounds,) rounds after which `metrics` were computed, counted from where
-            the courses stood.
-        diverged_at: (courses,) round in which a course left the finite numbers, 0 if it did not;
-            its metrics stay those of its last finite model.
-        feedback: what the clients reported of every round; None unless observed.
-    """
-
-    metrics: NDArray[np.float32]
-    rounds: NDArray[np.int64]
-    diverged_at: NDArray[np.int64]
-    feedback: Feedback | None = None
-
-
-WORST = np.array([np.finfo(np.float32).max, 0.0, 0.0], dtype=np.float32)
-"""Loss, accuracy and macro-F1 of a course that never was finite."""
-
-
-class CourseBatch:
+class CourseBatch(ABC):
     """Federated courses that advance together and never influence each other.
 
-    A course gives the same numbers alone, in any batch and in any order: courses are packed into
-    blocks of fixed shape, and every random draw comes from the course's own seed.
+    A course gives the same numbers alone, in any batch and in any order, and every random draw
+    comes from the course's own seed. What trains them is the model's to say (`Model.compiled`).
     """
+
+    def __new__(
+        cls, federations: Mapping[int, Federation], model: type[Model], *_: Any, **__: Any
+    ) -> CourseBatch:
+        """Choose what trains the model."""
+        del federations
+        if cls is not CourseBatch:
+            return super().__new__(cls)
+        if model.compiled:
+            with needing("training", "numba", "raw", "numba"):
+                from fedhpo_gym.fl.compiled.batch import CompiledBatch
+            return super().__new__(CompiledBatch)
+        from fedhpo_gym.fl.lockstep_batch import LockstepBatch
+
+        return super().__new__(LockstepBatch)
 
     def __init__(
         self,
@@ -75,7 +60,7 @@ class CourseBatch:
             model: the model to train.
             algorithm: the FL algorithm.
             courses: what to train.
-            device: torch device.
+            device: torch device; compiled models know "cpu" alone.
             horizon: rounds the courses are meant to take: the T of algorithms that schedule noise.
             observe: whether to report the clients' `Feedback`.
             local_metrics: whether that holds metrics before and after local training, which cost
@@ -83,35 +68,16 @@ class CourseBatch:
             precision: type of the numbers that are computed with.
 
         Raises:
-            InvalidArgumentError: a configuration lacks what training needs, or the precision is
-                refused, see `require_precision`.
+            InvalidArgumentError: a configuration lacks what training needs, or the precision or the
+                device is refused.
         """
-        require_precision(precision, model, device)
-        warn_unless_fixed()
-        self._precision = precision
-        self._federations = dict(federations)
-        self._model = model
-        self._algorithm = algorithm
-        self._device = torch.device(device)
-        self._horizon = horizon
-        self._observe = observe
-        self._local_metrics = local_metrics
-        self._clients = next(iter(federations.values())).num_clients
-        self._shapes = shapes(self._federations, model)
-        self._prepared: dict[tuple[object, ...], PreparedFederation] = {}
-        self._of_clients: OfClients = {}
-        self._courses: tuple[Course, ...] = ()
-        self._needs: list[Needs] = []
-        self._parts: list[tuple[Lockstep, GroupEvaluation]] = []
-        self._last: dict[int, NDArray[np.float32]] = {}
-        self._buffers = Buffers()
-        self._arrange(courses, [None] * len(courses))
 
     @property
+    @abstractmethod
     def courses(self) -> tuple[Course, ...]:
         """The courses, as they are configured now."""
-        return self._courses
 
+    @abstractmethod
     def advance(
         self,
         rounds: int,
@@ -122,54 +88,19 @@ class CourseBatch:
 
         Args:
             rounds: how many rounds.
-            progress: called after every round of every group.
+            progress: called after every round of every group of courses.
             evaluated: rounds, counted from here, after which to evaluate; all by default.
         """
-        at = [r for r in range(1, rounds + 1) if evaluated is None or r in evaluated]
-        shape = (len(self._courses), len(at), self._clients, len(SPLITS), len(METRICS))
-        metrics = np.empty(shape, dtype=np.float32)
-        diverged_at = np.zeros(len(self._courses), dtype=np.int64)
-        size = (len(self._courses), rounds, self._clients)
-        feedback = empty_feedback(size) if self._observe else None
-        with one_thread():
-            for lockstep, evaluation in self._parts:
-                for index in range(1, rounds + 1):
-                    observer = None
-                    if feedback is not None:
-                        observer = evaluation.observer(
-                            lockstep, feedback, index - 1, self._local_metrics
-                        )
-                    lockstep.step(observer)
-                    if feedback is not None and lockstep.seconds is not None:
-                        _scatter(lockstep, lockstep.seconds, feedback.seconds[:, index - 1])
-                    if index in at:
-                        values = self._evaluate(lockstep, evaluation)
-                        _scatter(lockstep, values, metrics[:, at.index(index)])
-                    if progress is not None:
-                        progress()
-                _scatter(lockstep, lockstep.diverged_at, diverged_at)
-        return Curves(metrics, np.array(at, dtype=np.int64), diverged_at, feedback)
 
+    @abstractmethod
     def evaluate(self) -> NDArray[np.float32]:
         """Return (courses, clients, splits, metrics) of the models as they are."""
-        shape = (len(self._courses), self._clients, len(SPLITS), len(METRICS))
-        metrics = np.empty(shape, dtype=np.float32)
-        with one_thread():
-            for lockstep, evaluation in self._parts:
-                _scatter(lockstep, self._evaluate(lockstep, evaluation), metrics)
-        return metrics
 
+    @abstractmethod
     def sampled(self, rounds: int = 1) -> NDArray[np.bool_]:
         """Return (courses, clients): who will train in at least one of the next rounds."""
-        sampled = np.zeros((len(self._courses), self._clients), dtype=np.bool_)
-        for lockstep, _ in self._parts:
-            for index in range(rounds):
-                items = lockstep.items(index)
-                at = lockstep.positions[items.block]
-                row, slot = np.nonzero(at >= 0)
-                sampled[at[row, slot], items.client[row]] = True
-        return sampled
 
+    @abstractmethod
     def configure(
         self, courses: Sequence[Course], federations: Mapping[int, Federation] | None = None
     ) -> None:
@@ -185,137 +116,34 @@ class CourseBatch:
         Raises:
             InvalidArgumentError: there are more or fewer courses than before.
         """
-        if len(courses) != len(self._courses):
-            raise InvalidArgumentError(
-                f"`courses` must hold {len(self._courses)} courses, got {len(courses)}"
-            )
-        if federations is not None:
-            self._know(federations, {course.seed for course in courses})
-        needed = [self._needs_of(course) for course in courses]
-        if needed == self._needs:
-            self._courses = tuple(courses)
-            for lockstep, _ in self._parts:
-                lockstep.configure(courses)
-            return
-        kept = [
-            state if new[:2] == old[:2] else None
-            for state, new, old in zip(self.snapshot(), needed, self._needs, strict=True)
-        ]
-        self._arrange(courses, kept)
 
+    @abstractmethod
     def restart(self, positions: Sequence[int]) -> None:
         """Set some courses back to round 0."""
-        states = self.snapshot()
-        for position in positions:
-            states[position] = None
-            self._last.pop(position, None)
-        self._arrange(self._courses, states)
 
+    @abstractmethod
     def snapshot(self) -> list[CourseState | None]:
         """Return the state of every course; `restore` goes back to it any number of times."""
-        states: list[CourseState | None] = [None] * len(self._courses)
-        for lockstep, block, slot, position in self._places():
-            state = lockstep.get(block, slot)
-            states[position] = replace(state, last=self._last.get(position))
-        return states
 
+    @abstractmethod
     def restore(self, snapshot: Sequence[CourseState | None]) -> None:
         """Go back to a snapshot of this batch."""
-        self._arrange(self._courses, snapshot)
 
-    def _arrange(self, courses: Sequence[Course], states: Sequence[CourseState | None]) -> None:
-        """Pack courses into groups; each starts from its state, or from its seed at round 0."""
-        rounds = [0 if state is None else state.round for state in states]
-        self._needs = [self._needs_of(course) for course in courses]
-        alone = self._algorithm.asynchronous  # what clients have begun is a course's own
-        groups = pack(self._needs, rounds, 1 if alone else self._model.slots, self._shapes)
-        kind = AsynchronousLockstep if alone else Lockstep
-        self._courses = tuple(courses)
-        self._parts = []
-        self._last = {
-            i: state.last for i, state in enumerate(states) if state and state.last is not None
-        }
-        for group in groups:
-            stack = Stack([self._prepare(seed, group) for seed in group.seeds])
-            lockstep = kind(
-                group,
-                courses,
-                stack,
-                self._algorithm,
-                self._device,
-                self._horizon,
-                self._buffers,
+    def _require_as_many(self, courses: Sequence[Course]) -> None:
+        if len(courses) != len(self.courses):
+            raise InvalidArgumentError(
+                f"`courses` must hold {len(self.courses)} courses, got {len(courses)}"
             )
-            evaluation = GroupEvaluation(stack, self._of_clients, self._device)
-            self._parts.append((lockstep, evaluation))
-        for lockstep, block, slot, position in self._places():
-            state = states[position]
-            if state is not None:
-                lockstep.put(block, slot, state)
-
-    def _needs_of(self, course: Course) -> Needs:
-        return needs(course, self._clients, self._model.architecture)
-
-    def _know(self, federations: Mapping[int, Federation], used: Collection[int]) -> None:
-        """Take new federations in, and forget those that are not used."""
-        known = {**self._federations, **federations}
-        self._federations = {seed: known[seed] for seed in used}
-        self._shapes = shapes(self._federations, self._model)
-        self._prepared = {k: part for k, part in self._prepared.items() if k[0] in used}
-        parts = set(self._prepared.values())
-        self._of_clients = {k: v for k, v in self._of_clients.items() if k[0] in parts}
-
-    def _prepare(self, seed: int, group: Group) -> PreparedFederation:
-        key = seed, group.architecture
-        if key not in self._prepared:
-            self._prepared[key] = prepare(
-                self._federations[seed],
-                self._model,
-                group.architecture,
-                self._device,
-                self._precision,
-            )
-        return self._prepared[key]
-
-    def _places(self) -> Iterator[tuple[Lockstep, int, int, int]]:
-        """Yield the lockstep, block and slot of every course, and its position."""
-        for lockstep, _ in self._parts:
-            for index, block in enumerate(lockstep.group.blocks):
-                for slot, position in enumerate(block.courses.tolist()):
-                    yield lockstep, index, slot, position
-
-    def _evaluate(self, lockstep: Lockstep, evaluation: GroupEvaluation) -> NDArray[np.float32]:
-        """Evaluate; courses whose metrics are not finite diverge and keep their last ones."""
-        metrics = evaluation(lockstep)
-        finite: NDArray[np.bool_] = np.asarray(np.isfinite(metrics).all(axis=(2, 3, 4)))
-        if not finite.all():
-            lockstep.freeze(~finite)
-        for index, block in enumerate(lockstep.group.blocks):
-            for slot, position in enumerate(block.courses.tolist()):
-                if finite[index, slot]:
-                    self._last[position] = metrics[index, slot]
-                else:
-                    metrics[index, slot] = self._last.get(position, WORST)
-        return metrics
 
 
-def _scatter(lockstep: Lockstep, values: NDArray[np.generic], out: NDArray[np.generic]) -> None:
-    """Copy (blocks, slots, ...) values to the courses they belong to."""
-    used = lockstep.positions >= 0
-    out[lockstep.positions[used]] = values[used]
+def refuse_precision(precision: str, model: type[Model]) -> None:
+    """Refuse a precision that a model cannot compute in.
 
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread: small products gain nothing from more, and rounding stays fixed.
-
-    On a graphics processor, float32 means float32, and the same products are chosen each time.
+    Raises:
+        InvalidArgumentError: it cannot.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    exact = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
-    try:
-        with torch.no_grad(), exact:
-            yield
-    finally:
-        torch.set_num_threads(before)
+    if precision not in model.precisions:
+        raise InvalidArgumentError(
+            f"`precision` must be one that {model.__name__} computes in, "
+            f"{' or '.join(map(repr, model.precisions))}, got {precision!r}."
+        )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,49 +12,8 @@ from fedhpo_gym.fl.items import Items
 from fedhpo_gym.fl.lockstep import Lockstep, Observer
 from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import sum_classes
+from fedhpo_gym.fl.records import MAX_NORM, Feedback
 from fedhpo_gym.fl.stack import PreparedFederation, Stack
-
-MAX_NORM = 1e18
-"""Norms of updates are reported up to this; those of a diverging client have no bound."""
-
-
-@dataclass(frozen=True, eq=False)
-class Feedback:
-    """What the clients reported; entries of clients that did not train are 0.
-
-    Attributes:
-        sampled: (courses, rounds, clients) which clients trained.
-        before: (courses, rounds, clients, splits, metrics) of the model a client received.
-        after: likewise, of the model it made of it.
-        update_norm: (courses, rounds, clients) Euclidean norm of a client's update of what is
-            trained.
-        alignment: (courses, rounds, clients) cosine of a client's update and the weighted mean of
-            all updates of the round (of those trained at once, if not all fit into memory), in
-            [-1, 1].
-        seconds: (courses, rounds) simulated seconds of each round of an asynchronous algorithm;
-            else 0.
-    """
-
-    sampled: NDArray[np.bool_]
-    before: NDArray[np.float32]
-    after: NDArray[np.float32]
-    update_norm: NDArray[np.float32]
-    alignment: NDArray[np.float32]
-    seconds: NDArray[np.float64]
-
-
-def empty_feedback(size: tuple[int, int, int]) -> Feedback:
-    """Return the feedback of (courses, rounds, clients) in which nobody has reported."""
-    metrics = (*size, len(SPLITS), len(METRICS))
-    return Feedback(
-        np.zeros(size, dtype=np.bool_),
-        np.zeros(metrics, dtype=np.float32),
-        np.zeros(metrics, dtype=np.float32),
-        np.zeros(size, dtype=np.float32),
-        np.zeros(size, dtype=np.float32),
-        np.zeros(size[:2], dtype=np.float64),
-    )
-
 
 OfClients = dict[tuple[PreparedFederation, int], Evaluator]
 """Evaluators of single clients."""

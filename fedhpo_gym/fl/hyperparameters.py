@@ -15,12 +15,7 @@ from fedhpo_gym.fl.algorithms import Algorithm, Context
 from fedhpo_gym.fl.draws import Names, normal_like
 from fedhpo_gym.fl.items import Items, Roster
 from fedhpo_gym.fl.models import Model
-from fedhpo_gym.fl.packing import Course, Group
-
-MOMENTUM = "momentum"
-"""Share of a local step that the next one takes again; a round begins without."""
-RATE_DECAY = "rate_decay"
-"""Learning rate of the last round over that of the first; exponential in between."""
+from fedhpo_gym.fl.packing import MOMENTUM, RATE_DECAY, Course, Group
 
 _Read = tuple[dict[str, Tensor], Tensor, Tensor]
 """What a `Context` says that no round changes: hyperparameters, `num_sampled`, `num_samples`."""

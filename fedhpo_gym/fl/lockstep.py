@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,37 +22,10 @@ from fedhpo_gym.fl.local import LocalTraining
 from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import fit
 from fedhpo_gym.fl.packing import Course, Group
+from fedhpo_gym.fl.records import MAX_LOCAL_BYTES, CourseState
 from fedhpo_gym.fl.shared import SharedMatrix
 from fedhpo_gym.fl.shared_together import SharedMatrices
 from fedhpo_gym.fl.stack import Stack
-
-MAX_LOCAL_BYTES = 2**26
-"""Local parameters that are trained at once; more clients than fit train one part after the other,
-and so memory does not grow with their number."""
-
-
-@dataclass(frozen=True, eq=False)
-class CourseState:
-    """What training has made of one course; it fits into any slot.
-
-    Attributes:
-        parameters: global parameters, without items and slots.
-        server: the server's state.
-        personal: (.., clients, ..) parameters that stay with the clients.
-        round: finished rounds.
-        diverged_at: round in which the course left the finite numbers; 0 if it did not.
-        last: (clients, splits, metrics) of its last finite evaluation, if there was one.
-        flying: what asynchronous training has begun, see `asynchronous.Flying`; else None.
-    """
-
-    parameters: Parameters
-    server: Parameters
-    personal: Parameters
-    round: int
-    diverged_at: int
-    last: NDArray[np.float32] | None = None
-    flying: object = None
-
 
 Observer = Callable[[Items, Parameters, Parameters], None]
 """Sees items, their parameters before, and their parameters after local training."""

@@ -7,7 +7,8 @@ import os
 import torch
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.fl.models import Model
+from fedhpo_gym.fl.engine import refuse_precision
+from fedhpo_gym.fl.models.description import Model
 
 EMULATION = "FEDHPO_GYM_EMULATE_BFLOAT16"
 """Environment variable: 1 allows bfloat16 where the processor lacks instructions for it."""
@@ -19,11 +20,7 @@ def require_precision(precision: str, model: type[Model], device: str = "cpu") -
     Raises:
         InvalidArgumentError: it cannot.
     """
-    if precision not in model.precisions:
-        raise InvalidArgumentError(
-            f"`precision` must be one that {model.__name__} computes in, "
-            f"{' or '.join(map(repr, model.precisions))}, got {precision!r}."
-        )
+    refuse_precision(precision, model)
     if precision == "float32" or torch.device(device).type != "cpu" or has_bfloat16():
         return
     if os.environ.get(EMULATION) != "1":

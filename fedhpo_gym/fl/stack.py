@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.models import Inputs, Model
+from fedhpo_gym.fl.models import Inputs, TorchModel
 from fedhpo_gym.seeding import stream
 
 MAX_STACK = 2**26
@@ -23,7 +23,7 @@ MAX_MEMBERSHIP = 2**24
 rows are products; a federation that needs more is summed row by row, and by itself."""
 
 
-def shapes(federations: Mapping[int, Federation], model: type[Model]) -> dict[int, Hashable]:
+def shapes(federations: Mapping[int, Federation], model: type[TorchModel]) -> dict[int, Hashable]:
     """Return, by seed, what must be equal for two federations to be stacked.
 
     It is what the shapes of tensors are made of: were they stacked without agreeing in it, the
@@ -59,7 +59,7 @@ class PreparedFederation:
     """
 
     federation: Federation
-    model: Model
+    model: TorchModel
     inputs: Inputs
     labels: Tensor
 
@@ -71,7 +71,7 @@ class PreparedFederation:
 
 def prepare(
     federation: Federation,
-    model: type[Model],
+    model: type[TorchModel],
     architecture: Iterable[tuple[str, float]],
     device: torch.device,
     precision: str = "float32",
@@ -139,5 +139,5 @@ class Stack:
 
 
 def _tensor(inputs: Inputs) -> Tensor:
-    assert isinstance(inputs, Tensor)  # noqa: S101 - what `Model.stacks` promises
+    assert isinstance(inputs, Tensor)  # noqa: S101 - what `TorchModel.stacks` promises
     return inputs

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-import torch
-from torch import Tensor
-
-from fedhpo_gym.fl.algorithms.base import Algorithm, Context
-from fedhpo_gym.fl.models import Parameters
-from fedhpo_gym.fl.models.base import fit
+from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context
+from fedhpo_gym.fl.models.description import Parameters, fit
 
 FIRST, SECOND = "first moment of ", "second moment of "
 
@@ -34,7 +30,7 @@ class Adaptive(Algorithm):
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
         """See `Algorithm.init_state`."""
         start = context.hyperparameters["adaptivity"] ** 2
-        zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        zeros = {name: value - value for name, value in parameters.items()}
         first = {FIRST + name: zero for name, zero in zeros.items()}
         return first | {SECOND + name: zero + fit(start, zero) for name, zero in zeros.items()}
 
@@ -48,13 +44,13 @@ class Adaptive(Algorithm):
             rate, tau, first_decay, second_decay = (fit(x, value) for x in given.values())
             update = average[name] - value
             first = first_decay * state[FIRST + name] + (1.0 - first_decay) * update
-            second = self.second_moment(state[SECOND + name], update.square(), second_decay)
-            updated[name] = value + rate * first / (second.sqrt() + tau)
+            second = self.second_moment(state[SECOND + name], update * update, second_decay)
+            updated[name] = value + rate * first / (second**0.5 + tau)
             moments[FIRST + name], moments[SECOND + name] = first, second
         return updated, moments
 
     @abstractmethod
-    def second_moment(self, moment: Tensor, square: Tensor, decay: Tensor) -> Tensor:
+    def second_moment(self, moment: Array, square: Array, decay: Array) -> Array:
         """Return the next second moment.
 
         Args:
@@ -69,7 +65,7 @@ class FedAdam(Adaptive):
 
     name = "fedadam"
 
-    def second_moment(self, moment: Tensor, square: Tensor, decay: Tensor) -> Tensor:
+    def second_moment(self, moment: Array, square: Array, decay: Array) -> Array:
         """See `Adaptive.second_moment`."""
         return decay * moment + (1.0 - decay) * square
 
@@ -79,6 +75,7 @@ class FedYogi(Adaptive):
 
     name = "fedyogi"
 
-    def second_moment(self, moment: Tensor, square: Tensor, decay: Tensor) -> Tensor:
+    def second_moment(self, moment: Array, square: Array, decay: Array) -> Array:
         """See `Adaptive.second_moment`."""
-        return moment - (1.0 - decay) * square * torch.sign(moment - square)
+        sign = 1.0 * (moment > square) - 1.0 * (moment < square)
+        return moment - (1.0 - decay) * square * sign

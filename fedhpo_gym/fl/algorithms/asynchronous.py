@@ -9,11 +9,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-from torch import Tensor
-
-from fedhpo_gym.fl.algorithms.base import Algorithm, Context
-from fedhpo_gym.fl.models import Parameters
-from fedhpo_gym.fl.models.base import fit
+from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context, at_least
+from fedhpo_gym.fl.models.description import Parameters, fit
 
 BUFFER = "buffer_size"
 """Reports that an aggregation waits for; 1 where a configuration does not say."""
@@ -40,18 +37,18 @@ class Asynchronous(Algorithm):
     from_current: ClassVar[bool]
 
     @abstractmethod
-    def rate(self, context: Context) -> Tensor:
+    def rate(self, context: Context) -> Array:
         """Return the (items, 1, slots) rate."""
 
-    def pull(self, context: Context) -> Tensor:
+    def pull(self, context: Context) -> Array:
         """Pull towards the received model: the regulariser of FedAsync, which is FedProx's."""
         return context.hyperparameters["mu"]
 
-    def discount(self, staleness: Tensor, context: Context) -> Tensor:
+    def discount(self, staleness: Array, context: Context) -> Array:
         """Return s of (items, 1, 1) aggregations since reports were begun, (items, 1, slots)."""
         given = context.hyperparameters
-        late = (staleness - given["hinge_after"]).clamp(min=0.0)
-        power = (staleness + 1.0) ** -given["staleness_exponent"]
+        late = at_least(staleness - given["hinge_after"], 0.0)
+        power = context.power(staleness + 1.0, -given["staleness_exponent"])
         return power / (1.0 + given["hinge_slope"] * late)
 
     def server_update(
@@ -81,7 +78,7 @@ class FedAsync(Asynchronous):
         "mu": 0.0,
     }
 
-    def rate(self, context: Context) -> Tensor:
+    def rate(self, context: Context) -> Array:
         """See `Asynchronous.rate`."""
         return context.hyperparameters["mixing"]
 
@@ -106,6 +103,6 @@ class FedBuff(Asynchronous):
         "mu": 0.0,
     }
 
-    def rate(self, context: Context) -> Tensor:
+    def rate(self, context: Context) -> Array:
         """See `Asynchronous.rate`."""
         return context.hyperparameters["server_learning_rate"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from torch import Tensor
+from fedhpo_gym.fl.models.description import Parameters
 
-from fedhpo_gym.fl.models import Parameters
-
-Hyperparameters = Mapping[str, Tensor]
+Array = Any
+"""An array of numpy or a tensor of torch: hooks take arithmetic that both know, on numbers that
+both round alike."""
+Hyperparameters = Mapping[str, Array]
 """Hyperparameters of the algorithm by name, each (items, 1, slots)."""
 
 
@@ -25,16 +27,18 @@ class Context:
         num_samples: (items, 1, 1) training samples of the item's client, at least 1; for the
             server, of the smallest client of the federation.
         horizon: rounds the courses will be trained for, the T of noise schedules.
+        power: raises positive numbers to powers.
         normal: draws (.., items, .., slots) standard normal numbers in the shape of a parameter;
             named by seed, round and client, and the same for all courses of a seed.
     """
 
     hyperparameters: Hyperparameters
     num_clients: int
-    num_sampled: Tensor
-    num_samples: Tensor
+    num_sampled: Array
+    num_samples: Array
     horizon: int
-    normal: Callable[[str, Tensor], Tensor]
+    normal: Callable[[str, Array], Array]
+    power: Callable[[Array, Array], Array] = pow
 
 
 class Algorithm(ABC):
@@ -86,7 +90,7 @@ class Algorithm(ABC):
         del context
         return parameters
 
-    def pull(self, context: Context) -> Tensor | None:
+    def pull(self, context: Context) -> Array | None:
         """Return how strongly local steps are pulled to the broadcast model.
 
         The (items, 1, slots) coefficient mu of the term mu / 2 ||w - w_broadcast||^2 of the local
@@ -117,3 +121,9 @@ class Algorithm(ABC):
             state: the server's state.
             context: see `Context`; its items are the blocks.
         """
+
+
+def at_least(values: Array, low: float) -> Array:
+    """Return values, or `low` where they are smaller; NaN stays NaN."""
+    larger = values > low
+    return values * larger + low * (values <= low)

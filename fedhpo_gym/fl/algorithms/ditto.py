@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from fedhpo_gym.fl.algorithms.base import Context
+from fedhpo_gym.fl.algorithms.base import Array, Context
 from fedhpo_gym.fl.algorithms.fedavg import FedAvg
 
 
@@ -20,6 +18,6 @@ class Ditto(FedAvg):
     hyperparameters = {"regularization": None}  # noqa: RUF012
     keeps_copy = True
 
-    def pull(self, context: Context) -> Tensor:
+    def pull(self, context: Context) -> Array:
         """See `Algorithm.pull`."""
         return context.hyperparameters["regularization"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedhpo_gym.fl.algorithms.base import Algorithm, Context
-from fedhpo_gym.fl.models import Parameters
+from fedhpo_gym.fl.models.description import Parameters
 
 
 class FedAvg(Algorithm):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from fedhpo_gym.fl.algorithms.base import Algorithm, Context
-from fedhpo_gym.fl.models import Parameters
-from fedhpo_gym.fl.models.base import fit
+from fedhpo_gym.fl.models.description import Parameters, fit
 
 
 class FedOpt(Algorithm):
@@ -22,7 +19,7 @@ class FedOpt(Algorithm):
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
         """See `Algorithm.init_state`."""
         del context
-        return {name: torch.zeros_like(value) for name, value in parameters.items()}
+        return {name: value - value for name, value in parameters.items()}
 
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context

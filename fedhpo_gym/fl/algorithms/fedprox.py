@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from fedhpo_gym.fl.algorithms.base import Context
+from fedhpo_gym.fl.algorithms.base import Array, Context
 from fedhpo_gym.fl.algorithms.fedavg import FedAvg
 
 
@@ -14,6 +12,6 @@ class FedProx(FedAvg):
     name = "fedprox"
     hyperparameters = {"mu": None}  # noqa: RUF012
 
-    def pull(self, context: Context) -> Tensor:
+    def pull(self, context: Context) -> Array:
         """See `Algorithm.pull`."""
         return context.hyperparameters["mu"]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
-from fedhpo_gym.fl.algorithms.base import Context
+from fedhpo_gym.fl.algorithms.base import Array, Context, at_least
 from fedhpo_gym.fl.algorithms.fedavg import FedAvg
-from fedhpo_gym.fl.models import Parameters
-from fedhpo_gym.fl.models.base import fit
+from fedhpo_gym.fl.models.description import Parameters, fit
 
 
 class NbAFL(FedAvg):
@@ -38,12 +34,12 @@ class NbAFL(FedAvg):
     def broadcast(self, parameters: Parameters, context: Context) -> Parameters:
         """See `Algorithm.broadcast`."""
         t, n, sampled = context.horizon, context.num_clients, context.num_sampled
-        exposed = (t**2 - sampled**2 * n).clamp(min=0.0)  # 0 where T <= sqrt(N) L: no noise
-        scale = 2.0 * _unit(context) * exposed.sqrt() / (context.num_samples * n)
+        exposed = at_least(t**2 - sampled**2 * n, 0.0)  # 0 where T <= sqrt(N) L: no noise
+        scale = 2.0 * _unit(context) * exposed**0.5 / (context.num_samples * n)
         clipped = _clip(parameters, context)
         return _add_noise(clipped, scale, "nbafl downlink", context) if exposed.any() else clipped
 
-    def pull(self, context: Context) -> Tensor:
+    def pull(self, context: Context) -> Array:
         """See `Algorithm.pull`."""
         return context.hyperparameters["mu"]
 
@@ -53,7 +49,7 @@ class NbAFL(FedAvg):
         return _add_noise(_clip(parameters, context), scale, "nbafl uplink", context)
 
 
-def _unit(context: Context) -> Tensor:
+def _unit(context: Context) -> Array:
     """Return C c / epsilon, (items, 1, slots)."""
     given = context.hyperparameters
     return given["w_clip"] * given["constant"] / given["epsilon"]
@@ -62,14 +58,14 @@ def _unit(context: Context) -> Tensor:
 def _clip(parameters: Parameters, context: Context) -> Parameters:
     limit = context.hyperparameters["w_clip"]
     return {
-        name: value / (value.abs() / fit(limit, value)).clamp(min=1.0)
+        name: value / at_least(abs(value) / fit(limit, value), 1.0)
         for name, value in parameters.items()
     }
 
 
-def _add_noise(values: Parameters, scale: Tensor, purpose: str, context: Context) -> Parameters:
+def _add_noise(values: Parameters, scale: Array, purpose: str, context: Context) -> Parameters:
     """Add normal noise of (items, 1, slots) standard deviations; every parameter has its own."""
     return {
-        name: torch.addcmul(value, fit(scale, value), context.normal(f"{purpose} {name}", value))
+        name: value + fit(scale, value) * context.normal(f"{purpose} {name}", value)
         for name, value in values.items()
     }

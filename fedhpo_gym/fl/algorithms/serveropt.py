@@ -5,13 +5,9 @@ FedAvg, FedProx, FedOpt, FedAdam and FedYogi are cases of it, bit for bit.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from fedhpo_gym.fl.algorithms.adaptive import FIRST, SECOND
-from fedhpo_gym.fl.algorithms.base import Algorithm, Context
-from fedhpo_gym.fl.models import Parameters
-from fedhpo_gym.fl.models.base import fit
+from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context
+from fedhpo_gym.fl.models.description import Parameters, fit
 
 NONE, SGD, ADAM, YOGI = range(4)
 """What `server_optimizer` counts; the words are those of the tasks."""
@@ -40,14 +36,14 @@ class ServerOpt(Algorithm):
         "second_decay": 0.99,
     }
 
-    def pull(self, context: Context) -> Tensor:
+    def pull(self, context: Context) -> Array:
         """See `Algorithm.pull`."""
         return context.hyperparameters["mu"]
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
         """See `Algorithm.init_state`."""
         start = context.hyperparameters["adaptivity"] ** 2
-        zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        zeros = {name: value - value for name, value in parameters.items()}
         first = {FIRST + name: zero for name, zero in zeros.items()}
         return first | {SECOND + name: zero + fit(start, zero) for name, zero in zeros.items()}
 

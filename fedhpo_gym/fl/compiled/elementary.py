@@ -14,12 +14,25 @@ import numpy as np
 from fedhpo_gym.fl.compiled.jit import compiled
 
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-"""Of ln 2: the first has 32 trailing zero bits, so multiples of it are exact."""
-_PER_LN2 = 1.44269504088896338700e00
+"""Of ln 2: the first has 32 trailing zero bits, so small multiples of it are exact."""
+_PARTS = 64
+_STEP = 1.44269504088896338700e00 * _PARTS
+_HIGH, _LOW = _LN2_HIGH / _PARTS, _LN2_LOW / _PARTS
 _FIRST = -1074
 _POWERS = np.array([math.ldexp(1.0, n) for n in range(_FIRST, 1024)])
-_TERMS = tuple(1.0 / math.factorial(n) for n in range(14))
 _ROOT_HALF = math.sqrt(0.5)
+
+
+def _roots() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return 2^(i / 64), made of square roots, which IEEE 754 fixes."""
+    found, root = np.ones(_PARTS), 2.0
+    for bit in reversed(range(_PARTS.bit_length() - 1)):
+        root = math.sqrt(root)
+        found[np.arange(_PARTS) >> bit & 1 == 1] *= root
+    return found
+
+
+_ROOTS = _roots()
 
 
 @compiled
@@ -27,23 +40,12 @@ def exp(x: float) -> float:
     """Return e^x for -700 <= x <= 700; NaN stays NaN."""
     if not (-700.0 <= x <= 700.0):
         return math.nan if x != x else (0.0 if x < 0.0 else math.inf)
-    n = int(x * _PER_LN2 + (0.5 if x >= 0.0 else -0.5))
-    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
-    total = _TERMS[13]
-    total = total * r + _TERMS[12]
-    total = total * r + _TERMS[11]
-    total = total * r + _TERMS[10]
-    total = total * r + _TERMS[9]
-    total = total * r + _TERMS[8]
-    total = total * r + _TERMS[7]
-    total = total * r + _TERMS[6]
-    total = total * r + _TERMS[5]
-    total = total * r + _TERMS[4]
-    total = total * r + _TERMS[3]
-    total = total * r + 0.5
-    total = total * r + 1.0
-    total = total * r + 1.0
-    return total * _POWERS[n - _FIRST]
+    n = int(x * _STEP + (0.5 if x >= 0.0 else -0.5))
+    r = (x - n * _HIGH) - n * _LOW
+    square = r * r
+    upper = (0.5 + r * (1.0 / 6.0)) + square * (1.0 / 24.0 + r * (1.0 / 120.0))
+    scale = _ROOTS[np.uint64(n & (_PARTS - 1))] * _POWERS[np.uint64((n >> 6) - _FIRST)]
+    return scale + scale * (r + square * upper)
 
 
 @compiled

@@ -1,34 +1,76 @@
-"""Models, written for many courses at once: one file each."""
+"""Models, one file each. Those that torch trains are loaded when they are asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fedhpo_gym.errors import unknown_name
-from fedhpo_gym.fl.models.base import Inputs, Minibatch, Model, Parameters
-from fedhpo_gym.fl.models.bert import BertTiny
-from fedhpo_gym.fl.models.cnn import ConvNet
-from fedhpo_gym.fl.models.gcn import GCN
-from fedhpo_gym.fl.models.hetero_gcn import HeteroGCN
+from fedhpo_gym.fl.models.compiled import CompiledModel
+from fedhpo_gym.fl.models.description import Model, Parameters
 from fedhpo_gym.fl.models.leaf_logistic import LeafLogisticRegression
 from fedhpo_gym.fl.models.logistic import LogisticRegression
-from fedhpo_gym.fl.models.matrix_factorisation import MatrixFactorisation
-from fedhpo_gym.fl.models.mlp import Perceptron
 from fedhpo_gym.typed import checked_types
 
-MODELS: Mapping[str, type[Model]] = MappingProxyType(
-    {
+if TYPE_CHECKING:
+    from fedhpo_gym.fl.models.base import Inputs, Minibatch, TorchModel
+    from fedhpo_gym.fl.models.bert import BertTiny
+    from fedhpo_gym.fl.models.cnn import ConvNet
+    from fedhpo_gym.fl.models.gcn import GCN
+    from fedhpo_gym.fl.models.hetero_gcn import HeteroGCN
+    from fedhpo_gym.fl.models.matrix_factorisation import MatrixFactorisation
+    from fedhpo_gym.fl.models.mlp import Perceptron
+
+_WHERE = {
+    "BertTiny": "bert",
+    "ConvNet": "cnn",
+    "GCN": "gcn",
+    "HeteroGCN": "hetero_gcn",
+    "Inputs": "base",
+    "MatrixFactorisation": "matrix_factorisation",
+    "Minibatch": "base",
+    "Perceptron": "mlp",
+    "TorchModel": "base",
+}
+"""Modules of what is loaded when it is asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+
+
+class _Models(Mapping[str, type[Model]]):
+    """Models by the names that tasks use."""
+
+    _classes: Mapping[str, type[Model] | str] = {
         "LR": LogisticRegression,
         "LeafLR": LeafLogisticRegression,
-        "MLP": Perceptron,
-        "CNN": ConvNet,
-        "BERT": BertTiny,
-        "GNN": GCN,
-        "MF": MatrixFactorisation,
-        "Hetero": HeteroGCN,
+        "MLP": "Perceptron",
+        "CNN": "ConvNet",
+        "BERT": "BertTiny",
+        "GNN": "GCN",
+        "MF": "MatrixFactorisation",
+        "Hetero": "HeteroGCN",
     }
-)
+
+    def __getitem__(self, name: str) -> type[Model]:
+        found = self._classes[name]
+        if not isinstance(found, str):
+            return found
+        loaded: type[Model] = __getattr__(found)
+        return loaded
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._classes)
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+
+MODELS: Mapping[str, type[Model]] = _Models()
 
 
 @checked_types
@@ -38,7 +80,7 @@ def get_model(name: str) -> type[Model]:
     Raises:
         UnknownNameError: no such model.
     """
-    if name not in MODELS:
+    if name not in [*MODELS]:
         raise unknown_name("model", name, MODELS)
     return MODELS[name]
 
@@ -47,6 +89,7 @@ __all__ = [
     "GCN",
     "MODELS",
     "BertTiny",
+    "CompiledModel",
     "ConvNet",
     "HeteroGCN",
     "Inputs",
@@ -57,5 +100,6 @@ __all__ = [
     "Model",
     "Parameters",
     "Perceptron",
+    "TorchModel",
     "get_model",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.fl.models.description import Model
+from fedhpo_gym.fl.models.description import fit as fit
 from fedhpo_gym.fl.shared import Matrix
 from fedhpo_gym.fl.shared_together import Matrices
 
@@ -29,47 +31,25 @@ class Inputs(Protocol):
         """Return the inputs of some rows: the shape of `rows`, then the shape of one input."""
 
 
-class Model(ABC):
-    """A model that trains blocks of courses.
+class TorchModel(Model):
+    """A model that torch trains in blocks of courses.
 
     An item is one block of `slots` courses on one client: all its courses see the same minibatch,
     each with its own parameters and hyperparameters.
 
     Attributes:
-        slots: courses per block. Fixed, so that the arithmetic of a course is the same in a full
-            block and in one padded with idle slots.
-        architecture: settings of a configuration that decide the shape of the model.
-        hyperparameters: further settings that `sgd_step` reads, with the value for configurations
-            that lack them.
         rows_at_once: rows that are evaluated together; None for all.
-        min_rows: rows of the smallest minibatch it can train on; smaller ones are left out.
-        num_parameters: numbers that are trained.
-        buffers: names of the parameters that are averaged but not trained, as running statistics.
-        norms: names of the parameters of normalisation layers.
-        personal: names of the parameters that stay with each client, whatever the algorithm.
         shareable: names of the matrices (1, items, out, in, 1) that `sgd_step` also takes as
             `Minibatch.shared`, with all clients of one course side by side.
-        revision: raised when numbers change of its courses alone; see `ENGINE_VERSION`.
-        precisions: the types of numbers that it can compute in.
-        precision: the one it computes in; parameters are float32 in any.
+        precision: the type of numbers it computes in; parameters are float32 in any.
         together: whether `sgd_step` takes the step of all items by the same operations, as graphics
             processors need it; `Minibatch.shared` then holds `Matrices`, else `Matrix`.
     """
 
-    slots: ClassVar[int] = 1
-    architecture: ClassVar[tuple[str, ...]] = ()
-    hyperparameters: ClassVar[Mapping[str, float]] = {}
     rows_at_once: ClassVar[int | None] = None
-    min_rows: ClassVar[int] = 1
-    buffers: frozenset[str] = frozenset()
-    norms: frozenset[str] = frozenset()
-    personal: frozenset[str] = frozenset()
     shareable: frozenset[str] = frozenset()
-    revision: ClassVar[int] = 0
-    precisions: ClassVar[tuple[str, ...]] = ("float32",)
     precision: str = "float32"
     together: bool = False
-    num_parameters: int
 
     @property
     def dtype(self) -> torch.dtype:
@@ -79,7 +59,7 @@ class Model(ABC):
 
     @classmethod
     @abstractmethod
-    def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> Model:
+    def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> TorchModel:
         """Create the model that fits a federation's data; `shape` holds the architecture."""
 
     @classmethod
@@ -91,10 +71,6 @@ class Model(ABC):
         """
         del federation
         return False
-
-    @abstractmethod
-    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Draw the initial parameters of one course: as `Parameters`, without items and slots."""
 
     @abstractmethod
     def inputs(self, features: Features) -> Inputs:
@@ -146,12 +122,6 @@ class Minibatch:
     settings: Mapping[str, Tensor]
     uniform: Callable[[tuple[int, ...]], Tensor]
     shared: Mapping[str, Matrix | Matrices]
-
-
-def fit(values: Tensor, parameter: Tensor) -> Tensor:
-    """Shape (items, 1, slots) values so that they multiply a parameter (own, items, .., slots)."""
-    items, _, slots = values.shape
-    return values.view(items, *(1,) * (parameter.ndim - 3), slots)
 
 
 def sum_classes(values: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.datasets.wordpiece import PADDING, VOCABULARY_SIZE
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters
+from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 
 EPSILON = 1e-12
 """Of layer normalisation, as in BERT."""
@@ -63,7 +63,7 @@ class Size:
         return shapes | _linear("classifier", num_classes, wide)
 
 
-class BertTiny(Model):
+class BertTiny(TorchModel):
     """Pretrained BERT-Tiny with a linear classifier on its pooled first token, all of it trained.
 
     A course has millions of parameters, so blocks hold one and items take their steps one after

@@ -15,7 +15,7 @@ from torch.nn import functional
 from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters
+from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 from fedhpo_gym.fl.models.cnn_step import MAX_NORM, Step, take
 from fedhpo_gym.fl.models.cnn_together import StepTogether
 from fedhpo_gym.fl.models.convolution import PADDING, Layer, merged, pool, rows
@@ -28,7 +28,7 @@ FEW_ROWS = 32
 """Images whose feature maps stay in a core's cache while they are evaluated."""
 
 
-class ConvNet(Model):
+class ConvNet(TorchModel):
     """conv5x5(32)-BN-pool-ReLU, conv5x5(64)-BN-pool-ReLU, dropout, fc-ReLU-dropout, fc.
 
     A course has millions of parameters, so nothing is gained by more than one per block; each item

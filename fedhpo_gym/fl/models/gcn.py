@@ -16,7 +16,7 @@ from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.federations.graphs import GraphFederation
-from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters
+from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 from fedhpo_gym.fl.models.sparse import SparseMatrix, take, transpose, with_ones
 
 HIDDEN = 64
@@ -44,7 +44,7 @@ class _Subgraph:
     targets: Tensor
 
 
-class GCN(Model):
+class GCN(TorchModel):
     """Graph convolution to 64 units, dropout, ReLU, graph convolution (Kipf and Welling, 2017).
 
     A row of a minibatch is the number of a node: a step takes the mean loss of the nodes in it, on

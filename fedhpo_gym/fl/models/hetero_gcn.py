@@ -14,14 +14,14 @@ from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.federations.heterogeneous import HeteroFederation
-from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters
+from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 from fedhpo_gym.fl.models.gcn import HIDDEN, glorot, where_above
 
 ABSENT = -1e30
 """Logit of a class that a client does not have."""
 
 
-class HeteroGCN(Model):
+class HeteroGCN(TorchModel):
     """Linear encoder, two graph convolutions of 64 units, mean over the nodes, linear classifier.
 
     ReLU follows the first convolution and the mean. Encoder and classifier stay with the client;

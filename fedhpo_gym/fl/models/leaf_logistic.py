@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from fedhpo_gym.datasets.records import SparseRows
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.models.base import Minibatch, Parameters, softmax_residual_
 from fedhpo_gym.fl.models.logistic import LogisticRegression
-
-MAX_EXPONENT = 60.0
 
 
 class LeafLogisticRegression(LogisticRegression):
@@ -24,11 +18,11 @@ class LeafLogisticRegression(LogisticRegression):
     Parameters and initial values are those of `LogisticRegression`.
     """
 
+    squashed = True
+
     @classmethod
-    def for_federation(
-        cls, federation: Federation, device: torch.device, **shape: Any
-    ) -> LeafLogisticRegression:
-        """See `Model.for_federation`.
+    def for_federation(cls, federation: Federation, **shape: Any) -> LeafLogisticRegression:
+        """See `CompiledModel.for_federation`.
 
         Raises:
             InvalidArgumentError: the features are sparse.
@@ -39,20 +33,4 @@ class LeafLogisticRegression(LogisticRegression):
                 "the federation of model 'LeafLR' must have dense features, got sparse rows; "
                 "use model 'LR'"
             )
-        return cls(federation.features.shape[1], federation.num_classes, device)
-
-    def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        """See `Model.sgd_step`."""
-        weight = parameters["weight"]
-        out = _sigmoid_(self.affine(weight, batch.x))
-        residual = softmax_residual_(out.clone(), batch.targets, batch.rates)
-        self.descend(weight, residual.mul_(out).mul_(1.0 - out), batch)
-
-    def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
-        """See `Model.logits`."""
-        return _sigmoid_(super().logits(parameters, x))
-
-
-def _sigmoid_(values: Tensor) -> Tensor:
-    # torch's own sigmoid rounds the last few numbers of a tensor differently: not batch-invariant.
-    return values.neg_().clamp_(-MAX_EXPONENT, MAX_EXPONENT).exp_().add_(1.0).reciprocal_()
+        return cls(federation.features.shape[1], federation.num_classes)

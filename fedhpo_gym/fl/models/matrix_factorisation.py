@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters
+from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 
 RANK = 10
 MIDDLE = 3.0
@@ -24,7 +24,7 @@ SPREAD = 0.3
 RATINGS_AT_ONCE = 2**17
 
 
-class MatrixFactorisation(Model):
+class MatrixFactorisation(TorchModel):
     """Stars of item i by user u: 3 + b_i + <p_u, (v_i, 1)>, trained on squared errors.
 
     The server holds the items' factors v and biases b. A user's p_u is the ridge regression on the

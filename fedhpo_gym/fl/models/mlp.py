@@ -13,7 +13,7 @@ from torch import Tensor
 from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.models.base import Minibatch, Model, Parameters, softmax_residual_
+from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel, softmax_residual_
 
 EPSILON, MOMENTUM = 1e-5, 0.1
 """Of batch normalisation: torch's defaults."""
@@ -23,7 +23,7 @@ CACHED = 2**17
 _aten: Any = torch.ops.aten
 
 
-class Perceptron(Model):
+class Perceptron(TorchModel):
     """`model_depth` hidden layers of `model_width` units with batch normalisation before ReLU.
 
     Training normalises by the statistics of the minibatch; running statistics, `mean` and

@@ -1,0 +1,323 @@
+"""Courses of one federation and model shape: their state, and one round of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.fl import records
+from fedhpo_gym.fl.algorithms import Algorithm, Context
+from fedhpo_gym.fl.compiled import draws, training
+from fedhpo_gym.fl.compiled.problem import Problem
+from fedhpo_gym.fl.compiled.settings import Chosen
+from fedhpo_gym.fl.compiled.training import Items
+from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.records import CourseState, Feedback
+from fedhpo_gym.seeding import stream
+
+Numbers = NDArray[np.float32]
+_NOBODY = np.empty((0, 0), dtype=np.float32)
+
+
+class CourseGroup:
+    """Trains courses, round by round. What one computes depends on nothing beside it.
+
+    Attributes:
+        positions: (courses,) where they stand in the batch.
+        diverged_at: (courses,) round in which a course left the finite numbers; 0 if none.
+        seconds: (courses,) simulated seconds of the last round where training itself decides them;
+            else None.
+    """
+
+    seconds: NDArray[np.float64] | None = None
+
+    def __init__(
+        self,
+        positions: Sequence[int],
+        courses: Sequence[Course],
+        problem: Problem,
+        algorithm: Algorithm,
+        horizon: int,
+    ) -> None:
+        """Initialise every course from its seed."""
+        self.positions = np.array(positions)
+        self.problem = problem
+        self._algorithm = algorithm
+        self._horizon = horizon
+        self._layout = problem.layout
+        self._words = draws.entropy(problem.federation.seed, "minibatches", 2)
+        self._clients = problem.federation.num_clients
+        model, names = problem.model, [part.name for part in self._layout.parts]
+        self._personal_names = algorithm.personal(names, model.norms) | model.personal
+        kept = frozenset(names) if algorithm.keeps_copy else self._personal_names
+        spans = [part.span for part in self._layout.parts if part.name in kept]
+        self._columns = np.concatenate([np.r_[span] for span in spans] or [np.empty(0, int)])
+        self._untrained = model.buffers | self._personal_names
+        shape = len(courses)
+        self._finished = np.zeros(shape, dtype=np.int64)
+        self.diverged_at = np.zeros(shape, dtype=np.int64)
+        self._numbers = np.repeat(problem.initial[None], shape, axis=0)
+        self._personal = np.empty((shape, self._clients, len(self._columns)), dtype=np.float32)
+        self._personal[:] = problem.initial[self._columns]
+        self.configure(courses)
+        self._server = self._initial_server()
+
+    def configure(self, courses: Sequence[Course]) -> None:
+        """Take the hyperparameters of the courses from here on."""
+        self._chosen = Chosen(
+            courses,
+            self.problem.num_samples,
+            self._algorithm,
+            self._horizon,
+            self.problem.federation.seed,
+        )
+        self._everybody: tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]] | None
+        self._everybody = None
+        if (self._chosen.num_sampled >= self._clients).all():
+            everybody = np.ones((len(courses), self._clients), dtype=np.bool_)
+            self._everybody = everybody, *_places(everybody)
+
+    def restart(self, row: int) -> None:
+        """Set a course back to round 0."""
+        self._finished[row] = self.diverged_at[row] = 0
+        self._numbers[row] = self.problem.initial
+        self._personal[row] = self.problem.initial[self._columns]
+        for name, value in self._initial_server().items():
+            self._server[name][:, row] = value[:, row]
+
+    def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
+        """Run one communication round of every course.
+
+        Args:
+            feedback: of the batch, which is told what clients report; None for no report.
+            index: which of its rounds this is.
+            metrics: whether models of clients are measured before and after local training.
+        """
+        self._chosen.begin_round(self._finished)
+        items = self._items()
+        before = self._trained(self._numbers)
+        context = self._context()
+        sent = self._algorithm.broadcast(before, context)
+        start = self._numbers if sent is before else self._written(self._numbers, sent)
+        average = np.zeros_like(self._numbers)
+        for part, weight in self._portions(items):
+            local = start[part.course]
+            if not self._algorithm.keeps_copy:
+                local[:, self._columns] = self._personal[part.course, part.client]
+            received = local.copy() if feedback is not None else local
+            self._train(part, local)
+            if feedback is not None:
+                self._observe(feedback, index, part, weight, received, local, metrics)
+            uploaded = self._upload(part, local)
+            training.add_up(part, weight, uploaded, average)
+        self._finished += 1
+        self._commit(start, average)
+
+    def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
+        """Return (courses, clients): who trains in the next round, or some rounds ahead of it."""
+        found = np.zeros((len(self.positions), self._clients), dtype=np.bool_)
+        if self._everybody is not None:
+            return self._everybody[0]
+        seed, orders = self.problem.federation.seed, {}
+        for row, finished in enumerate((self._finished + ahead).tolist()):
+            if finished not in orders:
+                orders[finished] = stream(seed, "clients", finished).permutation(self._clients)
+            found[row, orders[finished][: self._chosen.num_sampled[row]]] = True
+        return found
+
+    def measure(self) -> Numbers:
+        """Return (courses, clients, splits, metrics) of the model each client would use."""
+        clients = np.arange(self._clients)
+        if not len(self._columns):
+            return self.problem.measure(self._numbers, np.tile(clients, (len(self._numbers), 1)))
+        found = []
+        for own, personal in zip(self._numbers, self._personal, strict=True):
+            models = np.repeat(own[None], self._clients, axis=0)
+            models[:, self._columns] = personal
+            found.append(self.problem.measure(models, clients[:, None])[:, 0])
+        return np.stack(found)
+
+    def freeze(self, diverged: NDArray[np.bool_]) -> None:
+        """Mark (courses,) as diverged in this round and stop training them."""
+        new = diverged & (self.diverged_at == 0)
+        self.diverged_at[new] = self._finished[new]
+
+    def get(self, row: int) -> CourseState:
+        """Return a copy of the state of one course."""
+        views = self._layout.views(self._numbers[row : row + 1])
+        kept = np.repeat(self._numbers[row : row + 1], self._clients, axis=0)
+        kept[:, self._columns] = self._personal[row]
+        names = [p.name for p in self._layout.parts if np.isin(p.offset, self._columns)]
+        own = self._layout.views(kept)
+        return CourseState(
+            {name: value[:, 0, ..., 0].copy() for name, value in views.items()},
+            {name: value[:, row, ..., 0].copy() for name, value in self._server.items()},
+            {name: own[name][..., 0].copy() for name in names},
+            int(self._finished[row]),
+            int(self.diverged_at[row]),
+        )
+
+    def put(self, row: int, state: CourseState) -> None:
+        """Set the state of one course."""
+        own = self._numbers[row : row + 1]
+        self._layout.write(own, {n: v[:, None, ..., None] for n, v in state.parameters.items()})
+        for name, value in state.server.items():
+            self._server[name][:, row, ..., 0] = value
+        if state.personal:
+            kept = np.repeat(own, self._clients, axis=0)
+            self._layout.write(kept, {n: v[..., None] for n, v in state.personal.items()})
+            self._personal[row] = kept[:, self._columns]
+        self._finished[row], self.diverged_at[row] = state.round, state.diverged_at
+
+    def _items(self) -> Items:
+        everybody = self._everybody
+        course, client = _places(self.sampled()) if everybody is None else everybody[1:]
+        return Items(course, client, self._finished[course])
+
+    def _portions(self, items: Items) -> Iterator[tuple[Items, Numbers]]:
+        """Yield items that fit into memory together, and their weights; courses stay together.
+
+        How a course is split that is too large does not depend on the others.
+        """
+        samples = self.problem.num_samples[items.client]
+        total = np.bincount(items.course, samples, minlength=len(self.positions))
+        weight = (samples / np.maximum(total, 1)[items.course]).astype(np.float32)
+        limit = max(records.MAX_LOCAL_BYTES // (4 * self._layout.size), 1)
+        if len(weight) <= limit:
+            yield items, weight
+            return
+        counts = np.bincount(items.course, minlength=len(self.positions))
+        first, used = 0, 0
+        for count in counts.tolist():
+            if used and used + count > limit:
+                yield _some(items, first, first + used), weight[first : first + used]
+                first, used = first + used, 0
+            used += count
+            while used > limit:
+                yield _some(items, first, first + limit), weight[first : first + limit]
+                first, used = first + limit, used - limit
+        if used:
+            yield _some(items, first, first + used), weight[first:]
+
+    def _train(self, items: Items, local: Numbers) -> None:
+        """Train the (items, numbers) that clients received, in place."""
+        pull = self._algorithm.pull(self._context(items))
+        if self._algorithm.keeps_copy:
+            own = local.copy()
+            own[:, self._columns] = self._personal[items.course, items.client]
+            self._run(items, own, pull, local)
+            self._keep(items, own)
+            self._run(items, local)
+            return
+        self._run(items, local, pull, local.copy() if pull is not None else _NOBODY)
+        self._keep(items, local)
+
+    def _run(
+        self, items: Items, local: Numbers, pull: Any = None, anchor: Numbers = _NOBODY
+    ) -> None:
+        chosen = self._chosen
+        training.train(
+            self.problem.data,
+            self.problem.train_rows,
+            self._words,
+            chosen.local if pull is None else chosen.pulled(pull, items),
+            items,
+            self.diverged_at == 0,
+            local,
+            anchor if pull is not None else _NOBODY,
+            self.problem.model.memory(chosen.rows),
+        )
+
+    def _keep(self, items: Items, own: Numbers) -> None:
+        """Keep what stays with the clients; one that diverged keeps its last finite model."""
+        if not len(self._columns):
+            return
+        kept = np.ascontiguousarray(own[:, self._columns])
+        finite = _finite(kept)
+        self._personal[items.course[finite], items.client[finite]] = kept[finite]
+
+    def _upload(self, items: Items, local: Numbers) -> Numbers:
+        trained = self._trained(local)
+        sent = self._algorithm.upload(trained, self._context(items))
+        return local if sent is trained else self._written(local, sent)
+
+    def _observe(
+        self,
+        feedback: Feedback,
+        index: int,
+        items: Items,
+        weight: Numbers,
+        received: Numbers,
+        local: Numbers,
+        metrics: bool,
+    ) -> None:
+        """Note what clients report of a round."""
+        at = self.positions[items.course], index, items.client
+        found = np.empty((len(weight), 2), dtype=np.float32)
+        trained = self._layout.trained
+        training.compare(items, weight, received, local, trained, records.MAX_NORM, found)
+        feedback.sampled[at] = True
+        feedback.update_norm[at], feedback.alignment[at] = found[:, 0], found[:, 1]
+        if metrics:
+            client = items.client[:, None]
+            feedback.before[at] = self.problem.measure(received, client)[:, 0]
+            feedback.after[at] = self.problem.measure(local, client)[:, 0]
+
+    def _commit(self, start: Numbers, average: Numbers) -> None:
+        """Finish a round; a course that met a non-finite number keeps its last finite state."""
+        means = self._trained(average)
+        updated, state = self._algorithm.server_update(
+            self._trained(start), means, self._server, self._context()
+        )
+        if self._personal_names:
+            kept = self._layout.views(start)
+            self._layout.write(average, {name: kept[name] for name in self._personal_names})
+        if updated is not means:
+            self._layout.write(average, updated)
+        finite = _finite(average)
+        for value in state.values():
+            finite &= np.isfinite(value).all(axis=tuple(a for a in range(value.ndim) if a != 1))
+        if not finite.all():
+            self.freeze(~finite)
+        if stopped := np.flatnonzero(self.diverged_at).tolist():
+            average[stopped] = self._numbers[stopped]
+            state = {name: value.copy() for name, value in state.items()}
+            for name, value in state.items():
+                value[:, stopped] = self._server[name][:, stopped]
+        self._numbers, self._server = average, dict(state)
+
+    def _initial_server(self) -> dict[str, Any]:
+        initial = np.repeat(self.problem.initial[None], len(self.positions), axis=0)
+        return dict(self._algorithm.init_state(self._trained(initial), self._context()))
+
+    def _trained(self, numbers: Numbers) -> dict[str, Any]:
+        """Return views of the parameters that the server's optimiser updates."""
+        return dict(self._layout.views(numbers, self._untrained))
+
+    def _written(self, numbers: Numbers, values: Mapping[str, Any]) -> Numbers:
+        """Return a copy of (items, numbers) with some parameters replaced."""
+        numbers = numbers.copy()
+        self._layout.write(numbers, values)
+        return numbers
+
+    def _context(self, items: Items | None = None) -> Context:
+        return self._chosen.context(items, self._finished)
+
+
+def _finite(numbers: Numbers) -> NDArray[np.bool_]:
+    """Return (n,): whether all of (n, numbers) are finite."""
+    found = np.empty(len(numbers), dtype=np.bool_)
+    training.finite(numbers, found)
+    return found
+
+
+def _some(items: Items, first: int, last: int) -> Items:
+    return Items(*(values[first:last] for values in items))
+
+
+def _places(sampled: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    course, client = np.nonzero(sampled)
+    return np.ascontiguousarray(course), np.ascontiguousarray(client)

@@ -1,0 +1,149 @@
+"""Logistic regression: gradients and predictions, on dense and on sparse rows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedhpo_gym.fl.compiled.elementary import exp
+from fedhpo_gym.fl.compiled.evaluation import predict
+from fedhpo_gym.fl.compiled.jit import compiled, implements
+from fedhpo_gym.fl.compiled.sums import (
+    BLOCK,
+    add_scaled,
+    dot,
+    products,
+    residuals,
+    sigmoid,
+    transposed,
+)
+from fedhpo_gym.fl.compiled.training import Floats, Integers, gradient
+
+
+class Dense(NamedTuple):
+    """Dense rows, one after the other.
+
+    Attributes:
+        x: (n x width,) inputs, of which the last one before the padding is 1.
+        labels: (n,) labels.
+        width: inputs of a row, a multiple of `LANES`.
+        classes: number of classes.
+        trained: numbers that are trained, classes x width.
+        min_rows: rows of the smallest minibatch.
+        squashed: whether products go through a sigmoid before the softmax.
+    """
+
+    x: Floats
+    labels: Integers
+    width: int
+    classes: int
+    trained: int
+    min_rows: int
+    squashed: bool
+
+
+class Sparse(NamedTuple):
+    """Sparse rows: what is stored of row r is first[r]:first[r + 1], in the order of the columns.
+
+    Attributes:
+        column: (stored,) columns.
+        value: (stored,) values.
+        first: (n + 1,) where rows begin.
+        labels: (n,) labels.
+        width: weights of a class, padding included.
+        classes: number of classes.
+        trained: numbers that are trained, classes x width.
+        min_rows: rows of the smallest minibatch.
+        bias: the column of the bias.
+    """
+
+    column: Integers
+    value: Floats
+    first: Integers
+    labels: Integers
+    width: int
+    classes: int
+    trained: int
+    min_rows: int
+    bias: int
+
+
+@implements(gradient, Dense)
+def _dense(  # noqa: PLR0913
+    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: float, g: Floats, s: Floats
+) -> None:
+    width, classes, x = model.width, model.classes, model.x
+    g[:] = np.float32(0.0)
+    if classes == 2 and not model.squashed:
+        for k in range(width):
+            s[k] = w[width + k] - w[k]
+        for row in range(begin, end):
+            r = rows[row]
+            z = float(dot(s, 0, x, r * width, width))
+            second = 1.0 / (1.0 + exp(min(max(-z, -60.0), 60.0) if z == z else z))
+            own = (np.float32(second) - np.float32(model.labels[r])) * rate
+            add_scaled(g, width, own, x, r * width, width)
+        for k in range(width):
+            g[k] = -g[width + k]
+        return
+    at = classes * BLOCK
+    for first in range(begin, end, BLOCK):
+        last = min(first + BLOCK, end)
+        count = last - first
+        transposed(x, width, rows, first, last, s, at)
+        for c in range(classes):
+            products(w, c * width, width, s, at, count, s, c * count)
+        for row in range(count):
+            r = rows[first + row]
+            residuals(s, row, count, classes, model.labels[r], rate, model.squashed)
+            for c in range(classes):
+                add_scaled(g, c * width, s[c * count + row], x, r * width, width)
+
+
+@implements(predict, Dense)
+def _predict_dense(
+    model: Any, w: Floats, rows: Integers, begin: int, end: int, out: Floats, s: Floats
+) -> None:
+    width, classes, count = model.width, model.classes, end - begin
+    transposed(model.x, width, rows, begin, end, s, count)
+    for c in range(classes):
+        products(w, c * width, width, s, count, count, s, 0)
+        for row in range(count):
+            out[row * classes + c] = sigmoid(s[row]) if model.squashed else s[row]
+
+
+@compiled
+def _product(model: Any, w: Floats, c: int, r: int) -> Any:
+    at = c * model.width
+    total = np.float32(0.0)
+    for i in range(model.first[r], model.first[r + 1]):
+        total += w[at + model.column[i]] * model.value[i]
+    return total + w[at + model.bias]
+
+
+@implements(gradient, Sparse)
+def _sparse(  # noqa: PLR0913
+    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: float, g: Floats, s: Floats
+) -> None:
+    classes = model.classes
+    g[:] = np.float32(0.0)
+    for row in range(begin, end):
+        r = rows[row]
+        for c in range(classes):
+            s[c] = _product(model, w, c, r)
+        residuals(s, 0, 1, classes, model.labels[r], rate, False)
+        for c in range(classes):
+            at = c * model.width
+            for i in range(model.first[r], model.first[r + 1]):
+                g[at + model.column[i]] += s[c] * model.value[i]
+            g[at + model.bias] += s[c]
+
+
+@implements(predict, Sparse)
+def _predict_sparse(
+    model: Any, w: Floats, rows: Integers, begin: int, end: int, out: Floats, s: Floats
+) -> None:
+    for row in range(begin, end):
+        for c in range(model.classes):
+            out[(row - begin) * model.classes + c] = _product(model, w, c, rows[row])

@@ -1,0 +1,122 @@
+"""Sums and products of vectors in a written order, in a form that compilers turn into vectors.
+
+Indices are unsigned: a signed one might count from the end, which costs more than the arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedhpo_gym.fl.compiled.elementary import exp
+from fedhpo_gym.fl.compiled.jit import compiled
+from fedhpo_gym.fl.compiled.training import Floats, Integers
+
+LANES = 8
+"""Parts of a sum over features: rows are padded to multiples of it."""
+BLOCK = 32
+"""Rows whose products are computed at once."""
+
+_U = np.uint64
+
+
+@compiled
+def dot(a: Floats, i: int, b: Floats, j: int, length: int) -> Any:
+    """Return the product of a[i:] and b[j:], in eight parts; `length` is a multiple of eight."""
+    p, q = _U(i), _U(j)
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = np.float32(0.0)
+    for _ in range(length // LANES):
+        s0 += a[p] * b[q]
+        s1 += a[p + _U(1)] * b[q + _U(1)]
+        s2 += a[p + _U(2)] * b[q + _U(2)]
+        s3 += a[p + _U(3)] * b[q + _U(3)]
+        s4 += a[p + _U(4)] * b[q + _U(4)]
+        s5 += a[p + _U(5)] * b[q + _U(5)]
+        s6 += a[p + _U(6)] * b[q + _U(6)]
+        s7 += a[p + _U(7)] * b[q + _U(7)]
+        p, q = p + _U(8), q + _U(8)
+    return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
+
+
+@compiled
+def add_scaled(a: Floats, i: int, factor: float, b: Floats, j: int, length: int) -> None:
+    """Add factor x b[j:] to a[i:]."""
+    p, q = _U(i), _U(j)
+    for k in range(_U(length)):
+        a[p + k] += factor * b[q + k]
+
+
+@compiled
+def transposed(
+    x: Floats, width: int, rows: Integers, begin: int, end: int, out: Floats, at: int
+) -> None:
+    """Copy rows[begin:end] of x (n x width) to the columns of out[at:] (width x rows)."""
+    count = _U(end - begin)
+    for row in range(count):
+        source, target = _U(rows[_U(begin) + row]) * _U(width), _U(at) + row
+        for k in range(_U(width)):
+            out[target + k * count] = x[source + k]
+
+
+@compiled
+def products(  # noqa: PLR0913
+    w: Floats, i: int, width: int, x: Floats, j: int, count: int, out: Floats, at: int
+) -> None:
+    """Set out[at:at + count] to the products of w[i:i + width] and the columns of x[j:].
+
+    Every product is added up in the order of the rows of x (width x count).
+    """
+    n, target = _U(count), _U(at)
+    for column in range(n):
+        out[target + column] = np.float32(0.0)
+    for k in range(_U(width)):
+        own, source = w[_U(i) + k], _U(j) + k * n
+        for column in range(n):
+            out[target + column] += own * x[source + column]
+
+
+@compiled
+def residuals(
+    z: Floats, at: int, stride: int, classes: int, label: int, rate: float, squashed: bool
+) -> None:
+    """Turn the logits z[at], z[at + stride], ... into rate x d(cross-entropy)/d(products).
+
+    Logits far below the largest are clamped; their exponentials vanish in the sum.
+
+    Args:
+        z: numbers.
+        at: where the first logit is.
+        stride: how far apart they are.
+        classes: how many there are.
+        label: of the row.
+        rate: the factor.
+        squashed: whether logits are the sigmoids of products, and z holds these.
+    """
+    top = np.float32(-np.inf)
+    for c in range(classes):
+        if squashed:
+            z[at + c * stride] = sigmoid(z[at + c * stride])
+        top = max(top, z[at + c * stride])
+    total = 0.0
+    for c in range(classes):
+        total += _raised(z[at + c * stride] - top)
+    for c in range(classes):
+        own = z[at + c * stride]
+        residual = np.float32(_raised(own - top) / total) * rate
+        if c == label:
+            residual -= rate
+        if squashed:
+            residual *= own * (np.float32(1.0) - own)
+        z[at + c * stride] = residual
+
+
+@compiled
+def _raised(below: float) -> float:
+    return exp(max(float(below), -60.0) if below == below else float(below))
+
+
+@compiled
+def sigmoid(x: float) -> Any:
+    """Return 1 / (1 + e^-x)."""
+    return np.float32(1.0 / (1.0 + exp(-min(max(float(x), -60.0), 60.0))))

@@ -1,0 +1,231 @@
+"""Local training and its sums, for any model: one call trains the clients of many courses.
+
+A course's numbers depend on nothing beside it: every client is a loop of its own, and sums over
+clients run in the order of the clients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.fl.compiled import draws
+from fedhpo_gym.fl.compiled.jit import compiled, kernel
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
+
+
+class Settings(NamedTuple):
+    """Hyperparameters of local training, (courses, clients) each, or (courses, 1) for all clients.
+
+    Attributes:
+        rate: learning rates.
+        decay: factors of the parameters, 1 - learning rate x weight decay.
+        pull: strength of the pull towards what was received, see `Algorithm.pull`.
+        momentum: share of a step that the next one takes again.
+        batch_size: samples per minibatch.
+        epochs: local epochs.
+    """
+
+    rate: Floats
+    decay: Floats
+    pull: Floats
+    momentum: Floats
+    batch_size: Integers
+    epochs: Integers
+
+
+class Rows(NamedTuple):
+    """Which rows belong to whom: those of group g are index[first[g]:first[g + 1]]."""
+
+    index: Integers
+    first: Integers
+
+
+class Items(NamedTuple):
+    """Who trains: (items,) courses, clients and the numbers that name their random streams."""
+
+    course: Integers
+    client: Integers
+    number: Integers
+
+
+def gradient(
+    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: float, g: Floats, s: Floats
+) -> None:
+    """Set g to rate x the gradient of the mean loss on rows[begin:end] by the trained parameters.
+
+    Every kind of model has its own, see `jit.implements`. It may move running statistics in w; s
+    is memory that it may use.
+    """
+    raise NotImplementedError
+
+
+@compiled
+def _step(  # noqa: PLR0913
+    w: Floats, g: Floats, decay: float, pull: float, anchor: Floats, share: float, last: Floats
+) -> None:
+    """Take a step: w <- decay w - g + pull anchor + share last, and note in `last` how w moved."""
+    for p in range(len(g)):
+        old = w[p]
+        new = old * decay - g[p]
+        if len(anchor):
+            new += pull * anchor[p]
+        if len(last):
+            new += share * last[p]
+            last[p] = new - old
+        w[p] = new
+
+
+@compiled
+def _plain_step(w: Floats, g: Floats, decay: float) -> None:
+    for p in range(np.uint64(len(g))):
+        w[p] = w[p] * decay - g[p]
+
+
+@kernel
+def train(  # noqa: PLR0913
+    model: Any,
+    rows: Rows,
+    words: NDArray[np.uint32],
+    settings: Settings,
+    items: Items,
+    live: NDArray[np.bool_],
+    local: Floats,
+    anchor: Floats,
+    size: int,
+) -> None:
+    """Train items in place.
+
+    Args:
+        model: data and shape of a model.
+        rows: training rows of the clients.
+        words: `draws.entropy` of the minibatches, with room for the number and the client.
+        settings: see `Settings`.
+        items: see `Items`.
+        live: (courses,) which courses train; others stay as they are.
+        local: (items, numbers) parameters; the trained ones come first.
+        anchor: likewise, what local steps are pulled to; without items for no pull.
+        size: numbers of memory that `gradient` needs.
+    """
+    largest = 0
+    for client in range(len(rows.first) - 1):
+        largest = max(largest, rows.first[client + 1] - rows.first[client])
+    order = np.empty(largest, dtype=np.int64)
+    pool = np.empty(draws.POOL, dtype=np.uint32)
+    state = np.empty(draws.STATE, dtype=np.uint64)
+    words = words.copy()
+    g = np.zeros(model.trained, dtype=np.float32)
+    s = np.empty(size, dtype=np.float32)
+    moves = settings.momentum.any()
+    last = np.zeros(model.trained if moves else 0, dtype=np.float32)
+    nowhere = np.empty(0, dtype=np.float32)
+    several = settings.rate.shape[1] > 1
+    for item in range(len(items.course)):
+        course, client = items.course[item], items.client[item]
+        begin, held = rows.first[client], rows.first[client + 1] - rows.first[client]
+        if not live[course] or not held:
+            continue
+        column = client if several else 0
+        rate, decay = settings.rate[course, column], settings.decay[course, column]
+        batch = min(settings.batch_size[course, column], held)
+        share, pull = settings.momentum[course, column], np.float32(0.0)
+        towards = nowhere
+        if len(anchor):
+            pull = rate * settings.pull[course, column]
+            decay -= pull
+            towards = anchor[item]
+        w = local[item]
+        last[:] = 0.0
+        words[-2], words[-1] = items.number[item], client
+        draws.start(words, pool, state)
+        for _ in range(settings.epochs[course, column]):
+            for i in range(held):
+                order[i] = rows.index[begin + i]
+            draws.shuffle(state, order[:held])
+            for at in range(0, held, batch):
+                until = min(at + batch, held)
+                if until - at < model.min_rows:
+                    continue
+                each = np.float32(1.0) / np.float32(until - at) * rate
+                gradient(model, w, order, at, until, each, g, s)
+                if moves or len(towards):
+                    _step(w, g, decay, pull, towards, share, last)
+                else:
+                    _plain_step(w, g, decay)
+
+
+@kernel
+def add_up(items: Items, weight: Floats, local: Floats, average: Floats) -> None:
+    """Add weighted (items, numbers) parameters to (courses, numbers) averages, in their order."""
+    for item in range(len(weight)):
+        course, own = items.course[item], weight[item]
+        for p in range(average.shape[1]):
+            average[course, p] += own * local[item, p]
+
+
+@kernel
+def finite(values: Floats, found: NDArray[np.bool_]) -> bool:
+    """Note for every row of (n, numbers) values whether all are finite; return if all rows are."""
+    every = True
+    for n in range(len(values)):
+        total = np.float32(0.0)
+        for p in range(values.shape[1]):
+            total += values[n, p] * np.float32(0.0)  # neither NaN nor infinities become zero
+        found[n] = total == np.float32(0.0)
+        every = every and found[n]
+    return every
+
+
+@kernel
+def compare(  # noqa: PLR0913
+    items: Items,
+    weight: Floats,
+    received: Floats,
+    local: Floats,
+    trained: int,
+    limit: float,
+    out: Floats,
+) -> None:
+    """Write (items, 2): norms of updates, and their cosines with the mean update of the course.
+
+    Items of a course stand side by side.
+
+    Args:
+        items: who trained.
+        weight: (items,) shares of the mean.
+        received: (items, numbers) parameters before training.
+        local: likewise, after it.
+        trained: how many of the numbers are compared.
+        limit: norms are reported up to this.
+        out: what is written.
+    """
+    mean = np.empty(trained, dtype=np.float64)
+    begin = 0
+    while begin < len(weight):
+        end = begin
+        mean[:] = 0.0
+        while end < len(weight) and items.course[end] == items.course[begin]:
+            for p in range(trained):
+                mean[p] += float(weight[end]) * (float(local[end, p]) - float(received[end, p]))
+            end += 1
+        square = 0.0
+        for p in range(trained):
+            square += mean[p] * mean[p]
+        length = np.sqrt(square)
+        for item in range(begin, end):
+            own, inner = 0.0, 0.0
+            for p in range(trained):
+                update = float(local[item, p]) - float(received[item, p])
+                own += update * update
+                inner += update * mean[p]
+            norm = np.sqrt(own)
+            cosine = inner / (norm * length)
+            if not -np.inf < cosine < np.inf:
+                cosine = 0.0
+            out[item, 0] = min(norm, limit) if norm == norm else 0.0
+            out[item, 1] = min(max(cosine, -1.0), 1.0)
+        begin = end

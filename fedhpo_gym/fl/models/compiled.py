@@ -1,0 +1,145 @@
+"""Models that compiled code trains: what it is given of them."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.fl.models.description import Model
+
+LANES = 8
+"""Rows of numbers are padded with zeros to multiples of it."""
+Values = Mapping[str, NDArray[np.float32]]
+"""(model's own, items, ..., 1) parameters by name, as algorithms see them."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a parameter stands among the numbers of a course.
+
+    Attributes:
+        name: of the parameter.
+        shape: (model's own, ...), two or three axes; the first of three is 1.
+        offset: where it begins.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def columns(self) -> int:
+        """Numbers of a row."""
+        return self.shape[-1]
+
+    @property
+    def stride(self) -> int:
+        """Numbers from one row to the next."""
+        return padded(self.columns)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return math.prod(self.shape[:-1])
+
+    @property
+    def span(self) -> slice:
+        """Where it stands."""
+        return slice(self.offset, self.offset + self.rows * self.stride)
+
+    def of(self, numbers: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the parameter of (items, numbers) as a view (model's own, items, ..., 1)."""
+        found = numbers[:, self.span].reshape(len(numbers), self.rows, self.stride)
+        found = found[:, :, : self.columns]
+        own = found[None] if len(self.shape) > 2 else found.transpose(1, 0, 2)
+        return own[..., None]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The numbers of a course, one parameter after the other; those that are trained come first.
+
+    Attributes:
+        parts: the parameters.
+        trained: numbers that are trained, padding included.
+    """
+
+    parts: tuple[Part, ...]
+    trained: int
+
+    @cached_property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return max(part.span.stop for part in self.parts)
+
+    def views(self, numbers: NDArray[np.float32], without: frozenset[str] = frozenset()) -> Values:
+        """Return views of (items, numbers), by name."""
+        return {part.name: part.of(numbers) for part in self.parts if part.name not in without}
+
+    def write(self, numbers: NDArray[np.float32], values: Values) -> None:
+        """Write parameters into (items, numbers)."""
+        for part in self.parts:
+            if part.name in values:
+                part.of(numbers)[...] = values[part.name]
+
+
+def make_layout(shapes: Mapping[str, tuple[int, ...]], buffers: frozenset[str]) -> Layout:
+    """Lay parameters of some shapes end to end."""
+    parts: list[Part] = []
+    offset = trained = 0
+    for name in sorted(shapes, key=lambda name: name in buffers):
+        parts.append(Part(name, shapes[name], offset))
+        offset = parts[-1].span.stop
+        trained = trained if name in buffers else offset
+    return Layout(tuple(parts), trained)
+
+
+def padded(number: int) -> int:
+    """Return the next multiple of `LANES`."""
+    return -(-number // LANES) * LANES
+
+
+class CompiledModel(Model):
+    """A model that compiled code trains, one course after the other."""
+
+    compiled: ClassVar[bool] = True
+
+    @classmethod
+    @abstractmethod
+    def for_federation(cls, federation: Federation, **shape: Any) -> CompiledModel:
+        """Create the model that fits a federation's data; `shape` holds the architecture."""
+
+    @abstractmethod
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shapes of the parameters, as of `init`."""
+
+    @abstractmethod
+    def data(self, federation: Federation) -> tuple[Any, ...]:
+        """Return what compiled code reads: a named tuple, whose type says which code it is.
+
+        It has `classes`, `trained` and `min_rows`, see `fedhpo_gym.fl.compiled`.
+        """
+
+    @abstractmethod
+    def memory(self, rows: int) -> int:
+        """Return how many numbers of memory that code needs for minibatches of some rows."""
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the parameters stand."""
+        return make_layout(self.shapes(), self.buffers)
+
+
+def flat_rows(groups: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows of groups one after the other, and where each begins and the last ends."""
+    first = np.cumsum([0, *map(len, groups)])
+    index = np.concatenate(groups) if groups else np.empty(0)
+    return np.ascontiguousarray(index, dtype=np.int64), first.astype(np.int64)

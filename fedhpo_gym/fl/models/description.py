@@ -1,0 +1,56 @@
+"""What is known of a model, whatever computes it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+Parameters = dict[str, Any]
+"""Named arrays or tensors of shape (model's own, items, ..., slots): the second axis counts what is
+trained together, the last the courses of a block, one where compiled code trains them."""
+
+
+class Model(ABC):
+    """A model that courses train.
+
+    Attributes:
+        compiled: whether compiled code trains it, see `CompiledModel`; else torch does.
+        slots: courses that torch trains side by side, and of which designs of samples are made.
+        architecture: settings of a configuration that decide the shape of the model.
+        hyperparameters: further settings that a step reads, with the value for configurations that
+            lack them.
+        min_rows: rows of the smallest minibatch it can train on; smaller ones are left out.
+        num_parameters: numbers that are trained.
+        buffers: names of the parameters that are averaged but not trained, as running statistics.
+        norms: names of the parameters of normalisation layers.
+        personal: names of the parameters that stay with each client, whatever the algorithm.
+        revision: raised when numbers change of its courses alone; see `ENGINE_VERSION`.
+        precisions: the types of numbers that it can compute in.
+    """
+
+    compiled: ClassVar[bool] = False
+    slots: ClassVar[int] = 1
+    architecture: ClassVar[tuple[str, ...]] = ()
+    hyperparameters: ClassVar[Mapping[str, float]] = {}
+    min_rows: ClassVar[int] = 1
+    buffers: frozenset[str] = frozenset()
+    norms: frozenset[str] = frozenset()
+    personal: frozenset[str] = frozenset()
+    revision: ClassVar[int] = 0
+    precisions: ClassVar[tuple[str, ...]] = ("float32",)
+    num_parameters: int
+
+    @abstractmethod
+    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+        """Draw the initial parameters of one course, (model's own, ...) each."""
+
+
+def fit(values: Any, parameter: Any) -> Any:
+    """Shape (items, 1, slots) values so that they multiply a parameter (own, items, .., slots)."""
+    items, _, slots = values.shape
+    return values.reshape(items, *(1,) * (parameter.ndim - 3), slots)
