@@ -194,7 +194,7 @@ def test_discounts_are_those_of_the_paper() -> None:
     def discounts(**given: float) -> list[float]:
         values = {"staleness_exponent": 0.0, "hinge_slope": 0.0, "hinge_after": 4.0, **given}
         hyperparameters = {name: torch.full((4, 1, 1), value) for name, value in values.items()}
-        context = type("Context", (), {"hyperparameters": hyperparameters})
+        context = type("Context", (), {"hyperparameters": hyperparameters, "power": pow})
         found: list[float] = get_algorithm("fedasync").discount(ages, context).flatten().tolist()  # type: ignore[attr-defined]
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context
+from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context, flags
 from fedhpo_gym.fl.models.description import Parameters, fit
 
 FIRST, SECOND = "first moment of ", "second moment of "
@@ -77,5 +77,5 @@ class FedYogi(Adaptive):
 
     def second_moment(self, moment: Array, square: Array, decay: Array) -> Array:
         """See `Adaptive.second_moment`."""
-        sign = 1.0 * (moment > square) - 1.0 * (moment < square)
+        sign = flags(moment > square) - flags(moment < square)
         return moment - (1.0 - decay) * square * sign

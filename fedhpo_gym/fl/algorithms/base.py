@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fedhpo_gym.fl.models.description import Parameters
 
 Array = Any
@@ -125,5 +127,9 @@ class Algorithm(ABC):
 
 def at_least(values: Array, low: float) -> Array:
     """Return values, or `low` where they are smaller; NaN stays NaN."""
-    larger = values > low
-    return values * larger + low * (values <= low)
+    return values * flags(values > low) + low * flags(values <= low)
+
+
+def flags(condition: Array) -> Array:
+    """Return ones and zeros of single precision."""
+    return condition.astype(np.float32) if isinstance(condition, np.ndarray) else 1.0 * condition

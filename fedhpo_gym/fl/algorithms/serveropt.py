@@ -6,7 +6,7 @@ FedAvg, FedProx, FedOpt, FedAdam and FedYogi are cases of it, bit for bit.
 from __future__ import annotations
 
 from fedhpo_gym.fl.algorithms.adaptive import FIRST, SECOND
-from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context
+from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context, flags
 from fedhpo_gym.fl.models.description import Parameters, fit
 
 NONE, SGD, ADAM, YOGI = range(4)
@@ -54,7 +54,7 @@ class ServerOpt(Algorithm):
         given = context.hyperparameters
         kind = given["server_optimizer"]
         # Ones and zeros: a number times one plus a finite number times zero is that number.
-        plain, sgd, yogi = (1.0 * (kind == one) for one in (NONE, SGD, YOGI))
+        plain, sgd, yogi = (flags(kind == one) for one in (NONE, SGD, YOGI))
         adaptive = 1.0 - plain - sgd
         gain = adaptive * (1.0 - given["server_momentum"]) + (1.0 - adaptive)
         updated, moments = {}, {}
@@ -74,7 +74,7 @@ class ServerOpt(Algorithm):
             square = (is_adaptive * update) ** 2
             before = state[SECOND + name]
             adam = decay * before + (1.0 - decay) * square
-            sign = 1.0 * (before > square) - 1.0 * (before < square)
+            sign = flags(before > square) - flags(before < square)
             second = is_yogi * (before - (1.0 - decay) * square * sign) + (1.0 - is_yogi) * adam
             divisor = is_adaptive * (second**0.5 + tau) + (1.0 - is_adaptive)
             stepped = value + rate * first / divisor

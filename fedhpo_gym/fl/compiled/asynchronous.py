@@ -127,7 +127,7 @@ class AsynchronousGroup(CourseGroup):
         for (row, job), weight in zip(arrived, weights, strict=True):
             made = self._flying[row].made[job.number]
             share = weight / np.float32(self._reports[row])
-            local, received = (self._layout.views(one[None]) for one in made)
+            received, local = (self._layout.views(one[None]) for one in made)
             for name, value in local.items():
                 follows = self._algorithm.from_current or name in buffers
                 before = views[name][:, row] if follows else received[name][:, 0]

@@ -66,7 +66,8 @@ def measure(
                     for c in range(classes):
                         below = float(logits[at + c]) - top
                         total += exp(-60.0 if below < -60.0 else below)
-                    loss += log(total) + (top - float(logits[at + label]))
+                    # In single precision, what has overflowed is infinite.
+                    loss += log(total) + float(logits[at + best] - logits[at + label])
                     counts[0, label] += 1
                     counts[1, best] += 1
                     if best == label:
