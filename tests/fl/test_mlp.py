@@ -113,7 +113,6 @@ def test_position_does_not_change_the_arithmetic(
 ) -> None:
     alone = run(federations, [course(depth, width, lr=0.05)]).metrics[0]
     crowd = [course(depth, width, lr=lr) for lr in np.geomspace(1e-4, 1, 20)]
-    monkeypatch.setattr("fedhpo_gym.fl.models.mlp.CACHED", 7 * 16 * width)  # 7 items at a time
     for position in (0, 1, 7, 12, 20):
         courses = [*crowd[:position], course(depth, width, lr=0.05), *crowd[position:]]
         np.testing.assert_array_equal(run(federations, courses).metrics[position], alone)

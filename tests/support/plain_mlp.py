@@ -55,7 +55,7 @@ def plain_mlp(federation: Federation, course: Course, rounds: int) -> NDArray[np
 def initial_model(federation: Federation, depth: int, width: int) -> nn.Sequential:
     """Return the module with the weights that the engine's courses start from."""
     inputs, classes = federation.features.shape[1], federation.num_classes
-    engine = Perceptron(inputs, classes, depth, width, torch.device("cpu"))
+    engine = Perceptron(inputs, classes, depth, width)
     drawn = engine.init(stream(federation.seed, "init"))
     layers: list[nn.Module] = []
     for layer in range(1, depth + 1):

@@ -120,3 +120,33 @@ def _raised(below: float) -> float:
 def sigmoid(x: float) -> Any:
     """Return 1 / (1 + e^-x)."""
     return np.float32(1.0 / (1.0 + exp(-min(max(float(x), -60.0), 60.0))))
+
+
+@compiled
+def add_product(  # noqa: PLR0913
+    out: Floats, at: int, a: Floats, i: int, rows: int, inner: int, step: int, stride: int,
+    b: Floats, j: int, width: int,
+) -> None:  # fmt: skip
+    """Add the product of matrices a (rows x inner) and b (inner x width) to out (rows x width).
+
+    Entries are added up one after the other; entry (r, k) of a is a[i + r x stride + k x step],
+    while the rows of b and out lie side by side.
+    """
+    n, fours = _U(width), inner // 4
+    for r in range(rows):
+        o, p, q = _U(at + r * width), _U(i + r * stride), _U(j)
+        for _ in range(fours):
+            a0, a1 = a[p], a[p + _U(step)]
+            a2, a3 = a[p + _U(2 * step)], a[p + _U(3 * step)]
+            q1, q2, q3 = q + n, q + n + n, q + n + n + n
+            for k in range(n):
+                total = out[o + k] + a0 * b[q + k]
+                total += a1 * b[q1 + k]
+                total += a2 * b[q2 + k]
+                out[o + k] = total + a3 * b[q3 + k]
+            p, q = p + _U(4 * step), q + _U(4) * n
+        for _ in range(inner - 4 * fours):
+            own = a[p]
+            for k in range(n):
+                out[o + k] += own * b[q + k]
+            p, q = p + _U(step), q + n

@@ -51,14 +51,19 @@ class Part:
         return math.prod(self.shape[:-1])
 
     @property
+    def room(self) -> int:
+        """Rows there is room for: those of a matrix (1, rows, columns) are padded, too."""
+        return padded(self.rows) if len(self.shape) > 2 else self.rows
+
+    @property
     def span(self) -> slice:
         """Where it stands."""
-        return slice(self.offset, self.offset + self.rows * self.stride)
+        return slice(self.offset, self.offset + self.room * self.stride)
 
     def of(self, numbers: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the parameter of (items, numbers) as a view (model's own, items, ..., 1)."""
-        found = numbers[:, self.span].reshape(len(numbers), self.rows, self.stride)
-        found = found[:, :, : self.columns]
+        found = numbers[:, self.span].reshape(len(numbers), self.room, self.stride)
+        found = found[:, : self.rows, : self.columns]
         own = found[None] if len(self.shape) > 2 else found.transpose(1, 0, 2)
         return own[..., None]
 

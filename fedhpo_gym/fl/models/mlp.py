@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel, softmax_residual_
-
-EPSILON, MOMENTUM = 1e-5, 0.1
-"""Of batch normalisation: torch's defaults."""
-CACHED = 2**17
-"""Activations of a layer that are computed at once: few enough to stay in a core's cache."""
-
-_aten: Any = torch.ops.aten
+from fedhpo_gym.fl.models.compiled import CompiledModel, padded
 
 
-class Perceptron(TorchModel):
+class Perceptron(CompiledModel):
     """`model_depth` hidden layers of `model_width` units with batch normalisation before ReLU.
 
     Training normalises by the statistics of the minibatch; running statistics, `mean` and
@@ -31,16 +21,15 @@ class Perceptron(TorchModel):
     A minibatch of one row has no variance and is left out. Weight decay applies to all trained
     parameters, as in `torch.optim.SGD`.
 
-    Parameters: `weight` (1, items, inputs, width, 1) and, for the last layer, (1, items, classes,
-    width, 1); all others (1, items, width, 1).
+    Parameters: `weight` (1, inputs, width) and, for the last layer, (1, classes, width); all others
+    (1, width) and (1, classes).
     """
 
     architecture: ClassVar[tuple[str, ...]] = ("model_depth", "model_width")
     min_rows: ClassVar[int] = 2
+    revision = 1
 
-    def __init__(
-        self, num_inputs: int, num_classes: int, depth: int, width: int, device: torch.device
-    ) -> None:
+    def __init__(self, num_inputs: int, num_classes: int, depth: int, width: int) -> None:
         """Create the model for `num_inputs` features.
 
         Raises:
@@ -49,7 +38,6 @@ class Perceptron(TorchModel):
         for name, value in (("model_depth", depth), ("model_width", width)):
             if value < 1:
                 raise InvalidArgumentError(f"`{name}` must be at least 1, got {value!r}")
-        self.device = device
         self.num_classes = num_classes
         self.depth = depth
         self.width = width
@@ -60,12 +48,10 @@ class Perceptron(TorchModel):
         self.num_parameters = hidden + (width + 1) * num_classes
 
     @classmethod
-    def for_federation(
-        cls, federation: Federation, device: torch.device, **shape: Any
-    ) -> Perceptron:
-        """See `Model.for_federation`; `shape` has `model_depth` and `model_width`."""
+    def for_federation(cls, federation: Federation, **shape: Any) -> Perceptron:
+        """See `CompiledModel.for_federation`; `shape` has `model_depth` and `model_width`."""
         depth, width = int(shape["model_depth"]), int(shape["model_width"])
-        return cls(federation.features.shape[1], federation.num_classes, depth, width, device)
+        return cls(federation.features.shape[1], federation.num_classes, depth, width)
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
         """Draw layers from U(-1/sqrt(fan-in), 1/sqrt(fan-in)), the default of torch."""
@@ -82,143 +68,44 @@ class Perceptron(TorchModel):
             drawn[name] = fill((1, self.width), dtype=np.float32)
         return dict(sorted(drawn.items()))
 
-    def inputs(self, features: Features) -> Tensor:
-        """Keep the features as they are."""
-        features = features[np.arange(len(features))]
-        return torch.from_numpy(np.array(features, dtype=np.float32)).to(self.device)
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """See `CompiledModel.shapes`; the order is that which compiled code reads."""
+        found: dict[str, tuple[int, ...]] = {}
+        for layer, inputs in enumerate(self.inputs_of[: self.depth], start=1):
+            found[f"weight{layer}"] = (1, inputs, self.width)
+            found |= {f"{kind}{layer}": (1, self.width) for kind in ("bias", "scale", "shift")}
+        last = self.depth + 1
+        found[f"weight{last}"] = (1, self.num_classes, self.width)
+        found[f"bias{last}"] = (1, self.num_classes)
+        for layer in range(1, last):
+            found |= {f"{kind}{layer}": (1, self.width) for kind in ("mean", "variance")}
+        return found
 
-    def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        """See `Model.sgd_step`."""
-        sizes = torch.from_numpy(batch.sizes).to(self.device)
-        rows = batch.x.shape[1]
-        mask = (torch.arange(rows, device=self.device) < sizes[:, None]).float()[..., None]
-        # Viewed, not transposed: which product a library chooses depends on strides.
-        share = (mask / sizes.clamp(min=1)[:, None, None]).view(len(sizes), 1, rows)
-        for part in self._parts(len(sizes), rows):
-            own = {name: value[0, part, ..., 0] for name, value in parameters.items()}
-            step = _Step(own, self.depth, mask[part], share[part], sizes[part])
-            step.take(batch.x[part], batch.targets[:, part], batch.rates[part], batch.decay[part])
+    def data(self, federation: Federation) -> tuple[Any, ...]:
+        """See `CompiledModel.data`."""
+        from fedhpo_gym.fl.compiled.perceptron import Network
 
-    def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
-        """See `Model.logits`."""
-        items, last = parameters["bias1"].shape[1], self.depth + 1
-        out = x.new_empty((self.num_classes, items, len(x), 1))
-        for part in self._parts(items, len(x)):
-            own = {name: value[0, part, ..., 0] for name, value in parameters.items()}
-            hidden = x.expand(len(own["bias1"]), *x.shape)
-            for layer in range(1, last):
-                hidden = torch.baddbmm(*_folded(own, layer, hidden)).relu_()
-            logits = torch.baddbmm(
-                own[f"bias{last}"][..., None], own[f"weight{last}"], hidden.transpose(1, 2)
-            )
-            out[:, part, :, 0] = logits.transpose(0, 1)
-        return out
+        features, inputs = federation.features, self.inputs_of[0]
+        x = np.zeros((len(features), padded(inputs)), dtype=np.float32)
+        x[:, :inputs] = features[np.arange(len(features))]
+        return Network(
+            x.ravel(),
+            federation.labels.astype(np.int64),
+            padded(inputs),
+            padded(self.width),
+            self.depth,
+            self.num_classes,
+            self.layout.trained,
+            self.min_rows,
+        )
 
-    def _parts(self, items: int, rows: int) -> Iterator[slice]:
-        """Yield as many items at a time as the cache holds."""
-        count = max(CACHED // (rows * self.width), 1)
-        return (slice(start, start + count) for start in range(0, items, count))
+    def memory(self, rows: int) -> int:
+        """See `CompiledModel.memory`."""
+        from fedhpo_gym.fl.compiled.perceptron import memory
+
+        inputs, width = padded(self.inputs_of[0]), padded(self.width)
+        return memory(inputs, width, self.depth, self.num_classes, rows)
 
 
 def _names(depth: int, *kinds: str) -> list[str]:
     return [f"{kind}{layer}" for kind in kinds for layer in range(1, depth + 1)]
-
-
-def _folded(own: Parameters, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return shift, x and weight of a hidden layer and its normalisation by running statistics."""
-    gain = own[f"scale{layer}"] * torch.rsqrt(own[f"variance{layer}"] + EPSILON)
-    shift = torch.addcmul(own[f"shift{layer}"], own[f"bias{layer}"] - own[f"mean{layer}"], gain)
-    return shift[:, None], x, own[f"weight{layer}"] * gain[:, None]
-
-
-class _Step:
-    """One SGD step of some items, forward and backward.
-
-    A hidden layer sees centred inputs, so that its products are centred, too: the mean of a
-    minibatch needs no pass over them, and the bias has no gradient, as normalisation removes it.
-    Padded rows are zero from there on. Everything backward is multiplied by the learning rate, see
-    `Minibatch.rates`.
-    """
-
-    def __init__(
-        self, own: Parameters, depth: int, mask: Tensor, share: Tensor, sizes: Tensor
-    ) -> None:
-        """Take what is trained.
-
-        Args:
-            own: (items, ...) parameters.
-            depth: hidden layers.
-            mask: (items, rows, 1), 0 where padded and else 1.
-            share: (items, 1, rows), 0 where padded and else 1 / size.
-            sizes: (items,) rows that are not padding.
-        """
-        self._own = own
-        self._depth = depth
-        self._mask = mask
-        self._share = share
-        self._sizes = sizes[:, None, None]
-        self._saved: dict[int, tuple[Tensor, ...]] = {}
-
-    def take(self, x: Tensor, targets: Tensor, rates: Tensor, decay: Tensor) -> None:
-        """Update the parameters in place.
-
-        Args:
-            x: (items, rows, inputs).
-            targets: (classes, items, rows, 1) one-hot labels.
-            rates: (items, rows, 1) learning rate / size.
-            decay: (items, 1, 1) factor of the weights.
-        """
-        own, last = self._own, self._depth + 1
-        hidden = x
-        for layer in range(1, last):
-            hidden = self._forward(layer, hidden)
-        weight, bias = own[f"weight{last}"], own[f"bias{last}"]
-        logits = torch.baddbmm(bias[..., None], weight, hidden.transpose(1, 2))
-        residual = softmax_residual_(logits.transpose(0, 1)[..., None], targets, rates)
-        out = residual[..., 0].transpose(0, 1)  # (items, classes, rows)
-        back = torch.bmm(out.transpose(1, 2), weight)
-        weight.mul_(decay).baddbmm_(out, hidden, alpha=-1.0)
-        bias.mul_(decay[..., 0]).sub_(out.sum(2))
-        for layer in range(self._depth, 0, -1):
-            back = self._backward(layer, back, decay)
-
-    def _forward(self, layer: int, x: Tensor) -> Tensor:
-        """Return the output of a hidden layer, and update its running statistics."""
-        own, share = self._own, self._share
-        mean = torch.bmm(share, x)
-        x = torch.sub(x, mean).mul_(self._mask)
-        weight = own[f"weight{layer}"]
-        product = torch.bmm(x, weight)
-        variance = torch.bmm(share, product.square())
-        inverse = torch.rsqrt(variance + EPSILON)
-        gain = own[f"scale{layer}"][:, None] * inverse
-        hidden = torch.addcmul(own[f"shift{layer}"][:, None], product, gain).relu_()
-        self._saved[layer] = (x, product, hidden, inverse, gain)
-        unbiased = variance * (self._sizes / (self._sizes - 1).clamp(min=1))
-        self._track(f"mean{layer}", torch.bmm(mean, weight)[:, 0] + own[f"bias{layer}"])
-        self._track(f"variance{layer}", unbiased[:, 0])
-        return hidden
-
-    def _track(self, name: str, value: Tensor) -> None:
-        momentum = MOMENTUM * (self._sizes[:, 0] > 1)
-        self._own[name].mul_(1.0 - momentum).add_(value.mul_(momentum))
-
-    def _backward(self, layer: int, back: Tensor, decay: Tensor) -> Tensor:
-        """Update a hidden layer; return the gradient of its inputs."""
-        own = self._own
-        x, product, hidden, inverse, gain = self._saved[layer]
-        back = _aten.threshold_backward(back, hidden, 0.0)
-        shift = back.sum(1, keepdim=True)
-        scale = (back * product).sum(1, keepdim=True)
-        curve = gain * inverse.square() * scale / self._sizes
-        slope = (back * gain).addcmul_(product, curve, value=-1.0)
-        weight, into = own[f"weight{layer}"], back
-        if layer > 1:  # inputs are centred: the mean of the slope changes no weight
-            slope.addcmul_(self._mask, gain * shift / self._sizes, value=-1.0)
-            into = torch.bmm(slope, weight.transpose(1, 2))
-        weight.mul_(decay).baddbmm_(x.transpose(1, 2), slope, alpha=-1.0)
-        factor = decay[..., 0]
-        own[f"bias{layer}"].mul_(factor)
-        own[f"shift{layer}"].mul_(factor).sub_(shift[:, 0])
-        own[f"scale{layer}"].mul_(factor).sub_((inverse * scale)[:, 0])
-        return into

@@ -1,0 +1,268 @@
+"""Perceptrons of Linear - BatchNorm - ReLU layers: gradients and predictions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedhpo_gym.fl.compiled.evaluation import predict
+from fedhpo_gym.fl.compiled.jit import compiled, implements
+from fedhpo_gym.fl.compiled.sums import LANES, add_product, add_scaled, dot, residuals
+from fedhpo_gym.fl.compiled.training import Floats, Integers, gradient
+
+EPSILON, MOMENTUM = 1e-5, 0.1
+"""Of batch normalisation: torch's defaults."""
+_EPSILON, _KEPT, _TAKEN = np.float32(EPSILON), np.float32(1.0 - MOMENTUM), np.float32(MOMENTUM)
+_U = np.uint64
+_PER_UNIT = 4
+"""Numbers of a unit in a hidden layer besides its weights, buffers included: kept per minibatch."""
+
+
+class Network(NamedTuple):
+    """Dense rows, one after the other, and the shape of a perceptron.
+
+    The numbers of a course are, of every hidden layer, weights (inputs x width), bias, scale and
+    shift; of the last layer weights (classes x width) and bias; then, of every hidden layer, the
+    running mean and variance. What pads inputs, units and classes to multiples of eight stays zero.
+
+    Attributes:
+        x: (n x inputs,) rows.
+        labels: (n,) labels.
+        inputs: numbers of a row, a multiple of eight.
+        width: units of a hidden layer, a multiple of eight.
+        depth: hidden layers.
+        classes: number of classes.
+        trained: numbers that are trained.
+        min_rows: rows of the smallest minibatch.
+    """
+
+    x: Floats
+    labels: Integers
+    inputs: int
+    width: int
+    depth: int
+    classes: int
+    trained: int
+    min_rows: int
+
+
+def memory(inputs: int, width: int, depth: int, classes: int, rows: int) -> int:
+    """Return how many numbers both functions need for minibatches of some rows."""
+    centred = rows * (inputs + (depth - 1) * width)
+    layers = depth * (2 * rows * width + _PER_UNIT * width)
+    own = 2 * rows * width + width * width + rows * classes
+    return centred + layers + own + max(inputs, width) + width
+
+
+@compiled
+def _layer_at(model: Any, layer: int) -> int:
+    """Return where the weights of a layer begin, counted from 0."""
+    width = model.width
+    first = (model.inputs + 3) * width
+    return 0 if layer == 0 else first + (layer - 1) * (width + 3) * width
+
+
+@compiled
+def _last_bias(model: Any, last: int) -> int:
+    return last + (model.classes + LANES - 1) // LANES * LANES * model.width
+
+
+@compiled
+def _centre(x: Floats, at: int, mean: int, rows: int, width: int) -> None:
+    """Subtract the mean row from x[at:] (rows x width), and leave it at x[mean:]."""
+    m = _U(mean)
+    for k in range(_U(width)):
+        x[m + k] = np.float32(0.0)
+    for r in range(rows):
+        add_scaled(x, mean, np.float32(1.0), x, at + r * width, width)
+    share = np.float32(1.0) / np.float32(rows)
+    for k in range(_U(width)):
+        x[m + k] *= share
+    for r in range(rows):
+        add_scaled(x, at + r * width, np.float32(-1.0), x, mean, width)
+
+
+@compiled
+def _normalise(  # noqa: PLR0913
+    model: Any, w: Floats, at: int, running: int, rows: int, s: Floats, product: int, hidden: int,
+    unit: int, shifted: int,
+) -> None:  # fmt: skip
+    """Write the output of a hidden layer, and move its running statistics.
+
+    Args:
+        model: the shape.
+        w: the numbers of the course.
+        at: where bias, scale and shift of the layer begin.
+        running: where its running mean and variance begin.
+        rows: of the minibatch.
+        s: memory.
+        product: where the products of centred inputs and weights are.
+        hidden: where the output is written.
+        unit: where the inverse deviations and gains are written.
+        shifted: where the products of mean inputs and weights are.
+    """
+    width = model.width
+    n = _U(width)
+    inverse, gain, p, h = _U(unit), _U(unit + width), _U(product), _U(hidden)
+    bias, scale, shift = _U(at), _U(at + width), _U(at + 2 * width)
+    for k in range(n):
+        s[inverse + k] = np.float32(0.0)
+    for r in range(_U(rows)):
+        for k in range(n):
+            value = s[p + r * n + k]
+            s[inverse + k] += value * value
+    share = np.float32(1.0) / np.float32(rows)
+    unbiased = np.float32(rows) / np.float32(max(rows - 1, 1))
+    mean, variance = _U(running), _U(running + width)
+    for k in range(n):
+        spread = s[inverse + k] * share
+        s[inverse + k] = np.float32(1.0) / np.sqrt(spread + _EPSILON)
+        s[gain + k] = w[scale + k] * s[inverse + k]
+        w[mean + k] = w[mean + k] * _KEPT + (s[_U(shifted) + k] + w[bias + k]) * _TAKEN
+        w[variance + k] = w[variance + k] * _KEPT + spread * unbiased * _TAKEN
+    for r in range(_U(rows)):
+        for k in range(n):
+            value = w[shift + k] + s[p + r * n + k] * s[gain + k]
+            s[h + r * n + k] = max(value, np.float32(0.0)) if value == value else value
+
+
+@compiled
+def _backward(  # noqa: PLR0913
+    model: Any, g: Floats, at: int, rows: int, s: Floats, product: int, hidden: int, unit: int,
+    back: int, first: bool,
+) -> None:  # fmt: skip
+    """Turn the gradient s[back:] of a layer's output into that of its products.
+
+    Those of bias, scale and shift are written to g[at:]; the others are as in `_normalise`.
+    """
+    width = model.width
+    n = _U(width)
+    inverse, gain, p, h, b = _U(unit), _U(unit + width), _U(product), _U(hidden), _U(back)
+    bias, scale, shift = _U(at), _U(at + width), _U(at + 2 * width)
+    for k in range(n):
+        g[bias + k] = g[scale + k] = g[shift + k] = np.float32(0.0)
+    for r in range(_U(rows)):
+        for k in range(n):
+            i = r * n + k
+            value = s[b + i] if s[h + i] > np.float32(0.0) else np.float32(0.0)
+            s[b + i] = value
+            g[shift + k] += value
+            g[scale + k] += value * s[p + i]
+    share = np.float32(1.0) / np.float32(rows)
+    curve, level = _U(unit + 2 * width), _U(unit + 3 * width)
+    for k in range(n):
+        own = s[gain + k]
+        s[curve + k] = own * s[inverse + k] * s[inverse + k] * g[scale + k] * share
+        # Inputs are centred: what all rows have in common changes no weight of the first layer.
+        s[level + k] = np.float32(0.0) if first else own * g[shift + k] * share
+        g[scale + k] *= s[inverse + k]
+    for r in range(_U(rows)):
+        for k in range(n):
+            i = r * n + k
+            value = s[b + i] * s[gain + k] - s[p + i] * s[curve + k]
+            s[b + i] = value - s[level + k]
+
+
+@implements(gradient, Network)
+def _network(  # noqa: PLR0913
+    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: float, g: Floats, s: Floats
+) -> None:
+    inputs, width, depth, classes = model.inputs, model.width, model.depth, model.classes
+    count = end - begin
+    square = count * width
+    each = 2 * square + _PER_UNIT * width
+    layers = count * (inputs + (depth - 1) * width)
+    back = layers + depth * each
+    other = back + square
+    turned = other + square
+    z = turned + width * width
+    mean = z + count * classes
+    shifted = mean + max(inputs, width)
+    buffers = model.trained
+    for r in range(count):
+        source, target = _U(rows[begin + r] * inputs), _U(r * inputs)
+        for k in range(_U(inputs)):
+            s[target + k] = model.x[source + k]
+    given, size = 0, inputs
+    for layer in range(depth):
+        at, product = _layer_at(model, layer), layers + layer * each
+        hidden, unit = product + square, product + 2 * square
+        _centre(s, given, mean, count, size)
+        s[shifted : shifted + width] = np.float32(0.0)
+        s[product : product + square] = np.float32(0.0)
+        add_product(s, product, s, given, count, size, 1, size, w, at, width)
+        add_product(s, shifted, s, mean, 1, size, 1, size, w, at, width)
+        running = buffers + 2 * layer * width
+        bias = at + size * width
+        _normalise(model, w, bias, running, count, s, product, hidden, unit, shifted)
+        given += count * size
+        size = width
+        if layer + 1 < depth:
+            s[given : given + square] = s[hidden : hidden + square]
+    last = _layer_at(model, depth)
+    hidden = layers + (depth - 1) * each + square
+    bias = _last_bias(model, last)
+    for r in range(count):
+        for c in range(classes):
+            product_of_class = dot(w, last + c * width, s, hidden + r * width, width)
+            s[z + r * classes + c] = product_of_class + w[bias + c]
+        label = model.labels[rows[begin + r]]
+        residuals(s, z + r * classes, 1, classes, label, rate, False)
+    g[last:] = np.float32(0.0)
+    for r in range(count):
+        for c in range(classes):
+            g[bias + c] += s[z + r * classes + c]
+    add_product(g, last, s, z, classes, count, classes, 1, s, hidden, width)
+    s[back : back + square] = np.float32(0.0)
+    add_product(s, back, s, z, count, classes, 1, classes, w, last, width)
+    for layer in range(depth - 1, -1, -1):
+        at, product = _layer_at(model, layer), layers + layer * each
+        hidden, unit = product + square, product + 2 * square
+        size = width if layer else inputs
+        given -= count * size
+        _backward(model, g, at + size * width, count, s, product, hidden, unit, back, layer == 0)
+        g[at : at + size * width] = np.float32(0.0)
+        add_product(g, at, s, given, size, count, size, 1, s, back, width)
+        if layer:
+            for i in range(_U(width)):
+                for j in range(_U(width)):
+                    s[_U(turned) + j * _U(width) + i] = w[_U(at) + i * _U(width) + j]
+            s[other : other + square] = np.float32(0.0)
+            add_product(s, other, s, back, count, width, 1, width, s, turned, width)
+            back, other = other, back
+
+
+@implements(predict, Network)
+def _predict_network(
+    model: Any, w: Floats, rows: Integers, begin: int, end: int, out: Floats, s: Floats
+) -> None:
+    inputs, width, depth, classes = model.inputs, model.width, model.depth, model.classes
+    count = end - begin
+    square, n = count * width, _U(width)
+    for r in range(count):
+        source, target = _U(rows[begin + r] * inputs), _U(r * inputs)
+        for k in range(_U(inputs)):
+            s[target + k] = model.x[source + k]
+    given, size = 0, inputs
+    product, unit = count * max(inputs, width), count * max(inputs, width) + square
+    for layer in range(depth):
+        at = _layer_at(model, layer)
+        s[product : product + square] = np.float32(0.0)
+        add_product(s, product, s, given, count, size, 1, size, w, at, width)
+        bias = _U(at + size * width)
+        running, gain, shift = _U(model.trained + 2 * layer * width), _U(unit), _U(unit + width)
+        for k in range(n):
+            own = w[bias + n + k] / np.sqrt(w[running + n + k] + _EPSILON)
+            s[gain + k] = own
+            s[shift + k] = w[bias + n + n + k] + (w[bias + k] - w[running + k]) * own
+        for r in range(_U(count)):
+            for k in range(n):
+                value = s[_U(product) + r * n + k] * s[gain + k] + s[shift + k]
+                s[r * n + k] = max(value, np.float32(0.0)) if value == value else value
+        size = width
+    last = _layer_at(model, depth)
+    for r in range(count):
+        for c in range(classes):
+            found = dot(w, last + c * width, s, r * width, width)
+            out[r * classes + c] = found + w[_last_bias(model, last) + c]
