@@ -11,7 +11,7 @@ from measuring import number
 from torch.nn import functional
 
 from fedhpo_gym.courses.training import make_batch
-from fedhpo_gym.fl.engine import one_thread
+from fedhpo_gym.fl.lockstep_batch import one_thread
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import get_task
 

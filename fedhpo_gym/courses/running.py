@@ -14,9 +14,9 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
-from fedhpo_gym.fl.lockstep import CourseState
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.records import CourseState
 from fedhpo_gym.tasks import Instance, Task
 
 Move = NDArray[np.float64]
@@ -189,11 +189,7 @@ class RunningCourses(Courses):
         fixed = get_model(self._task.model).buffers
         return [
             np.concatenate(
-                [
-                    value.double().cpu().numpy().ravel()
-                    for name, value in state.parameters.items()
-                    if name not in fixed
-                ]
+                [_numbers(value) for name, value in state.parameters.items() if name not in fixed]
             )
             for state in self._batch.snapshot()
             if state is not None
@@ -231,3 +227,9 @@ class RunningCourses(Courses):
     def _federation(self, index: int) -> Federation:
         instance = self._instances[index]
         return training.task_federation(self._task.variant(alpha=instance.alpha), instance.seed)
+
+
+def _numbers(value: Any) -> Move:
+    """Return an array, or a tensor on any device, as one vector."""
+    values = value if isinstance(value, np.ndarray) else value.cpu().numpy()
+    return values.astype(np.float64).ravel()

@@ -18,9 +18,9 @@ from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.engine import Curves as Curves
-from fedhpo_gym.fl.lockstep import CourseState as CourseState
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.records import CourseState as CourseState
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task, job_clock
 from fedhpo_gym.tasks.federated import OWN_TASKS

@@ -21,7 +21,9 @@ MORE = 8
 """How many times more both are where a model takes the step of all items together."""
 
 
-def shared_names(model: TorchModel, algorithm: Algorithm, personal: frozenset[str]) -> frozenset[str]:
+def shared_names(
+    model: TorchModel, algorithm: Algorithm, personal: frozenset[str]
+) -> frozenset[str]:
     """Return the parameters that need not be written for every client."""
     if algorithm.keeps_copy or algorithm.reads_uploads:
         return frozenset()

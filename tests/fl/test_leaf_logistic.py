@@ -80,19 +80,6 @@ def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federation: Federat
         np.testing.assert_array_equal(alone, together[index])
 
 
-@pytest.mark.parametrize("rows", range(1, 60, 2))
-def test_the_outputs_of_an_item_do_not_depend_on_its_neighbours(rows: int) -> None:
-    """Vectorised functions may round the last few numbers of a tensor in another way."""
-    rng = np.random.default_rng(rows)
-    model = LeafLogisticRegression(4, 3, torch.device("cpu"))
-    weight = torch.from_numpy(rng.normal(size=(3, 1, 5, 24)).astype(np.float32))
-    x = torch.from_numpy(rng.normal(size=(rows, 5)).astype(np.float32))
-    alone = model.logits({"weight": weight}, x)
-    together = model.logits({"weight": weight.repeat(1, 4, 1, 1)}, x)
-    for item in range(4):
-        assert torch.equal(together[:, item], alone[:, 0])
-
-
 def test_probabilities_stay_below_what_a_sigmoid_allows(federation: Federation) -> None:
     loss = run(federation, course(1000.0, sampled=1.0), rounds=8).metrics[0, ..., 0]
     surest = np.e / (np.e + 2)
@@ -106,8 +93,8 @@ def test_sparse_features_are_refused() -> None:
     )
     sparse = Federation(words, np.array([0, 1, 0, 1]), 2, ((np.arange(4),) * 3,), 1)
     with pytest.raises(InvalidArgumentError, match="dense features"):
-        LeafLogisticRegression.for_federation(sparse, torch.device("cpu"))
-    LogisticRegression.for_federation(sparse, torch.device("cpu"))
+        LeafLogisticRegression.for_federation(sparse)
+    LogisticRegression.for_federation(sparse)
 
 
 @pytest.mark.slow

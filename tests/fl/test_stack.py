@@ -14,15 +14,12 @@ pytest.importorskip("sklearn")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from fedhpo_gym.datasets.records import SparseRows, make_dataset  # noqa: E402
-from fedhpo_gym.federations.federation import Federation, make_federation  # noqa: E402
-from fedhpo_gym.fl import lockstep, stack  # noqa: E402
+from fedhpo_gym.datasets.records import make_dataset  # noqa: E402
+from fedhpo_gym.federations.federation import make_federation  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.evaluation import Evaluator, lay_out  # noqa: E402
-from fedhpo_gym.fl.minibatches import batch_rows  # noqa: E402
-from fedhpo_gym.fl.models import LogisticRegression, Model, get_model  # noqa: E402
-from fedhpo_gym.fl.packing import Course, Needs, PerClient, needs, pack  # noqa: E402
+from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
+from fedhpo_gym.fl.packing import Course, Needs, PerClient, pack  # noqa: E402
 
 GIVEN: dict[str, dict[str, float]] = {
     "fedavg": {},
@@ -121,107 +118,12 @@ def test_neither_order_nor_company_matters(order: list[int], number: int) -> Non
             np.testing.assert_array_equal(found.metrics[place], expected.metrics[index])
 
 
-def test_federations_too_large_for_a_matrix_are_summed_each_by_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    expected = run("fedavg", range(len(COURSES)))
-    largest = max(5 * 3 * len(one.labels) for one in FEDERATIONS.values())
-    for limit in (0, largest, 2 * largest):  # none has a matrix; each its own; two together
-        monkeypatch.setattr(stack, "MAX_MEMBERSHIP", limit)
-        for found, one in zip(run("fedavg", range(len(COURSES))), expected, strict=True):
-            np.testing.assert_allclose(found.metrics, one.metrics, rtol=1e-5)
-        kinds = set(stack.shapes(FEDERATIONS, LogisticRegression).values())
-        assert len(kinds) == {0: 4, largest: 4, 2 * largest: 2}[limit]
-
-
-def test_what_one_federation_is_evaluated_on_is_kept_once() -> None:
-    cpu = torch.device("cpu")
-    whole = stack.Stack([stack.prepare(FEDERATIONS[0], LogisticRegression, (), cpu)])
-    evaluator = Evaluator(whole, [lay_out(FEDERATIONS[0])], cpu)
-    weight = torch.zeros(3, 1, 7, LogisticRegression.slots)
-    metrics = evaluator({"weight": weight})
-    np.testing.assert_array_equal(evaluator({"weight": weight}, np.zeros(1, int)), metrics)
-    assert evaluator._choose(None).member is evaluator._member
-
-
 @pytest.mark.parametrize("limit", [1, 3000])
 def test_memory_limits_change_no_number(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     expected = run("nbafl", range(len(COURSES)))
-    monkeypatch.setattr(lockstep, "MAX_LOCAL_BYTES", limit)
-    monkeypatch.setattr(stack, "MAX_STACK", limit)
-    monkeypatch.setattr("fedhpo_gym.fl.steps.MAX_LAID_OUT", limit)
+    monkeypatch.setattr("fedhpo_gym.fl.records.MAX_LOCAL_BYTES", limit)
     for found, one in zip(run("nbafl", range(len(COURSES))), expected, strict=True):
         np.testing.assert_array_equal(found.metrics, one.metrics)
-
-
-@pytest.mark.parametrize("limit", ["items.MAX_KNOWN", "steps.MAX_KEPT"])
-def test_what_is_kept_for_later_rounds_changes_no_number(
-    monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
-    expected = run("nbafl", range(len(COURSES)))
-    monkeypatch.setattr(f"fedhpo_gym.fl.{limit}", 0)
-    for found, one in zip(run("nbafl", range(len(COURSES))), expected, strict=True):
-        np.testing.assert_array_equal(found.metrics, one.metrics)
-
-
-def groups(courses: Sequence[Course], model: type[Model] = LogisticRegression) -> list[list[int]]:
-    """Return the federations of every group."""
-    shapes = stack.shapes(FEDERATIONS, model)
-    needed = [needs(c, 5, model.architecture) for c in courses]
-    packed = pack(needed, [0] * len(courses), model.slots, shapes)
-    return [sorted(group.seeds) for group in packed]
-
-
-def test_federations_of_one_shape_are_one_group() -> None:
-    assert groups([course(key) for key in (0, 3, 1, 0)]) == [[0, 1, 3]]
-
-
-def test_models_that_cannot_read_several_keep_each_apart() -> None:
-    shape = {"model_depth": 1, "model_width": 8}
-    assert groups([course(key, **shape) for key in (0, 3)], get_model("MLP")) == [[0], [3]]
-
-
-def test_federations_of_other_shapes_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    fewer = make_dataset("fewer", DATA.features[:650], DATA.labels[:650], 3)
-    sparse = SparseRows(np.arange(701), np.zeros(700, np.int32), np.ones(700, np.float32), 6)
-    federations = {
-        0: FEDERATIONS[0],
-        1: make_federation(fewer, 1),
-        2: FEDERATIONS[1],
-        3: Federation(sparse, LABELS, 3, FEDERATIONS[0].clients, 1),
-    }
-    found = stack.shapes(federations, LogisticRegression)
-    assert found[0] == found[2]
-    assert len({found[0], found[1], found[3]}) == 3
-    monkeypatch.setattr(stack, "MAX_STACK", 700 * 7)
-    assert len(set(stack.shapes(federations, LogisticRegression).values())) == 4
-
-
-@given(st.integers(1, 700), st.integers(1, 700))
-def test_minibatches_of_blocks_have_few_widths_and_room_for_all_rows(size: int, own: int) -> None:
-    federation, asked = FEDERATIONS[0], PerClient(size, ((2, own),))
-    largest, rows = federation.num_samples[:, 0].max(), max(size, own)
-    width = batch_rows(federation, asked, few_shapes=True)
-    assert width == largest or (width & (width - 1) == 0 and rows <= width < 2 * rows)
-    assert batch_rows(federation, asked) == min(rows, largest) <= width <= largest
-
-
-def test_batch_sizes_that_round_up_to_one_power_of_two_train_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[int] = []
-    step = LogisticRegression.sgd_step
-    monkeypatch.setattr(
-        LogisticRegression,
-        "sgd_step",
-        lambda self, parameters, batch: (
-            seen.append(batch.x.shape[1]),
-            step(self, parameters, batch),
-        ),
-    )
-    courses = [course(0, batch_size=size) for size in (33, 47, 64)]
-    CourseBatch(FEDERATIONS, LogisticRegression, get_algorithm("fedavg"), courses).advance(1)
-    assert set(seen) == {64}
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(1, 2)), max_size=40))

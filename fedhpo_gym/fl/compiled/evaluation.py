@@ -12,7 +12,6 @@ from fedhpo_gym.fl.compiled.sums import BLOCK
 from fedhpo_gym.fl.compiled.training import Floats, Integers, Rows
 
 
-
 def predict(
     model: Any, w: Floats, rows: Integers, begin: int, end: int, out: Floats, s: Floats
 ) -> None:

@@ -70,7 +70,7 @@ class Sparse(NamedTuple):
 
 
 @implements(gradient, Dense)
-def _dense(  # noqa: PLR0913
+def _dense(
     model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: float, g: Floats, s: Floats
 ) -> None:
     width, classes, x = model.width, model.classes, model.x
@@ -123,7 +123,7 @@ def _product(model: Any, w: Floats, c: int, r: int) -> Any:
 
 
 @implements(gradient, Sparse)
-def _sparse(  # noqa: PLR0913
+def _sparse(
     model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: float, g: Floats, s: Floats
 ) -> None:
     classes = model.classes

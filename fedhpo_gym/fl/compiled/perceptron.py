@@ -84,7 +84,7 @@ def _centre(x: Floats, at: int, mean: int, rows: int, width: int) -> None:
 
 
 @compiled
-def _normalise(  # noqa: PLR0913
+def _normalise(
     model: Any, w: Floats, at: int, running: int, rows: int, s: Floats, product: int, hidden: int,
     unit: int, shifted: int,
 ) -> None:  # fmt: skip
@@ -128,7 +128,7 @@ def _normalise(  # noqa: PLR0913
 
 
 @compiled
-def _backward(  # noqa: PLR0913
+def _backward(
     model: Any, g: Floats, at: int, rows: int, s: Floats, product: int, hidden: int, unit: int,
     back: int, first: bool,
 ) -> None:  # fmt: skip
@@ -165,7 +165,7 @@ def _backward(  # noqa: PLR0913
 
 
 @implements(gradient, Network)
-def _network(  # noqa: PLR0913
+def _network(
     model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: float, g: Floats, s: Floats
 ) -> None:
     inputs, width, depth, classes = model.inputs, model.width, model.depth, model.classes

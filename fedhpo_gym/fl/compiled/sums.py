@@ -60,7 +60,7 @@ def transposed(
 
 
 @compiled
-def products(  # noqa: PLR0913
+def products(
     w: Floats, i: int, width: int, x: Floats, j: int, count: int, out: Floats, at: int
 ) -> None:
     """Set out[at:at + count] to the products of w[i:i + width] and the columns of x[j:].
@@ -123,7 +123,7 @@ def sigmoid(x: float) -> Any:
 
 
 @compiled
-def add_product(  # noqa: PLR0913
+def add_product(
     out: Floats, at: int, a: Floats, i: int, rows: int, inner: int, step: int, stride: int,
     b: Floats, j: int, width: int,
 ) -> None:  # fmt: skip

@@ -65,7 +65,7 @@ def gradient(
 
 
 @compiled
-def _step(  # noqa: PLR0913
+def _step(
     w: Floats, g: Floats, decay: float, pull: float, anchor: Floats, share: float, last: Floats
 ) -> None:
     """Take a step: w <- decay w - g + pull anchor + share last, and note in `last` how w moved."""
@@ -87,7 +87,7 @@ def _plain_step(w: Floats, g: Floats, decay: float) -> None:
 
 
 @kernel
-def train(  # noqa: PLR0913
+def train(
     model: Any,
     rows: Rows,
     words: NDArray[np.uint32],
@@ -181,7 +181,7 @@ def finite(values: Floats, found: NDArray[np.bool_]) -> bool:
 
 
 @kernel
-def compare(  # noqa: PLR0913
+def compare(
     items: Items,
     weight: Floats,
     received: Floats,

@@ -59,7 +59,9 @@ class TorchModel(Model):
 
     @classmethod
     @abstractmethod
-    def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> TorchModel:
+    def for_federation(
+        cls, federation: Federation, device: torch.device, **shape: Any
+    ) -> TorchModel:
         """Create the model that fits a federation's data; `shape` holds the architecture."""
 
     @classmethod

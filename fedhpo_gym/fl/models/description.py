@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-
 Parameters = dict[str, Any]
 """Named arrays or tensors of shape (model's own, items, ..., slots): the second axis counts what is
 trained together, the last the courses of a block, one where compiled code trains them."""
