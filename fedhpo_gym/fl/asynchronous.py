@@ -143,7 +143,8 @@ class AsynchronousLockstep(Lockstep):
         ages = [float(self._version(block) - job.version) for block, job in arrived]
         context = self._context(self._items(arrived))
         staleness = torch.tensor(ages, device=self._device)[:, None, None]
-        return self._algorithm.discount(staleness, context)[:, 0]
+        found: Tensor = self._algorithm.discount(staleness, context)
+        return found[:, 0]
 
     def _show(self, arrived: Sequence[tuple[int, Job]], observer: Observer) -> None:
         """Let the observer see reports when they arrive."""

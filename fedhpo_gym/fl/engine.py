@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from fedhpo_gym.fl.records import CourseState
 from fedhpo_gym.fl.records import Curves as Curves
 
 
-class CourseBatch(ABC):
+class CourseBatch:
     """Federated courses that advance together and never influence each other.
 
     A course gives the same numbers alone, in any batch and in any order, and every random draw
@@ -33,10 +32,11 @@ class CourseBatch(ABC):
         if cls is not CourseBatch:
             return super().__new__(cls)
         if model.compiled:
-            with needing("training", "numba", "raw", "numba"):
+            with needing(f"training {model.__name__}", "numba", "compiled", "numba"):
                 from fedhpo_gym.fl.compiled.batch import CompiledBatch
             return super().__new__(CompiledBatch)
-        from fedhpo_gym.fl.lockstep_batch import LockstepBatch
+        with needing(f"training {model.__name__}", "torch", "torch", "torch"):
+            from fedhpo_gym.fl.lockstep_batch import LockstepBatch
 
         return super().__new__(LockstepBatch)
 
@@ -71,13 +71,13 @@ class CourseBatch(ABC):
             InvalidArgumentError: a configuration lacks what training needs, or the precision or the
                 device is refused.
         """
+        raise NotImplementedError
 
     @property
-    @abstractmethod
     def courses(self) -> tuple[Course, ...]:
         """The courses, as they are configured now."""
+        raise NotImplementedError
 
-    @abstractmethod
     def advance(
         self,
         rounds: int,
@@ -91,16 +91,16 @@ class CourseBatch(ABC):
             progress: called after every round of every group of courses.
             evaluated: rounds, counted from here, after which to evaluate; all by default.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def evaluate(self) -> NDArray[np.float32]:
         """Return (courses, clients, splits, metrics) of the models as they are."""
+        raise NotImplementedError
 
-    @abstractmethod
     def sampled(self, rounds: int = 1) -> NDArray[np.bool_]:
         """Return (courses, clients): who will train in at least one of the next rounds."""
+        raise NotImplementedError
 
-    @abstractmethod
     def configure(
         self, courses: Sequence[Course], federations: Mapping[int, Federation] | None = None
     ) -> None:
@@ -116,18 +116,19 @@ class CourseBatch(ABC):
         Raises:
             InvalidArgumentError: there are more or fewer courses than before.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def restart(self, positions: Sequence[int]) -> None:
         """Set some courses back to round 0."""
+        raise NotImplementedError
 
-    @abstractmethod
     def snapshot(self) -> list[CourseState | None]:
         """Return the state of every course; `restore` goes back to it any number of times."""
+        raise NotImplementedError
 
-    @abstractmethod
     def restore(self, snapshot: Sequence[CourseState | None]) -> None:
         """Go back to a snapshot of this batch."""
+        raise NotImplementedError
 
     def _require_as_many(self, courses: Sequence[Course]) -> None:
         if len(courses) != len(self.courses):

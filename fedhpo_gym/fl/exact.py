@@ -15,7 +15,7 @@ from torch.nn import functional
 from fedhpo_gym.federations.graphs import GraphFederation
 from fedhpo_gym.federations.heterogeneous import HeteroFederation
 from fedhpo_gym.fl.cases import BERT_SIZE, Case
-from fedhpo_gym.fl.models import BertTiny
+from fedhpo_gym.fl.models import BertTiny, TorchModel
 from fedhpo_gym.fl.models.bert import WORDS
 from fedhpo_gym.fl.models.cnn import MEAN, STD
 from fedhpo_gym.fl.models.cnn_step import MAX_NORM
@@ -57,7 +57,7 @@ def exact_step(case: Case, start: Arrays, rate: float) -> dict[str, NDArray[np.f
             scale *= min(1.0, MAX_NORM / length)
         for name, gradient in gradients.items():
             moved[name] -= scale * gradient
-    kept = case.model.for_federation(federation, torch.device("cpu"))
+    kept = cast("type[TorchModel]", case.model).for_federation(federation, torch.device("cpu"))
     left_out = kept.buffers | kept.personal
     return {
         name: value.numpy()

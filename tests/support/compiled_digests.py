@@ -58,7 +58,9 @@ def courses(**more: float) -> list[Course]:
     found = []
     for size, epochs, share in ((4, 2, 1.0), (16, 1, 0.6), (256, 2, 1.0)):
         config = {"learning_rate": 0.1, "weight_decay": 0.01, "batch_size": size}
-        found.append(Course({**config, "step_size": epochs, "learning_rate@1": 0.2, **more}, share, 1))
+        found.append(
+            Course({**config, "step_size": epochs, "learning_rate@1": 0.2, **more}, share, 1)
+        )
     return found
 
 

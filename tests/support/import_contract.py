@@ -83,6 +83,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
         "agents.optuna_gp",
         PEER,
     ),
+    "numba": ("fl.compiled.*",),
     # In FederatedScope's own interpreter.
     "federatedscope": (PEER,),
     "torch_geometric": (PEER,),

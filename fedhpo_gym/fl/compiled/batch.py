@@ -58,6 +58,9 @@ class CompiledBatch(CourseBatch):
         self._clients = next(iter(federations.values())).num_clients
         self._problems: dict[Key, Problem] = {}
         self._last: dict[int, NDArray[np.float32]] = {}
+        self._needs: list[Needs] = []
+        self._groups: list[CourseGroup] = []
+        self._courses: tuple[Course, ...] = ()
         self._arrange(courses, [None] * len(courses))
 
     @property
@@ -169,7 +172,7 @@ class CompiledBatch(CourseBatch):
         self._problems = {key: self._problem(key) for key in members}
         kind = AsynchronousGroup if self._algorithm.asynchronous else CourseGroup
         room = max(-(-len(courses) // threads()), 1)
-        self._groups: list[CourseGroup] = []
+        self._groups = []
         for key, positions in members.items():
             for start in range(0, len(positions), room):
                 own = positions[start : start + room]

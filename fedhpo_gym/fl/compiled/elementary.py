@@ -8,6 +8,7 @@ some units in the last place of a double.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ _ROOTS = _roots()
 
 
 @compiled
-def exp(x: float) -> float:
+def exp(x: float) -> Any:
     """Return e^x for -700 <= x <= 700; NaN stays NaN."""
     if not (-700.0 <= x <= 700.0):
         return math.nan if x != x else (0.0 if x < 0.0 else math.inf)
@@ -72,4 +73,4 @@ def power(base: float, exponent: float) -> float:
     """Return base^exponent of a positive base, or 0^exponent."""
     if base == 0.0:
         return 1.0 if exponent == 0.0 else (0.0 if exponent > 0.0 else math.inf)
-    return exp(exponent * log(base))
+    return float(exp(exponent * log(base)))

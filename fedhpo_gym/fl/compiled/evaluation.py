@@ -24,7 +24,7 @@ def predict(
 
 
 @kernel
-def measure(
+def measure(  # noqa: C901 - one loop
     model: Any, rows: Rows, labels: Integers, group: Integers, w: Floats, size: int, out: Floats
 ) -> None:
     """Write (models, groups, 3) loss, accuracy and macro-F1.
@@ -53,9 +53,9 @@ def measure(
             loss = 0.0
             for first in range(begin, end, BLOCK):
                 last = min(first + BLOCK, end)
-                predict(model, w[n], rows.index, first, last, logits, s)
+                predict(model, w[n], rows.order, first, last, logits, s)
                 for row in range(first, last):
-                    at, label = (row - first) * classes, labels[rows.index[row]]
+                    at, label = (row - first) * classes, labels[rows.order[row]]
                     best = 0
                     for c in range(1, classes):
                         if logits[at + c] > logits[at + best]:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
@@ -16,7 +16,7 @@ from numba.extending import overload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+_OPTIONS: Any = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 """No fast-math: sums stay in the order in which they are written."""
 
 
@@ -32,7 +32,7 @@ def kernel(function: F) -> F:
     """
     dispatcher = njit(**_OPTIONS)(function)
     if _folder() is not None:
-        dispatcher._cache = _Cache(function)
+        dispatcher._cache = _new_cache(function)
     return cast("F", dispatcher)
 
 
@@ -76,7 +76,7 @@ def _digest() -> str:
     return digest.hexdigest()
 
 
-class _Locator(_CacheLocator):  # type: ignore[misc] # numba has no types
+class _Locator(_CacheLocator):
     """Finds a function's machine code by the sources of the whole package."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -97,9 +97,12 @@ class _Locator(_CacheLocator):  # type: ignore[misc] # numba has no types
         return cls(py_func)
 
 
-class _Implementation(CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = (_Locator,)
+class _Implementation(CompileResultCacheImpl):
+    _locator_classes: ClassVar[Any] = [_Locator]
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]
+class _Cache(FunctionCache):
     _impl_class = _Implementation
+
+
+_new_cache: Callable[..., Any] = _Cache

@@ -71,7 +71,7 @@ class Sparse(NamedTuple):
 
 @implements(gradient, Dense)
 def _dense(
-    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: float, g: Floats, s: Floats
+    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: Any, g: Floats, s: Floats
 ) -> None:
     width, classes, x = model.width, model.classes, model.x
     g[:] = np.float32(0.0)
@@ -124,7 +124,7 @@ def _product(model: Any, w: Floats, c: int, r: int) -> Any:
 
 @implements(gradient, Sparse)
 def _sparse(
-    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: float, g: Floats, s: Floats
+    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: Any, g: Floats, s: Floats
 ) -> None:
     classes = model.classes
     g[:] = np.float32(0.0)
@@ -142,7 +142,7 @@ def _sparse(
 
 @implements(predict, Sparse)
 def _predict_sparse(
-    model: Any, w: Floats, rows: Integers, begin: int, end: int, out: Floats, s: Floats
+    model: Any, w: Floats, rows: Integers, begin: int, end: int, out: Floats, _: Floats
 ) -> None:
     for row in range(begin, end):
         for c in range(model.classes):

@@ -56,7 +56,7 @@ def memory(inputs: int, width: int, depth: int, classes: int, rows: int) -> int:
 
 
 @compiled
-def _layer_at(model: Any, layer: int) -> int:
+def _layer_at(model: Any, layer: int) -> Any:
     """Return where the weights of a layer begin, counted from 0."""
     width = model.width
     first = (model.inputs + 3) * width
@@ -64,7 +64,7 @@ def _layer_at(model: Any, layer: int) -> int:
 
 
 @compiled
-def _last_bias(model: Any, last: int) -> int:
+def _last_bias(model: Any, last: int) -> Any:
     return last + (model.classes + LANES - 1) // LANES * LANES * model.width
 
 
@@ -165,8 +165,8 @@ def _backward(
 
 
 @implements(gradient, Network)
-def _network(
-    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: float, g: Floats, s: Floats
+def _network(  # noqa: C901 - forward and backward
+    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: Any, g: Floats, s: Floats
 ) -> None:
     inputs, width, depth, classes = model.inputs, model.width, model.depth, model.classes
     count = end - begin

@@ -36,8 +36,12 @@ class Problem:
         self.data = model.data(federation)
         self.train_rows = Rows(*flat_rows([own[0] for own in federation.clients]))
         self.num_samples = np.ascontiguousarray(federation.num_samples[:, 0])
-        self._rows = Rows(*flat_rows([rows for own in federation.clients for rows in own]))
         self._labels = np.ascontiguousarray(federation.labels, dtype=np.int64)
+
+    @cached_property
+    def _rows(self) -> Rows:
+        """Rows of every client and split, which only measuring needs."""
+        return Rows(*flat_rows([rows for own in self.federation.clients for rows in own]))
 
     @cached_property
     def initial(self) -> NDArray[np.float32]:
@@ -46,7 +50,8 @@ class Problem:
         numbers = np.zeros((1, self.layout.size), dtype=np.float32)
         values = {name: value.reshape(_viewed(value.shape)) for name, value in drawn.items()}
         self.layout.write(numbers, values)
-        return numbers[0]
+        found: NDArray[np.float32] = numbers[0]
+        return found
 
     def measure(
         self, models: NDArray[np.float32], clients: NDArray[np.int64]

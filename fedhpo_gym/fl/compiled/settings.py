@@ -104,7 +104,7 @@ class Chosen:
             rows: Any = slice(None)
             column: Any = 0
             samples = np.full(len(self._courses), self._samples.min())
-            names = [(number,) for number in finished.tolist()]
+            names: list[tuple[int, ...]] = [(number,) for number in finished.tolist()]
             sampled = self.num_sampled
         else:
             rows, column = items.course, items.client if self._width > 1 else 0

@@ -40,7 +40,7 @@ def dot(a: Floats, i: int, b: Floats, j: int, length: int) -> Any:
 
 
 @compiled
-def add_scaled(a: Floats, i: int, factor: float, b: Floats, j: int, length: int) -> None:
+def add_scaled(a: Floats, i: int, factor: Any, b: Floats, j: int, length: int) -> None:
     """Add factor x b[j:] to a[i:]."""
     p, q = _U(i), _U(j)
     for k in range(_U(length)):
@@ -78,7 +78,7 @@ def products(
 
 @compiled
 def residuals(
-    z: Floats, at: int, stride: int, classes: int, label: int, rate: float, squashed: bool
+    z: Floats, at: int, stride: int, classes: int, label: int, rate: Any, squashed: bool
 ) -> None:
     """Turn the logits z[at], z[at + stride], ... into rate x d(cross-entropy)/d(products).
 
@@ -112,7 +112,7 @@ def residuals(
 
 
 @compiled
-def _raised(below: float) -> float:
+def _raised(below: Any) -> Any:
     return exp(max(float(below), -60.0) if below == below else float(below))
 
 

@@ -39,9 +39,9 @@ class Settings(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Which rows belong to whom: those of group g are index[first[g]:first[g + 1]]."""
+    """Which rows belong to whom: those of group g are order[first[g]:first[g + 1]]."""
 
-    index: Integers
+    order: Integers
     first: Integers
 
 
@@ -54,7 +54,7 @@ class Items(NamedTuple):
 
 
 def gradient(
-    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: float, g: Floats, s: Floats
+    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: Any, g: Floats, s: Floats
 ) -> None:
     """Set g to rate x the gradient of the mean loss on rows[begin:end] by the trained parameters.
 
@@ -66,7 +66,7 @@ def gradient(
 
 @compiled
 def _step(
-    w: Floats, g: Floats, decay: float, pull: float, anchor: Floats, share: float, last: Floats
+    w: Floats, g: Floats, decay: Any, pull: Any, anchor: Floats, share: Any, last: Floats
 ) -> None:
     """Take a step: w <- decay w - g + pull anchor + share last, and note in `last` how w moved."""
     for p in range(len(g)):
@@ -81,7 +81,7 @@ def _step(
 
 
 @compiled
-def _plain_step(w: Floats, g: Floats, decay: float) -> None:
+def _plain_step(w: Floats, g: Floats, decay: Any) -> None:
     for p in range(np.uint64(len(g))):
         w[p] = w[p] * decay - g[p]
 
@@ -144,7 +144,7 @@ def train(
         draws.start(words, pool, state)
         for _ in range(settings.epochs[course, column]):
             for i in range(held):
-                order[i] = rows.index[begin + i]
+                order[i] = rows.order[begin + i]
             draws.shuffle(state, order[:held])
             for at in range(0, held, batch):
                 until = min(at + batch, held)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.errors import needing, unknown_name
 from fedhpo_gym.fl.models.compiled import CompiledModel
 from fedhpo_gym.fl.models.description import Model, Parameters
 from fedhpo_gym.fl.models.leaf_logistic import LeafLogisticRegression
@@ -39,7 +39,8 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    with needing(f"model {name}", "torch", "torch", "torch"):
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
 
 
 class _Models(Mapping[str, type[Model]]):

@@ -83,7 +83,7 @@ class Layout:
     @cached_property
     def size(self) -> int:
         """How many numbers there are."""
-        return max(part.span.stop for part in self.parts)
+        return max(int(part.span.stop) for part in self.parts)
 
     def views(self, numbers: NDArray[np.float32], without: frozenset[str] = frozenset()) -> Values:
         """Return views of (items, numbers), by name."""
