@@ -111,7 +111,7 @@ def model_of(env: gym.Env[Any, Any]) -> np.ndarray:
     """Return the parameters of the global model of a running course."""
     course: Any = env.unwrapped
     state = course.snapshot().episode.course.state
-    return np.concatenate([value.double().numpy().ravel() for value in state.parameters.values()])
+    return np.concatenate([np.ravel(value).astype(float) for value in state.parameters.values()])
 
 
 def test_moves_of_the_model_are_reported_as_they_are() -> None:

@@ -199,9 +199,9 @@ def test_the_true_loss_of_the_best_step_is_that_of_its_step() -> None:
 # ------------------------------------------------------------------------------ the arguments
 
 
-def test_a_record_of_arguments_needs_no_torch(run_python: Any) -> None:
+def test_a_record_of_arguments_needs_no_compiler(run_python: Any) -> None:
     code = (
-        "import sys; sys.modules['torch'] = None\n"
+        "import sys; sys.modules['numba'] = None\n"
         "import fedhpo_gym, gymnasium as gym\n"
         "from fedhpo_gym.envs.round.arguments import RoundArguments\n"
         "print(RoundArguments(task='LR-BreastCancer').controls.space.names)\n"
@@ -215,8 +215,26 @@ def test_a_record_of_arguments_needs_no_torch(run_python: Any) -> None:
     for refusal in refusals:
         assert refusal.startswith("MissingDependencyError")
         assert "checkout" in refusal
-        assert "pip install '.[raw]'" in refusal
+        assert "pip install '.[compiled]'" in refusal
         assert "fedhpo_gym[" not in refusal
+
+
+def test_small_models_need_no_torch(run_python: Any) -> None:
+    code = (
+        "import importlib.abc, sys\n"
+        "class Absent(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'torch':\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "import fedhpo_gym, gymnasium as gym\n"
+        "env = gym.make('FedHPO-DAC-LR-BreastCancer-v0')\n"
+        "env.reset(seed=0)\n"
+        "print(env.step(env.action_space.sample())[1], 'torch' in sys.modules)\n"
+    )
+    reward, loaded = run_python(code).split()
+    assert math.isfinite(float(reward))
+    assert loaded == "False"
 
 
 def test_every_argument_is_documented() -> None:
