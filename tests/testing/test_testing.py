@@ -281,8 +281,8 @@ def test_a_faulty_algorithm_breaks_its_law(planted: str, law: str) -> None:
 
         def server_update(self, parameters: Any, average: Any, state: Any, _: Any) -> Any:
             self.calls += 1
-            if planted == "order":  # courses of a block leak into each other
-                average = {k: v + 1e-3 * v.sum(-1, keepdim=True) for k, v in average.items()}
+            if planted == "order":  # courses leak into each other
+                average = {k: v + 1e-3 * v.sum(1)[:, None] for k, v in average.items()}
             if planted == "own state":
                 average = {k: v + 1e-3 * self.calls for k, v in average.items()}
             return (parameters if planted == "stands still" else average), state
