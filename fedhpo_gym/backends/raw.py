@@ -64,6 +64,11 @@ class Raw(Backend):
         """See `Backend.fingerprint`."""
         return training.fingerprint(self.task)
 
+    @property
+    def former_engines(self) -> dict[str, tuple[int, int]]:
+        """Fingerprints of earlier engines, with their version and the present one."""
+        return training.former_engines(self.task)
+
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         return self._answers([(configuration, fidelity)])[0]
 

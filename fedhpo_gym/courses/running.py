@@ -98,6 +98,11 @@ class RunningCourses(Courses):
         return training.fingerprint(self._task)
 
     @property
+    def former_engines(self) -> dict[str, tuple[int, int]]:
+        """Fingerprints of earlier engines, with their version and the present one."""
+        return training.former_engines(self._task)
+
+    @property
     def num_samples(self) -> NDArray[np.int64]:
         """(N, clients, splits) samples."""
         return np.stack([self._federation(index).num_samples for index in self._where])

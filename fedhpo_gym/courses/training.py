@@ -71,12 +71,24 @@ def data_fingerprint(task: Task) -> str:
     return load_dataset(task.dataset).fingerprint
 
 
-def fingerprint(task: Task) -> str:
-    """Return a digest of everything that numbers of really trained courses depend on."""
-    words = f"{data_fingerprint(task)} {task.table_name} engine {engine_version(task)}"
+def fingerprint(task: Task, version: int | None = None) -> str:
+    """Return a digest of everything that numbers of really trained courses depend on.
+
+    Args:
+        task: the task.
+        version: of the engine; by default the present one.
+    """
+    version = engine_version(task) if version is None else version
+    words = f"{data_fingerprint(task)} {task.table_name} engine {version}"
     if task.asynchronous:  # the clock decides who trains on what
         words += f" {task.system!r}"
     return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
+
+
+def former_engines(task: Task) -> dict[str, tuple[int, int]]:
+    """Return what earlier engines called the same courses: by name, their version and ours."""
+    now = engine_version(task)
+    return {fingerprint(task, version): (version, now) for version in range(1, now)}
 
 
 def engine_version(task: Task) -> int:

@@ -83,6 +83,8 @@ def replay(
         _, info = (crew or env).reset(seed=header.seed)
         found = info.get("fingerprint")
         if header.fingerprint not in (found, *former_fingerprints(env)):
+            if versions := _former_engines(env).get(header.fingerprint):
+                return Difference(0, "engine", *versions)
             return Difference(0, "fingerprint", header.fingerprint, found)
         dtype = getattr(env.action_space, "dtype", np.float32)
         for number, step in enumerate(record.steps, start=1):
@@ -150,6 +152,14 @@ def from_stored_numbers(header: Header) -> bool:
     """Return whether a run's answers were looked up, not trained."""
     trials = str(header.spec.get("entry_point")).endswith(":make_trial_env")
     return trials and header.kwargs.get("backend") in _LOOKED_UP
+
+
+def _former_engines(env: gym.Env[Any, Any]) -> Mapping[str, tuple[int, int]]:
+    """Return what earlier engines called the same courses, with their version and ours."""
+    backend = getattr(env.unwrapped, "backend", None)
+    courses = getattr(getattr(env.unwrapped, "process", None), "courses", None)
+    found: Mapping[str, tuple[int, int]] = getattr(backend or courses, "former_engines", {})
+    return found
 
 
 def former_fingerprints(env: gym.Env[Any, Any]) -> tuple[str, ...]:

@@ -117,6 +117,11 @@ class RoundProcess:
         )
         self.reward_space = self._reward_space()
 
+    @property
+    def courses(self) -> Courses:
+        """What is trained."""
+        return self._courses
+
     @cached_property
     def measured(self) -> tuple[Objective, ...]:
         """The objectives among the rewards, which are read off the model."""
