@@ -1,0 +1,39 @@
+"""A record of an earlier engine is named so when it is replayed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba")
+pytest.importorskip("sklearn")
+
+from fedhpo_gym.analysis import read_record
+from fedhpo_gym.cli import main
+from fedhpo_gym.courses.training import fingerprint
+from fedhpo_gym.studies.replay import replay
+from fedhpo_gym.tasks import get_task
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options"),
+    [
+        ("FedHPO-DAC-LR-BreastCancer-v0", ["--set", "horizon=5"]),
+        ("FedHPO-LR-BreastCancer-v0", ["--backend", "raw", "--budget-s", "2000"]),
+    ],
+)
+def test_an_earlier_engine_is_named(env_id: str, options: list[str], tmp_path: Path) -> None:
+    assert (
+        main(["run", env_id, "--agent", "random", "--seeds", "1", "--out", str(tmp_path), *options])
+        == 0
+    )
+    [path] = tmp_path.rglob("*.jsonl")
+    record = read_record(path)
+    assert replay(record) is None
+    former = fingerprint(get_task("LR-BreastCancer-v0"), 1)
+    old = replace(record, header=replace(record.header, fingerprint=former))
+    assert str(replay(old)) == "reset: engine: recorded 1, replayed 2"
+    other = replace(record, header=replace(record.header, fingerprint="raw-sha256:0"))
+    assert str(replay(other)).startswith("reset: fingerprint: ")
