@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,8 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import main
-from fedhpo_gym.courses.training import fingerprint
+from fedhpo_gym.studies.environments import remake_environment
 from fedhpo_gym.studies.replay import replay
-from fedhpo_gym.tasks import get_task
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,9 @@ def test_an_earlier_engine_is_named(env_id: str, options: list[str], tmp_path: P
     [path] = tmp_path.rglob("*.jsonl")
     record = read_record(path)
     assert replay(record) is None
-    former = fingerprint(get_task("LR-BreastCancer-v0"), 1)
+    env: Any = remake_environment(record.header.id, record.header.spec).unwrapped
+    trained = env.backend if "backend" in options[0] else env.process.courses
+    [former] = trained.former_engines
     old = replace(record, header=replace(record.header, fingerprint=former))
     assert str(replay(old)) == "reset: engine: recorded 1, replayed 2"
     other = replace(record, header=replace(record.header, fingerprint="raw-sha256:0"))
