@@ -22,6 +22,7 @@ _HIGH, _LOW = _LN2_HIGH / _PARTS, _LN2_LOW / _PARTS
 _FIRST = -1074
 _POWERS = np.array([math.ldexp(1.0, n) for n in range(_FIRST, 1024)])
 _ROOT_HALF = math.sqrt(0.5)
+_ODD = np.array([1.0 / k for k in range(1, 26, 2)])
 
 
 def _roots() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -55,6 +56,9 @@ def log(x: float) -> float:
     if not (0.0 < x < math.inf):
         return math.nan if not x >= 0.0 else (-math.inf if x == 0.0 else math.inf)
     n = 0
+    while x >= 4294967296.0:
+        x *= 1.0 / 4294967296.0
+        n += 32
     while x >= 2.0 * _ROOT_HALF:
         x *= 0.5
         n += 1
@@ -63,9 +67,9 @@ def log(x: float) -> float:
         n -= 1
     s = (x - 1.0) / (x + 1.0)
     square = s * s
-    total = 1.0 / 25.0
-    for k in range(23, 0, -2):
-        total = total * square + 1.0 / k
+    total = _ODD[12]
+    for k in range(11, -1, -1):
+        total = total * square + _ODD[k]
     return n * _LN2_HIGH + (2.0 * s * total + n * _LN2_LOW)
 
 

@@ -54,6 +54,7 @@ def measure(  # noqa: C901 - one loop
             for first in range(begin, end, BLOCK):
                 last = min(first + BLOCK, end)
                 predict(model, w[n], rows.order, first, last, logits, s)
+                together = 1.0  # a logarithm of a product costs less than a sum of logarithms
                 for row in range(first, last):
                     at, label = (row - first) * classes, labels[rows.order[row]]
                     best = 0
@@ -64,13 +65,18 @@ def measure(  # noqa: C901 - one loop
                     total = 0.0
                     for c in range(classes):
                         below = float(logits[at + c]) - top
-                        total += exp(-60.0 if below < -60.0 else below)
+                        total += 1.0 if c == best else exp(-60.0 if below < -60.0 else below)
+                    together *= total
+                    if together > 1e200:
+                        loss += log(together)
+                        together = 1.0
                     # In single precision, what has overflowed is infinite.
-                    loss += log(total) + float(logits[at + best] - logits[at + label])
+                    loss += float(logits[at + best] - logits[at + label])
                     counts[0, label] += 1
                     counts[1, best] += 1
                     if best == label:
                         counts[2, label] += 1
+                loss += log(together)
             hits, present = 0, 0
             score = np.float32(0.0)
             for c in range(classes):
