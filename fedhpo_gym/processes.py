@@ -251,7 +251,8 @@ def _ending(code: int | None) -> str:
 
 
 def _serve(connection: Connection, work: Work[Any]) -> None:
-    """Do jobs until the crew ends: what a worker process runs."""
+    """Do jobs until the crew ends: what a worker process runs, on one thread unless told."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):

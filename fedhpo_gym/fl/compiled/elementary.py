@@ -70,7 +70,8 @@ def log(x: float) -> float:
     total = _ODD[12]
     for k in range(11, -1, -1):
         total = total * square + _ODD[k]
-    return n * _LN2_HIGH + (2.0 * s * total + n * _LN2_LOW)
+    found: float = n * _LN2_HIGH + (2.0 * s * total + n * _LN2_LOW)
+    return found
 
 
 def power(base: float, exponent: float) -> float:
