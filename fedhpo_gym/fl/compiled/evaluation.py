@@ -12,9 +12,7 @@ from fedhpo_gym.fl.compiled.sums import BLOCK
 from fedhpo_gym.fl.compiled.training import Floats, Integers, Rows
 
 
-def predict(
-    model: Any, w: Floats, rows: Integers, begin: int, end: int, out: Floats, s: Floats
-) -> None:
+def predict(model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, s: Floats) -> None:
     """Set out (rows x classes, one row after the other) to the logits of rows[begin:end].
 
     Every kind of model has its own, see `jit.implements`; s is memory that it may use. The number

@@ -103,7 +103,7 @@ def _dense(
 
 @implements(predict, Dense)
 def _predict_dense(
-    model: Any, w: Floats, rows: Integers, begin: int, end: int, out: Floats, s: Floats
+    model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, s: Floats
 ) -> None:
     width, classes, count = model.width, model.classes, end - begin
     transposed(model.x, width, rows, begin, end, s, count)
@@ -142,7 +142,7 @@ def _sparse(
 
 @implements(predict, Sparse)
 def _predict_sparse(
-    model: Any, w: Floats, rows: Integers, begin: int, end: int, out: Floats, _: Floats
+    model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, _: Floats
 ) -> None:
     for row in range(begin, end):
         for c in range(model.classes):

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedhpo_gym.fl.compiled.elementary import exp
 from fedhpo_gym.fl.compiled.jit import compiled
-from fedhpo_gym.fl.compiled.training import Floats, Integers
+from fedhpo_gym.fl.compiled.training import Floats
 
 LANES = 8
 """Parts of a sum over features: rows are padded to multiples of it."""
@@ -49,7 +49,7 @@ def add_scaled(a: Floats, i: int, factor: Any, b: Floats, j: int, length: int) -
 
 @compiled
 def transposed(
-    x: Floats, width: int, rows: Integers, begin: int, end: int, out: Floats, at: int
+    x: Floats, width: int, rows: Any, begin: int, end: int, out: Floats, at: int
 ) -> None:
     """Copy rows[begin:end] of x (n x width) to the columns of out[at:] (width x rows)."""
     count = _U(end - begin)

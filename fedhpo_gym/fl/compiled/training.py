@@ -41,7 +41,7 @@ class Settings(NamedTuple):
 class Rows(NamedTuple):
     """Which rows belong to whom: those of group g are order[first[g]:first[g + 1]]."""
 
-    order: Integers
+    order: NDArray[np.int32]
     first: Integers
 
 

@@ -143,8 +143,8 @@ class CompiledModel(Model):
         return make_layout(self.shapes(), self.buffers)
 
 
-def flat_rows(groups: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def flat_rows(groups: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Return rows of groups one after the other, and where each begins and the last ends."""
     first = np.cumsum([0, *map(len, groups)])
-    index = np.concatenate(groups) if groups else np.empty(0)
-    return np.ascontiguousarray(index, dtype=np.int64), first.astype(np.int64)
+    index = np.concatenate([np.empty(0, np.int64), *groups], dtype=np.int32, casting="same_kind")
+    return index, first.astype(np.int64)
