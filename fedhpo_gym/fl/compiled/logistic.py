@@ -20,6 +20,9 @@ from fedhpo_gym.fl.compiled.sums import (
 )
 from fedhpo_gym.fl.compiled.training import Floats, Integers, gradient
 
+_ZERO, _ONE = np.int64(0), np.int64(1)
+"""Not literals: a function is compiled anew for each of them."""
+
 
 class Dense(NamedTuple):
     """Dense rows, one after the other.
@@ -108,7 +111,7 @@ def _predict_dense(
     width, classes, count = model.width, model.classes, end - begin
     transposed(model.x, width, rows, begin, end, s, count)
     for c in range(classes):
-        products(w, c * width, width, s, count, count, s, 0)
+        products(w, c * width, width, s, count, count, s, _ZERO)
         for row in range(count):
             out[row * classes + c] = sigmoid(s[row]) if model.squashed else s[row]
 
@@ -132,7 +135,7 @@ def _sparse(
         r = rows[row]
         for c in range(classes):
             s[c] = _product(model, w, c, r)
-        residuals(s, 0, 1, classes, model.labels[r], rate, False)
+        residuals(s, _ZERO, _ONE, classes, model.labels[r], rate, False)
         for c in range(classes):
             at = c * model.width
             for i in range(model.first[r], model.first[r + 1]):

@@ -48,6 +48,14 @@ def add_scaled(a: Floats, i: int, factor: Any, b: Floats, j: int, length: int) -
 
 
 @compiled
+def copy(a: Floats, i: int, b: Floats, j: int, length: int) -> None:
+    """Copy b[j:] to a[i:]; an assignment of slices takes seconds to compile."""
+    p, q = _U(i), _U(j)
+    for k in range(_U(length)):
+        a[p + k] = b[q + k]
+
+
+@compiled
 def transposed(
     x: Floats, width: int, rows: Any, begin: int, end: int, out: Floats, at: int
 ) -> None:

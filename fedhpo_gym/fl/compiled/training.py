@@ -114,7 +114,7 @@ def train(
     largest = 0
     for client in range(len(rows.first) - 1):
         largest = max(largest, rows.first[client + 1] - rows.first[client])
-    order = np.empty(largest, dtype=np.int64)
+    order = np.empty(largest, dtype=np.int32)
     pool = np.empty(draws.POOL, dtype=np.uint32)
     state = np.empty(draws.STATE, dtype=np.uint64)
     words = words.copy()
