@@ -117,7 +117,7 @@ def _next32(state: State) -> Any:
 
 
 @compiled
-def shuffle(state: State, values: NDArray[np.int64]) -> None:
+def shuffle(state: State, values: NDArray[np.integer[Any]]) -> None:
     """Shuffle in place, as `numpy.random.Generator.shuffle` does."""
     for i in range(len(values) - 1, 0, -1):
         mask = np.uint64(i)

@@ -11,6 +11,8 @@ from fedhpo_gym.fl.compiled.evaluation import predict
 from fedhpo_gym.fl.compiled.jit import compiled, implements
 from fedhpo_gym.fl.compiled.sums import (
     BLOCK,
+    ONE,
+    ZERO,
     add_scaled,
     dot,
     products,
@@ -18,10 +20,7 @@ from fedhpo_gym.fl.compiled.sums import (
     sigmoid,
     transposed,
 )
-from fedhpo_gym.fl.compiled.training import Floats, Integers, gradient
-
-_ZERO, _ONE = np.int64(0), np.int64(1)
-"""Not literals: a function is compiled anew for each of them."""
+from fedhpo_gym.fl.compiled.training import Floats, Integers, RowNumbers, gradient
 
 
 class Dense(NamedTuple):
@@ -74,7 +73,7 @@ class Sparse(NamedTuple):
 
 @implements(gradient, Dense)
 def _dense(
-    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: Any, g: Floats, s: Floats
+    model: Any, w: Floats, rows: RowNumbers, begin: int, end: int, rate: Any, g: Floats, s: Floats
 ) -> None:
     width, classes, x = model.width, model.classes, model.x
     g[:] = np.float32(0.0)
@@ -111,7 +110,7 @@ def _predict_dense(
     width, classes, count = model.width, model.classes, end - begin
     transposed(model.x, width, rows, begin, end, s, count)
     for c in range(classes):
-        products(w, c * width, width, s, count, count, s, _ZERO)
+        products(w, c * width, width, s, count, count, s, ZERO)
         for row in range(count):
             out[row * classes + c] = sigmoid(s[row]) if model.squashed else s[row]
 
@@ -127,7 +126,7 @@ def _product(model: Any, w: Floats, c: int, r: int) -> Any:
 
 @implements(gradient, Sparse)
 def _sparse(
-    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: Any, g: Floats, s: Floats
+    model: Any, w: Floats, rows: RowNumbers, begin: int, end: int, rate: Any, g: Floats, s: Floats
 ) -> None:
     classes = model.classes
     g[:] = np.float32(0.0)
@@ -135,7 +134,7 @@ def _sparse(
         r = rows[row]
         for c in range(classes):
             s[c] = _product(model, w, c, r)
-        residuals(s, _ZERO, _ONE, classes, model.labels[r], rate, False)
+        residuals(s, ZERO, ONE, classes, model.labels[r], rate, False)
         for c in range(classes):
             at = c * model.width
             for i in range(model.first[r], model.first[r + 1]):

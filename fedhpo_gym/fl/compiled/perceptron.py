@@ -8,15 +8,22 @@ import numpy as np
 
 from fedhpo_gym.fl.compiled.evaluation import predict
 from fedhpo_gym.fl.compiled.jit import compiled, implements
-from fedhpo_gym.fl.compiled.sums import LANES, add_product, add_scaled, copy, dot, residuals
-from fedhpo_gym.fl.compiled.training import Floats, Integers, gradient
+from fedhpo_gym.fl.compiled.sums import (
+    LANES,
+    ONE,
+    ZERO,
+    add_product,
+    add_scaled,
+    copy,
+    dot,
+    residuals,
+)
+from fedhpo_gym.fl.compiled.training import Floats, Integers, RowNumbers, gradient
 
 EPSILON, MOMENTUM = 1e-5, 0.1
 """Of batch normalisation: torch's defaults."""
 _EPSILON, _KEPT, _TAKEN = np.float32(EPSILON), np.float32(1.0 - MOMENTUM), np.float32(MOMENTUM)
 _U = np.uint64
-_ZERO, _ONE = np.int64(0), np.int64(1)
-"""Not literals: a function is compiled anew for each of them."""
 _PER_UNIT = 4
 """Numbers of a unit in a hidden layer besides its weights, buffers included: kept per minibatch."""
 
@@ -168,7 +175,7 @@ def _backward(
 
 @implements(gradient, Network)
 def _network(  # noqa: C901 - forward and backward
-    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: Any, g: Floats, s: Floats
+    model: Any, w: Floats, rows: RowNumbers, begin: int, end: int, rate: Any, g: Floats, s: Floats
 ) -> None:
     inputs, width, depth, classes = model.inputs, model.width, model.depth, model.classes
     count = end - begin
@@ -186,15 +193,15 @@ def _network(  # noqa: C901 - forward and backward
         source, target = _U(rows[begin + r] * inputs), _U(r * inputs)
         for k in range(_U(inputs)):
             s[target + k] = model.x[source + k]
-    given, size = _ZERO, inputs
+    given, size = ZERO, inputs
     for layer in range(depth):
         at, product = _layer_at(model, layer), layers + layer * each
         hidden, unit = product + square, product + 2 * square
         _centre(s, given, mean, count, size)
         s[shifted : shifted + width] = np.float32(0.0)
         s[product : product + square] = np.float32(0.0)
-        add_product(s, product, s, given, count, size, _ONE, size, w, at, width)
-        add_product(s, shifted, s, mean, _ONE, size, _ONE, size, w, at, width)
+        add_product(s, product, s, given, count, size, ONE, size, w, at, width)
+        add_product(s, shifted, s, mean, ONE, size, ONE, size, w, at, width)
         running = buffers + 2 * layer * width
         bias = at + size * width
         _normalise(model, w, bias, running, count, s, product, hidden, unit, shifted)
@@ -210,14 +217,14 @@ def _network(  # noqa: C901 - forward and backward
             product_of_class = dot(w, last + c * width, s, hidden + r * width, width)
             s[z + r * classes + c] = product_of_class + w[bias + c]
         label = model.labels[rows[begin + r]]
-        residuals(s, z + r * classes, _ONE, classes, label, rate, False)
+        residuals(s, z + r * classes, ONE, classes, label, rate, False)
     g[last:] = np.float32(0.0)
     for r in range(count):
         for c in range(classes):
             g[bias + c] += s[z + r * classes + c]
-    add_product(g, last, s, z, classes, count, classes, _ONE, s, hidden, width)
+    add_product(g, last, s, z, classes, count, classes, ONE, s, hidden, width)
     s[back : back + square] = np.float32(0.0)
-    add_product(s, back, s, z, count, classes, _ONE, classes, w, last, width)
+    add_product(s, back, s, z, count, classes, ONE, classes, w, last, width)
     for layer in range(depth - 1, -1, -1):
         at, product = _layer_at(model, layer), layers + layer * each
         hidden, unit = product + square, product + 2 * square
@@ -225,13 +232,13 @@ def _network(  # noqa: C901 - forward and backward
         given -= count * size
         _backward(model, g, at + size * width, count, s, product, hidden, unit, back, layer == 0)
         g[at : at + size * width] = np.float32(0.0)
-        add_product(g, at, s, given, size, count, size, _ONE, s, back, width)
+        add_product(g, at, s, given, size, count, size, ONE, s, back, width)
         if layer:
             for i in range(_U(width)):
                 for j in range(_U(width)):
                     s[_U(turned) + j * _U(width) + i] = w[_U(at) + i * _U(width) + j]
             s[other : other + square] = np.float32(0.0)
-            add_product(s, other, s, back, count, width, _ONE, width, s, turned, width)
+            add_product(s, other, s, back, count, width, ONE, width, s, turned, width)
             back, other = other, back
 
 
@@ -246,12 +253,12 @@ def _predict_network(
         source, target = _U(rows[begin + r] * inputs), _U(r * inputs)
         for k in range(_U(inputs)):
             s[target + k] = model.x[source + k]
-    given, size = _ZERO, inputs
+    given, size = ZERO, inputs
     product, unit = count * max(inputs, width), count * max(inputs, width) + square
     for layer in range(depth):
         at = _layer_at(model, layer)
         s[product : product + square] = np.float32(0.0)
-        add_product(s, product, s, given, count, size, _ONE, size, w, at, width)
+        add_product(s, product, s, given, count, size, ONE, size, w, at, width)
         bias = _U(at + size * width)
         running, gain, shift = _U(model.trained + 2 * layer * width), _U(unit), _U(unit + width)
         for k in range(n):

@@ -17,6 +17,9 @@ LANES = 8
 """Parts of a sum over features: rows are padded to multiples of it."""
 BLOCK = 32
 """Rows whose products are computed at once."""
+ZERO: Any = np.int64(0)
+ONE: Any = np.int64(1)
+"""No literals: a function is compiled anew for each of those."""
 
 _U = np.uint64
 

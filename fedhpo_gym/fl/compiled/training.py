@@ -16,6 +16,7 @@ from fedhpo_gym.fl.compiled.jit import compiled, kernel
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
+RowNumbers = NDArray[np.int32]
 
 
 class Settings(NamedTuple):
@@ -41,7 +42,7 @@ class Settings(NamedTuple):
 class Rows(NamedTuple):
     """Which rows belong to whom: those of group g are order[first[g]:first[g + 1]]."""
 
-    order: NDArray[np.int32]
+    order: RowNumbers
     first: Integers
 
 
@@ -54,7 +55,7 @@ class Items(NamedTuple):
 
 
 def gradient(
-    model: Any, w: Floats, rows: Integers, begin: int, end: int, rate: Any, g: Floats, s: Floats
+    model: Any, w: Floats, rows: RowNumbers, begin: int, end: int, rate: Any, g: Floats, s: Floats
 ) -> None:
     """Set g to rate x the gradient of the mean loss on rows[begin:end] by the trained parameters.
 
