@@ -17,7 +17,7 @@ from fedhpo_gym.cli.problems import page
 from fedhpo_gym.cli.words import health_words, number
 from fedhpo_gym.datasets import SOURCES
 from fedhpo_gym.errors import FedHPOError, unknown_name
-from fedhpo_gym.landscape import LABELS, health_on
+from fedhpo_gym.landscape import LABELS, health_on, labels_on
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates import open_preferred
@@ -157,7 +157,7 @@ def _stored(backend: str, task: Task) -> dict[str, Any] | None:
         "fingerprint": stored.digest,
         "command": card.get("build_command", card.get("fit_command")),
         **{key: card[key] for key in ORIGIN if key in card},
-        LABELS: card.get(LABELS),
+        LABELS: labels_on(stored),
         "health": dict(health_on(stored, command)),
     }
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.landscape.health import LABELS
+from fedhpo_gym.landscape.health import labels_on
 from fedhpo_gym.landscape.lattice import Stored, asked_space, losses_at
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace, Value
@@ -152,7 +152,7 @@ def _nearest(dimension: Dimension, wanted: float | None) -> Value:
 
 
 def _guess(stored: Stored, task: Task) -> float:
-    labels = stored.card.get(LABELS)
+    labels = labels_on(stored)
     return float(labels["val_loss"]) if labels else task.chance_loss
 
 

@@ -215,7 +215,7 @@ class FederatedScope(Backend):
         assert fresh.course is not None  # noqa: S101 - it is new
         assert self._samples is not None  # noqa: S101 - likewise
         samples = self._samples[self.seeds.index(seed)]
-        found = parsing.client_metrics(fresh.course.evaluate(), samples)
+        found = parsing.first_metrics(fresh.course.evaluate(), samples)
         fresh.course.drop()
         kept.curve.rounds.append(0)
         kept.curve.metrics.append(found)

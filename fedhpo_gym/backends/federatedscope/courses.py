@@ -194,7 +194,7 @@ class FederatedScopeCourses(Courses):
                 said = self._remote(fresh).evaluate()
                 fresh.end()
                 samples = self._samples(one.instance)
-                self._first[one.instance] = parsing.client_metrics(said, samples)
+                self._first[one.instance] = parsing.first_metrics(said, samples)
             found.append(self._first[one.instance])
         return np.stack(found)
 

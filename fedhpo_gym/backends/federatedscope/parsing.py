@@ -57,6 +57,18 @@ def client_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray
     return found
 
 
+def first_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[np.float32]:
+    """Return `client_metrics` of a model that nobody has trained: all are finite.
+
+    Raises:
+        WorkerLostError: see `client_metrics`; or one is not finite.
+    """
+    found = client_metrics(clients, num_samples)
+    if not is_finite(found):
+        raise unreadable("clients", "must have finite metrics before the first round")
+    return found
+
+
 def sample_counts(clients: object, num_clients: int) -> NDArray[np.int64]:
     """Return (clients, splits) numbers of samples that FederatedScope counts.
 

@@ -107,6 +107,18 @@ def test_a_wrong_value_is_named(
         talk(pretend_saying(tmp_path, said))
 
 
+def test_a_model_that_nobody_trained_has_finite_metrics(
+    tmp_path: Path, good: list[list[str]]
+) -> None:
+    said = copy.deepcopy(good)
+    p, i = next((p, i) for p, i in places(good, "done") if "avg_loss" in good[p][i])
+    message = json.loads(said[p][i])
+    message["done"]["1"]["val_avg_loss"] = float("nan")
+    said[p][i] = json.dumps(message) + "\n"
+    with pytest.raises(WorkerLostError, match="finite metrics before the first round"):
+        talk(pretend_saying(tmp_path, said))
+
+
 @pytest.mark.parametrize("depth", [9, 500, 200_000])
 @pytest.mark.parametrize("pair", ["[]", ('{"a":', "}")])
 def test_nesting_is_bounded(
