@@ -36,7 +36,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "envs/batched": ("tests/envs/trial", "tests/envs/round/test_vector.py"),
         "envs/round": ("tests/envs/round", "tests/envs/test_rendering.py"),
         "fl/algorithms": ("tests/fl/test_algorithms.py",),
-        "evaluation/noise.py": ("tests/evaluation/test_noise.py", "tests/test_planted_faults.py"),
+        "evaluation/noise.py": ("tests/evaluation/test_noise.py",),
         "surrogates/formats.py": ("tests/surrogates",),
         "building/units.py": ("tests/building/test_units.py",),
         "studies/trust.py": ("tests/studies/test_trust.py",),

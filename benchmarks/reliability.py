@@ -116,12 +116,16 @@ def sections(tallies: Sequence[Tally], soaks: Sequence[Sequence[str]], seed: int
         "Files in other people's formats carry no checksum: there, only what the format itself "
         "shows counts as silent, such as numbers that are not finite and labels that are none.",
         measuring.table(HEADER, [*map(row, tallies), row(total(tallies))]),
-        "## Soak",
-        "Before and after the steps, once the caches are warm.",
-        measuring.table(("environment", "steps", "memory, MB", "open files", "threads"), soaks),
+        *_soak_section(soaks),
         "## Faults",
         "\n".join(lines) or "None.",
     ]
+
+
+def _soak_section(soaks: Sequence[Sequence[str]]) -> list[str]:
+    heads = ("environment", "steps", "memory, MB", "open files", "threads")
+    words = "Before and after the steps, once the caches are warm."
+    return ["## Soak", words, measuring.table(heads, soaks)] if soaks else []
 
 
 def main(argv: Sequence[str] | None = None) -> str:

@@ -90,6 +90,16 @@ def test_a_neighbour_is_left_alone(tmp_path: Path) -> None:
     assert set(tmp_path.iterdir()) - before == {replaced}
 
 
+@pytest.mark.parametrize("size", [-1, 1.5, "12", None, True])
+def test_a_card_says_how_large_its_arrays_are(size: object, tmp_path: Path) -> None:
+    card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(3)})
+    said = {**json.loads(card.read_text()), "bytes": size}
+    card.write_text(json.dumps({**said, "card_sha256": card_digest(said)}))
+    reading = reading_card(card, "pair", 1, "repair")
+    with pytest.raises(DamagedDataError, match="`bytes` must be the size of the arrays"), reading:
+        pass
+
+
 @pytest.mark.parametrize("name", ["../other.npz", "/other.npz", 3, "", "stem.json", None])
 def test_a_card_names_arrays_beside_it_or_is_damaged(name: object, tmp_path: Path) -> None:
     card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(3)})
