@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents.rl.policy import load_policy, save_policy
-from fedhpo_gym.archive import reading_card, write_archive
+from fedhpo_gym.archive import card_digest, reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError
 from pairs import arrays_of
 from rewriter import numbered
