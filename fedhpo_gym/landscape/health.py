@@ -66,6 +66,7 @@ def health_of(stored: Stored) -> dict[str, Any]:
     return rounded
 
 
+@checked_types
 def labels_on(stored: Stored) -> Mapping[str, float] | None:
     """Return what the label frequencies reach, as a card states it; None where it does not.
 

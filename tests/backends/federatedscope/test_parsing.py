@@ -86,6 +86,12 @@ def test_counts_are_whole_numbers(count: object) -> None:
         sample_counts({"1": {"train_total": 3.0, "val_total": count}}, 1)
 
 
+@pytest.mark.parametrize("names", [["1"], ["1", "3"], ["1", "2", "3"], []])
+def test_counts_are_of_all_clients_and_no_others(names: list[str]) -> None:
+    with pytest.raises(WorkerLostError, match="`clients` must be 1 to 2"):
+        sample_counts({name: {"train_total": 3} for name in names}, 2)
+
+
 @pytest.mark.parametrize(
     "cohort",
     [None, 3, [1, 2], [[1]], [[1], [2], [1]], [[1], [0]], [[1], [3]], [[1], [1, 1]], [[1], []],
