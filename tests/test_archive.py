@@ -107,3 +107,13 @@ def test_a_card_names_arrays_beside_it_or_is_damaged(name: object, tmp_path: Pat
     reading = reading_card(card, "pair", 1, "repair")
     with pytest.raises(DamagedDataError, match="beside the card"), reading:
         pass
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def test_what_was_read_is_not_held_open(tmp_path: Path) -> None:
+    card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(3)})
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(10):
+        with reading_card(card, "pair", 1, "repair") as (content, arrays):
+            arrays.read(content["sha256"], "repair")
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before
