@@ -219,6 +219,12 @@ class Task(Problem):
         """Rounds after which models are evaluated; the best round is one of them."""
         return tuple(int(r) for r in self.fidelity_space["round"].grid)
 
+    def asked_fidelity_space(self) -> SearchSpace:
+        """See `Problem.asked_fidelity_space`: the rounds that tables hold, so that an action asks
+        for the same rounds of a table, of a surrogate, and of training."""
+        round_ = self.stored_fidelity_space()["round"]
+        return SearchSpace((round_, self.fidelity_space["client_sample_rate"]))
+
     def stored_fidelity_space(self) -> SearchSpace:
         """Return the fidelities that tables hold: some rounds, all client sample rates."""
         full = self.fidelity_space["round"]
