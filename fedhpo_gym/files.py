@@ -9,6 +9,7 @@ under a name that ends with `.part` and that nothing reads.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import secrets
@@ -21,6 +22,8 @@ from pathlib import Path
 SUFFIX = ".part"
 _KEPT = 40
 """Characters of the real name in a temporary one: names are limited to 255 bytes."""
+_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Failures of a disk, whose errors name no file; a network's have none of these numbers."""
 
 
 @contextmanager
@@ -47,7 +50,7 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
             part.replace(path)
     except BaseException as error:
         part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # a write, such as to a full disk
+        if isinstance(error, OSError) and error.errno in _WRITING and error.filename is None:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     _sync(path.parent)

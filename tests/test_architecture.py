@@ -96,7 +96,7 @@ PLANTED: list[tuple[Check, str, str, str]] = [
     (UNSAFE, "datasets.x", "pd.read_pickle(path)", "a pickle"),
     (contract.assert_faults, "space.space", "assert x is not None", "1 asserts, more than"),
     (contract.assert_faults, "fl.stack", "assert x > 0", "does more than narrow a type"),
-    (contract.size_faults, "space.space", "x = 1\n" * 501, "501 lines, more than 500"),
+    (contract.size_faults, "space.space", "x = 1\n" * 601, "601 lines, more than 600"),
 ]
 
 
@@ -127,7 +127,7 @@ LEGAL: list[tuple[str, str]] = [
         "import re\nre.compile('a')\nnp.load(path, allow_pickle=False)\nnp.load(path)",
     ),
     ("cli", "from fedhpo_gym import __version__, agents\nfrom fedhpo_gym.fl import engine"),
-    ("space.space", "x = 1\n" * 500),
+    ("space.space", "x = 1\n" * 600),
 ]
 
 

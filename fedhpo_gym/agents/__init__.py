@@ -20,7 +20,7 @@ from fedhpo_gym.agents.base import Agent
 from fedhpo_gym.agents.loop import Step, run_crew, run_episode
 from fedhpo_gym.agents.problem import SearchProblem, read_problem
 from fedhpo_gym.errors import unknown_name
-from fedhpo_gym.typed import as_arguments, as_typed, checked_types
+from fedhpo_gym.typed import as_arguments, as_typed, checked_types, explained_types
 
 AGENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -78,7 +78,7 @@ def agent_class(name: str) -> type[Agent]:
     return found
 
 
-@checked_types
+@explained_types
 def make_agent(name: str, env: gym.Env[Any, Any], seed: int, **options: Any) -> Agent:
     """Make an agent by name for an environment, which is not reset.
 

@@ -6,6 +6,8 @@ parallel hyperparameter tuning", MLSys 2020, Algorithm 2.
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,8 +41,9 @@ class ASHA(LadderSearch):
         super().__init__(problem, low=low, high=high, eta=eta, fidelities=fidelities)
         self._rng = stream(self.seed, "asha")
         self._points: list[Point] = []
-        self._seen: list[list[tuple[float, int]]] = [[] for _ in self.rungs]
-        self._promoted: list[set[int]] = [set() for _ in self.rungs]
+        # (loss, when it was told, which configuration): sorted, and a heap of what is not promoted.
+        self._seen: list[list[tuple[float, int, int]]] = [[] for _ in self.rungs]
+        self._staying: list[list[tuple[float, int, int]]] = [[] for _ in self.rungs]
         self._jobs: dict[int, tuple[int, int]] = {}
 
     def _suggest(self, number: int) -> NDArray[Any]:
@@ -50,16 +53,15 @@ class ASHA(LadderSearch):
 
     def _learn(self, number: int, scores: Array) -> None:
         rung, index = self._jobs.pop(number)
-        self._seen[rung].append((float(scores[0]), index))
+        told = (-float(scores[0]), len(self.results), index)
+        insort(self._seen[rung], told)
+        heapq.heappush(self._staying[rung], told)
 
     def _next(self) -> tuple[int, int]:
         for rung in reversed(range(len(self.rungs) - 1)):
-            seen = self._seen[rung]
-            best = sorted(seen, key=lambda one: -one[0])[: len(seen) // self._eta]
-            for _, index in best:
-                if index not in self._promoted[rung]:
-                    self._promoted[rung].add(index)
-                    return rung + 1, index
+            seen, staying = self._seen[rung], self._staying[rung]
+            if staying and bisect_left(seen, staying[0]) < len(seen) // self._eta:
+                return rung + 1, heapq.heappop(staying)[2]
         width = self.action_space.shape[0] - len(self.fidelities)
         self._points.append(rounded(self._rng.uniform(-1.0, 1.0, width)))
         return 0, len(self._points) - 1

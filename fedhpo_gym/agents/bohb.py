@@ -22,6 +22,8 @@ from fedhpo_gym.space.dimension import Value
 
 MIN_WIDTH = 2e-3
 """Smallest bandwidth, as a coordinate in [-1, 1]: without it, equal points would be a spike."""
+LOWEST = math.log(1e-32)
+"""Densities of the unit cube below e to this are equal: far from all bad points is not better."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class BOHB(Hyperband):
     """Hyperband that draws configurations where l(x) / g(x) is large.
 
     l and g are kernel densities of the good and the bad configurations of the highest rung that
-    has seen enough of them; see `Density`. Differs from the paper: all coordinates are intervals,
-    because the action codec has turned integers and grids into such already.
+    has seen enough of them; see `densities`. Differs from the paper and its authors' code: all
+    coordinates are intervals, because the action codec has turned integers and grids into such.
     """
 
     def __init__(
@@ -81,12 +83,13 @@ class BOHB(Hyperband):
         prior, pair = super()._draw(rung), self._densities()
         if pair is None or self._model_rng.random() < self._model.random_share:
             return prior
-        return rounded(likeliest(pair, self._model, self._model_rng))
+        return rounded(likeliest(pair, self._model, self._model_rng)[0])
 
     def _densities(self) -> tuple[Density, Density] | None:
-        """Return l and g, of at least one point more than there are coordinates each."""
+        """Return l and g of the highest rung that has them."""
+        width = self.action_space.shape[0] - len(self.fidelities)
         for seen in reversed(self._seen):
-            pair = densities(seen, self.action_space.shape[0], self._model.good_share)
+            pair = densities(seen, width + 1, self._model.good_share)
             if pair is not None:
                 return pair
         return None
@@ -97,28 +100,30 @@ def densities(
 ) -> tuple[Density, Density] | None:
     """Return the densities of good and of bad points; None where too few were seen.
 
+    No point is both: there is no model before 2 `fewest` points, as in the authors' code.
+
     Args:
         seen: scores and points.
-        fewest: of how many points a density is made, at least.
+        fewest: of how many points a density is made, at least; N_min of the paper.
         good_share: of the points, those with the highest scores.
     """
-    if len(seen) < fewest + 2:
+    good = max(fewest, int(good_share * len(seen)))
+    if len(seen) - good < fewest:
         return None
     order = sorted(seen, key=lambda one: -one[0])
     points = np.array([point for _, point in order])
-    number = max(fewest, int(good_share * len(seen)))
-    rest = max(fewest, len(seen) - number)
-    return Density(points[:number]), Density(points[-rest:])
+    bad = max(fewest, int((1.0 - good_share) * len(seen)))
+    return Density(points[:good]), Density(points[good : good + bad])
 
 
 def likeliest(
     pair: tuple[Density, Density], model: ModelSettings, rng: np.random.Generator
-) -> Point:
-    """Return that of some points drawn near good ones at which l / g is largest."""
+) -> NDArray[np.float64]:
+    """Return (candidates, n) points drawn near good ones, that with the largest l / g first."""
     good, bad = pair
     points = good.draw(model.candidates, model.widening, rng)
-    best: Point = points[np.argmax(good.log(points) - bad.log(points))]
-    return best
+    ratios = np.maximum(good.log(points), LOWEST) - np.maximum(bad.log(points), LOWEST)
+    return np.asarray(points[np.argsort(-ratios, kind="stable")])
 
 
 class Density:
@@ -140,12 +145,12 @@ class Density:
         self._widths = np.maximum(rule, MIN_WIDTH)
 
     def log(self, where: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (k,) logarithms of the density at (k, n) places, up to a constant of n."""
+        """Return (k,) logarithms of the density at (k, n) places, as one of the unit cube."""
         apart = (where[:, None] - self._points) / self._widths
         powers = -0.5 * (apart**2).sum(axis=2)
         top = powers.max(axis=1, keepdims=True)
         summed = np.log(np.exp(powers - top).mean(axis=1)) + top[:, 0]
-        return np.asarray(summed - np.log(self._widths).sum())
+        return np.asarray(summed - np.log(self._widths * math.sqrt(math.pi / 2.0)).sum())
 
     def draw(self, number: int, widening: float, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return (number, n) points drawn with wider kernels, cut off at the edges of the box."""

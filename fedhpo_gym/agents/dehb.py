@@ -25,14 +25,19 @@ PARENTS = 3
 class DEHB(Hyperband):
     """Every rung has a population; rand1/bin with F = CR = 0.5 (FedHPO-Bench, Appendix C).
 
-    The first bracket is one of Hyperband. After it, a place of a rung is tried with a trial point:
-    the target is the member of this place, and mutants are made of the configurations that came up
-    from the rung below, or of the rung's own population where the bracket starts. Where fewer than
-    three came up, members of all rungs are added. A trial point that is at least as good replaces
-    its target.
+    The target of a trial is the next member of its rung's population, in turns that go on from
+    bracket to bracket. In the first brackets, one from every rung, what comes up to a rung are the
+    best members of the rung below that are not yet on it. All else are trial points: parents are
+    the best members of the rung below, as many as the rung has trials, or of the rung itself where
+    the bracket starts. Where they are fewer than three, mutants of the members of all rungs are
+    added. What is at least as good as its target replaces it.
 
-    A population is as large as the largest number of configurations that a bracket has on its rung,
-    as in the authors' implementation. Appendix C's 20 members are those of DE alone.
+    A population is as large as the largest number of configurations that a bracket has on its rung.
+    Appendix C's 20 members are those of DE alone.
+
+    Follows the authors' package (DEHB 0.1.2) where the paper says something else or nothing.
+    Differs from it with workers: which brackets are the first ones is told by the bracket of a
+    trial, not by the newest bracket, so that what came up does not depend on who is waiting.
     """
 
     def __init__(
@@ -52,34 +57,71 @@ class DEHB(Hyperband):
         width = self.action_space.shape[0] - len(self.fidelities)
         self._members = [self._evolution_rng.random((n, width)) for n in self._most()]
         self._fitness = [np.full(len(members), -np.inf) for members in self._members]
+        self._turns = [0] * len(self.rungs)
+        self._targets: dict[int, int] = {}
+        self._coming: list[list[Array]] = [[] for _ in self.rungs]
 
     def _most(self) -> list[int]:
         """Return the largest number of configurations that a bracket has on each rung."""
         found = [0] * len(self.rungs)
         for turn in range(len(self.rungs)):
             bracket = self._bracket(turn)
-            number = len(bracket.waiting)
             for rung in range(bracket.rung, len(self.rungs)):
-                found[rung] = max(found[rung], number)
-                number //= self._eta
+                found[rung] = max(found[rung], self._size(bracket, rung))
         return found
 
-    def _point(self, bracket: Bracket, place: int, kept: Point | None) -> Point:
-        rung = bracket.rung
-        if bracket.first:
-            if kept is None:
-                return rounded(2.0 * self._members[rung][place] - 1.0)
-            return kept
-        came = (np.array(bracket.pool) + 1.0) / 2.0 if bracket.pool else self._members[rung]
-        rng = self._evolution_rng
-        if len(came) < PARENTS:
-            everyone = np.concatenate(self._members)
-            more = rng.choice(len(everyone), PARENTS - len(came), replace=False)
-            came = np.concatenate([came, everyone[more]])
-        point = self._evolution.offspring(self._members[rung][place], came, rng)
-        return rounded(2.0 * point - 1.0)
+    def _size(self, bracket: Bracket, rung: int) -> int:
+        """Return how many trials a bracket has on a rung."""
+        return len(self._bracket(bracket.turn).waiting) // int(self._eta ** (rung - bracket.start))
 
-    def _see(self, rung: int, place: int, point: Point, score: float) -> None:
+    def _point(self, number: int, bracket: Bracket, kept: Point | None) -> Point:
+        rung = bracket.rung
+        below, size = max(rung - 1, bracket.start), self._size(bracket, rung)
+        place = self._targets[number] = self._turns[rung]
+        self._turns[rung] = (place + 1) % len(self._members[rung])
+        if bracket.turn < len(self.rungs) and rung > bracket.start:
+            return rounded(2.0 * self._promoted(below, rung, size) - 1.0)
+        best = np.argsort(-self._fitness[below], kind="stable")[:size]
+        target, parents = self._members[rung][place], self._members[below][best]
+        if len(parents) < PARENTS:
+            everyone = np.concatenate(self._members)
+            more = [self._mutant(target, everyone) for _ in range(PARENTS + 1 - len(parents))]
+            parents = np.concatenate([parents, more])
+        return rounded(2.0 * self._offspring(target, parents) - 1.0)
+
+    def _promoted(self, below: int, rung: int, size: int) -> Array:
+        """Return the next member of the rung below that comes up to a rung."""
+        order = np.argsort(-self._fitness[below], kind="stable")
+        tried = self._members[below][order[np.isfinite(self._fitness[below][order])]]
+        if not self._coming[rung]:
+            there = self._members[rung]
+            self._coming[rung] = [one for one in tried if not (one == there).all(axis=1).any()]
+            del self._coming[rung][size:]
+        if self._coming[rung]:
+            return self._coming[rung].pop(0)
+        return np.asarray(self._members[below][order[0]])
+
+    def _mutant(self, target: Array, pool: Array) -> Array:
+        """Return (n,) a + F (b - c) of points of a pool without the target."""
+        same = np.flatnonzero((pool == target).all(axis=1))
+        if len(same) and len(pool) > 1:
+            pool = np.delete(pool, same[0], axis=0)
+        lacking = max(PARENTS - len(pool), 0)
+        pool = np.concatenate([pool, self._evolution_rng.random((lacking, pool.shape[1]))])
+        first, second, third = pool[self._evolution_rng.choice(len(pool), PARENTS, replace=False)]
+        return np.asarray(first + self._evolution.factor * (second - third))
+
+    def _offspring(self, target: Array, parents: Array) -> Array:
+        """Return (n,) a mutant crossed with the target; one coordinate at least is the mutant's."""
+        rng, mutant = self._evolution_rng, self._mutant(target, parents)
+        crossed = rng.random(len(target)) < self._evolution.crossover
+        if not crossed.any():
+            crossed[rng.integers(len(target))] = True
+        point = np.where(crossed, mutant, target)
+        return np.where((point < 0.0) | (point > 1.0), rng.random(len(point)), point)
+
+    def _see(self, number: int, rung: int, point: Point, score: float) -> None:
+        place = self._targets.pop(number)
         if score >= self._fitness[rung][place]:
             self._members[rung][place] = (point + 1.0) / 2.0
             self._fitness[rung][place] = score

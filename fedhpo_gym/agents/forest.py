@@ -30,6 +30,10 @@ class ForestSearch(TrialSearch):
     the prior and neighbours of the five best trials. Trees, depth and splits are those of
     FedHPO-Bench, Appendix C.
 
+    As in SMAC, the forest learns logarithms of losses and no told cell is tried again while a
+    candidate has another one; losses are scaled first, see `log_scaled`, so that they may have any
+    sign.
+
     Differs from SMAC: the forest is scikit-learn's with bootstrap samples. SMAC 2 itself is no
     choice here: what it suggests depends on Python's hash seed. The first trials are draws from the
     prior; a random one follows in every fifth place, for SMAC's interleaving. Neighbours differ in
@@ -52,9 +56,9 @@ class ForestSearch(TrialSearch):
         width = self.action_space.shape[0]
         prior = rng.random((self._candidates, width))
         if len(self.results) < self._initial or number % 5 == 4:
-            return self.from_unit(prior[0])
+            return self.from_unit(self.first_untried(prior))
         actions, scores = self.told()
-        points, losses = self.on_grid(self.to_unit(actions)), -scores[:, 0]
+        points, losses = self.on_grid(self.to_unit(actions)), log_scaled(-scores[:, 0])
         forest = RandomForestRegressor(
             TREES,
             max_depth=DEPTH,
@@ -71,7 +75,22 @@ class ForestSearch(TrialSearch):
         places = self.on_grid(np.concatenate([prior, np.clip(near, 0.0, 1.0)]))
         trees = np.array([tree.predict(places) for tree in forest.estimators_])
         gain = expected_improvement(trees.mean(axis=0), trees.std(axis=0), losses.min())
-        return self.from_unit(places[np.argmax(gain)])
+        order = np.argsort(-gain, kind="stable")
+        return self.from_unit(self.first_untried(places[order]))
+
+
+def log_scaled(losses: Array) -> Array:
+    """Return (m,) log((y - a) / (max y - a)).
+
+    Here a is as far below the best as the 5 % quantile is above it. This is how SMAC's encoder
+    "log scaled" takes losses of any sign; equal losses are all 0.
+    """
+    lowest, highest = losses.min(), losses.max()
+    if lowest == highest:
+        return np.zeros_like(losses)
+    span = highest - lowest
+    below = max(float(np.quantile(losses, 0.05) - lowest), 1e-10 * float(span))
+    return np.asarray(np.log((losses - lowest + below) / (span + below)))
 
 
 def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:

@@ -27,24 +27,18 @@ class Bracket:
     Attributes:
         rung: where it is.
         waiting: configurations to try there; None for one that is still to be drawn.
-        pool: configurations that came up to this rung; none on the first.
-        first: whether no bracket was before it.
+        start: the rung of its first configurations.
+        turn: how many brackets were begun before it.
         over: whether nothing is left to ask, nor will be.
     """
 
-    def __init__(self, rung: int, number: int, top: int, eta: int, *, first: bool = False) -> None:
+    def __init__(self, rung: int, number: int, top: int, eta: int, turn: int) -> None:
         """Start on a rung with a number of configurations."""
-        self.rung, self._top, self._eta, self.first = rung, top, eta, first
+        self.rung, self.start, self.turn, self._top, self._eta = rung, rung, turn, top, eta
         self.waiting: list[Point | None] = [None] * number
-        self.pool: list[Point] = []
         self.over = False
         self._told: list[tuple[float, Point]] = []
         self._open = 0
-
-    @property
-    def place(self) -> int:
-        """How many configurations of this rung were taken before."""
-        return self._open + len(self._told)
 
     def take(self) -> Point | None:
         """Return the next configuration; None for one that is still to be drawn."""
@@ -62,8 +56,7 @@ class Bracket:
         self.over = not best or self.rung == self._top
         if not self.over:
             self.rung += 1
-            self.pool = [point for _, point in best]
-            self.waiting = list(self.pool)
+            self.waiting = [point for _, point in best]
 
 
 class Hyperband(LadderSearch):
@@ -96,7 +89,7 @@ class Hyperband(LadderSearch):
         self._rng = stream(self.seed, "hyperband")
         self._brackets: list[Bracket] = []
         self._begun = 0
-        self._jobs: dict[int, tuple[Bracket, int, int, Point]] = {}
+        self._jobs: dict[int, tuple[Bracket, int, Point]] = {}
         self._seen: list[list[tuple[float, Point]]] = [[] for _ in self.rungs]
 
     def _suggest(self, number: int) -> NDArray[Any]:
@@ -106,26 +99,25 @@ class Hyperband(LadderSearch):
             self._begun += 1
             self._brackets.append(bracket)
         # A new configuration is drawn when its turn comes: BOHB has learned more by then.
-        place = bracket.place
-        point = self._point(bracket, place, bracket.take())
-        self._jobs[number] = (bracket, bracket.rung, place, point)
+        point = self._point(number, bracket, bracket.take())
+        self._jobs[number] = (bracket, bracket.rung, point)
         return self.on_rung(point, bracket.rung)
 
     def _learn(self, number: int, scores: Array) -> None:
-        bracket, rung, place, point = self._jobs.pop(number)
+        bracket, rung, point = self._jobs.pop(number)
         score = float(scores[0])
         bracket.report(score, point)
         self._brackets = [one for one in self._brackets if not one.over]
-        self._see(rung, place, point, score)
+        self._see(number, rung, point, score)
 
     def _bracket(self, turn: int) -> Bracket:
         """Return the bracket of a turn, counted from 0."""
         start, top = turn % len(self.rungs), len(self.rungs) - 1
         number = (top + 1) // (top - start + 1) * self._eta ** (top - start)
-        return Bracket(start, number, top, self._eta, first=turn == 0)
+        return Bracket(start, number, top, self._eta, turn)
 
-    def _point(self, bracket: Bracket, place: int, kept: Point | None) -> Point:
-        """Return what is tried in a place of a rung, into which `kept` came up, if any did."""
+    def _point(self, number: int, bracket: Bracket, kept: Point | None) -> Point:
+        """Return what trial `number` tries, for which `kept` came up, if anything did."""
         return self._draw(bracket.rung) if kept is None else kept
 
     def _draw(self, rung: int) -> Point:
@@ -133,8 +125,8 @@ class Hyperband(LadderSearch):
         width = self.action_space.shape[0] - len(self.fidelities)
         return rounded(self._rng.uniform(-1.0, 1.0, width))
 
-    def _see(self, rung: int, place: int, point: Point, score: float) -> None:
-        """Take in what a configuration reached on a rung: agents that model it draw from it."""
+    def _see(self, number: int, rung: int, point: Point, score: float) -> None:
+        """Take in what trial `number` reached on a rung: agents that model it draw from it."""
         self._seen[rung].append((score, point))
 
 
@@ -147,7 +139,7 @@ class SuccessiveHalving(Hyperband):
 
     def _bracket(self, turn: int) -> Bracket:
         top = len(self.rungs) - 1
-        return Bracket(0, self._eta**top, top, self._eta, first=turn == 0)
+        return Bracket(0, self._eta**top, top, self._eta, turn)
 
 
 def rounded(point: NDArray[np.float64]) -> Point:

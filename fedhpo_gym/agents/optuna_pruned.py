@@ -30,7 +30,8 @@ class PrunedTPE(LadderSearch):
     every round: each is a trial of the environment. With `freeze_thaw=True` it charges the rounds
     that are new; without, every rung starts from scratch.
 
-    The sampler is classic TPE, see `OptunaTPE`; several configurations may be in flight.
+    The sampler is Optuna's TPE with its defaults, see `OptunaTPE`; several configurations may be
+    in flight.
     """
 
     def __init__(

@@ -13,10 +13,11 @@ with needing("agent 'optuna-tpe'", "Optuna", "agents", "optuna"):
 class OptunaTPE(OptunaSearch):
     """TPE (Bergstra et al., 2011): model the good and the bad trials apart, maximise their ratio.
 
-    Differs from the paper: the implementation and its defaults are Optuna's (10 random trials to
-    begin with, 24 candidates per ask), and the coordinates are those of the action box, which
-    already carries logarithmic scales and grids. Dimensions are modelled independently
-    (`multivariate=False`), as in the paper.
+    Differs from the paper: the implementation and all its defaults are those of the Optuna that is
+    installed, since that is what its name promises. Those of version 5 are 10 random trials to
+    begin with, 24 candidates per ask, coordinates that are modelled together, and trials in flight
+    that count as bad ones. The coordinates are those of the action box, which already carries
+    logarithmic scales and grids.
 
     Scores of trials, or else rewards, must be plain numbers; they are maximised.
     """
@@ -28,5 +29,5 @@ class OptunaTPE(OptunaSearch):
 
 
 def tpe_sampler(seed: int) -> optuna.samplers.TPESampler:
-    """Return the sampler of classic TPE, as Optuna 2 had it; 5 has other defaults."""
-    return optuna.samplers.TPESampler(seed=seed, multivariate=False, constant_liar=False)
+    """Return TPE as Optuna has it by default."""
+    return optuna.samplers.TPESampler(seed=seed)

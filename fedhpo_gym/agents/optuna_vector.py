@@ -46,8 +46,8 @@ class NSGA2(OptunaSearch):
 class MOTPE(OptunaSearch):
     """TPE on many objectives (Ozaki et al., 2020): good trials are those of the best fronts.
 
-    Optuna's, with independent coordinates and 10 random trials to begin with. Ties within a front
-    are broken by hypervolume, as in the paper.
+    Optuna's with its defaults, see `OptunaTPE`. Ties within a front are broken by hypervolume, as
+    in the paper.
     """
 
     rewards = "vector"

@@ -30,11 +30,14 @@ class PriorBand(Hyperband):
     """Draws from the space, from a belief, or around the incumbent; the shares follow what pays.
 
     On rung r, counted from 0, a draw is uniform with probability 1 / (1 + eta^r). The rest belongs
-    to the belief until a configuration has been on the highest rung. From then on belief and
-    incumbent share it by how likely each makes the best configurations seen, the better ones
-    counting more.
+    to the belief until a configuration has been on the highest rung, a rung has seen eta of them,
+    and as many rounds were spent as one bracket of successive halving takes. From then on belief
+    and incumbent share it by how likely each makes the best configurations seen, the better ones
+    counting more. The incumbent is the best that was seen on any rung.
 
-    Differs from the paper: the incumbent counts as a normal distribution of the belief's width.
+    As in the authors' code (NePS), the incumbent counts as a truncated normal distribution of the
+    belief's width. Differs from that code: its rules of when the incumbent counts are taken as its
+    comments say them, since what it counts as spent leaves out the lowest rung.
 
     Args:
         problem: what it acts on.
@@ -69,6 +72,9 @@ class PriorBand(Hyperband):
         centre = np.zeros(len(space)) if prior is None else space.encode(prior)
         self._belief = Belief(np.asarray(centre, dtype=np.float64), WIDTH)
         self._choices = stream(self.seed, "priorband")
+        self._steps = np.diff(np.array(self.rungs, dtype=np.float64), prepend=0.0)
+        top = len(self.rungs) - 1
+        self._bracket_cost = float(self._steps @ [self._eta ** (top - r) for r in range(top + 1)])
 
     def _draw(self, rung: int) -> Point:
         rng = self._choices
@@ -78,26 +84,28 @@ class PriorBand(Hyperband):
             return super()._draw(rung)
         if chance < uniform + believed:
             return rounded(self._belief.draw(rng))
-        _, best = max(self._seen[-1], key=lambda one: one[0])
+        best = self._incumbent()
         moved = Belief(best, WIDTH).draw(rng)
         return rounded(np.where(rng.random(len(best)) < MOVED, moved, best))
 
     def _shares(self, rung: int) -> tuple[float, float]:
         """Return the chances of a uniform draw and of one from the belief."""
         uniform = 1.0 / (1.0 + self._eta**rung)
-        if not self._seen[-1]:
+        enough = [seen for seen in self._seen if len(seen) >= self._eta]
+        if not self._seen[-1] or not enough or self._spent() < self._bracket_cost:
             return uniform, 1.0 - uniform
-        seen = self._highest()
-        order = sorted(seen, key=lambda one: -one[0])[: max(len(seen) // self._eta, 1)]
+        order = sorted(enough[-1], key=lambda one: -one[0])[: len(enough[-1]) // self._eta]
         points = np.array([point for _, point in order])
         weights = np.arange(len(points), 0, -1, dtype=np.float64)
-        incumbent = max(self._seen[-1], key=lambda one: one[0])[1]
         for_belief = float(weights @ self._belief.density(points))
-        for_incumbent = float(weights @ Belief(incumbent, WIDTH).density(points))
+        for_incumbent = float(weights @ Belief(self._incumbent(), WIDTH).density(points))
         share = for_belief / (for_belief + for_incumbent) if for_belief + for_incumbent else 0.5
         return uniform, (1.0 - uniform) * share
 
-    def _highest(self) -> list[tuple[float, Point]]:
-        """Return what was seen on the highest rung with eta trials, or else on the top."""
-        enough = (seen for seen in reversed(self._seen) if len(seen) >= self._eta)
-        return next(enough, self._seen[-1])
+    def _incumbent(self) -> Point:
+        """Return the best configuration of all rungs."""
+        return max((one for seen in self._seen for one in seen), key=lambda one: one[0])[1]
+
+    def _spent(self) -> float:
+        """Return the steps of the ladder that were paid, as if every trial had been resumed."""
+        return float(self._steps @ [len(seen) for seen in self._seen])

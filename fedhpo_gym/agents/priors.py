@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ def expert_prior(
         InvalidArgumentError: the optimum is not in the space.
     """
     rng = stream(seed, "expert_prior")
-    best = space.encode({name: optimum[name] for name in space.names}).astype(np.float64)
+    best = space.encode({k: v for k, v in optimum.items() if k in space}).astype(np.float64)
     if quality == "good":
         return space.decode(np.clip(best + NEAR * rng.standard_normal(len(best)), -1.0, 1.0))
     if quality == "bad":
@@ -61,6 +62,14 @@ class Belief:
         return drawn
 
     def density(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (m,) densities at (m, n) points, up to a factor of the width."""
+        """Return (m,) densities at (m, n) points of the box, up to a factor of the width and n.
+
+        What is cut off at the edges is missing: near a corner, the density within is higher.
+        """
         apart = (points - self.centre) / self.width
-        return np.asarray(np.exp(-0.5 * (apart**2).sum(axis=-1)))
+        root = self.width * math.sqrt(2.0)
+        inside = [
+            0.5 * (math.erf((1.0 - x) / root) + math.erf((1.0 + x) / root))
+            for x in self.centre.tolist()
+        ]
+        return np.asarray(np.exp(-0.5 * (apart**2).sum(axis=-1)) / math.prod(inside))

@@ -10,7 +10,7 @@ import gymnasium as gym
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.typed import checked_types, shown
+from fedhpo_gym.typed import explained_types, shown
 
 Process: TypeAlias = Literal["trial", "round"]
 SCALAR = ("reward",)
@@ -52,7 +52,7 @@ class SearchProblem:
         object.__setattr__(self, "seed", seed)
 
 
-@checked_types
+@explained_types
 def read_problem(env: gym.Env[Any, Any], seed: int) -> SearchProblem:
     """Return what an agent has to solve in an environment; the environment is not reset.
 

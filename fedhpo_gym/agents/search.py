@@ -125,6 +125,18 @@ class TrialSearch(Agent):
                 moved[:, i] = (dimension.encode_many(values) + 1.0) / 2.0
         return moved
 
+    def first_untried(self, points: Array) -> Array:
+        """Return the first of (m, n) points of the unit cube whose cell was not asked yet.
+
+        Where all of them were asked, it is the first of all. Intervals have no cells.
+        """
+        asked = self.on_grid(self.to_unit(self._of(range(len(self.actions)))))
+        known = {cell.tobytes() for cell in asked.astype(np.float32)}
+        for point, cell in zip(points, self.on_grid(points).astype(np.float32), strict=True):
+            if cell.tobytes() not in known:
+                return np.asarray(point)
+        return np.asarray(points[0])
+
     def _state(self) -> dict[str, Any]:
         return {
             "actions": [action.tolist() for action in self.actions],

@@ -186,7 +186,7 @@ def _print(found: Mapping[str, Any]) -> None:
     for dimension in found["space"]:
         if "active" in dimension:
             name, values = dimension["active"]
-            words = " or ".join(map(_word, values))
+            words = " or ".join(map(number, values))
             say(f"{dimension['name']} is active where {name} is {words}.")
     say("\nWhat can answer here:\n")
     for name, answer in found["backends"].items():
@@ -215,10 +215,6 @@ def _tree(
             name, *rest = _row(dimension)
             yield (f"{'  ' * (depth - 1)}└ {name}" if depth else name, *rest)
             yield from _tree(dimensions, dimension["name"], depth + 1)
-
-
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else number(value)
 
 
 def _row(dimension: Mapping[str, Any]) -> tuple[str, ...]:

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedhpo_gym.landscape.health import NEAR
+from fedhpo_gym.space import Value
 
 
-def number(value: float) -> str:
-    """Return a number of up to four digits as a person writes it."""
+def number(value: Value) -> str:
+    """Return a number of up to four digits as a person writes it; a word as it is."""
+    if isinstance(value, str):
+        return value
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 

@@ -108,9 +108,10 @@ class Surrogate:
                 the surrogate does not know a seed.
             DamagedDataError: the file of the model is damaged; names the repair command.
         """
-        checked = self.space.validate(configuration)
-        checked |= self.check_fidelity(asdict(fidelity))
-        found = self.look_up({name: np.array([value]) for name, value in checked.items()}, seeds)
+        columns = self.space.columns_of([self.space.validate(configuration)])
+        asked = self.check_fidelity(asdict(fidelity))
+        columns |= {name: np.array([value]) for name, value in asked.items()}
+        found = self.look_up(columns, seeds)
         return Evaluation(
             best=found.best[0],
             current=None,

@@ -13,7 +13,7 @@ from fedhpo_gym.tasks.bert import BERT_TASKS
 from fedhpo_gym.tasks.cnn import CNN_TASKS, UPCOMING_CNN_TASKS
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
 from fedhpo_gym.tasks.federated import Task
-from fedhpo_gym.tasks.gnn import GNN_TASKS
+from fedhpo_gym.tasks.gnn import GNN_TASKS, UPCOMING_GNN_TASKS
 from fedhpo_gym.tasks.hetero import HETERO_TASKS
 from fedhpo_gym.tasks.instances import Instance, make_instances
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
@@ -69,7 +69,7 @@ TASKS = make_catalogue(
 )
 """All versions of all problems, by `<name>-v<version>`; `get_task` knows shorter names."""
 
-UPCOMING = make_catalogue(UPCOMING_CNN_TASKS)
+UPCOMING = make_catalogue((*UPCOMING_CNN_TASKS, *UPCOMING_GNN_TASKS))
 """Versions that no stored numbers answer yet, by `<name>-v<version>`.
 
 They can be asked for by name and version, built and trained. They are not registered, and without

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.tasks.federated import Task, checked_alpha
-from fedhpo_gym.typed import checked_types
+from fedhpo_gym.typed import explained_types
 
 TRAIN_SEEDS = tuple(range(100, 132))
 TEST_SEEDS = tuple(range(1000, 1016))
@@ -57,7 +57,7 @@ class Instance:
     seed: int
 
 
-@checked_types
+@explained_types
 def make_instances(
     task: Task, wanted: str | Sequence[Sequence[float]] = "train", alpha: float | None = None
 ) -> tuple[Instance, ...]:

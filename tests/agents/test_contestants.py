@@ -21,10 +21,11 @@ from fedhpo_gym.agents.evolution import DifferentialEvolution, Evolution
 from fedhpo_gym.agents.hyperband import Hyperband, SuccessiveHalving
 from fedhpo_gym.agents.ladder import LadderSearch
 from fedhpo_gym.agents.priorband import PriorBand
-from fedhpo_gym.agents.priors import expert_prior
+from fedhpo_gym.agents.priors import Belief, expert_prior
 from fedhpo_gym.agents.problem import SearchProblem
 from fedhpo_gym.agents.proxy import best_configurations
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDependencyError
+from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.testing import make_env
 
@@ -375,3 +376,81 @@ def test_the_state_of_other_options_is_refused() -> None:
     state["state"] = {**few.state_dict()["state"], "told": [[1, 0, [0.1]], [1, 0, [0.1]]]}
     with pytest.raises(DamagedDataError, match="twice"):
         DifferentialEvolution(box_problem(BOX), members=5).load_state_dict(state)
+
+
+def test_survivors_come_up_in_every_first_bracket_of_dehb() -> None:
+    """Ladder 3, 9, 27: brackets 9-3-1, 3-1 and 3 promote; the second turn has no survivors."""
+    agent: Any = DEHB(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
+    trials = [(a[:3].tolist(), int(ROUNDS.decode(float(a[3])))) for a, _ in play(agent, 40, bowl)]
+    first, second = trials[:20], trials[20:]
+    known = {rung: [p for p, r in first if r == rung] for rung in (3, 9, 27)}
+    for place in (9, 10, 11, 12, 16):  # what came up to 9 and 27 in brackets one and two
+        point, rung = first[place]
+        assert point in known[rung // 3]
+    assert first[16][0] != first[12][0], "what is on a rung already does not come up again"
+    before = {str(point) for point, _ in first}
+    assert not any(str(point) in before for point, _ in second)
+
+
+def test_targets_of_dehb_go_on_from_bracket_to_bracket() -> None:
+    agent: Any = DEHB(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
+    targets: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for _ in range(40):
+        action = agent.ask({})
+        ((target),) = agent._targets.values()
+        targets[agent.rungs.index(int(ROUNDS.decode(float(action[3]))))].append(target)
+        agent.tell(action, bowl(action), {}, False, {})
+    for rung, members in enumerate(agent.populations):
+        assert targets[rung] == [i % len(members) for i in range(len(targets[rung]))]
+
+
+def test_a_belief_is_a_density_of_the_box() -> None:
+    """Two coordinates: its mass within the box is that of a whole normal one, at any centre."""
+    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 401)] * 2), axis=-1).reshape(-1, 2)
+    masses = [
+        Belief(np.array(centre), 0.5).density(grid).mean()
+        for centre in ([0.0, 0.0], [1.0, 1.0], [-0.8, 0.3])
+    ]
+    np.testing.assert_allclose(masses, np.pi / 2 * 0.5**2, rtol=0.01)
+
+
+@pytest.mark.slow
+def test_tpe_is_the_one_that_is_installed() -> None:
+    """Optuna alone, with its defaults and the seed of the agent, tries the same points."""
+    optuna = pytest.importorskip("optuna")
+    agent: Any = agent_class("optuna-tpe")(box_problem(BOX, 3))
+    seed = int(stream(3, "optuna_tpe").integers(2**32))
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+    names = ("x0", "x1", "x2")
+    bounds = {name: optuna.distributions.FloatDistribution(-1.0, 1.0) for name in names}
+    for action, score in play(agent, 30, bowl):
+        trial = study.ask(bounds)
+        np.testing.assert_allclose(action, [trial.params[name] for name in names], atol=1e-6)
+        study.tell(trial, score)
+
+
+CELLS = SearchSpace(tuple(Dimension(f"x{i}", 0, 7, "int", bins=8) for i in range(2)))
+
+
+@pytest.mark.parametrize("name", ["bo-kde", pytest.param("bo-rf", marks=pytest.mark.slow)])
+def test_a_told_cell_is_not_tried_again(name: str) -> None:
+    """A grid of 64 cells, 40 trials: all are different, the same scores or not."""
+    if _installed(name) is None:
+        pytest.skip("its library is not installed")
+    for score in (lambda a: -float((a**2).sum()), lambda _: 0.0):
+        agent = agent_class(name)(SearchProblem(gym.spaces.Box(-1, 1, (2,), np.float32), CELLS))
+        tried = [str(CELLS.decode(action)) for action, _ in play(agent, 40, score)]
+        assert len(set(tried)) == 40
+
+
+def test_losses_are_scaled_before_their_logarithm() -> None:
+    pytest.importorskip("sklearn")
+    from fedhpo_gym.agents.forest import log_scaled
+
+    losses = np.random.default_rng(0).standard_normal(50)
+    found = log_scaled(losses)
+    np.testing.assert_allclose(found, log_scaled(3.0 * losses - 7.0), atol=1e-9)
+    assert found.max() == 0.0
+    assert (np.argsort(found) == np.argsort(losses)).all()
+    assert (log_scaled(np.full(4, 2.0)) == 0.0).all()
+    assert np.isfinite(log_scaled(np.array([0.0, 0.0, 0.0, 1.0]))).all()

@@ -112,9 +112,13 @@ def test_the_model_is_of_the_highest_rung_that_has_enough() -> None:
     agent = BOHB(box_problem(BOX, 0, ROUNDS), low=3)
     assert agent._densities() is None
     asked(agent, 5)
+    assert agent._densities() is None, "a point cannot be good and bad"
+    asked(agent, 1)
     low = agent._densities()
-    assert low is not None, "five results of two coordinates are enough"
-    asked(agent, 4 + 3)
+    assert low is not None, "two coordinates: three good points and three bad ones are enough"
+    everyone = {str(point) for density in low for point in density._points}
+    assert everyone == {str(point) for _, point in agent._seen[0]}
+    asked(agent, 3 + 3)
     assert len(agent._densities()[0]._points) == 3  # type: ignore[index]
     asked(agent, 20)
     high = {str(point) for _, point in agent._seen[2]} | {str(p) for _, p in agent._seen[1]}
@@ -138,6 +142,10 @@ def test_candidates_are_near_the_good_points_and_inside_the_box() -> None:
     drawn = density.draw(2000, 3.0, np.random.default_rng(0))
     assert np.abs(drawn).max() <= 1.0
     assert np.abs(drawn - [0.99, -0.5]).max() < 0.04
+    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 401)] * 2), axis=-1).reshape(-1, 2)
+    middle = Density(np.random.default_rng(1).uniform(-0.2, 0.2, (20, 2)))
+    # The mass of a density of the unit cube, whose cells have an area of 1 / 400^2.
+    assert np.exp(middle.log(grid)).sum() / 400**2 == pytest.approx(1.0, abs=1e-3)
     far = density.log(np.array([[0.99, -0.5], [-0.99, 0.5]]))
     assert np.isfinite(far).all()
     assert far[0] > far[1]

@@ -51,6 +51,16 @@ def test_a_problem_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, words.splitlines())) < 110
 
 
+def test_a_conditional_space_is_drawn_as_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "FedHPO-CNN-FEMNIST-v2"]) == 0
+    words = capsys.readouterr().out
+    parent = words.index("\nserver_optimizer ")
+    assert "none, sgd, adam, yogi" in words[parent : words.index("\n", parent + 1)]
+    below = [words.index(f"\n└ {name}") for name in ("server_learning_rate", "adaptivity")]
+    assert parent < below[0] < below[1] < words.index("\nround ")
+    assert "adaptivity is active where server_optimizer is adam or yogi." in words
+
+
 def test_a_problem_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     found = shown(capsys, ID)
     assert found["id"] == ID

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 PACKAGE = "fedhpo_gym"
-MAX_LINES = 500
+MAX_LINES = 600
 LAYER_0 = frozenset(
     {
         "archive",
@@ -104,7 +104,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "stable_baselines3": ("agents.rl.sb3", "agents.rl.vectors", "testing.checks"),
     "mo_gymnasium": ("testing.checks",),
     "moocore": ("evaluation.fronts",),
-    "ConfigSpace": ("agents.*",),
+    "ConfigSpace": ("agents.*", "space.configspace"),
     "matplotlib": ("*",),
     "pyarrow": ("analysis.parquet",),
     "distributed": ("cluster",),
@@ -276,6 +276,7 @@ NARROWED = {
     "envs.trial.scores": 1,
     "envs.trial.telling": 1,
     "envs.trial.vector": 2,
+    "fl.laws": 2,
     "fl.models.cnn_step": 1,
     "fl.stack": 1,
     "processes": 1,

@@ -18,6 +18,9 @@ from fedhpo_gym.agents.arms.feedback import ArmFeedback
 from fedhpo_gym.agents.base import Observation
 from fedhpo_gym.errors import InvalidArgumentError
 
+DIVERGED = 2.0
+"""What the highest loss of a step is multiplied by, as the loss of a client that diverged."""
+
 
 def check_unit_rows(space: gym.spaces.Box) -> int:
     """Return the number of coordinates per client of a box in [-1, 1].
@@ -44,7 +47,10 @@ def collect_feedback(
 ) -> list[ArmFeedback]:
     """Return what the clients of one step reported.
 
-    Clients without validation data, and clients whose loss is not finite, are left out.
+    Clients without validation data are left out, and so are those that received a model whose loss
+    is not finite: that is no fault of what they played. A client that diverged has the highest
+    finite loss of the step times `DIVERGED`, so that what it played is punished: left out, an arm
+    that diverges would look like one that nobody played.
 
     Args:
         clients: (k,) indices of the clients that trained.
@@ -58,7 +64,10 @@ def collect_feedback(
         np.asarray(_entry(info, name, "info"), dtype=np.float64)[clients]
         for name in ("val_loss_before", "val_loss_after", "num_val_samples")
     )
-    usable = np.isfinite(before) & np.isfinite(after) & (weight > 0)
+    usable = np.isfinite(before) & (weight > 0)
+    if usable.any():
+        finite = np.concatenate([before[usable], after[usable & np.isfinite(after)]])
+        after = np.where(np.isfinite(after), after, _worse_than(float(finite.max())))
     return [
         ArmFeedback(
             arms=tuple(int(arm) for arm in arms[i]),
@@ -69,6 +78,10 @@ def collect_feedback(
         )
         for i in np.flatnonzero(usable)
     ]
+
+
+def _worse_than(loss: float) -> float:
+    return min(DIVERGED * max(loss, 0.0), float(np.finfo(np.float64).max))
 
 
 def _entry(mapping: Mapping[str, Any], name: str, what: str) -> Any:

@@ -41,7 +41,7 @@ class FedExSettings:
         InvalidArgumentError: a number is out of its range.
     """
 
-    schedule: Schedule = "aggressive"
+    schedule: Schedule = "auto"
     eta0: float | None = None
     gamma: float = 0.0
     diff: bool = False
@@ -64,6 +64,8 @@ class FedExPolicy:
     """Independent categorical distributions, one per factor, learned from clients' losses.
 
     One factor with k arms is a list of k configurations; several factors are a grid.
+
+    The schedule by default is that of the authors' class; their experiments say "aggressive".
 
     Differs from the original: probabilities are kept as logarithms, so that none becomes 0 / 0 or
     0 * inf. Where an arm of vanished probability is played all the same, its importance weight is

@@ -44,7 +44,7 @@ class Neighbourhood:
 
     arms: int = DEFAULT_ARMS
     epsilon: float = 0.1
-    settings: FedExSettings = field(default_factory=FedExSettings)
+    settings: FedExSettings = field(default_factory=lambda: FedExSettings(schedule="aggressive"))
 
 
 @dataclass(frozen=True, eq=False)

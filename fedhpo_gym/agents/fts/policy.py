@@ -56,7 +56,10 @@ class FTSSettings:
 
 
 def own_probability(trial: int) -> float:
-    """Return p_t = 1 - 1/(t + 1)², the chance that a client's trial t >= 1 uses its own model."""
+    """Return p_t = 1 - 1/(t + 1)², the chance that a client's trial t uses its own model.
+
+    As in the authors' code, t counts from 0 after the initial trials, and p_0 is p_1.
+    """
     return 1.0 - 1.0 / (max(trial, 1) + 1) ** 2
 
 
@@ -191,7 +194,7 @@ class FederatedThompson:
         initial = self.settings.initial
         others = [c for c in range(self.clients) if c != client and self._trials(c) >= initial]
         rng = stream(self._seed, "fts_mixing", client, trial)
-        if not others or rng.random() < own_probability(trial):
+        if not others or rng.random() < own_probability(trial - initial):
             return None
         return int(rng.choice(others))
 

@@ -108,7 +108,8 @@ class PrivateThompson(FederatedThompson):
         return point
 
     def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Array | None:
-        if stream(self._seed, "fts_mixing", client, trial).random() < own_probability(trial):
+        own = own_probability(trial - self._private.initial)
+        if stream(self._seed, "fts_mixing", client, trial).random() < own:
             return None
         weights = self.mixture(trial)
 

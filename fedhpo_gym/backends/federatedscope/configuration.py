@@ -87,6 +87,10 @@ def unsupported(task: Task) -> str:
         return f"FederatedScope computes in float32, not in {task.precision}"
     if task.tuned:
         return "`tune` needs settings of algorithms that the bridge does not know"
+    known = {*LOCAL[CURRENT], *SERVER[CURRENT], "mu"}
+    names = {*task.all_settings, *(name.partition("@")[0] for name in task.space.names)}
+    if unknown := sorted(names & {"momentum", "rate_decay", "clip_norm"} - known):
+        return f"the bridge does not know the settings {', '.join(unknown)}"
     return ""
 
 

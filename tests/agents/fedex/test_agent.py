@@ -69,7 +69,7 @@ def test_a_grid_is_learned_one_factor_at_a_time() -> None:
     assert agent.policy.mle() == (1, 0)
 
 
-def test_it_learns_only_from_clients_that_report() -> None:
+def test_it_learns_from_clients_that_report_and_punishes_divergence() -> None:
     env = bowls()
     agent = FedEx(read_problem(env, 0), settings=FedExSettings(diff=True))
     action = agent.ask({"sampled": np.array([1, 0, 1, 1] + [0] * 8)})
@@ -79,7 +79,8 @@ def test_it_learns_only_from_clients_that_report() -> None:
         "num_val_samples": np.array([3, 9, 9, 1] + [9] * 8),
     }
     agent.tell(action, 0.0, {}, False, info)
-    assert agent.policy.traces.after == [1.0 * 3 / 4 + 3.0 / 4]
+    # The third client diverged: twice the highest finite loss, which is 4. Its arm loses most.
+    assert agent.policy.traces.after == pytest.approx([(3 * 1.0 + 9 * 8.0 + 1 * 3.0) / 13])
     with pytest.raises(InvalidArgumentError, match="per_client=True"):
         agent.tell(action, 0.0, {}, False, {})
     with pytest.raises(InvalidArgumentError, match="per_client=True"):

@@ -181,3 +181,17 @@ def test_the_agent_lowers_the_clients_losses() -> None:
 def test_wrong_arguments_are_named(make: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         make()
+
+
+def test_the_initial_trials_do_not_count_towards_the_own_model() -> None:
+    """The authors' p_t is 3/4 in the first two trials after the initial ones, then 8/9."""
+    asked: list[int] = []
+
+    def noted(trial: int) -> float:
+        asked.append(trial)
+        return own_probability(trial)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fts_policy, "own_probability", noted)
+        search(FederatedThompson(2, 2, seed=0, settings=QUICK), QUICK.initial + 3)
+    assert sorted(set(asked)) == [0, 1, 2]

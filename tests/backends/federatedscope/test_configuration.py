@@ -90,6 +90,7 @@ def test_what_it_cannot_do_is_refused_with_a_reason(task: Task) -> None:
     trained = task.variant(precision="float32")  # what environments train unless asked
     assert (unsupported(trained) == "") == (task.model in ("LR", "MLP", "CNN", "GNN"))
     assert "nbafl" in unsupported(get_task("LR-CreditG-v1").variant(algorithm="nbafl"))
+    assert "momentum" in unsupported(get_task("LR-CreditG-v1").fix({"momentum": 0.9}))
     assert "bfloat16" in unsupported(get_task("CNN-FEMNIST-v1").variant(precision="bfloat16"))
 
 

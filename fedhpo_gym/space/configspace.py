@@ -1,0 +1,116 @@
+"""Search spaces as those of ConfigSpace, and back: conditions and categories included."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.space.dimension import Dimension, Kind
+from fedhpo_gym.space.space import SearchSpace
+
+if TYPE_CHECKING:
+    import ConfigSpace
+
+OWN = ("bins", "scope", "unit")
+"""What ConfigSpace has no place for; its `meta` keeps it."""
+
+
+def to_configspace(space: SearchSpace) -> ConfigSpace.ConfigurationSpace:
+    """Return a space for optimizers that take ConfigSpace's.
+
+    Intervals become floats and integers, grids ordinals, conditions `InCondition`s. Configurations
+    of the one are those of the other.
+
+    Raises:
+        MissingDependencyError: ConfigSpace is not installed.
+    """
+    cs = _library()
+    found = cs.ConfigurationSpace()
+    for dimension in space.dimensions:
+        found.add(_hyperparameter(cs, dimension))
+    for dimension in space.dimensions:
+        if dimension.active is not None:
+            name, values = dimension.active
+            found.add(cs.InCondition(found[dimension.name], found[name], list(values)))
+    return found
+
+
+def from_configspace(given: ConfigSpace.ConfigurationSpace) -> SearchSpace:
+    """Return the search space of a ConfigSpace.
+
+    Raises:
+        InvalidArgumentError: it has a hyperparameter that is neither uniform, nor
+            ordinal nor categorical, a hyperparameter with several conditions, or forbidden clauses.
+        MissingDependencyError: ConfigSpace is not installed.
+    """
+    cs = _library()
+    if given.forbidden_clauses:
+        raise InvalidArgumentError(
+            f"`given` must have no forbidden clauses, got {given.forbidden_clauses!r:.80}; leave "
+            "them out and treat such configurations as failures"
+        )
+    active: dict[str, tuple[str, tuple[Any, ...]]] = {}
+    for condition in given.conditions:
+        name, parent, values = _condition(cs, condition)
+        if name in active:
+            raise InvalidArgumentError(
+                f"`given` must have at most one condition of a hyperparameter, {name!r} has more"
+            )
+        active[name] = parent, values
+    # Parents come before their children there, too.
+    return SearchSpace(tuple(_dimension(cs, one, active.get(one.name)) for one in given.values()))
+
+
+def _library() -> Any:
+    with needing("exchanging spaces with ConfigSpace", "ConfigSpace", "agents", "ConfigSpace"):
+        import ConfigSpace
+
+        return ConfigSpace
+
+
+def _hyperparameter(cs: Any, dimension: Dimension) -> Any:
+    name, meta = dimension.name, {one: getattr(dimension, one) for one in OWN}
+    if dimension.kind == "category":
+        return cs.CategoricalHyperparameter(name, list(dimension.grid), meta=meta)
+    if dimension.values is not None:
+        meta |= {"kind": dimension.kind, "log": dimension.log}
+        return cs.OrdinalHyperparameter(name, list(dimension.values), meta=meta)
+    kind = {"float": cs.UniformFloatHyperparameter, "int": cs.UniformIntegerHyperparameter}
+    low, high = dimension.low, dimension.high
+    return kind[dimension.kind](name, lower=low, upper=high, log=dimension.log, meta=meta)
+
+
+def _condition(cs: Any, condition: Any) -> tuple[str, str, tuple[Any, ...]]:
+    if isinstance(condition, cs.InCondition):
+        values = condition.values
+    elif isinstance(condition, cs.EqualsCondition):
+        values = [condition.value]
+    else:
+        raise InvalidArgumentError(
+            "`given` must have conditions of equality or membership only, got "
+            f"{type(condition).__name__} of {condition!r:.80}"
+        )
+    plain = tuple(one.item() if hasattr(one, "item") else one for one in values)
+    return condition.child.name, condition.parent.name, plain
+
+
+def _dimension(cs: Any, one: Any, active: tuple[str, tuple[Any, ...]] | None) -> Dimension:
+    meta = dict(one.meta or {})
+    own = {name: meta[name] for name in OWN if meta.get(name) is not None}
+    if isinstance(one, cs.CategoricalHyperparameter):
+        words = [str(choice) for choice in one.choices]
+        scope = own.get("scope", "client")
+        return Dimension.of_categories(one.name, words, scope=scope, active=active)
+    if isinstance(one, cs.OrdinalHyperparameter):
+        values = tuple(v.item() if hasattr(v, "item") else v for v in one.sequence)
+        whole = all(isinstance(value, int) for value in values)
+        kind, log = meta.get("kind", "int" if whole else "float"), meta.get("log", False)
+        low, high = values[0], values[-1]
+        return Dimension(one.name, low, high, kind, log=log, values=values, active=active, **own)
+    if isinstance(one, cs.UniformFloatHyperparameter | cs.UniformIntegerHyperparameter):
+        uniform: Kind = "float" if isinstance(one, cs.UniformFloatHyperparameter) else "int"
+        low, high = one.lower, one.upper
+        return Dimension(one.name, low, high, uniform, log=one.log, active=active, **own)
+    raise InvalidArgumentError(
+        f"`given` must have uniform, ordinal and categorical hyperparameters only, got {one!r:.80}"
+    )
