@@ -220,8 +220,7 @@ class Task(Problem):
         return tuple(int(r) for r in self.fidelity_space["round"].grid)
 
     def asked_fidelity_space(self) -> SearchSpace:
-        """See `Problem.asked_fidelity_space`: the rounds that tables hold, so that an action asks
-        for the same rounds of a table, of a surrogate, and of training."""
+        """Return the rounds that tables hold: an action asks the same of whatever answers it."""
         round_ = self.stored_fidelity_space()["round"]
         return SearchSpace((round_, self.fidelity_space["client_sample_rate"]))
 
