@@ -219,6 +219,11 @@ class Task(Problem):
         """Rounds after which models are evaluated; the best round is one of them."""
         return tuple(int(r) for r in self.fidelity_space["round"].grid)
 
+    def asked_fidelity_space(self) -> SearchSpace:
+        """Return the rounds that tables hold: an action asks the same of whatever answers it."""
+        round_ = self.stored_fidelity_space()["round"]
+        return SearchSpace((round_, self.fidelity_space["client_sample_rate"]))
+
     def stored_fidelity_space(self) -> SearchSpace:
         """Return the fidelities that tables hold: some rounds, all client sample rates."""
         full = self.fidelity_space["round"]

@@ -92,7 +92,7 @@ class FederatedScope(Backend):
             PeerError: FederatedScope does not start.
         """
         require_supported(task)
-        super().__init__(task, seed, task.space, task.fidelity_space)
+        super().__init__(task, seed, task.space, task.asked_fidelity_space())
         self._arguments = (source, interpreter, time_limit_s, own_data)
         self._limit_s = checked_limit(time_limit_s)
         self._own_data = _checked_data(own_data)
