@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.processor import fix_dispatch
-from fedhpo_gym.tasks import TASKS, Task
+from fedhpo_gym.tasks import TASKS, TRAINED, Task
 from fedhpo_gym.typed import as_typed, checked_types
 from fedhpo_gym.version import __version__
 
@@ -24,7 +25,7 @@ ROUND_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_round_vector_env"
 
 
 @checked_types
-def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
+def register_all(tasks: Iterable[Task] = (*TASKS.values(), *TRAINED.values())) -> None:
     """Register `FedHPO-*`, `FedHPO-DAC-*`, and their `MO-` twins with vector rewards, once.
 
     Every version of a problem has ids of its own.
@@ -51,8 +52,9 @@ def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
 
 
 def _register(name: str, entry_point: str, **options: Any) -> None:
+    # Not `gym.register`: it compares a name with all there are, for thousands of names.
     if name not in gym.registry:
-        gym.register(name, entry_point, **options)
+        gym.registry[name] = EnvSpec(name, entry_point, **options)
 
 
 @checked_types

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import Dataset
-from fedhpo_gym.datasets.records import DRAWN, Features
+from fedhpo_gym.datasets.records import DRAWN, Features, SparseRows
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.federations.lda import lda_partition, split_sizes
@@ -76,7 +76,9 @@ def make_federation(
         num_clients: number of clients.
         alpha: concentration of the label distribution over clients.
         preprocessing: "label_encoded" leaves features as they are, as the paper did;
-            "standardized" gives them zero mean and unit variance over the training split.
+            "standardized" gives them zero mean and unit variance over the training split: what a
+            federation computes from the numbers, sums and sums of squares of the clients' training
+            rows. In either, the mean of these rows stands where a number is missing (NaN).
 
     Raises:
         InvalidArgumentError: an argument is out of its range; see `lda_partition`.
@@ -131,6 +133,45 @@ def make_user_federation(
     return _federation(dataset, tuple(clients), train, seed, preprocessing)
 
 
+def make_unseen_federation(
+    dataset: Dataset, seed: int, num_clients: int, preprocessing: str = "label_encoded"
+) -> Federation:
+    """Let some users of a data set train, and evaluate on others, whom nobody has seen.
+
+    All rows of a user are in one split. Of the users who do not train, one half validates and the
+    other tests. A client's training rows are those of one user, its validation and test rows those
+    of users of the other kinds; so who trains counts, and only who trains is sampled.
+
+    Args:
+        dataset: the data, with users.
+        seed: seed of who trains, validates and tests.
+        num_clients: users who train.
+        preprocessing: see `make_federation`.
+
+    Raises:
+        InvalidArgumentError: the data set has no users, or no two more than shall train.
+    """
+    if dataset.users is None:
+        raise InvalidArgumentError(f"`dataset` must have users, got {dataset.name}; use LDA")
+    order = np.argsort(dataset.users, kind="stable")
+    users = np.split(order, np.flatnonzero(np.diff(dataset.users[order])) + 1)
+    left = len(users) - num_clients
+    if left < 2 or num_clients < 1:
+        raise InvalidArgumentError(
+            f"`num_clients` must leave two of {len(users)} users out, got {num_clients}"
+        )
+    drawn = stream(seed, "split").permutation(len(users))
+    train, val, test = np.split(drawn, [num_clients, num_clients + left // 2])
+    empty = np.empty(0, dtype=np.int64)
+    clients = []
+    for number, user in enumerate(np.sort(train)):
+        held = (np.sort(part)[number::num_clients] for part in (val, test))
+        rows = (np.concatenate([empty, *(users[other] for other in part)]) for part in held)
+        clients.append((users[user], *rows))
+    rows = np.concatenate([client[0] for client in clients])
+    return _federation(dataset, tuple(clients), rows, seed, preprocessing)
+
+
 def _some_users(users: list[Indices], number: int | None) -> list[Indices]:
     if number is None or len(users) <= number:
         return users
@@ -170,7 +211,7 @@ def _federation(
         raise InvalidArgumentError(
             f"preprocessing must be one of {PREPROCESSINGS}, got {preprocessing!r}"
         )
-    features = dataset.features
+    features = _completed(dataset.features, train_rows)
     if preprocessing == "standardized":
         if features.dtype.kind != "f" or not isinstance(features, np.ndarray):
             raise InvalidArgumentError(
@@ -183,3 +224,15 @@ def _federation(
     if features.dtype == np.float64:
         features = np.asarray(features, dtype=np.float32)
     return Federation(features, dataset.labels, dataset.num_classes, clients, int(seed))
+
+
+def _completed(features: Features, train_rows: Indices) -> Features:
+    """Return features with the mean of the training rows where a number is missing."""
+    if isinstance(features, SparseRows) or features.dtype.kind != "f":
+        return features
+    missing = np.isnan(features)
+    if not missing.any():
+        return features
+    known = ~missing[train_rows]
+    sums = np.where(known, features[train_rows], 0.0).sum(axis=0)
+    return np.where(missing, sums / np.maximum(known.sum(axis=0), 1), features)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.identity import Identity
+from fedhpo_gym.natural import NATURAL
 from fedhpo_gym.tables.locate import EMBEDDED
 from fedhpo_gym.tasks import TASKS, Task, get_task
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
@@ -40,6 +41,8 @@ _OPENML: Final = (
 _OTHERS: Final = (
     "CNN-FEMNIST", "BERT-SST2", "BERT-CoLA", "GNN-Cora", "GNN-CiteSeer", "GNN-PubMed",
 )  # fmt: skip
+_QUICK: Final = frozenset({"ExamLondon", "HotelMarket", "BirdStrikes", "Migraine"})
+"""Tables of the suite `natural-small`."""
 _ENDINGS: Final = (".table.json", ".surrogate.json")
 
 
@@ -77,6 +80,16 @@ def _multi_objective() -> tuple[str, ...]:
     return tuple(f"MO-{name}" for name in _newest(names))
 
 
+def _natural() -> tuple[str, ...]:
+    """Federations of life, split within clients: logistic regression and perceptrons."""
+    return tuple(f"FedHPO-{model}-{t.name}-v1" for t in NATURAL for model in ("LR", "MLP"))
+
+
+def _natural_small() -> tuple[str, ...]:
+    """Eight of them, of four tables in which tuning matters and courses are quick."""
+    return tuple(name for name in _natural() if name.split("-")[2] in _QUICK)
+
+
 def _newest(names: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(get_task(name).id for name in names))
 
@@ -95,6 +108,8 @@ SUITES: Mapping[str, Callable[[], tuple[str, ...]]] = MappingProxyType(
         "paper": _paper,
         "cross-device": _cross_device,
         "multi-objective": _multi_objective,
+        "natural": _natural,
+        "natural-small": _natural_small,
         "small": small,
     }
 )

@@ -18,6 +18,7 @@ from fedhpo_gym.tasks.hetero import HETERO_TASKS
 from fedhpo_gym.tasks.instances import Instance, make_instances
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
+from fedhpo_gym.tasks.natural import NATURAL_TASKS
 from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
 from fedhpo_gym.typed import checked_types
 
@@ -69,6 +70,10 @@ TASKS = make_catalogue(
 )
 """All versions of all problems, by `<name>-v<version>`; `get_task` knows shorter names."""
 
+TRAINED = make_catalogue(NATURAL_TASKS)
+"""Problems that are registered and always trained, by `<name>-v<version>`: no numbers of theirs
+travel with the package, and what is said of `TASKS` is not said of them."""
+
 UPCOMING = make_catalogue((*UPCOMING_CNN_TASKS, *UPCOMING_GNN_TASKS))
 """Versions that no stored numbers answer yet, by `<name>-v<version>`.
 
@@ -95,14 +100,13 @@ def get_task(name: str) -> Task:
             f"`name` must be a string such as 'LR-CreditG', got {name!r:.80}"
         )
     short = name.removeprefix("MO-").removeprefix("FedHPO-").removeprefix("DAC-")
-    if short in TASKS:
-        return TASKS[short]
-    if short in UPCOMING:
-        return UPCOMING[short]
-    versions = [task for task in TASKS.values() if task.name == short]
+    for catalogue in (TASKS, TRAINED, UPCOMING):
+        if short in catalogue:
+            return catalogue[short]
+    registered = (*TASKS.values(), *TRAINED.values())
+    versions = [task for task in registered if task.name == short]
     if not versions:
-        names = {task.name for task in TASKS.values()}
-        raise unknown_name("task", name, {*TASKS} if "-v" in short else names)
+        raise unknown_name("task", name, {t.key if "-v" in short else t.name for t in registered})
     return max(versions, key=lambda task: task.version)
 
 
@@ -122,6 +126,7 @@ __all__ = [
     "REWARDS",
     "TASKS",
     "TESTING",
+    "TRAINED",
     "UPCOMING",
     "Instance",
     "Problem",

@@ -87,6 +87,8 @@ class Task(Problem):
             `chance_loss`.
         stored_rounds: rounds that tables hold, of those after which models are evaluated; the last
             round is always held.
+        unstored: backend that answers where none is named and no numbers are stored. "tabular"
+            refuses, and says how to get them; "raw" trains.
     """
 
     options: ClassVar[tuple[str, ...]] = OPTIONS
@@ -111,6 +113,7 @@ class Task(Problem):
     architecture: tuple[str, ...] = ()
     guess_loss: float | None = None
     stored_rounds: tuple[int, ...] = STORED_ROUNDS
+    unstored: str = "tabular"
 
     def __post_init__(self) -> None:
         """Refuse what no backend could honour.

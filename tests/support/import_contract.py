@@ -24,6 +24,7 @@ LAYER_0 = frozenset(
         "files",
         "identity",
         "limits",
+        "natural",
         "npz",
         "processes",
         "processor",
