@@ -166,8 +166,8 @@ def make_unseen_federation(
     clients = []
     for number, user in enumerate(np.sort(train)):
         held = (np.sort(part)[number::num_clients] for part in (val, test))
-        rows = (np.concatenate([empty, *(users[other] for other in part)]) for part in held)
-        clients.append((users[user], *rows))
+        others = (np.concatenate([empty, *(users[one] for one in part)]) for part in held)
+        clients.append((users[user], *others))
     rows = np.concatenate([client[0] for client in clients])
     return _federation(dataset, tuple(clients), rows, seed, preprocessing)
 

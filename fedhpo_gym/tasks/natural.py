@@ -68,9 +68,14 @@ def _linear(table: NaturalTable) -> NaturalTask:
     )
 
 
+_KEPT = (
+    *("dataset", "num_features", "num_classes", "fidelity_space", "version", "reward"),
+    *("unstored", "num_clients", "partition", "preprocessing", "citation"),
+)
+"""What the problems of a table share."""
+
+
 def _perceptron(like: NaturalTask) -> NaturalPerceptron:
-    kept = ("dataset", "num_features", "num_classes", "fidelity_space", "version", "reward")
-    kept += ("unstored", "num_clients", "partition", "preprocessing", "citation")
     space = mlp.CLIENT_SPACE_V1
     largest = (int(space[name].high) for name in mlp.ARCHITECTURE)
     return NaturalPerceptron(
@@ -80,7 +85,7 @@ def _perceptron(like: NaturalTask) -> NaturalPerceptron:
         budget_s=mlp.BUDGET_S,
         architecture=mlp.ARCHITECTURE,
         tags=frozenset({"mlp", *like.tags} - {"lr"}),
-        **{name: getattr(like, name) for name in kept},
+        **{name: getattr(like, name) for name in _KEPT},
     )
 
 

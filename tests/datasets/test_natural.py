@@ -71,6 +71,8 @@ def test_a_missing_number_becomes_the_mean_of_the_training_rows() -> None:
     plain, scaled = (
         make_federation(data, 1, 1, preprocessing=how) for how in ("label_encoded", "standardized")
     )
+    assert isinstance(plain.features, np.ndarray)
+    assert isinstance(scaled.features, np.ndarray)
     train = plain.clients[0][0]
     mean = np.nanmean(features[train, 0])
     np.testing.assert_allclose(plain.features[[3, 8], 0], mean, rtol=1e-6)

@@ -90,7 +90,8 @@ def standardized(x: NDArray[np.float64], parts: Any) -> NDArray[np.float64]:
     x = np.where(np.isnan(x), mean, x) - mean
     count = sum(len(train) for train, *_ in parts)
     scale = np.sqrt(sum((x[train] ** 2).sum(axis=0) for train, *_ in parts) / count)
-    return x / np.where(scale > 0, scale, 1.0)
+    scaled: NDArray[np.float64] = x / np.where(scale > 0, scale, 1.0)
+    return scaled
 
 
 def softmax(z: NDArray[np.float64]) -> NDArray[np.float64]:
