@@ -25,7 +25,7 @@ ROUND_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_round_vector_env"
 
 
 @checked_types
-def register_all(tasks: Iterable[Task] = (*TASKS.values(), *TRAINED.values())) -> None:
+def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
     """Register `FedHPO-*`, `FedHPO-DAC-*`, and their `MO-` twins with vector rewards, once.
 
     Every version of a problem has ids of its own.
@@ -34,21 +34,26 @@ def register_all(tasks: Iterable[Task] = (*TASKS.values(), *TRAINED.values())) -
     knows no vector rewards and would warn at every step, so the twins go without it.
     """
     for task in tasks:
-        for prefix, extra in (("", {}), ("MO-", {"vector_reward": True})):
-            _register(
-                prefix + task.id,
-                ENTRY_POINT,
-                vector_entry_point=VECTOR_ENTRY_POINT,
-                disable_env_checker=bool(extra),
-                kwargs={"task": task.key, **extra},
-            )
-            _register(
-                prefix + task.round_id,
-                ROUND_ENTRY_POINT,
-                vector_entry_point=ROUND_VECTOR_ENTRY_POINT,
-                disable_env_checker=bool(extra),
-                kwargs={"task": task.key, "preprocessing": task.round_preprocessing, **extra},
-            )
+        _register_problem(task.key, task.round_preprocessing)
+
+
+def _register_problem(key: str, round_preprocessing: str) -> None:
+    rounds = {"preprocessing": round_preprocessing}
+    for prefix, extra in (("", {}), ("MO-", {"vector_reward": True})):
+        _register(
+            f"{prefix}FedHPO-{key}",
+            ENTRY_POINT,
+            vector_entry_point=VECTOR_ENTRY_POINT,
+            disable_env_checker=bool(extra),
+            kwargs={"task": key, **extra},
+        )
+        _register(
+            f"{prefix}FedHPO-DAC-{key}",
+            ROUND_ENTRY_POINT,
+            vector_entry_point=ROUND_VECTOR_ENTRY_POINT,
+            disable_env_checker=bool(extra),
+            kwargs={"task": key, **rounds, **extra},
+        )
 
 
 def _register(name: str, entry_point: str, **options: Any) -> None:
@@ -135,5 +140,8 @@ def _require_kind(env_id: str, entry_point: str, kind: str, why: str) -> None:
 
 fix_dispatch()  # it is read once, so before anybody multiplies matrices
 register_all()
+for _key in TRAINED:
+    _register_problem(_key, "standardized")
+del _key
 
 __all__ = ["__version__", "parallel", "parallel_env", "register_all", "truth"]

@@ -188,6 +188,14 @@ class Task(Problem):
         """Whether clients report when they are done, and a round is one aggregation."""
         return ALGORITHMS[self.algorithm].asynchronous
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that courses train, as the engine calls them.
+
+        Where there are several, the category `model` of a configuration says which, in this order.
+        """
+        return (self.model,)
+
     def parameters_of(self, configuration: Mapping[str, Value]) -> int:
         """Return the size of the model of a configuration: it decides what a message costs.
 

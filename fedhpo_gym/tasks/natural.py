@@ -8,28 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from fedhpo_gym.natural import NATURAL, NaturalTable
+from fedhpo_gym.natural import NaturalTable
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import logistic_regression, mlp
-from fedhpo_gym.tasks.federated import STORED_ROUNDS, Task
+from fedhpo_gym.tasks.federated import Task
 
-ROUNDS = 100
+ROUNDS = (1, 3, 6, 13, 25, 50, 75, 100)
+"""Rounds after which models are evaluated."""
 TRAINING = 0.6
 """Share of the clients that train where the others are unseen."""
 UNSEEN = "Unseen"
 
 
-def fidelity_space(rounds: int) -> SearchSpace:
-    """Return the fidelities of courses of so many rounds; few clients take part in the cheapest."""
-    values = tuple(r for r in STORED_ROUNDS if r <= rounds)
-    values += () if rounds in values else (rounds,)
+def fidelity_space(rounds: tuple[int, ...]) -> SearchSpace:
+    """Return the fidelities of courses that are evaluated after some rounds, ascending."""
+    last = rounds[-1]
     return SearchSpace(
         (
-            Dimension("round", 1, rounds, "int", values=values, unit="rounds", scope="fidelity"),
+            Dimension("round", 1, last, "int", values=rounds, unit="rounds", scope="fidelity"),
             Dimension("client_sample_rate", 0.1, 1.0, "float", bins=4, scope="fidelity"),
         )
     )
+
+
+def natural_fields(table: NaturalTable) -> dict[str, Any]:
+    """Return what the problems of a table share, split within clients."""
+    return {
+        "dataset": table.name,
+        "num_features": table.width,
+        "num_classes": table.classes,
+        "num_clients": table.clients,
+        "partition": "user",
+        "preprocessing": "standardized",
+        "version": 1,
+        "reward": "improvement",
+        "unstored": "raw",
+        "citation": f"problem of this suite on the R data set {table.source}",
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,56 +64,37 @@ class NaturalPerceptron(NaturalTask, mlp.PerceptronTask):
     """The same with perceptrons."""
 
 
-def _linear(table: NaturalTable) -> NaturalTask:
-    return NaturalTask(
+def natural_names(table: NaturalTable) -> tuple[str, ...]:
+    """Return what the problems of a table are called."""
+    return tuple(f"{model}-{table.name}{kind}" for model in ("LR", "MLP") for kind in ("", UNSEEN))
+
+
+def natural_tasks(table: NaturalTable) -> Iterator[Task]:
+    """Yield logistic regression and perceptrons, split within clients and by clients."""
+    shared = {
+        **natural_fields(table),
+        "fidelity_space": fidelity_space(ROUNDS),
+        "stored_rounds": ROUNDS,
+    }
+    linear = NaturalTask(
         model="LR",
-        dataset=table.name,
-        num_features=table.width,
-        num_classes=table.classes,
         num_parameters=(table.width + 1) * table.classes,
         client_space=logistic_regression.CLIENT_SPACE_V1,
-        fidelity_space=fidelity_space(ROUNDS),
         budget_s=logistic_regression.BUDGET_S,
-        version=1,
-        reward="improvement",
-        unstored="raw",
-        num_clients=table.clients,
-        partition="user",
-        preprocessing="standardized",
-        citation=f"problem of this suite on the R data set {table.source}",
         tags=frozenset({"lr", "natural", "cross-silo"}),
+        **shared,
     )
-
-
-_KEPT = (
-    *("dataset", "num_features", "num_classes", "fidelity_space", "version", "reward"),
-    *("unstored", "num_clients", "partition", "preprocessing", "citation"),
-)
-"""What the problems of a table share."""
-
-
-def _perceptron(like: NaturalTask) -> NaturalPerceptron:
     space = mlp.CLIENT_SPACE_V1
     largest = (int(space[name].high) for name in mlp.ARCHITECTURE)
-    return NaturalPerceptron(
+    perceptron = NaturalPerceptron(
         model="MLP",
-        num_parameters=mlp.perceptron_size(like.num_features, like.num_classes, *largest),
+        num_parameters=mlp.perceptron_size(table.width, table.classes, *largest),
         client_space=space,
         budget_s=mlp.BUDGET_S,
         architecture=mlp.ARCHITECTURE,
-        tags=frozenset({"mlp", *like.tags} - {"lr"}),
-        **{name: getattr(like, name) for name in _KEPT},
+        tags=frozenset({"mlp", "natural", "cross-silo"}),
+        **shared,
     )
-
-
-def _tasks() -> Iterator[Task]:
-    for table in NATURAL:
-        within = _linear(table)
-        training = round(TRAINING * table.clients)
-        for task in (within, within.variant(partition="unseen", num_clients=training)):
-            yield task
-            yield _perceptron(task)
-
-
-NATURAL_TASKS = tuple(_tasks())
-"""Per table: logistic regression and perceptrons, split within clients and by clients."""
+    for task in (linear, perceptron):
+        yield task
+        yield task.variant(partition="unseen", num_clients=round(TRAINING * table.clients))
