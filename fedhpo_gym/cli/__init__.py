@@ -321,6 +321,10 @@ def _add_difficulty(commands: Commands) -> None:
     text = "say what random search leaves on stored problems"
     sub = _add(commands, "difficulty", "difficulty", text)
     sub.add_argument("ids", nargs="*", metavar="ID", help="environment ids; all by default")
+    sub.add_argument(
+        "--train", type=int, metavar="N",
+        help="really train N random configurations of each id, instead of asking stored numbers",
+    )  # fmt: skip
 
 
 def _add_repack(commands: Commands) -> None:

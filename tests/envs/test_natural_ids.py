@@ -88,7 +88,7 @@ def natural_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.raw
 @pytest.mark.usefixtures("natural_data")
 def test_raw_answers_by_default() -> None:
-    env = gym.make("FedHPO-LR-ScotsSecondary-v1", seed=1, fidelity={"round": 2})
+    env = gym.make("FedHPO-LR-ScotsSecondary-v1", seed=1, fidelity={"round": 3})
     env.reset(seed=0)
     env.action_space.seed(0)
     *_, info = env.step(env.action_space.sample())
