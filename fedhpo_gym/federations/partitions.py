@@ -11,6 +11,7 @@ from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.federations.federation import (
     Federation,
     make_federation,
+    make_skewed_federation,
     make_unseen_federation,
     make_user_federation,
 )
@@ -51,6 +52,12 @@ def _unseen(
     return make_unseen_federation(dataset, seed, num_clients, preprocessing)
 
 
+def _skewed(
+    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
+) -> Federation:
+    return make_skewed_federation(dataset, seed, num_clients, alpha, preprocessing)
+
+
 def _by_community(
     dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
 ) -> Federation:
@@ -71,6 +78,7 @@ PARTITIONS: Mapping[str, Partition] = MappingProxyType(
         "user": _by_user(0.6, 0.2),
         "user-80-10-10": _by_user(0.8, 0.1),
         "unseen": _unseen,
+        "skewed": _skewed,
         "community": _by_community,
         "task": _by_task,
     }

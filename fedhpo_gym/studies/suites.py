@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.identity import Identity
+from fedhpo_gym.keel import KEEL
 from fedhpo_gym.natural import NATURAL
 from fedhpo_gym.tables.locate import EMBEDDED
 from fedhpo_gym.tasks import TASKS, Task, get_task
@@ -85,6 +86,11 @@ def _natural() -> tuple[str, ...]:
     return tuple(f"FedHPO-{model}-{t.name}-v1" for t in NATURAL for model in ("LR", "MLP"))
 
 
+def _keel() -> tuple[str, ...]:
+    """Tables of KEEL, dealt unequally to clients: logistic regression and perceptrons."""
+    return tuple(f"FedHPO-{model}-{t.name}-v1" for t in KEEL for model in ("LR", "MLP"))
+
+
 def _natural_small() -> tuple[str, ...]:
     """Eight of them, of four tables in which tuning matters and courses are quick."""
     return tuple(name for name in _natural() if name.split("-")[2] in _QUICK)
@@ -110,6 +116,7 @@ SUITES: Mapping[str, Callable[[], tuple[str, ...]]] = MappingProxyType(
         "multi-objective": _multi_objective,
         "natural": _natural,
         "natural-small": _natural_small,
+        "keel": _keel,
         "small": small,
     }
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.identity import UNSAID, Identity
+from fedhpo_gym.keel import KEEL
 from fedhpo_gym.natural import NATURAL, NaturalTable
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.bert import BERT_TASKS
@@ -21,7 +22,7 @@ from fedhpo_gym.tasks.instances import Instance, make_instances
 from fedhpo_gym.tasks.joint import joint_names, joint_tasks
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
-from fedhpo_gym.tasks.natural import natural_names, natural_tasks
+from fedhpo_gym.tasks.natural import AnyTable, natural_names, natural_tasks
 from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
 from fedhpo_gym.typed import checked_types
 
@@ -63,8 +64,8 @@ class OnDemand(Mapping[str, Task]):
 
     def __init__(
         self,
-        tables: Mapping[str, NaturalTable],
-        make: Callable[[NaturalTable], Iterable[Task]],
+        tables: Mapping[str, AnyTable],
+        make: Callable[[AnyTable], Iterable[Task]],
     ) -> None:
         """Say what is there.
 
@@ -85,6 +86,12 @@ class OnDemand(Mapping[str, Task]):
         return len(self._tables)
 
 
+def _tasks_of(table: AnyTable) -> Iterator[Task]:
+    yield from natural_tasks(table)
+    if isinstance(table, NaturalTable):
+        yield from joint_tasks(table)
+
+
 TASKS = make_catalogue(
     with_version_one(
         (
@@ -102,11 +109,10 @@ TASKS = make_catalogue(
 
 TRAINED = OnDemand(
     {
-        f"{name}-v1": table
-        for table in NATURAL
-        for name in (*natural_names(table), *joint_names(table))
+        **{f"{name}-v1": table for table in NATURAL for name in joint_names(table)},
+        **{f"{name}-v1": table for table in (*NATURAL, *KEEL) for name in natural_names(table)},
     },
-    lambda table: (*natural_tasks(table), *joint_tasks(table)),
+    _tasks_of,
 )
 """Problems that are registered and always trained, by `<name>-v<version>`: no numbers of theirs
 travel with the package, and what is said of `TASKS` is not said of them."""

@@ -19,7 +19,7 @@ from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.algorithms import ADAPTS, ALGORITHMS
 from fedhpo_gym.tasks.federated import Task
 from fedhpo_gym.tasks.mlp import ARCHITECTURE, perceptron_size
-from fedhpo_gym.tasks.natural import fidelity_space, natural_fields
+from fedhpo_gym.tasks.natural import fidelity_space, shared_fields
 
 MODEL = "model"
 MODELS = {"lr": "LR", "mlp": "MLP"}
@@ -101,7 +101,7 @@ def joint_tasks(table: NaturalTable) -> Iterator[JointTask]:
         algorithm="serveropt",
         architecture=(MODEL, *ARCHITECTURE),
         tags=frozenset({"joint", "natural", "cross-silo"}),
-        **natural_fields(table),
+        **shared_fields(table),
     )
     yield plain
     yield replace(plain, model=REGIMES[1], fidelity_space=fidelity_space(FEW), stored_rounds=FEW)

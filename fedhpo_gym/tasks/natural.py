@@ -1,19 +1,23 @@
 """Federations of life: schools, airlines, households; logistic regression and perceptrons.
 
 Clients are as the tables of `fedhpo_gym.natural` have them. `<Name>` splits the rows of each
-client, `<Name>Unseen` the clients: three in five train, the others are evaluated on.
+client, `<Name>Unseen` the clients: three in five train, the others are evaluated on. The tables of
+`fedhpo_gym.keel` are dealt to clients by a seed, and have the first kind only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+from fedhpo_gym.keel import KeelTable
 from fedhpo_gym.natural import NaturalTable
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import logistic_regression, mlp
 from fedhpo_gym.tasks.federated import Task
+
+AnyTable: TypeAlias = NaturalTable | KeelTable
 
 ROUNDS = (1, 3, 6, 13, 25, 50, 75, 100)
 """Rounds after which models are evaluated."""
@@ -33,19 +37,19 @@ def fidelity_space(rounds: tuple[int, ...]) -> SearchSpace:
     )
 
 
-def natural_fields(table: NaturalTable) -> dict[str, Any]:
+def shared_fields(table: AnyTable) -> dict[str, Any]:
     """Return what the problems of a table share, split within clients."""
     return {
         "dataset": table.name,
         "num_features": table.width,
         "num_classes": table.classes,
         "num_clients": table.clients,
-        "partition": "user",
+        "partition": "user" if isinstance(table, NaturalTable) else "skewed",
         "preprocessing": "standardized",
         "version": 1,
         "reward": "improvement",
         "unstored": "raw",
-        "citation": f"problem of this suite on the R data set {table.source}",
+        "citation": f"problem of this suite on {table.origin}",
     }
 
 
@@ -64,15 +68,17 @@ class NaturalPerceptron(NaturalTask, mlp.PerceptronTask):
     """The same with perceptrons."""
 
 
-def natural_names(table: NaturalTable) -> tuple[str, ...]:
+def natural_names(table: AnyTable) -> tuple[str, ...]:
     """Return what the problems of a table are called."""
-    return tuple(f"{model}-{table.name}{kind}" for model in ("LR", "MLP") for kind in ("", UNSEEN))
+    kinds = ("", UNSEEN) if isinstance(table, NaturalTable) else ("",)
+    return tuple(f"{model}-{table.name}{kind}" for model in ("LR", "MLP") for kind in kinds)
 
 
-def natural_tasks(table: NaturalTable) -> Iterator[Task]:
+def natural_tasks(table: AnyTable) -> Iterator[Task]:
     """Yield logistic regression and perceptrons, split within clients and by clients."""
+    kind = "natural" if isinstance(table, NaturalTable) else "keel"
     shared = {
-        **natural_fields(table),
+        **shared_fields(table),
         "fidelity_space": fidelity_space(ROUNDS),
         "stored_rounds": ROUNDS,
     }
@@ -81,7 +87,7 @@ def natural_tasks(table: NaturalTable) -> Iterator[Task]:
         num_parameters=(table.width + 1) * table.classes,
         client_space=logistic_regression.CLIENT_SPACE_V1,
         budget_s=logistic_regression.BUDGET_S,
-        tags=frozenset({"lr", "natural", "cross-silo"}),
+        tags=frozenset({"lr", kind, "cross-silo"}),
         **shared,
     )
     space = mlp.CLIENT_SPACE_V1
@@ -92,9 +98,11 @@ def natural_tasks(table: NaturalTable) -> Iterator[Task]:
         client_space=space,
         budget_s=mlp.BUDGET_S,
         architecture=mlp.ARCHITECTURE,
-        tags=frozenset({"mlp", "natural", "cross-silo"}),
+        tags=frozenset({"mlp", kind, "cross-silo"}),
         **shared,
     )
     for task in (linear, perceptron):
         yield task
-        yield task.variant(partition="unseen", num_clients=round(TRAINING * table.clients))
+        if isinstance(table, NaturalTable):
+            training = round(TRAINING * table.clients)
+            yield task.variant(partition="unseen", num_clients=training)

@@ -7,11 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import SOURCES, load_dataset, make_dataset
 from fedhpo_gym.datasets.natural import RARE, encoded
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.federations.federation import make_federation, make_unseen_federation
+from fedhpo_gym.federations.federation import (
+    make_federation,
+    make_skewed_federation,
+    make_unseen_federation,
+)
+from fedhpo_gym.keel import KEEL, KeelTable
 from fedhpo_gym.natural import NATURAL, NaturalTable
 
 MADE_UP = NATURAL[0]._replace(categories=("colour",), logs=("income",))
@@ -95,6 +101,66 @@ def test_unseen_users_are_in_one_split_each_and_nobody_is_lost(training: int) ->
     assert tuple(map(len, split_of)) == sizes
     assert len(set.union(*split_of)) == 10
     assert all(len(np.unique(users[client[0]])) == 1 for client in first)
+
+
+@pytest.mark.parametrize("table", KEEL, ids=lambda table: table.name)
+def test_a_table_of_keel_is_what_is_said_of_it(
+    table: KeelTable, shared_datasets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
+    with np.load(shared_datasets / "keel" / f"{table.file}.npz") as arrays:
+        codes, labels = arrays["x"], arrays["y"]
+    data = load_dataset(table.name)
+    assert data.users is None
+    np.testing.assert_array_equal(data.labels, labels)
+    shares = np.bincount(labels) / len(labels)
+    assert -(shares * np.log(shares)).sum() == pytest.approx(table.entropy, abs=1e-6)
+    assert isinstance(data.features, np.ndarray)
+    assert data.features.shape == (table.rows, table.width)
+    assert (data.features.sum(axis=1) == codes.shape[1]).all()  # one column of each feature
+    alike = np.unique(data.features, axis=0), np.unique(codes, axis=0)
+    assert len(alike[0]) <= len(alike[1])
+    columns = data.features.sum(axis=0)
+    assert sorted(columns[columns >= RARE]) == sorted(
+        [c for x in codes.T for c in np.unique(x, return_counts=True)[1] if c >= RARE]
+        + [c for x in codes.T if (c := _rare(x)) >= RARE]
+    )
+
+
+def _rare(codes: NDArray[np.int8]) -> int:
+    counts = np.unique(codes, return_counts=True)[1]
+    return int(counts[counts < RARE].sum())
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 100.0])
+def test_a_skewed_deal_loses_nobody_and_leaves_nobody_empty(alpha: float) -> None:
+    labels = np.arange(1200) % 4
+    data = make_dataset("made up", np.zeros((1200, 1)), labels, 4)
+    dealt = [make_skewed_federation(data, seed, 12, alpha) for seed in (1, 1, 2)]
+    first, again, other = ([[r.tolist() for r in c] for c in f.clients] for f in dealt)
+    assert first == again != other
+    assert sorted(r for client in first for split in client for r in split) == list(range(1200))
+    sizes = dealt[0].num_samples.sum(axis=1)
+    assert sizes.min() >= 8
+    assert dealt[0].num_samples.min() >= 1
+
+
+def test_labels_are_the_more_skewed_the_smaller_alpha_and_sizes_differ() -> None:
+    data = make_dataset("made up", np.zeros((4000, 1)), np.arange(4000) % 4, 4)
+    distance, spread = [], []
+    for alpha in (0.1, 1.0, 100.0):
+        found = []
+        for seed in range(5):
+            dealt = make_skewed_federation(data, seed, 10, alpha)
+            rows = [np.concatenate(client) for client in dealt.clients]
+            shares = [np.bincount(data.labels[r], minlength=4) / len(r) for r in rows]
+            found.append(np.mean([abs(one - 0.25).sum() / 2 for one in shares]))
+            spread.append(np.std([len(r) for r in rows]) / 400)
+        distance.append(np.mean(found))
+    assert distance[0] > distance[1] + 0.1 > distance[2] + 0.2
+    assert np.mean(spread) > 0.4  # Dirichlet(2, ..., 2) of ten: 0.65
+    with pytest.raises(InvalidArgumentError, match="8 of 4000 samples of made up, got 501"):
+        make_skewed_federation(data, 1, 501)
 
 
 def test_unseen_users_need_users_to_leave_out() -> None:

@@ -11,6 +11,7 @@ import pytest
 import fedhpo_gym  # noqa: F401
 from fedhpo_gym.datasets import SOURCES
 from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.keel import KEEL
 from fedhpo_gym.natural import NATURAL
 from fedhpo_gym.studies.suites import suite
 from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task
@@ -23,7 +24,7 @@ def test_a_task_agrees_with_its_data_and_its_model(task: Task) -> None:
     assert task.num_classes == source.num_classes
     largest = {d.name: d.decode(1.0) for d in task.space.dimensions}
     assert task.parameters_of(largest) == task.num_parameters
-    assert source.table.source in task.citation  # type: ignore[attr-defined]
+    assert source.table.origin in task.citation  # type: ignore[attr-defined]
     assert (task.seeds, task.version, task.unstored) == ((1, 2, 3), 1, "raw")
     assert get_task(task.id) is get_task(task.name) is task
     assert task.key not in TASKS
@@ -33,6 +34,7 @@ def test_a_task_agrees_with_its_data_and_its_model(task: Task) -> None:
 def test_every_table_has_its_problems_and_its_suite() -> None:
     within = [f"FedHPO-{m}-{t.name}-v1" for t in NATURAL for m in ("LR", "MLP")]
     assert suite("natural") == tuple(within)
+    assert suite("keel") == tuple(f"FedHPO-{m}-{t.name}-v1" for t in KEEL for m in ("LR", "MLP"))
     for table in NATURAL:
         assert get_task(f"MLP-{table.name}").num_clients == table.clients
         unseen = get_task(f"MLP-{table.name}Unseen")
@@ -77,6 +79,16 @@ class TestUnseenClients(TaskConformance):
     """Clients that nobody has trained on are evaluated on."""
 
     task_id = "FedHPO-MLP-ScotsSecondaryUnseen"
+    backend = "raw"
+
+
+@pytest.mark.slow
+@pytest.mark.raw
+@pytest.mark.usefixtures("natural_data")
+class TestDealtClients(TaskConformance):
+    """A table without clients, dealt to them."""
+
+    task_id = "FedHPO-LR-TicTacToe"
     backend = "raw"
 
 

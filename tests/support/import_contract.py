@@ -23,6 +23,7 @@ LAYER_0 = frozenset(
         "evaluation",
         "files",
         "identity",
+        "keel",
         "limits",
         "natural",
         "npz",
