@@ -120,7 +120,7 @@ def _add_compare(commands: Commands) -> None:
     sub = _add(commands, "compare", "compare", text)
     sub.add_argument(
         "problems", nargs="+", metavar="SUITE",
-        help="lr, paper, cross-device, multi-objective, small, or environment ids",
+        help="a suite, such as lr, paper, small or natural (docs/arena.md), or environment ids",
     )  # fmt: skip
     sub.add_argument("--agents", required=True, metavar="A,B,C", help="names of agents")
     sub.add_argument("--seeds", type=int, default=30, metavar="N", help="runs per agent (30)")

@@ -31,6 +31,7 @@ from fedhpo_gym.natural import NATURAL
 from fedhpo_gym.tables.locate import EMBEDDED
 from fedhpo_gym.tasks import TASKS, Task, get_task
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
+from fedhpo_gym.tasks.joint import REGIMES
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.typed import checked_types
 
@@ -91,6 +92,11 @@ def _keel() -> tuple[str, ...]:
     return tuple(f"FedHPO-{model}-{t.name}-v1" for t in KEEL for model in ("LR", "MLP"))
 
 
+def _joint() -> tuple[str, ...]:
+    """The joint space on all natural federations: forty rounds, five, and forty private ones."""
+    return tuple(f"FedHPO-{regime}-{t.name}-v1" for t in NATURAL for regime in REGIMES)
+
+
 def _natural_small() -> tuple[str, ...]:
     """Eight of them, of four tables in which tuning matters and courses are quick."""
     return tuple(name for name in _natural() if name.split("-")[2] in _QUICK)
@@ -116,6 +122,7 @@ SUITES: Mapping[str, Callable[[], tuple[str, ...]]] = MappingProxyType(
         "multi-objective": _multi_objective,
         "natural": _natural,
         "natural-small": _natural_small,
+        "joint": _joint,
         "keel": _keel,
         "small": small,
     }
