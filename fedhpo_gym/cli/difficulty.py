@@ -46,6 +46,9 @@ surrogate {DRAWS:,} configurations drawn uniformly: the best of those is what is
 - **useless**: share of those that are no better than the guess, or diverge.
 - **contest**: random search leaves at least {CONTEST[0]:g} such deviations after 25 trials, and
   tuning gains at least {CONTEST[1]:g}. What is none is easy, or its seeds decide.
+
+Problems without stored numbers are trained: `fedhpo-gym difficulty --train 60 ID`. Some are on the
+page of [natural federations](natural.md#how-hard).
 """
 HEADS = (
     *("id", "variant", "settings", *(f"left {k}" for k in TRIALS), "of the usual"),
