@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.processor import fix_dispatch
-from fedhpo_gym.tasks import TASKS, Task
+from fedhpo_gym.tasks import TASKS, TRAINED, Task
 from fedhpo_gym.typed import as_typed, checked_types
 from fedhpo_gym.version import __version__
 
@@ -33,26 +34,32 @@ def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
     knows no vector rewards and would warn at every step, so the twins go without it.
     """
     for task in tasks:
-        for prefix, extra in (("", {}), ("MO-", {"vector_reward": True})):
-            _register(
-                prefix + task.id,
-                ENTRY_POINT,
-                vector_entry_point=VECTOR_ENTRY_POINT,
-                disable_env_checker=bool(extra),
-                kwargs={"task": task.key, **extra},
-            )
-            _register(
-                prefix + task.round_id,
-                ROUND_ENTRY_POINT,
-                vector_entry_point=ROUND_VECTOR_ENTRY_POINT,
-                disable_env_checker=bool(extra),
-                kwargs={"task": task.key, "preprocessing": task.round_preprocessing, **extra},
-            )
+        _register_problem(task.key, task.round_preprocessing)
+
+
+def _register_problem(key: str, round_preprocessing: str) -> None:
+    rounds = {"preprocessing": round_preprocessing}
+    for prefix, extra in (("", {}), ("MO-", {"vector_reward": True})):
+        _register(
+            f"{prefix}FedHPO-{key}",
+            ENTRY_POINT,
+            vector_entry_point=VECTOR_ENTRY_POINT,
+            disable_env_checker=bool(extra),
+            kwargs={"task": key, **extra},
+        )
+        _register(
+            f"{prefix}FedHPO-DAC-{key}",
+            ROUND_ENTRY_POINT,
+            vector_entry_point=ROUND_VECTOR_ENTRY_POINT,
+            disable_env_checker=bool(extra),
+            kwargs={"task": key, **rounds, **extra},
+        )
 
 
 def _register(name: str, entry_point: str, **options: Any) -> None:
+    # Not `gym.register`: it compares a name with all there are, for thousands of names.
     if name not in gym.registry:
-        gym.register(name, entry_point, **options)
+        gym.registry[name] = EnvSpec(name, entry_point, **options)
 
 
 @checked_types
@@ -133,5 +140,8 @@ def _require_kind(env_id: str, entry_point: str, kind: str, why: str) -> None:
 
 fix_dispatch()  # it is read once, so before anybody multiplies matrices
 register_all()
+for _key in TRAINED:
+    _register_problem(_key, "standardized")
+del _key
 
 __all__ = ["__version__", "parallel", "parallel_env", "register_all", "truth"]

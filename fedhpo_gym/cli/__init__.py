@@ -120,7 +120,7 @@ def _add_compare(commands: Commands) -> None:
     sub = _add(commands, "compare", "compare", text)
     sub.add_argument(
         "problems", nargs="+", metavar="SUITE",
-        help="lr, paper, cross-device, multi-objective, small, or environment ids",
+        help="a suite, such as lr, paper, small or natural (docs/arena.md), or environment ids",
     )  # fmt: skip
     sub.add_argument("--agents", required=True, metavar="A,B,C", help="names of agents")
     sub.add_argument("--seeds", type=int, default=30, metavar="N", help="runs per agent (30)")
@@ -321,6 +321,10 @@ def _add_difficulty(commands: Commands) -> None:
     text = "say what random search leaves on stored problems"
     sub = _add(commands, "difficulty", "difficulty", text)
     sub.add_argument("ids", nargs="*", metavar="ID", help="environment ids; all by default")
+    sub.add_argument(
+        "--train", type=int, metavar="N",
+        help="really train N random configurations of each id, instead of asking stored numbers",
+    )  # fmt: skip
 
 
 def _add_repack(commands: Commands) -> None:

@@ -10,11 +10,13 @@ from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.errors import FedHPOError
 from fedhpo_gym.identity import UNSAID, Identity
+from fedhpo_gym.keel import KEEL
 from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.natural import NATURAL
 from fedhpo_gym.studies.environments import known_ids
 from fedhpo_gym.surrogates import Surrogate, has_surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.tables import list_tables, open_table
-from fedhpo_gym.tasks import TASKS, Task, get_task, task_of
+from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task, task_of
 
 VARIANT_HEADS = ("id", "arguments", "backends")
 SOME = 3
@@ -39,6 +41,12 @@ def main(_options: argparse.Namespace) -> int:
         say(f"\nNot listed: {fault}.")
     for reason in reasons([task for task in TASKS.values() if task.id in registered]):
         say(f"\n{reason}")
+    if always := [key for key in TRAINED if f"FedHPO-{key}" in registered]:
+        say(
+            f"\n{len(always)} more ids train on {len(NATURAL)} natural federations and {len(KEEL)} "
+            f"tables of KEEL, FedHPO-{always[0]}\nand so on: see docs/natural.md, and the suites "
+            "natural, natural-small and keel."
+        )
     if any(task.round_id in registered for task in TASKS.values()):
         say(
             "\nEvery FedHPO-... id is also there as FedHPO-DAC-...: dynamic algorithm "

@@ -95,10 +95,19 @@ def difficulty_of(stored: Stored) -> Difficulty:
         int(stored.fidelity_space["round"].high),
         float(stored.fidelity_space["client_sample_rate"].high),
     )
-    losses = losses_at(stored, columns, fidelity)
+    return difficulty_from(losses_at(stored, columns, fidelity), _guess(stored, task))
+
+
+def difficulty_from(losses: NDArray[np.float64], guess: float) -> Difficulty:
+    """Return how hard a problem is, of which some configurations are known.
+
+    Args:
+        losses: (configurations + 1, seeds) validation losses; the last row is that of the
+            configuration that is used where nobody tunes, see `usual`.
+        guess: loss of always predicting how often each label occurs.
+    """
     *means, default = losses.mean(axis=1)
     found = np.sort(np.array(means))
-    guess = _guess(stored, task)
     best = float(found[0])
     # A loss above a guess has taught nothing, however far above: it counts as the guess.
     worst = guess if best < guess else math.inf
