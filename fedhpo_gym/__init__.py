@@ -107,16 +107,10 @@ def truth(env_id: str, **arguments: Any) -> Any:
         arguments: further arguments of `gymnasium.make`: `objectives`, `backend`, `fidelity`, ...
 
     Raises:
-        InvalidArgumentError: the id is of another kind, the backend trains, constraints are given,
-            which the truth does not know, or an argument is out of its range.
+        InvalidArgumentError: the id is of another kind, the backend trains, or an argument is out
+            of its range.
         MissingDataError: nothing is stored; says what to do.
     """
-    if arguments.get("constraints") is not None:
-        raise InvalidArgumentError(
-            "`constraints` must not be given: the truth is that of the objectives alone, got "
-            f"{arguments['constraints']!r}; choose from `truth.values[truth.front()]` what keeps "
-            "to them"
-        )
     why = "courses of round environments are trained: nobody knows what they can reach"
     _require_kind(as_typed("env_id", env_id, str), ENTRY_POINT, "a FedHPO-* id of trials", why)
     env = gym.make(env_id, disable_env_checker=True, **arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -37,6 +38,8 @@ class RegretInfo(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
         truth = self.get_wrapper_attr("truth")
         # Where evaluations are noisy, what the incumbent truly is counts, not what was heard of it.
         value = info.get("truth", info)["incumbent"][self.get_wrapper_attr("objectives")[0].name]
+        if info["incumbent"].get("violation", 0.0) > 0.0:
+            value = math.nan  # no trial keeps the constraints: nothing is recommended yet
         known = {
             "regret": float(truth.regret(value)),
             "relative_regret": float(truth.relative_regret(value)),

@@ -102,4 +102,9 @@ def trials_of_run(run: RunRecord) -> Trials:
             if any(step.truth for step in steps)
             else None
         ),
+        violation=(
+            np.array([step.extra["violation"] for step in steps], dtype=np.float64)
+            if "violation" in steps[0].extra
+            else None
+        ),
     )

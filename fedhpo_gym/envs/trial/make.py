@@ -39,6 +39,7 @@ def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.E
         reward_transform=asked.reward_transform,
         instances=instances,
         noise=asked.evaluation_noise,
+        constraints=asked.constraints,
         render_mode=render_mode,
     )
     env = BudgetTermination(env, **asked.budgets)  # type: ignore[arg-type]

@@ -12,9 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.backends import CheckedQuery, ColumnBackend
 from fedhpo_gym.envs.trial.asked import Asked, Columns, asked_of
+from fedhpo_gym.envs.trial.climbing import climbed
 from fedhpo_gym.envs.trial.ledger import spending_many, spending_one
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
 from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.objectives import Objective
@@ -36,8 +38,12 @@ class Truth:
 
     For a table the lattice is all that actions can ask for, and the truth is exact. A surrogate is
     asked on the grid of the task's tables at the rounds that they hold, or on `MAX_QUERIES` drawn
-    points of it, and then at `DRAWS` configurations between the grid's points, at the highest
-    fidelity: better queries may still exist.
+    points of it, then at `DRAWS` configurations between the grid's points, at the highest fidelity,
+    and then where a local search over its whole space goes from the best of them, for the first
+    objective: see `envs.trial.climbing`. It is the same every time.
+
+    Constraints bind all that is said here: optimum, front, ideal, nadir and reference are of the
+    queries that keep them, and where none does, of those of the least total violation.
 
     Attributes:
         objectives: the objectives, in the order of the environment's.
@@ -76,10 +82,29 @@ class Truth:
         errors = np.column_stack([o.errors(column) for o, column in columns])
         return -errors.astype(np.float32).astype(np.float64)
 
-    @property
+    @cached_property
+    def violations(self) -> NDArray[np.float64]:
+        """(B,) total violations of the constraints; 0 where a query keeps them."""
+        return self._setup.violations(self.values)
+
+    @cached_property
+    def feasible(self) -> NDArray[np.bool_]:
+        """(B,) whether a query keeps the constraints; where none does, whether it is nearest."""
+        return np.asarray(self.violations == self.violations.min())
+
+    @cached_property
     def optimum(self) -> int:
-        """The row with the best value of the first objective; the first of equal ones."""
-        return int(np.argmin(self.errors[:, 0]))
+        """The feasible row with the best value of the first objective; the first of equal ones."""
+        return int(np.argmin(np.where(self.feasible, self.errors[:, 0], np.inf)))
+
+    def under(self, constraints: Constraints) -> Truth:
+        """Return the truth of the same queries under other constraints.
+
+        Raises:
+            UnknownNameError: a constraint names no objective.
+            InvalidArgumentError: the constraints are not well formed.
+        """
+        return replace(self, _setup=replace(self._setup, constraints=constraints))
 
     def regret(self, values: ArrayLike) -> NDArray[np.float64]:
         """Return how far values of the first objective are from the best one; 0 is the optimum.
@@ -120,11 +145,21 @@ class Truth:
         Raises:
             UnknownNameError: the environment has no such objective.
         """
-        return np.flatnonzero(non_dominated(self.errors[:, self._columns(names)]))
+        rows = np.flatnonzero(self.feasible)
+        return rows[non_dominated(self.errors[rows][:, self._columns(names)])]
 
-    def ideal(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Return the best value of each objective; see `front`."""
-        errors = self.errors[:, self._columns(names)].min(axis=0)
+    def ideal(
+        self, names: Sequence[str] | None = None, constraints: Constraints | None = None
+    ) -> NDArray[np.float64]:
+        """Return the best value of each objective; see `front`.
+
+        Args:
+            names: see `front`.
+            constraints: limits in the place of the environment's, see `under`.
+        """
+        if constraints is not None:
+            return self.under(constraints).ideal(names)
+        errors = self.errors[self.feasible][:, self._columns(names)].min(axis=0)
         return self._as_values(errors, names)
 
     def nadir(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
@@ -269,20 +304,27 @@ def truth_of(setup: TrialSetup) -> Truth:
     lattice = setup if exact else replace(setup, grid=True)
     fixed = tuple(sorted(setup.fixed.items()))
     backend = setup.backend
+    limits = tuple(read_constraints(setup.objectives, setup.constraints).items())
     key = (setup.task, lattice.search_space, fixed, setup.objective_names, setup.own, backend.seeds)
-    known = (*key, backend.fingerprint)
+    known = (*key, backend.fingerprint, limits)
     if known not in _known:
         asked = asked_of(lattice, setup)
         size = max(NUMBERS_AT_ONCE // (backend.num_samples.size * len(METRICS)), 1)
-        parts = np.split(np.arange(len(asked)), range(size, len(asked), size))
-        values = np.concatenate([_values(setup, asked.columns(part)) for part in parts])
+
+        def ask(rows: Asked) -> NDArray[np.float64]:
+            parts = np.split(np.arange(len(rows)), range(size, len(rows), size))
+            return np.concatenate([values_of(setup, rows.columns(part)) for part in parts])
+
+        values = ask(asked)
+        if not exact:
+            asked, values = climbed(setup, asked, values, ask)
         _known[known] = Truth(setup.objectives, exact, values, len(asked.cells), setup, asked)
     while len(_known) > MAX_KNOWN:
         _known.popitem(last=False)
     return _known[known]
 
 
-def _values(setup: TrialSetup, columns: Columns) -> NDArray[np.float64]:
+def values_of(setup: TrialSetup, columns: Columns) -> NDArray[np.float64]:
     """Return the (n, objectives) values of queries."""
 
     def queries() -> list[CheckedQuery]:
