@@ -7,6 +7,7 @@ It also fixes how torch will multiply matrices, see `fedhpo_gym.processor`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -93,6 +94,25 @@ def parallel(env: gym.Env[Any, Any], workers: int = 8) -> Any:
     from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
 
     return ParallelTrials(env, workers)
+
+
+@checked_types
+def load_runs(folder: str | Path) -> Any:
+    """Return all run records of a folder as a pandas DataFrame, one row a trial.
+
+    Its columns are those of `fedhpo_gym.studies.frame.load_runs`.
+
+    Args:
+        folder: of records, JSON lines or Parquet; or one file.
+
+    Raises:
+        MissingDataError: there is no record.
+        DamagedDataError: a record is damaged.
+        MissingDependencyError: pandas is not installed.
+    """
+    from fedhpo_gym.studies.frame import load_runs as load
+
+    return load(folder)
 
 
 @checked_types

@@ -176,7 +176,9 @@ def read_judged(path: Path) -> JudgedRun:
         levels = [] if word == "step" else _level_columns(names)
         noisy = [_TRUE] if _TRUE in names else []
         limits = [_VIOLATION] if _VIOLATION in names else []
-        columns = found.numbers([_TIME, _VALUE, _TEST, _ACCURACY, *levels, *noisy, *limits])
+        best = f"incumbent.{word}"
+        wanted = [_TIME, _VALUE, _TEST, _ACCURACY, *levels, *noisy, *limits, best]
+        columns = found.numbers(wanted)
         # As `level_of` computes it for one trial.
         level = np.prod([columns[name] for name in levels], axis=0) if levels else None
         if word == "trial" and level is None:
@@ -190,7 +192,11 @@ def read_judged(path: Path) -> JudgedRun:
             violation=columns[_VIOLATION] if limits else None,
         )
     accuracy = columns[_ACCURACY]
-    return JudgedRun(found.header, trials, accuracy, word, lambda place: _described(path, place))
+    recommended = columns[best].astype(np.int64) - 1
+    return JudgedRun(
+        found.header, trials, accuracy, word, lambda place: _described(path, place), None,
+        recommended,
+    )  # fmt: skip
 
 
 def _level_columns(columns: Mapping[str, Any]) -> list[str]:

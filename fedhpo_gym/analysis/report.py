@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.analysis.comparison import (
+    REGRET,
     VALIDATION,
     VOLUME,
     Comparison,
@@ -118,7 +119,8 @@ def build_report(
     looks = looks_of(line.agent for line in lines)
     volumes, missing = _volumes(problems)
     studies = [
-        *((study, VALIDATION) for study in Study.whole(lines)),
+        *((study, REGRET) for study in Study.whole(_relative(problems))),
+        *((study, VALIDATION) for study in Study.whole(_unknown(problems))),
         *((study, VOLUME) for study in Study.whole(volumes)),
     ]
     answers = [
@@ -144,6 +146,22 @@ def build_report(
     return Report(html, files)
 
 
+def _relative(problems: Sequence[Problem]) -> list[Trajectory]:
+    """Return the relative regrets of all runs of problems where it is known."""
+    of = [run for one in problems if _is_judged(one) for runs in one.runs.values() for run in runs]
+    return [run.relative for run in of if run.relative is not None]
+
+
+def _unknown(problems: Sequence[Problem]) -> list[Trajectory]:
+    """Return the validation losses of all runs of the other problems."""
+    others = [problem for problem in problems if not _is_judged(problem)]
+    return [run.trajectory for one in others for runs in one.runs.values() for run in runs]
+
+
+def _is_judged(problem: Problem) -> bool:
+    return all(run.relative is not None for runs in problem.runs.values() for run in runs)
+
+
 def _volumes(problems: Sequence[Problem]) -> tuple[list[Trajectory], str]:
     """Return the hypervolume regrets of runs of vectors; or why they are not known."""
     try:
@@ -157,7 +175,7 @@ def _answer(found: Comparison, number: int, looks: Looks) -> _Part:
     figures = comparison_figures(found, prefix, looks)
     tables = comparison_tables(found)
     count = counted(len(found.study.problems), "problem")
-    by = "" if found.measure == VALIDATION else " by hypervolume"
+    by = " by hypervolume" if found.measure == VOLUME else ""
     early = early_differences(found, prefix)
     html = ANSWER.substitute(
         anchor=prefix,
@@ -283,10 +301,13 @@ def _results(results: Sequence[AgentResult], has_regret: bool) -> Table:
 def _truth(known: Known | None) -> str:
     if known is None:
         return ""
-    where = "of all that can be asked for" if known.exact else "on a lattice of the surrogate"
+    where = (
+        "of all that can be asked for" if known.exact else "that a search of the surrogate found"
+    )
     return (
-        f". Regret is above the lowest validation loss {where}, {known.best:.4f}; relative regret "
-        f"of 1 is the median query, {known.typical:.4g}, or worse"
+        f". Regret is of the recommended configuration at full fidelity, in {known.objective}: 0 "
+        f"is the best {where}, {known.best:.4f}; relative regret of 1 is the median configuration, "
+        f"{known.typical:.4g}, or worse"
     )
 
 

@@ -36,8 +36,9 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     half of the worst error. So phi of feasible trials lies in [0, 1], falls strictly, and is
     comparable across problems: 1 is the best value, 1/2 a guess, and 0 a diverged trial. The lower
     the error, the more it is worth to lower it further. This is a saturation of half-value c, as
-    that of Michaelis and Menten (1913). A clip would make all trials beyond it equal, and a logarithm has
-    no bound. Let phi_t be that of the incumbent after t trials, and phi_0 = 0. Then the reward is
+    that of Michaelis and Menten (1913). A clip would make all trials beyond it equal, and a
+    logarithm has no bound. Let phi_t be that of the incumbent after t trials, and phi_0 = 0. Then
+    the reward is
 
     ==============  ======================================  ======================================
     kind            reward                                  return of an episode of T trials

@@ -81,8 +81,8 @@ def _how_much(found: Comparison) -> str:
         f"By how much: on means over seeds, {first} beats {second} on {pair.problems.wins} of "
         f"{_problems(found)} and ties on {pair.problems.ties}. A run of it is better than one of "
         f"{second} on a random problem with probability {pair.improvement:.2f} (95 % interval "
-        f"{low:.2f} to {high:.2f}). Of what lies between a first trial (1) and the best result "
-        f"known (0), {iqm} is left: interquartile mean of normalised regret."
+        f"{low:.2f} to {high:.2f}). Interquartile means of normalised regret, of which "
+        f"{found.scale}: {iqm}."
     )
 
 

@@ -224,6 +224,15 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return truth_of(self._process.part(0))
 
     @property
+    def full_truth(self) -> Truth:
+        """What can be reached at full fidelity: what regret is measured against.
+
+        Raises:
+            InvalidArgumentError: see `truth_of`.
+        """
+        return truth_of(self._process.part(0).at_full_fidelity)
+
+    @property
     def search_space(self) -> SearchSpace:
         """What an action is decoded to: configuration, then free fidelity dimensions."""
         return self.setup.search_space

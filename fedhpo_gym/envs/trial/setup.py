@@ -130,6 +130,12 @@ class TrialSetup:
         return SearchSpace((*self._space.dimensions, *free.dimensions))
 
     @property
+    def at_full_fidelity(self) -> TrialSetup:
+        """The same problem with all fidelities at their highest, and without noise."""
+        full = {dimension.name: dimension.high for dimension in self._fidelities.dimensions}
+        return replace(self, fixed=full, noise=None, freeze_thaw=False, instances=())
+
+    @property
     def is_grid(self) -> bool:
         """Whether an action can ask for the points of a grid only."""
         return all(dimension.values is not None for dimension in self.search_space.dimensions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
 from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.objectives import Objective
+from fedhpo_gym.space import Value
 from fedhpo_gym.typed import as_reals, as_typed
 
 NUMBERS_AT_ONCE = 1 << 19
@@ -64,6 +65,24 @@ class Truth:
         names = ", ".join(one.name for one in self.objectives)
         return f"Truth of {names} for {len(self.values):,} queries, exact={self.exact}"
 
+    def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        """Return the (n, objectives) values of configurations, at the truth's one fidelity.
+
+        Args:
+            configurations: legal ones, as `info["configuration"]` says them.
+
+        Raises:
+            InvalidArgumentError: the truth is of several fidelities.
+        """
+        space = self._setup.search_space
+        if not set(self._setup.fixed) >= {"round", "client_sample_rate"}:
+            raise InvalidArgumentError(
+                "`values_at` needs the truth of one fidelity; use `env.unwrapped.full_truth`"
+            )
+        columns = space.columns_of(configurations)
+        fixed = {name: np.full(len(configurations), v) for name, v in self._setup.fixed.items()}
+        return values_of(self._setup, {**columns, **fixed})
+
     def query(self, index: int) -> CheckedQuery:
         """Return the configuration and the fidelity of a row of `values`."""
         columns = self._asked.columns(np.arange(len(self.values))[[index]])
@@ -106,6 +125,19 @@ class Truth:
         """
         return replace(self, _setup=replace(self._setup, constraints=constraints))
 
+    def regret_at(
+        self, configurations: Sequence[Mapping[str, Value]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return regret and relative regret of configurations, (n,) each; see `values_at`.
+
+        A configuration that does not keep the constraints here, at this fidelity, has the regret
+        infinity and the relative regret 1.
+        """
+        values = self.values_at(configurations)
+        is_feasible = self._setup.violations(values) == 0
+        regret = np.where(is_feasible, self.regret(values[:, 0]), np.inf)
+        return regret, np.where(is_feasible, self.relative_regret(values[:, 0]), 1.0)
+
     def regret(self, values: ArrayLike) -> NDArray[np.float64]:
         """Return how far values of the first objective are from the best one; 0 is the optimum.
 
@@ -129,12 +161,17 @@ class Truth:
         Args:
             values: see `regret`.
         """
-        lattice = self.errors[: self.on_lattice, 0]
-        typical = float(np.median(lattice)) - float(self.errors[self.optimum, 0])
+        typical = float(np.median(self.errors[: self.on_lattice, 0]))
+        typical -= float(self.errors[self.optimum, 0])
         regret = self.regret(values)
         if not typical > 0:
             return np.where(regret > 0, 1.0, 0.0)
         return np.clip(regret / typical, 0.0, 1.0)
+
+    @property
+    def typical(self) -> float:
+        """The median of the lattice in the first objective: the reference of relative regret."""
+        return float(np.median(self.values[: self.on_lattice, 0]))
 
     def front(self, names: Sequence[str] | None = None) -> NDArray[np.int64]:
         """Return the rows that no other dominates, in their order.

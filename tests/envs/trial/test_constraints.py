@@ -19,6 +19,7 @@ from fedhpo_gym.studies.run import do_run
 
 ID = "FedHPO-LR-CreditG-v1"
 LIMITS: Any = {"fairness_std": {"limit": 0.08, "weight": 50}}
+LOOSE: Any = {"fairness_std": {"limit": 0.12, "weight": 50}}
 TIGHT: Any = {"fairness_std": 0.02, "val_loss": 0.55}
 """Few trials keep one of them, and hardly any both."""
 
@@ -94,17 +95,19 @@ def test_a_total_violation_knows_no_weight_and_no_unit() -> None:
 @pytest.mark.parametrize("agent", ["optuna-tpe", "random"])
 def test_records_and_judges_know_the_feasible_incumbent(agent: str, tmp_path: Path) -> None:
     for seed in range(2):
-        kwargs = {"constraints": LIMITS, "budget_trials": 25, "fidelity": {"round": 500}}
+        kwargs = {"constraints": LOOSE, "budget_trials": 25, "fidelity": {"round": 500}}
         plan = Plan(ID, kwargs, agent, seed)
         do_run(plan, tmp_path, lambda _: None, lambda _: None)
-    for path in tmp_path.glob("*.jsonl"):
+    paths = [*tmp_path.rglob("*.jsonl")]
+    assert len(paths) == 2
+    for path in paths:
         record = read_record(path)
         trials = trials_of_run(record)
         assert trials.violation is not None
         assert (trials.violation == 0).any(), "the law below says nothing"
         best = record.final.best_step
         assert record.steps[best - 1].extra["violation"] == 0.0
-        assert record.steps[best - 1].objectives["fairness_std"] <= 0.08
+        assert record.steps[best - 1].objectives["fairness_std"] <= 0.12
         assert int(incumbents(trials, "best_seen")[-1]) == best - 1
         for rule in ("highest_fidelity", "full_fidelity"):
             assert trials.violation[incumbents(trials, rule)[-1]] == 0.0
@@ -116,7 +119,8 @@ def test_agents_of_optuna_hear_violations_as_such(name: str) -> None:
     env = gym.make(
         prefix + ID,
         objectives=["val_loss", "fairness_std"],
-        constraints=LIMITS,
+        constraints=LOOSE,
+        fidelity={"round": 500},
         budget_trials=60,
         disable_env_checker=True,
     )
