@@ -347,6 +347,10 @@ def _add_check(commands: Commands) -> None:
         "ids", nargs="*", metavar="ID", help="ids, patterns like `FedHPO-DAC-*`, or `all`"
     )
     sub.add_argument(
+        "--truth", action="store_true",
+        help="search 100,000 queries of each id with stored numbers for one that beats its truth",
+    )  # fmt: skip
+    sub.add_argument(
         "--engine", action="store_true",
         help="say whether courses have the same bits in any company here, and follow the gradient",
     )  # fmt: skip

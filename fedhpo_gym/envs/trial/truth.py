@@ -20,7 +20,7 @@ from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
 from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.objectives import Objective
-from fedhpo_gym.space import Value
+from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.typed import as_reals, as_typed
 
 NUMBERS_AT_ONCE = 1 << 19
@@ -79,9 +79,28 @@ class Truth:
             raise InvalidArgumentError(
                 "`values_at` needs the truth of one fidelity; use `env.unwrapped.full_truth`"
             )
-        columns = space.columns_of(configurations)
-        fixed = {name: np.full(len(configurations), v) for name, v in self._setup.fixed.items()}
+        return self._ask(space.columns_of(configurations), len(configurations))
+
+    def _ask(self, columns: Columns, number: int) -> NDArray[np.float64]:
+        fixed = {name: np.full(number, value) for name, value in self._setup.fixed.items()}
         return values_of(self._setup, {**columns, **fixed})
+
+    @property
+    def search_space(self) -> SearchSpace:
+        """What an action is decoded to; see `regret_of`."""
+        return self._setup.search_space
+
+    def regret_of(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the regret of (n, dimensions) actions; infinite where constraints are not kept."""
+        values = self._ask(self.search_space.decode_columns(actions), len(actions))
+        is_feasible = self._setup.violations(values) == 0
+        return np.where(is_feasible, self.regret(values[:, 0]), np.inf)
+
+    @property
+    def scale(self) -> float:
+        """How far the reference of relative regret lies from the optimum; 1 where it does not."""
+        middle = float(np.median(self.errors[: self.on_lattice, 0]))
+        return (middle - float(self.errors[self.optimum, 0])) or 1.0
 
     def query(self, index: int) -> CheckedQuery:
         """Return the configuration and the fidelity of a row of `values`."""
@@ -161,12 +180,10 @@ class Truth:
         Args:
             values: see `regret`.
         """
-        typical = float(np.median(self.errors[: self.on_lattice, 0]))
-        typical -= float(self.errors[self.optimum, 0])
         regret = self.regret(values)
-        if not typical > 0:
+        if np.median(self.errors[: self.on_lattice, 0]) <= self.errors[self.optimum, 0]:
             return np.where(regret > 0, 1.0, 0.0)
-        return np.clip(regret / typical, 0.0, 1.0)
+        return np.clip(regret / self.scale, 0.0, 1.0)
 
     @property
     def typical(self) -> float:

@@ -154,7 +154,7 @@ def test_a_surrogate_is_asked_on_a_grid_and_between(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(asked, "DRAWS", 200)
     found = fedhpo_gym.truth("FedHPO-GNN-Cora-v1", **arguments)
     assert not found.exact
-    assert (found.on_lattice, len(found.values)) == (300, 500 + climbing.STARTS)
+    assert (found.on_lattice, len(found.values)) == (300, 800 + climbing.STARTS)
     env = gym.make("MO-FedHPO-GNN-Cora-v1", **arguments)
     for row in (0, 299, 300, 499, found.optimum):
         configuration, fidelity = found.query(row)
