@@ -20,6 +20,7 @@ from fedhpo_gym.analysis.comparison import (
     answer,
     compare,
     comparison_tables,
+    verdict,
 )
 from fedhpo_gym.analysis.comparison.answer import counted
 from fedhpo_gym.analysis.figures import (
@@ -70,10 +71,12 @@ class Report:
         files: contents by file name: every table as CSV and LaTeX, every figure as SVG and PDF
             with its numbers as CSV, and all incumbents as a table that `fedhpo-gym report --table`
             reads. A PDF is made when it is called.
+        words: who wins and how sure that is, in sentences; none where agents cannot be compared.
     """
 
     html: str
     files: Mapping[str, File]
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,9 +126,8 @@ def build_report(
         *((study, VALIDATION) for study in Study.whole(_unknown(problems))),
         *((study, VOLUME) for study in Study.whole(volumes)),
     ]
-    answers = [
-        _answer(compare(*study), place, looks) for place, study in enumerate(studies, start=1)
-    ]
+    compared = [compare(*study) for study in studies]
+    answers = [_answer(one, place, looks) for place, one in enumerate(compared, start=1)]
     anchors = [f"problem-{number}" for number in range(1, len(problems) + 1)]
     sections = [_section(*pair, looks) for pair in zip(problems, anchors, strict=True)]
     files: dict[str, File] = {"incumbents.csv": _incumbents(problems)}
@@ -143,7 +145,7 @@ def build_report(
         files="Every table is also a CSV and a LaTeX file, and every figure an SVG and a PDF file "
         "with its numbers as CSV, in the folder that is written beside this page.",
     )
-    return Report(html, files)
+    return Report(html, files, tuple(words for one in compared for words in verdict(one)))
 
 
 def _relative(problems: Sequence[Problem]) -> list[Trajectory]:

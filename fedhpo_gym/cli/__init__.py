@@ -75,7 +75,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fedhpo-gym", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add(commands, "list", "listing", "list the environments and what can answer them")
+    for name, module, text in (
+        ("list", "listing", "list the environments and what can answer them"),
+        ("agents", "agents", "list the agents and what each can do"),
+    ):
+        sub = _add(commands, name, module, text)
+        sub.add_argument("filter", nargs="?", metavar="WORD", help="only lines that hold this word")
     _add_show(commands)
     _add_run(commands)
     _add_compare(commands)

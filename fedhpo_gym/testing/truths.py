@@ -56,4 +56,4 @@ def lowest_regret(env_id: str, queries: int = 100_000, **arguments: Any) -> floa
         success = (answers < values[:, None] + 1e-15).mean(axis=1, keepdims=True)
         steps = np.clip(steps * np.where(success > 0.2, 1.5, 0.85), 1e-5, 1.0)
         lowest = min(lowest, float(values.min()))
-    return lowest / truth.scale
+    return lowest / float(truth.scale)

@@ -15,6 +15,12 @@ def answer(found: Comparison) -> list[str]:
     return [_who(found), _how_much(found), _how_sure(found), *_unlike(found)]
 
 
+@checked_types
+def verdict(found: Comparison) -> list[str]:
+    """Return the two paragraphs that say who wins and how sure that is, as plain text."""
+    return [_who(found), _how_sure(found)]
+
+
 def _unlike(found: Comparison) -> list[str]:
     """Say where final incumbents are of unequal fidelities: their losses are of unlike things."""
     study, without, below = found.study, dict[str, int](), dict[str, int]()
