@@ -44,5 +44,5 @@ def _row(name: str, kind: type[Agent]) -> tuple[str, ...]:
         "always" if chooses else "where they are free",
         MANY[kind.rewards],
         "as such" if hears else "by penalties",
-        "yes" if searches else "no",
+        "yes" if "trial" in kind.acts_on else "no",
     )

@@ -38,7 +38,7 @@ def main(options: argparse.Namespace) -> int:
     if word is not None:
         kept = [row for row in rows if word in " ".join(row)]
         if not kept:
-            raise unknown_name("environment", word, [row[0] for row in rows])
+            raise unknown_name("environment", word, [name for row in rows for name in row[:2]])
         say_table(HEADS, kept)
         return 0
     say_table(HEADS, rows)
