@@ -58,6 +58,8 @@ RULES_IN_WORDS = {
     "run on the problem.",
     "best_seen": "On this page fidelities are ignored: the incumbent is the best seen.",
 }
+NOMINAL = {"epsilon": "nominal epsilon"}
+"""Hyperparameters whose names are those of objectives: what a mechanism is set to is not spent."""
 FOLDED = frozenset({"pairs", "ranks"})
 """Tables that are folded up until they are asked for."""
 
@@ -229,7 +231,9 @@ def _best(problem: Problem) -> str:
         winner=f"Found by <b>{escape(line.agent)}</b> with seed {line.seed} in {best.word} "
         f"{best.number} of {best.steps}: validation loss {line.final:.4f}, "
         f"test loss {test}, test accuracy {best.test_accuracy:.4f}.",
-        configuration=_pairs_table({**best.configuration, **best.fidelity}),
+        configuration=_pairs_table(
+            {NOMINAL.get(k, k): v for k, v in {**best.configuration, **best.fidelity}.items()}
+        ),
     )
 
 

@@ -184,8 +184,11 @@ def _beforehand(plans: Sequence[Plan], folder: Path, workers: int) -> str:
     for cell in read_log(folder):
         if cell["status"] == "done":
             by_agent.setdefault(cell["plan"]["agent"], []).append(float(cell["seconds"]))
-    parts = ("problem", len({p.id for p in plans})), ("agent", len({p.agent for p in plans}))
-    parts += (("seed", len({plan.seed for plan in plans})),)
+    parts = (
+        ("problem", len({plan.id for plan in plans})),
+        ("agent", len({plan.agent for plan in plans})),
+        ("seed", len({plan.seed for plan in plans})),
+    )
     counts = " x ".join(f"{number} {word}{'s' * (number > 1)}" for word, number in parts)
     if not by_agent:
         return f"{len(plans)} runs: {counts}; how long they take is known after the first ones"
