@@ -222,3 +222,24 @@ def test_the_command_refuses_a_folder_in_place_of_a_file(
     said = capsys.readouterr()
     assert said.out == ""
     assert f"`--out` must be a file, got the folder {tmp_path}; name a file in it" in said.err
+
+
+def test_fronts_with_a_cost_are_of_trials_of_every_fidelity(tmp_path: Path) -> None:
+    moocore = pytest.importorskip("moocore")
+    for seed in range(2):
+        plan = Plan(f"MO-{ID}", {"budget_trials": 10}, "random", seed)
+        do_run(plan, tmp_path, lambda _: None, lambda _: None)
+    runs = [(path, read_record(path)) for path in sorted(tmp_path.rglob("*.jsonl"))]
+    [problem] = group(runs)
+    errors = [-np.array([step.reward for step in one.steps]) for _, one in runs]
+    assert [one.errors.tolist() for one in problem.scored()["random"]] == [
+        one.tolist() for one in errors
+    ], "trials of all fidelities"
+    points = np.concatenate(errors)
+    front = points[moocore.is_nondominated(points)]
+    low, width = front.min(axis=0), np.ptp(front, axis=0)
+    corner = np.full(3, 1.1)
+    whole = moocore.hypervolume((front - low) / width, ref=corner)
+    for line, own in zip(problem.volumes(), errors, strict=True):
+        volume = moocore.hypervolume((own - low) / width, ref=corner)
+        assert line.final == pytest.approx(1 - volume / whole, abs=1e-12)
