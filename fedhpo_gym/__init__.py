@@ -7,6 +7,7 @@ It also fixes how torch will multiply matrices, see `fedhpo_gym.processor`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -103,6 +104,25 @@ def parallel(env: gym.Env[Any, Any], workers: int = 8) -> Any:
 
 
 @checked_types
+def load_runs(folder: str | Path) -> Any:
+    """Return all run records of a folder as a pandas DataFrame, one row a trial.
+
+    Its columns are those of `fedhpo_gym.studies.frame.load_runs`.
+
+    Args:
+        folder: of records, JSON lines or Parquet; or one file.
+
+    Raises:
+        MissingDataError: there is no record.
+        DamagedDataError: a record is damaged.
+        MissingDependencyError: pandas is not installed.
+    """
+    from fedhpo_gym.studies.frame import load_runs as load
+
+    return load(folder)
+
+
+@checked_types
 def truth(env_id: str, **arguments: Any) -> Any:
     """Return what can be reached in a trial environment with stored numbers.
 
@@ -114,16 +134,10 @@ def truth(env_id: str, **arguments: Any) -> Any:
         arguments: further arguments of `gymnasium.make`: `objectives`, `backend`, `fidelity`, ...
 
     Raises:
-        InvalidArgumentError: the id is of another kind, the backend trains, constraints are given,
-            which the truth does not know, or an argument is out of its range.
+        InvalidArgumentError: the id is of another kind, the backend trains, or an argument is out
+            of its range.
         MissingDataError: nothing is stored; says what to do.
     """
-    if arguments.get("constraints") is not None:
-        raise InvalidArgumentError(
-            "`constraints` must not be given: the truth is that of the objectives alone, got "
-            f"{arguments['constraints']!r}; choose from `truth.values[truth.front()]` what keeps "
-            "to them"
-        )
     why = "courses of round environments are trained: nobody knows what they can reach"
     _require_kind(as_typed("env_id", env_id, str), ENTRY_POINT, "a FedHPO-* id of trials", why)
     env = gym.make(env_id, disable_env_checker=True, **arguments)

@@ -75,7 +75,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fedhpo-gym", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add(commands, "list", "listing", "list the environments and what can answer them")
+    for name, module, text in (
+        ("list", "listing", "list the environments and what can answer them"),
+        ("agents", "agents", "list the agents and what each can do"),
+    ):
+        sub = _add(commands, name, module, text)
+        sub.add_argument("filter", nargs="?", metavar="WORD", help="only lines that hold this word")
     _add_show(commands)
     _add_run(commands)
     _add_compare(commands)
@@ -350,6 +355,10 @@ def _add_check(commands: Commands) -> None:
     sub.add_argument(
         "ids", nargs="*", metavar="ID", help="ids, patterns like `FedHPO-DAC-*`, or `all`"
     )
+    sub.add_argument(
+        "--truth", action="store_true",
+        help="search 100,000 queries of each id with stored numbers for one that beats its truth",
+    )  # fmt: skip
     sub.add_argument(
         "--engine", action="store_true",
         help="say whether courses have the same bits in any company here, and follow the gradient",

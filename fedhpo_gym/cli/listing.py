@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_table
-from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.errors import FedHPOError, unknown_name
 from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.keel import KEEL
 from fedhpo_gym.landscape.lattice import Stored
@@ -24,14 +24,25 @@ SOME = 3
 HEADS = ("id", "data set", "clients", "configurations", "simulated budget", "backends")
 
 
-def main(_options: argparse.Namespace) -> int:
-    """Print one line per environment."""
+def main(options: argparse.Namespace) -> int:
+    """Print one line per environment; with a word, only lines that hold it.
+
+    Raises:
+        UnknownNameError: no line does.
+    """
     registered, tables, surrogates = set(known_ids()), list_tables(), list_surrogates()
     rows = [
         _row(task, backends(task, tables, surrogates))
         for task in TASKS.values()
         if task.id in registered
     ]
+    word = getattr(options, "filter", None)
+    if word is not None:
+        kept = [row for row in rows if word in " ".join(row)]
+        if not kept:
+            raise unknown_name("environment", word, [name for row in rows for name in row[:2]])
+        say_table(HEADS, kept)
+        return 0
     say_table(HEADS, rows)
     stored, faults = stored_variants(tables, surrogates)
     if stored:
