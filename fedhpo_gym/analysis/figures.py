@@ -119,8 +119,8 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
             "regret-over-time",
             (
                 "Normalised regret over time",
-                "Mean over problems of the mean over seeds; 0 is the best result of any run, 1 the "
-                "median first incumbent. Bands: in 95 % of bootstraps over seeds the whole curve "
+                f"Mean over problems of the mean over seeds; {found.scale}. Bands: in "
+                "95 % of bootstraps over seeds the whole curve "
                 "lies inside (simultaneous).",
             ),
             lambda axes: _regret(axes, found, looks),
@@ -157,6 +157,9 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
         MissingDependencyError: matplotlib is not installed.
     """
     curves = problem.regret()
+    what = "validation loss above the best final incumbent of any run here"
+    if problem.known is not None:
+        what = "the regret of the recommended configuration at full fidelity"
     ends = [times[-1] for times, _ in curves.values()]
     unit, seconds = time_unit(float(max(ends, default=1.0)))
 
@@ -185,8 +188,8 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     ]
     head = ("agent", "time_s", "mean", "lower", "upper", "all_lower", "all_upper")
     caption = (
-        "Mean over seeds of validation loss above the best final incumbent of any run here. Inner "
-        "bands hold 95 % of bootstraps at each time, outer ones hold whole curves. The axis is "
+        f"Mean over seeds of {what}. Inner bands hold 95 % of bootstraps at each "
+        "time, outer ones hold whole curves. The axis is "
         "linear near 0."
     )
     size = (SIZE[0], TALL)

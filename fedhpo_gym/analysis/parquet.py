@@ -38,7 +38,7 @@ _CONSTANT: Final = ("id", "agent", "seed")
 _TIME, _VALUE = "elapsed_s", "objectives.val_loss"
 _TRUE: Final = "truth.objectives.val_loss"
 """What a noisy validation loss truly is: a column where evaluations are noisy."""
-_TEST, _ACCURACY = "test.loss", "test.accuracy"
+_TEST, _ACCURACY, _VIOLATION = "test.loss", "test.accuracy", "violation"
 
 
 class _Read(NamedTuple):
@@ -175,7 +175,10 @@ def read_judged(path: Path) -> JudgedRun:
         word = next(name for name in NUMBERS if f"incumbent.{name}" in names)
         levels = [] if word == "step" else _level_columns(names)
         noisy = [_TRUE] if _TRUE in names else []
-        columns = found.numbers([_TIME, _VALUE, _TEST, _ACCURACY, *levels, *noisy])
+        limits = [_VIOLATION] if _VIOLATION in names else []
+        best = f"incumbent.{word}"
+        wanted = [_TIME, _VALUE, _TEST, _ACCURACY, *levels, *noisy, *limits, best]
+        columns = found.numbers(wanted)
         # As `level_of` computes it for one trial.
         level = np.prod([columns[name] for name in levels], axis=0) if levels else None
         if word == "trial" and level is None:
@@ -186,9 +189,14 @@ def read_judged(path: Path) -> JudgedRun:
             level=level,
             test=columns[_TEST],
             told=columns[_VALUE] if noisy else None,
+            violation=columns[_VIOLATION] if limits else None,
         )
     accuracy = columns[_ACCURACY]
-    return JudgedRun(found.header, trials, accuracy, word, lambda place: _described(path, place))
+    recommended = columns[best].astype(np.int64) - 1
+    return JudgedRun(
+        found.header, trials, accuracy, word, lambda place: _described(path, place), None,
+        recommended,
+    )  # fmt: skip
 
 
 def _level_columns(columns: Mapping[str, Any]) -> list[str]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.fronts import at_full_level, volume_regret
-from fedhpo_gym.analysis.stats import Band, bootstrap_band, normalised_regret
+from fedhpo_gym.analysis.stats import Band, bootstrap_band
 from fedhpo_gym.analysis.trajectories import Trajectory, time_grid
 from fedhpo_gym.analysis.trajectories.scored import Scored
+
+COSTS: Final = frozenset({"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"})
+"""Objectives that a trial of lower fidelity is better in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +85,10 @@ class Run:
         best: its final incumbent; None for a run of a foreign table.
         version: of the package that wrote its record; None for a run of a foreign table.
         scored: its trials, where rewards are vectors.
+        recommended: the environment's incumbents, each time they change: seconds, values on test
+            data and configurations.
+        regret: regret of those at full fidelity over time; None where nobody knows.
+        relative: their relative regret.
     """
 
     trajectory: Trajectory
@@ -89,6 +96,18 @@ class Run:
     best: Best | None = None
     version: str | None = None
     scored: Scored | None = None
+    recommended: tuple[NDArray[Any], NDArray[Any], Sequence[Mapping[str, Any]]] | None = None
+    regret: Trajectory | None = None
+    relative: Trajectory | None = None
+
+    def judged(self, known: Known | None) -> Run:
+        """Return this run with its regret, where it is known."""
+        if known is None or self.recommended is None:
+            return self
+        times, test, configurations = self.recommended
+        line = replace(self.trajectory, time_s=times, test=test, level=None)
+        regret, relative = (replace(line, value=one) for one in known.regret_at(configurations))
+        return replace(self, regret=regret, relative=relative)
 
 
 @dataclass(frozen=True)
@@ -96,14 +115,18 @@ class Known:
     """What stored numbers know of a problem, whoever tunes it.
 
     Attributes:
-        best: the lowest validation loss that can be asked for.
-        typical: that of the median query, which a random trial is expected to have.
-        exact: whether nothing else can be asked for; else the numbers are those of a lattice.
+        objective: name of the first objective, which regret is of.
+        best: its best feasible value at full fidelity.
+        typical: that of the median configuration there, which a random one is expected to have.
+        exact: whether nothing else can be asked for; else a surrogate was searched.
+        regret_at: returns regret and relative regret of configurations at full fidelity.
     """
 
+    objective: str
     best: float
     typical: float
     exact: bool
+    regret_at: Callable[[Sequence[Mapping[str, Any]]], tuple[NDArray[Any], NDArray[Any]]]
 
 
 @dataclass(frozen=True)
@@ -117,8 +140,8 @@ class AgentResult:
         test_loss: test loss of the final incumbents.
         test_accuracy: test accuracy of the final incumbents.
         trials: trials that fit into the budget.
-        regret: how far the final incumbents are above the best that is known.
-        relative_regret: the same, over that of the median query; 1 is a random trial or worse.
+        regret: of what the runs recommend at their end; see docs/regret.md.
+        relative_regret: the same, over that of the median configuration; 1 is that or worse.
     """
 
     agent: str
@@ -131,7 +154,7 @@ class AgentResult:
     relative_regret: Summary | None = None
 
     @classmethod
-    def of(cls, agent: str, runs: tuple[Run, ...], known: Known | None = None) -> AgentResult:
+    def of(cls, agent: str, runs: tuple[Run, ...]) -> AgentResult:
         """Sum up the runs of one agent."""
         lines = [run.trajectory for run in runs]
         tests = [
@@ -145,7 +168,10 @@ class AgentResult:
             test_loss=Summary.of(tests),
             test_accuracy=Summary.of(run.best.test_accuracy if run.best else None for run in runs),
             trials=Summary.of(run.best.steps if run.best else None for run in runs),
-            **_regrets([line.final for line in lines], known),
+            regret=Summary.of(run.regret.final if run.regret else None for run in runs),
+            relative_regret=Summary.of(
+                run.relative.final if run.relative else None for run in runs
+            ),
         )
 
 
@@ -171,7 +197,7 @@ class Problem:
 
     def results(self) -> tuple[AgentResult, ...]:
         """Return the final results, one per agent."""
-        return tuple(AgentResult.of(agent, runs, self.known) for agent, runs in self.runs.items())
+        return tuple(AgentResult.of(agent, runs) for agent, runs in self.runs.items())
 
     def curves(self) -> Mapping[str, Curve]:
         """Return the curve of every agent, on one time grid.
@@ -186,14 +212,16 @@ class Problem:
     def regret(self) -> Mapping[str, tuple[NDArray[np.float64], Band]]:
         """Return times and mean regret of every agent, with bootstrap bands.
 
-        Regret is above the lowest validation loss that any final incumbent here has. Losses may be
-        infinite before training converges; such times are left out, as those before all runs of the
-        agent have an incumbent.
+        It is that of what the runs recommend (docs/regret.md). Where nobody knows it, validation
+        loss above the lowest that any final incumbent here has stands in its place, and the figure
+        says so. Times when a run of the agent has none that is finite are left out.
         """
-        best = min(run.trajectory.final for run in self._all_runs())
+        is_known = all(run.regret for run in self._all_runs())
+        best = 0.0 if is_known else min(run.trajectory.final for run in self._all_runs())
         found = {}
         for place, (agent, runs) in enumerate(self.runs.items()):
-            values = np.stack([run.trajectory.at(self._grid()) for run in runs]) - best
+            lines = [run.regret or run.trajectory if is_known else run.trajectory for run in runs]
+            values = np.stack([line.at(self._grid()) for line in lines]) - best
             known = np.isfinite(values).all(axis=0)
             if known.any():
                 band = bootstrap_band(values[:, known], seed=place)
@@ -201,10 +229,16 @@ class Problem:
         return found
 
     def scored(self) -> Mapping[str, tuple[Scored, ...]]:
-        """Return the trials of full fidelity of every agent; none where rewards are numbers."""
+        """Return the trials of every agent that its front is of; none where rewards are numbers.
+
+        They are those of full fidelity, and all where a cost is among the objectives.
+        """
         runs = [(agent, run.scored) for agent, of in self.runs.items() for run in of if run.scored]
         found: dict[str, tuple[Scored, ...]] = {}
-        full = at_full_level([one for _, one in runs if one is not None])
+        scored = [one for _, one in runs if one is not None]
+        # A short trial is no half-trained one where what it costs is among the objectives.
+        of_costs = any(name in COSTS for one in scored for name in one.names)
+        full = scored if of_costs else at_full_level(scored)
         for (agent, _), one in zip(runs, full, strict=True):
             found[agent] = (*found.get(agent, ()), one)
         return found
@@ -249,16 +283,6 @@ class Problem:
 
     def _all_runs(self) -> list[Run]:
         return [run for runs in self.runs.values() for run in runs]
-
-
-def _regrets(finals: list[float], known: Known | None) -> dict[str, Summary | None]:
-    if known is None:
-        return {}
-    shares = normalised_regret(np.array(finals), known.best, max(known.typical, known.best))
-    return {
-        "regret": Summary.of(final - known.best for final in finals),
-        "relative_regret": Summary.of(shares.tolist()),
-    }
 
 
 def _curve(runs: Iterable[Run], grid: NDArray[np.float64]) -> Curve:

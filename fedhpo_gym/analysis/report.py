@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.analysis.comparison import (
+    REGRET,
     VALIDATION,
     VOLUME,
     Comparison,
     answer,
     compare,
     comparison_tables,
+    verdict,
 )
 from fedhpo_gym.analysis.comparison.answer import counted
 from fedhpo_gym.analysis.figures import (
@@ -56,6 +58,8 @@ RULES_IN_WORDS = {
     "run on the problem.",
     "best_seen": "On this page fidelities are ignored: the incumbent is the best seen.",
 }
+NOMINAL = {"epsilon": "nominal epsilon"}
+"""Hyperparameters whose names are those of objectives: what a mechanism is set to is not spent."""
 FOLDED = frozenset({"pairs", "ranks"})
 """Tables that are folded up until they are asked for."""
 
@@ -69,10 +73,12 @@ class Report:
         files: contents by file name: every table as CSV and LaTeX, every figure as SVG and PDF
             with its numbers as CSV, and all incumbents as a table that `fedhpo-gym report --table`
             reads. A PDF is made when it is called.
+        words: who wins and how sure that is, in sentences; none where agents cannot be compared.
     """
 
     html: str
     files: Mapping[str, File]
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,12 +124,12 @@ def build_report(
     looks = looks_of(line.agent for line in lines)
     volumes, missing = _volumes(problems)
     studies = [
-        *((study, VALIDATION) for study in Study.whole(lines)),
+        *((study, REGRET) for study in Study.whole(_relative(problems))),
+        *((study, VALIDATION) for study in Study.whole(_unknown(problems))),
         *((study, VOLUME) for study in Study.whole(volumes)),
     ]
-    answers = [
-        _answer(compare(*study), place, looks) for place, study in enumerate(studies, start=1)
-    ]
+    compared = [compare(*study) for study in studies]
+    answers = [_answer(one, place, looks) for place, one in enumerate(compared, start=1)]
     anchors = [f"problem-{number}" for number in range(1, len(problems) + 1)]
     sections = [_section(*pair, looks) for pair in zip(problems, anchors, strict=True)]
     files: dict[str, File] = {"incumbents.csv": _incumbents(problems)}
@@ -141,7 +147,23 @@ def build_report(
         files="Every table is also a CSV and a LaTeX file, and every figure an SVG and a PDF file "
         "with its numbers as CSV, in the folder that is written beside this page.",
     )
-    return Report(html, files)
+    return Report(html, files, tuple(words for one in compared for words in verdict(one)))
+
+
+def _relative(problems: Sequence[Problem]) -> list[Trajectory]:
+    """Return the relative regrets of all runs of problems where it is known."""
+    of = [run for one in problems if _is_judged(one) for runs in one.runs.values() for run in runs]
+    return [run.relative for run in of if run.relative is not None]
+
+
+def _unknown(problems: Sequence[Problem]) -> list[Trajectory]:
+    """Return the validation losses of all runs of the other problems."""
+    others = [problem for problem in problems if not _is_judged(problem)]
+    return [run.trajectory for one in others for runs in one.runs.values() for run in runs]
+
+
+def _is_judged(problem: Problem) -> bool:
+    return all(run.relative is not None for runs in problem.runs.values() for run in runs)
 
 
 def _volumes(problems: Sequence[Problem]) -> tuple[list[Trajectory], str]:
@@ -157,7 +179,7 @@ def _answer(found: Comparison, number: int, looks: Looks) -> _Part:
     figures = comparison_figures(found, prefix, looks)
     tables = comparison_tables(found)
     count = counted(len(found.study.problems), "problem")
-    by = "" if found.measure == VALIDATION else " by hypervolume"
+    by = " by hypervolume" if found.measure == VOLUME else ""
     early = early_differences(found, prefix)
     html = ANSWER.substitute(
         anchor=prefix,
@@ -209,7 +231,9 @@ def _best(problem: Problem) -> str:
         winner=f"Found by <b>{escape(line.agent)}</b> with seed {line.seed} in {best.word} "
         f"{best.number} of {best.steps}: validation loss {line.final:.4f}, "
         f"test loss {test}, test accuracy {best.test_accuracy:.4f}.",
-        configuration=_pairs_table({**best.configuration, **best.fidelity}),
+        configuration=_pairs_table(
+            {NOMINAL.get(k, k): v for k, v in {**best.configuration, **best.fidelity}.items()}
+        ),
     )
 
 
@@ -283,10 +307,13 @@ def _results(results: Sequence[AgentResult], has_regret: bool) -> Table:
 def _truth(known: Known | None) -> str:
     if known is None:
         return ""
-    where = "of all that can be asked for" if known.exact else "on a lattice of the surrogate"
+    where = (
+        "of all that can be asked for" if known.exact else "that a search of the surrogate found"
+    )
     return (
-        f". Regret is above the lowest validation loss {where}, {known.best:.4f}; relative regret "
-        f"of 1 is the median query, {known.typical:.4g}, or worse"
+        f". Regret is of the recommended configuration at full fidelity, in {known.objective}: 0 "
+        f"is the best {where}, {known.best:.4f}; relative regret of 1 is the median configuration, "
+        f"{known.typical:.4g}, or worse"
     )
 
 

@@ -37,7 +37,12 @@ def drawn(federation: Federation, what: str) -> list[frozenset[int]]:
 
 @pytest.mark.parametrize(
     ("partition", "data", "clients"),
-    [("lda", table, 5), ("user", ratings, 40), ("user-80-10-10", ratings, 40)],
+    [
+        ("lda", table, 5),
+        ("user", ratings, 40),
+        ("user-80-10-10", ratings, 40),
+        ("unseen", ratings, 20),
+    ],
 )
 def test_what_a_seed_draws(partition: str, data: Any, clients: int) -> None:
     compare(partition, data(), clients)

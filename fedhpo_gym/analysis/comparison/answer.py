@@ -15,6 +15,12 @@ def answer(found: Comparison) -> list[str]:
     return [_who(found), _how_much(found), _how_sure(found), *_unlike(found)]
 
 
+@checked_types
+def verdict(found: Comparison) -> list[str]:
+    """Return the two paragraphs that say who wins and how sure that is, as plain text."""
+    return [_who(found), _how_sure(found)]
+
+
 def _unlike(found: Comparison) -> list[str]:
     """Say where final incumbents are of unequal fidelities: their losses are of unlike things."""
     study, without, below = found.study, dict[str, int](), dict[str, int]()
@@ -81,8 +87,8 @@ def _how_much(found: Comparison) -> str:
         f"By how much: on means over seeds, {first} beats {second} on {pair.problems.wins} of "
         f"{_problems(found)} and ties on {pair.problems.ties}. A run of it is better than one of "
         f"{second} on a random problem with probability {pair.improvement:.2f} (95 % interval "
-        f"{low:.2f} to {high:.2f}). Of what lies between a first trial (1) and the best result "
-        f"known (0), {iqm} is left: interquartile mean of normalised regret."
+        f"{low:.2f} to {high:.2f}). Interquartile means of normalised regret, of which "
+        f"{found.scale}: {iqm}."
     )
 
 

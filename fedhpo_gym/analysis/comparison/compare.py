@@ -34,6 +34,7 @@ BUDGETS = (0.01, 0.1, 0.25, 0.5, 1.0)
 """Shares of the budget at which ranks are tested."""
 VALIDATION = "Validation loss of the final incumbent"
 VOLUME = "Hypervolume regret at the end"
+REGRET = "Relative regret of the recommended configuration at full fidelity"
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +117,13 @@ class Comparison:
     pairs: tuple[Pair, ...]
     measure: str
 
+    @property
+    def scale(self) -> str:
+        """What 0 and 1 of normalised regret are, in words."""
+        if self.measure == REGRET:
+            return "0 is the best configuration at full fidelity and 1 the median one"
+        return "0 is the best result of any run on the problem and 1 the median first incumbent"
+
 
 @checked_types
 def compare(study: Study, measure: str = VALIDATION) -> Comparison:
@@ -131,7 +139,7 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
     values = [
         [study.values(problem, agent) for agent in study.agents] for problem in study.problems
     ]
-    curves, finals = _normalised(study, values)
+    curves, finals = _normalised(study, values, is_regret=measure == REGRET)
     numbers = _numbers(study, curves, finals, mean_ranks(means), runs)
     order = tuple(sorted(study.agents, key=lambda a: (numbers[a].rank, numbers[a].iqm, a)))
     by_time = np.array([[curve.mean(axis=0) for curve in row] for row in values])
@@ -159,17 +167,26 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
 _Curves = dict[str, tuple[Numbers, ...]]
 
 
-def _normalised(study: Study, values: list[list[Numbers]]) -> tuple[_Curves, _Curves]:
+def _normalised(
+    study: Study, values: list[list[Numbers]], is_regret: bool
+) -> tuple[_Curves, _Curves]:
     """Return normalised regret over the budget and at the end, of each agent on each problem.
 
-    0 is the lowest final value of any run on the problem; 1 is the median first incumbent.
+    0 is the lowest final value of any run on the problem; 1 is the median first incumbent. What is
+    relative regret already stays as it is: it depends on no other run.
     """
     curves: dict[str, list[Numbers]] = {agent: [] for agent in study.agents}
     finals: dict[str, list[Numbers]] = {agent: [] for agent in study.agents}
     for problem, row in zip(study.problems, values, strict=True):
         lines = [line for agent in study.agents for line in study.of(problem, agent)]
         best = min(line.final for line in lines)
-        worst = max(best, float(np.median([line.value[0] for line in lines if len(line.value)])))
+        if is_regret:
+            best = 0.0
+        worst = (
+            1.0
+            if is_regret
+            else max(best, float(np.median([line.value[0] for line in lines if len(line.value)])))
+        )
         for agent, own in zip(study.agents, row, strict=True):
             curves[agent].append(normalised_regret(own, best, worst))
             finals[agent].append(normalised_regret(study.final(problem, agent), best, worst))

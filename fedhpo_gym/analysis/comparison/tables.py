@@ -46,8 +46,8 @@ def _summary(found: Comparison) -> Table:
         "summary",
         "Agents in short",
         "Lower is better everywhere. Mean ranks are over problems (means over seeds) and over all "
-        "runs. Normalised regret is 0 at the best result of any run on the problem and 1 at the "
-        "median first incumbent: its interquartile mean (IQM) at the end with a 95 % bootstrap "
+        f"runs. Of normalised regret, {found.scale}: its "
+        "interquartile mean (IQM) at the end with a 95 % bootstrap "
         "interval, its mean over the logarithm of the budget (anytime), and its mean on the worst "
         "problem. Overtuning is the median share of the gain on test data that was lost again.",
         (

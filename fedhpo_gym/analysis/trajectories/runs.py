@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
 from fedhpo_gym.analysis.records import Header, RunRecord
-from fedhpo_gym.analysis.trajectories.rules import Numbers, Trials
+from fedhpo_gym.analysis.trajectories.rules import Numbers, Places, Trials
 from fedhpo_gym.analysis.trajectories.scored import Scored, level_of
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.typed import checked_types
@@ -47,6 +47,7 @@ class JudgedRun:
         word: what a step is called: "trial" or "step".
         described: returns configuration and fidelity of a step, by its number from 0.
         scored: all of its scores, where rewards are vectors.
+        recommended: (N,) number, from 0, of the environment's incumbent after each trial.
     """
 
     header: Header
@@ -55,6 +56,7 @@ class JudgedRun:
     word: str
     described: Callable[[int], tuple[Mapping[str, Any], Mapping[str, Any]]]
     scored: Scored | None = None
+    recommended: Places = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
     def of(cls, run: RunRecord) -> JudgedRun:
@@ -71,6 +73,7 @@ class JudgedRun:
             word="step" if "step" in run.final.incumbent else "trial",
             described=lambda place: (steps[place].configuration, steps[place].fidelity),
             scored=Scored.of(run),
+            recommended=np.array([step.best_step - 1 for step in steps], dtype=np.int64),
         )
 
 
@@ -100,6 +103,11 @@ def trials_of_run(run: RunRecord) -> Trials:
         told=(
             np.array([step.objectives["val_loss"] for step in steps], dtype=np.float64)
             if any(step.truth for step in steps)
+            else None
+        ),
+        violation=(
+            np.array([step.extra["violation"] for step in steps], dtype=np.float64)
+            if "violation" in steps[0].extra
             else None
         ),
     )

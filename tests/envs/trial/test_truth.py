@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
-from fedhpo_gym.envs.trial import asked
+from fedhpo_gym.envs.trial import asked, climbing
 from fedhpo_gym.envs.trial import truth as module
 from fedhpo_gym.envs.trial.asked import Asked
 from fedhpo_gym.envs.trial.truth import Truth
@@ -154,7 +154,7 @@ def test_a_surrogate_is_asked_on_a_grid_and_between(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(asked, "DRAWS", 200)
     found = fedhpo_gym.truth("FedHPO-GNN-Cora-v1", **arguments)
     assert not found.exact
-    assert (found.on_lattice, len(found.values)) == (300, 500)
+    assert (found.on_lattice, len(found.values)) == (300, 800 + climbing.STARTS)
     env = gym.make("MO-FedHPO-GNN-Cora-v1", **arguments)
     for row in (0, 299, 300, 499, found.optimum):
         configuration, fidelity = found.query(row)
@@ -235,9 +235,18 @@ def test_with_instances_it_is_that_of_the_episode() -> None:
     assert not np.array_equal(*found)
 
 
-def test_constraints_are_refused_instead_of_ignored() -> None:
-    with pytest.raises(InvalidArgumentError, match="`constraints` must not be given"):
-        fedhpo_gym.truth("FedHPO-LR-CreditG-v1", constraints={"fairness_std": 0.05})
+@pytest.mark.parametrize("name", [ID, "FedHPO-LR-CreditG-v1"])
+def test_constraints_bind_the_truth_as_they_bind_any_list_of_trials(name: str) -> None:
+    limits = {"fairness_std": 0.08}
+    plain, known = fedhpo_gym.truth(name), fedhpo_gym.truth(name, constraints=limits)
+    feasible = plain.values[plain.values[:, 1] <= 0.08]
+    assert known.ideal().tolist() == feasible.min(axis=0).tolist()
+    assert plain.ideal(constraints=limits).tolist() == known.ideal().tolist()
+    assert known.values[known.optimum, 1] <= 0.08
+    assert (known.violations[known.front()] == 0).all()
+    assert known.regret(feasible[:, 0]).min() == 0.0
+    nobody = plain.under({"fairness_std": -1.0})
+    assert nobody.values[nobody.optimum, 1] == plain.values[:, 1].min()
 
 
 def test_who_is_worse_than_a_random_trial_gains_no_volume() -> None:
