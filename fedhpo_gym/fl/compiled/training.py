@@ -107,7 +107,7 @@ def by_client(client: Integers, clients: int) -> Integers:
 
 
 @kernel
-def train(
+def train(  # noqa: C901 - one loop
     model: Any,
     rows: Rows,
     words: NDArray[np.uint32],
