@@ -85,7 +85,7 @@ def everything_elsewhere(backend: str, fast: bool) -> dict[str, Any]:
     """
     wanted = {}
     for task in WITH_NUMBERS:
-        if is_fast(task) != fast:
+        if is_fast(task) != fast or task.dataset in LIKE_OTHER_TABLES:
             continue
         if backend == "raw" and task.num_parameters > LARGE:
             continue
@@ -118,6 +118,8 @@ def conformance(task: Task, backend: str) -> type[CatalogueConformance]:
         if not SOURCES[task.dataset].offline:
             marks.append(pytest.mark.usefixtures("real_data"))
     body: dict[str, Any] = {"task_id": task.id, "backend": backend, "pytestmark": marks}
+    if task.dataset in LIKE_OTHER_TABLES:
+        body["test_another_process_with_another_hash_seed_agrees"] = None
     return type(name, (CatalogueConformance,), {**body, "__module__": __name__})
 
 
@@ -127,6 +129,12 @@ LARGE = 100_000
 REPRESENTATIVE = {TESTING[0], "CNN-FEMNIST"}
 """Tasks whose laws are fast tests, in their newest version: a small table, and a surrogate of a
 sample."""
+
+LIKE_OTHER_TABLES = {
+    "Vehicle", "KC1", "BloodTransfusion", "Australian", "Segment", "BreastCancer", "Digits",
+}  # fmt: skip
+"""Data sets whose ids run the code of CreditG's and Car's on other numbers. The order of a hash
+enters by code, so other processes are asked about those two and all other kinds of data."""
 
 WITH_NUMBERS = [task for task in TASKS.values() if task.numbers is None]
 """Tasks that answer from numbers of their own. The others differ by their reward alone."""
@@ -219,8 +227,11 @@ def test_a_large_model_trains(task: Task) -> None:
     law = conformance(task, "raw")()
     env = law.make()
     env.reset(seed=0)
+    space = env.unwrapped.search_space  # type: ignore[attr-defined]
     env.action_space.seed(0)
-    info = env.step(env.action_space.sample())[-1]
+    quick = {"batch_size": space["batch_size"].high, "step_size": space["step_size"].low}
+    sampled = space.decode(env.action_space.sample())
+    info = env.step(space.encode({**sampled, **quick}))[-1]
     assert info["fidelity"]["round"] == 1
     assert 0 < info["test"]["loss"] < 1e6
 
