@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from fedhpo_gym.processes import Done, Work
 
@@ -21,6 +21,9 @@ class CrewHere(Generic[J]):
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+    def do(self, jobs: Iterable[J], advance: Callable[[], None]) -> list[Any]:
+        return [done.result for done in self.each(jobs, advance)]
 
     def each(
         self, jobs: Iterable[J], advance: Callable[[], None], _timeout_s: float = math.inf
