@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedRandom
 from pathlib import Path
 
@@ -39,9 +39,10 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
         OSError: the file cannot be written, for example because the disk is full.
     """
     part = _temporary(path)
-    with _said_of(path):
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    # What ends a process may come as soon as the file is there: it is removed then, too.
     try:
+        with _said_of(path):
+            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with naming(path), os.fdopen(descriptor, "w+b") as handle:
             yield handle
             handle.flush()
@@ -49,7 +50,8 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
         with _said_of(path):
             part.replace(path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise
     _sync(path.parent)
 

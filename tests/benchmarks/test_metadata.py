@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from crew_here import CrewHere
 from fedhpo_gym.building.sample import SampleDesign
 from fedhpo_gym.tables import Sample
 from fedhpo_gym.tasks import get_task
@@ -50,6 +51,7 @@ def test_a_build_goes_on_where_it_was(
     metadata: Any, tmp_path: Path, shared_datasets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
+    monkeypatch.setattr("fedhpo_gym.building.workers.Crew", CrewHere)
     words = ["--regimes", "LR", "--tables", "ScotsSecondary"]
 
     def build(folder: str, *factors: str) -> tuple[str, Sample]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from crew_here import CrewHere
 from fedhpo_gym.agents import AGENTS, agent_class
 from fedhpo_gym.cli import main
 
@@ -73,9 +74,10 @@ def test_show_prints_the_id_that_was_asked_for(
 
 @pytest.mark.slow
 def test_compare_says_what_it_will_do_and_who_won(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr("fedhpo_gym.studies.arena.Crew", CrewHere)
     out = tmp_path / "runs"
     status, told, _ = said(["compare", *PAIR, "--out", str(out)], capsys)
     lines = told.splitlines()

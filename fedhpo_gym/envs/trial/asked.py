@@ -79,13 +79,15 @@ def asked_of(lattice: TrialSetup, setup: TrialSetup) -> Asked:
 
 
 def _at_the_top(lattice: TrialSetup) -> Columns:
-    """Return the configurations of the grid at full fidelity, `MAX_QUERIES` of them at most."""
+    """Return the configurations of the grid at the highest fidelity, `MAX_QUERIES` at most."""
     top = replace(lattice.at_full_fidelity, grid=True)
     size = top.search_space.grid_size
     cells = np.arange(size)
     if size > MAX_QUERIES:
         cells = np.sort(stream(0, "truth_top").choice(size, MAX_QUERIES, replace=False))
-    return Asked(top, cells, {}).columns(np.arange(len(cells)))
+    columns = Asked(top, cells, {}).columns(np.arange(len(cells)))
+    # What is fixed stays: an environment of round 27 cannot ask for the last one.
+    return {**columns, **{name: np.full(len(cells), v) for name, v in lattice.fixed.items()}}
 
 
 def _drawn(setup: TrialSetup) -> Columns:

@@ -270,8 +270,12 @@ def test_what_are_no_numbers_is_refused(truth: Truth, wrong: Any) -> None:
 def test_of_a_surrogate_portions_change_no_bit_and_no_query_is_checked_alone(
     id_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"backend": "surrogate", "fidelity": {"round": 27}, "objectives": TWO}
-    queries = fedhpo_gym.truth(id_, **asked)
+    monkeypatch.setattr(asked, "MAX_QUERIES", 2_000)
+    monkeypatch.setattr(asked, "DRAWS", 500)
+    monkeypatch.setattr(climbing, "ROUNDS", 3)
+    monkeypatch.setattr(module, "_known", type(module._known)())
+    arguments: Any = {"backend": "surrogate", "fidelity": {"round": 27}, "objectives": TWO}
+    queries = fedhpo_gym.truth(id_, **arguments)
     some = [0, 5, len(queries.values) - 1]
     backend = queries._setup.backend
     alone = [backend.evaluate(*queries.query(row)).mean("val", "loss") for row in some]
@@ -279,6 +283,6 @@ def test_of_a_surrogate_portions_change_no_bit_and_no_query_is_checked_alone(
     monkeypatch.setattr(module, "_known", type(module._known)())
     monkeypatch.setattr(module, "NUMBERS_AT_ONCE", 3 * 135)
     monkeypatch.setattr(type(backend), "evaluate_many", lambda *_: pytest.fail("one by one"))
-    again = fedhpo_gym.truth(id_, **asked)
+    again = fedhpo_gym.truth(id_, **arguments)
     assert again is not queries
     np.testing.assert_array_equal(again.values, queries.values)
