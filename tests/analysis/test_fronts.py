@@ -123,8 +123,8 @@ def test_the_report_judges_vectors_from_records_alone(tmp_path: Path) -> None:
     assert all(line.final <= line.value[0] for line in volumes)
     assert every["grid"][0].names[0] == "val_loss"
     report = build_report((problem,), "0", rule="highest_fidelity")
-    assert "The answer by hypervolume: 2 agents on 1 problem" in report.html
-    assert {"study-2-finals.csv", "problem-1-attainment.csv"} <= {*report.files}
+    assert "2 agents on 1 problem, by hypervolume regret at the end" in report.html
+    assert {"study-1-finals.csv", "problem-1-attainment-1-2.csv"} <= {*report.files}
     assert "Hypervolume regret at the end" in report.html
     lines = problem_of_lines(paths, tmp_path / "again")
     assert [line.value.tolist() for line in lines] == [line.value.tolist() for line in volumes]
