@@ -53,8 +53,8 @@ WORDS: Final[Mapping[str, str]] = {
     "energy_j": "energy (J)",
     "flops": "floating-point operations",
     "epsilon": "epsilon spent",
-    "fairness_std": "standard deviation of accuracy over clients",
-    "fairness_p10": "accuracy of the tenth percentile of clients, negative",
+    "fairness_std": "spread of accuracy over clients",
+    "fairness_p10": "accuracy of the worst tenth of clients, negative",
 }
 """Objectives as people call them, with their units."""
 
@@ -200,8 +200,8 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
             axes.fill_between(at, lower, upper, alpha=0.2, **shade)
             line = {"where": "post", "color": colour, "ls": style, "lw": 2}
             axes.step(at, mean, label=label(agent), **line)
-            ends = np.array(beyond[agent]) / seconds
-            axes.plot(ends, np.full(len(ends), rim), marker="^", ls="", color=colour, clip_on=False)
+            for end in beyond[agent]:
+                axes.plot(end / seconds, rim, marker="^", color=colour, clip_on=False)
         axes.set_yscale("symlog", linthresh=_threshold([band.mean for _, band in curves.values()]))
         plain_log(axes.yaxis)
         axes.set_ylim(0, rim)
@@ -338,7 +338,9 @@ def _schedule(
     def fill(axes: Any) -> None:
         for agent, (rounds, values) in lines.items():
             colour, style = looks[agent]
-            axes.step(rounds, values, where="pre", color=colour, ls=style, label=label(agent))
+            # A value rules the rounds before the point that it led to.
+            at, shown = np.append(0, rounds), np.append(values[:1], values)
+            axes.step(at, shown, where="pre", color=colour, ls=style, label=label(agent))
         every = np.concatenate([values for _, values in lines.values()])
         if every.min() > 0 and every.max() > 20 * every.min():
             axes.set_yscale("log")
@@ -380,7 +382,8 @@ def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
         "first and worst incumbents may lie above the end of the axis."
     )
     head = ("agent", "time_s", "median", "lower", "upper")
-    title = "Validation loss of the incumbent over simulated time"
+    is_course = any(run.course for runs in problem.runs.values() for run in runs)
+    title = f"Validation loss {'' if is_course else 'of the incumbent '}over simulated time"
     numbers = Table(name, "Incumbents", caption, head, rows)
     return Figure(name, title, caption, draw_curves(curves, name, looks), numbers)
 

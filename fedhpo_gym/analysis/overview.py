@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from fedhpo_gym.analysis.comparison import Comparison
+from fedhpo_gym.analysis.comparison import FINAL, RETURN, Comparison
 from fedhpo_gym.analysis.comparison.answer import counted, unlike_fidelities
 from fedhpo_gym.analysis.comparison.tables import short
 from fedhpo_gym.analysis.plot import Looks
@@ -129,7 +129,7 @@ def _row(found: Comparison, agent: str, own: Facts, looks: Looks, head: Sequence
         _chance(found, agent),
         _strip(found, agent),
         _curve(found, agent),
-        _spent(own.costs),
+        _spent(own.costs, "steps" if found.measure in (FINAL, RETURN) else "trials"),
         "<br>".join(map(escape, own.warnings)) or "–",
     )
     body = "".join(
@@ -196,13 +196,13 @@ def _curve(found: Comparison, agent: str) -> str:
     return _picture(words, f'<polyline points="{points}"/>')
 
 
-def _spent(costs: tuple[float, ...] | None) -> str:
+def _spent(costs: tuple[float, ...] | None, steps: str) -> str:
     if costs is None:
         return "not recorded"
     hours, megabytes, rounds, trials = costs
     return (
         f"{_short(hours)} simulated h<br>{_short(megabytes)} MB<br>"
-        f"{_short(rounds)} rounds<br>{_short(trials)} trials"
+        f"{_short(rounds)} rounds<br>{_short(trials)} {steps}"
     )
 
 

@@ -167,6 +167,7 @@ def _studies(problems: Sequence[Problem]) -> tuple[list[tuple[Study, str]], list
         volumes = []
         notes.append(f"Fronts are not judged: {error}")
     lines[VOLUME] = volumes
+    chosen: set[str] = set()
     judged = {line.problem for line in volumes}
     for problem in problems:
         if problem.name in judged:
@@ -177,13 +178,13 @@ def _studies(problems: Sequence[Problem]) -> tuple[list[tuple[Study, str]], list
             for run in runs:
                 for measure, line in _measured(problem, run):
                     lines.setdefault(measure, []).append(replace(line, problem=name))
-        if rules:
-            chosen = sorted(agent for agent, name in rules.items() if name.endswith(CHOSEN))
-            notes.append(
-                f"{', '.join(chosen)} chose the fidelity of each trial of {problem.name}, and "
-                "others did not. With a budget in trials these are not ranked together; a budget "
-                "in simulated time (`--budget-s`) judges them by one thing."
-            )
+        chosen |= {agent for agent, name in rules.items() if name.endswith(CHOSEN)}
+    if chosen:
+        notes.append(
+            f"{', '.join(sorted(chosen))} chose the fidelity of each trial, and others did not. "
+            "With a budget in trials these are not ranked together; a budget in simulated time "
+            "(`--budget-s`) judges them by one thing."
+        )
     order = (VOLUME, REGRET, FINAL, RETURN, VALIDATION)
     kinds = [name for name in order if name in lines]
     return [(study, kind) for kind in kinds for study in Study.whole(lines[kind])], notes
