@@ -54,7 +54,7 @@ WORDS: Final[Mapping[str, str]] = {
     "flops": "floating-point operations",
     "epsilon": "epsilon spent",
     "fairness_std": "spread of accuracy over clients",
-    "fairness_p10": "accuracy of the worst tenth of clients, negative",
+    "fairness_p10": "accuracy, worst tenth (negative)",
 }
 """Objectives as people call them, with their units."""
 
