@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhpo_gym.analysis.problems import Best, Known, Problem, Run
+from fedhpo_gym.analysis.problems import LARGEST, Best, Known, Problem, Run
 from fedhpo_gym.analysis.records import Header, RunRecord
 from fedhpo_gym.analysis.trajectories import Trajectory, incumbents
 from fedhpo_gym.analysis.trajectories.runs import JudgedRun, agent_arguments, problem_of
@@ -130,8 +130,18 @@ def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> _Read:
     if len(own) and trials.test is not None:
         configurations = [run.described(int(place))[0] for place in own[kept]]
         recommended = trials.time_s[kept], trials.test[own[kept]], configurations
-    found = Run(line, path, best, header.package_version, run.scored, recommended)
+    diverged = int((trials.value >= LARGEST).sum())
+    found = Run(
+        line, path, best, header.package_version, run.scored, recommended,
+        spent=run.spent, diverged=diverged, varies=_varies(run, fidelity), course=run.course,
+    )  # fmt: skip
     return _Read(found, header)
+
+
+def _varies(run: JudgedRun, fidelity: Mapping[str, Any]) -> bool:
+    """Return whether something of the fidelity of a trial was the agent's to choose."""
+    fixed = run.header.kwargs.get("fidelity") or {}
+    return run.course is None and not {*fidelity} <= {*fixed}
 
 
 def _sorted_out(read: Sequence[_Read], present: Callable[[Header], str]) -> list[list[_Read]]:

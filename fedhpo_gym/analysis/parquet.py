@@ -22,7 +22,7 @@ from fedhpo_gym.analysis.chain import START, seal
 from fedhpo_gym.analysis.columns import KINDS, Column, from_columns, to_columns
 from fedhpo_gym.analysis.records import NUMBERS, Header, RunRecord, StepRecord, to_dict
 from fedhpo_gym.analysis.trajectories.rules import Numbers, Trials
-from fedhpo_gym.analysis.trajectories.runs import JudgedRun
+from fedhpo_gym.analysis.trajectories.runs import COSTS, Course, JudgedRun
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, missing_dependency
 from fedhpo_gym.files import new_file
 
@@ -177,7 +177,8 @@ def read_judged(path: Path) -> JudgedRun:
         noisy = [_TRUE] if _TRUE in names else []
         limits = [_VIOLATION] if _VIOLATION in names else []
         best = f"incumbent.{word}"
-        wanted = [_TIME, _VALUE, _TEST, _ACCURACY, *levels, *noisy, *limits, best]
+        costs = {f"cost.{name}": name for name in COSTS if f"cost.{name}" in names}
+        wanted = [_TIME, _VALUE, _TEST, _ACCURACY, *levels, *noisy, *limits, best, *costs]
         columns = found.numbers(wanted)
         # As `level_of` computes it for one trial.
         level = np.prod([columns[name] for name in levels], axis=0) if levels else None
@@ -190,13 +191,32 @@ def read_judged(path: Path) -> JudgedRun:
             test=columns[_TEST],
             told=columns[_VALUE] if noisy else None,
             violation=columns[_VIOLATION] if limits else None,
+            is_course=word == "step",
         )
+        course = _course(found, columns) if word == "step" else None
     accuracy = columns[_ACCURACY]
     recommended = columns[best].astype(np.int64) - 1
     return JudgedRun(
         found.header, trials, accuracy, word, lambda place: _described(path, place), None,
-        recommended,
+        recommended, {name: float(columns[cost].sum()) for cost, name in costs.items()},
+        course,
     )  # fmt: skip
+
+
+def _course(found: _Read, columns: Mapping[str, Any]) -> Course:
+    """Return what is said of a course, as `Course.of` takes it from a record's steps."""
+    names = [
+        name
+        for name, one in found.about["columns"].items()
+        if one["path"][0] == "configuration"
+        and "@" not in name
+        and one["kind"] in ("double", "int64")
+    ]
+    values = found.numbers(["reward", *names])
+    steps = np.ones(len(values["reward"]))
+    schedule = {found.about["columns"][name]["path"][-1]: values[name] for name in names}
+    rounds = np.cumsum(columns.get("cost.rounds", steps))
+    return Course(columns[_TIME], rounds, np.cumsum(values["reward"]), schedule)
 
 
 def _level_columns(columns: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from fedhpo_gym.analysis.fronts import at_full_level, volume_regret
 from fedhpo_gym.analysis.stats import Band, bootstrap_band
 from fedhpo_gym.analysis.trajectories import Trajectory, time_grid
+from fedhpo_gym.analysis.trajectories.runs import Course
 from fedhpo_gym.analysis.trajectories.scored import Scored
 
 COSTS: Final = frozenset({"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"})
 """Objectives that a trial of lower fidelity is better in."""
+LARGEST: Final = float(np.finfo(np.float32).max)
+"""Validation loss of a course that diverged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +92,10 @@ class Run:
             data and configurations.
         regret: regret of those at full fidelity over time; None where nobody knows.
         relative: their relative regret.
+        spent: what all its trials cost; empty for a run of a foreign table.
+        diverged: how many of its trials diverged.
+        varies: whether the fidelity of a trial was the agent's to choose.
+        course: what is said of a run of a round environment; else None.
     """
 
     trajectory: Trajectory
@@ -99,6 +106,19 @@ class Run:
     recommended: tuple[NDArray[Any], NDArray[Any], Sequence[Mapping[str, Any]]] | None = None
     regret: Trajectory | None = None
     relative: Trajectory | None = None
+    spent: Mapping[str, float] = field(default_factory=dict)
+    diverged: int = 0
+    varies: bool = False
+    course: Course | None = None
+
+    @property
+    def returned(self) -> Trajectory | None:
+        """The negative return of a course over time; None where rewards are vectors, or trials."""
+        if self.course is None or self.course.returns is None:
+            return None
+        line = self.trajectory
+        is_last = np.append(np.diff(self.course.time_s) > 0, True)
+        return replace(line, value=-self.course.returns[is_last], test=None)
 
     def judged(self, known: Known | None) -> Run:
         """Return this run with its regret, where it is known."""
@@ -142,6 +162,7 @@ class AgentResult:
         trials: trials that fit into the budget.
         regret: of what the runs recommend at their end; see docs/regret.md.
         relative_regret: the same, over that of the median configuration; 1 is that or worse.
+        returned: sum of the rewards of a course that is tuned while it is trained.
     """
 
     agent: str
@@ -152,27 +173,32 @@ class AgentResult:
     trials: Summary | None
     regret: Summary | None = None
     relative_regret: Summary | None = None
+    returned: Summary | None = None
 
     @classmethod
     def of(cls, agent: str, runs: tuple[Run, ...]) -> AgentResult:
         """Sum up the runs of one agent."""
-        lines = [run.trajectory for run in runs]
-        tests = [
-            None if line.test is None or not len(line.test) else float(line.test[-1])
-            for line in lines
-        ]
-        return cls(
-            agent=agent,
-            runs=len(runs),
-            val_loss=Summary.of(line.final for line in lines),
-            test_loss=Summary.of(tests),
-            test_accuracy=Summary.of(run.best.test_accuracy if run.best else None for run in runs),
-            trials=Summary.of(run.best.steps if run.best else None for run in runs),
-            regret=Summary.of(run.regret.final if run.regret else None for run in runs),
-            relative_regret=Summary.of(
-                run.relative.final if run.relative else None for run in runs
-            ),
+        found = {name: Summary.of(values) for name, values in finals(runs).items()}
+        return cls(agent, len(runs), **found)
+
+
+def finals(runs: Sequence[Run]) -> dict[str, list[float | None]]:
+    """Return what each run came to, by the names of `AgentResult`; None is what nobody knows."""
+    rows = []
+    for run in runs:
+        test, best, returned = run.trajectory.test, run.best, run.returned
+        rows.append(
+            {
+                "val_loss": run.trajectory.final,
+                "test_loss": None if test is None or not len(test) else float(test[-1]),
+                "test_accuracy": best.test_accuracy if best else None,
+                "trials": best.steps if best else None,
+                "regret": run.regret.final if run.regret else None,
+                "relative_regret": run.relative.final if run.relative else None,
+                "returned": -returned.final if returned else None,
+            }
         )
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 @dataclass(frozen=True)
@@ -212,21 +238,53 @@ class Problem:
     def regret(self) -> Mapping[str, tuple[NDArray[np.float64], Band]]:
         """Return times and mean regret of every agent, with bootstrap bands.
 
-        It is that of what the runs recommend (docs/regret.md). Where nobody knows it, validation
-        loss above the lowest that any final incumbent here has stands in its place, and the figure
-        says so. Times when a run of the agent has none that is finite are left out.
+        It is that of what the runs recommend (docs/regret.md), and of many objectives that of the
+        hypervolume. Where nobody knows it, validation loss above the lowest that any final
+        incumbent here has stands in its place, and the figure says so. What is above `rim` counts
+        as this: one course that diverged would else be all that a mean says. Times when a run of
+        the agent has none are left out.
         """
-        is_known = all(run.regret for run in self._all_runs())
-        best = 0.0 if is_known else min(run.trajectory.final for run in self._all_runs())
-        found = {}
-        for place, (agent, runs) in enumerate(self.runs.items()):
-            lines = [run.regret or run.trajectory if is_known else run.trajectory for run in runs]
-            values = np.stack([line.at(self._grid()) for line in lines]) - best
+        best, rim = self._scale()
+        grid, found = self._grid(), {}
+        for place, (agent, lines) in enumerate(self.regret_lines().items()):
+            values = np.minimum(np.stack([line.at(grid) for line in lines]) - best, rim)
             known = np.isfinite(values).all(axis=0)
             if known.any():
-                band = bootstrap_band(values[:, known], seed=place)
-                found[agent] = (self._grid()[known], band)
+                found[agent] = (grid[known], bootstrap_band(values[:, known], seed=place))
         return found
+
+    @property
+    def rim(self) -> float:
+        """The regret above which all are alike: of the median configuration, or first incumbent."""
+        return self._scale()[1]
+
+    @property
+    def best_known(self) -> float:
+        """The value of regret 0 in `regret_lines`."""
+        return self._scale()[0]
+
+    def regret_lines(self) -> Mapping[str, tuple[Trajectory, ...]]:
+        """Return what `regret` is the mean of, before anything is cut off."""
+        volumes: dict[str, tuple[Trajectory, ...]] = {}
+        for line in self.volumes():
+            volumes[line.agent] = (*volumes.get(line.agent, ()), line)
+        if volumes:
+            return volumes
+        is_known = all(run.regret for run in self._all_runs())
+        return {
+            agent: tuple((is_known and run.regret) or run.trajectory for run in runs)
+            for agent, runs in self.runs.items()
+        }
+
+    def _scale(self) -> tuple[float, float]:
+        """Return the value of regret 0, and the regret that is as bad as any."""
+        if any(run.scored for run in self._all_runs()):
+            return 0.0, 1.0
+        if self.known is not None and all(run.regret for run in self._all_runs()):
+            return 0.0, max(self.known.typical - self.known.best, 1e-12)
+        lines = [run.trajectory for run in self._all_runs() if len(run.trajectory.value)]
+        best = min(line.final for line in lines)
+        return best, max(float(np.median([line.value[0] for line in lines])) - best, 1e-12)
 
     def scored(self) -> Mapping[str, tuple[Scored, ...]]:
         """Return the trials of every agent that its front is of; none where rewards are numbers.

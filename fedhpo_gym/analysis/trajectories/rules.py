@@ -48,6 +48,8 @@ class Trials:
             have one fidelity.
         test: (N,) the value's counterpart on the test split, or None.
         told: (N,) the noisy values by which incumbents are chosen; None where they are `value`.
+        is_course: whether these are steps of one course: then the last model is what counts, and
+            each step is the incumbent until the next.
         violation: (N,) total violation of constraints; None where there are none. Feasible trials
             come before all others, and an incumbent that is not feasible has the value infinity.
 
@@ -62,6 +64,7 @@ class Trials:
     test: Numbers | None = None
     told: Numbers | None = None
     violation: Numbers | None = None
+    is_course: bool = False
 
     def __post_init__(self) -> None:
         """Check the arrays."""
@@ -104,6 +107,8 @@ def incumbents(trials: Trials, rule: str = "highest_fidelity") -> Places:
     """
     if rule not in RULES:
         raise unknown_name("rule of incumbents", rule, RULES)
+    if trials.is_course:
+        return np.arange(len(trials.time_s))
     return RULES[rule](trials)
 
 
