@@ -15,7 +15,7 @@ from fedhpo_gym.federations.partitions import PARTITIONS, get_partition
 from fedhpo_gym.tasks import TASKS
 from fedhpo_gym.tasks.instances import DRAWN_ANEW, TEST_SEEDS, TRAIN_SEEDS
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "environments.md"
 
 
 def table() -> Dataset:
@@ -80,8 +80,8 @@ def test_every_partition_says_what_it_draws() -> None:
     assert {task.partition for task in TASKS.values()} <= set(DRAWN_ANEW)
 
 
-def test_the_readme_names_the_problems_whose_clients_stay() -> None:
-    text = " ".join(README.read_text(encoding="utf-8").split())
+def test_the_guide_names_the_problems_whose_clients_stay() -> None:
+    text = " ".join(GUIDE.read_text(encoding="utf-8").split())
     assert "do not overlap" not in text
     begin = text.index("Where users or tasks are the clients")
     sentence = text[begin : text.index("same clients.", begin)]
