@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import pytest
 pytest.importorskip("numba")
 
 from compiled_digests import digests
-from fedhpo_gym.fl.compiled import draws
+from fedhpo_gym.fl.compiled import draws, jit
 from fedhpo_gym.fl.compiled.elementary import exp, log, power
 from fedhpo_gym.seeding import stream
 
@@ -116,3 +117,16 @@ def test_a_cache_that_cannot_be_written_is_done_without(
         "print(found)"
     )
     assert run_python(code).strip() == "[ True False]"
+
+
+def test_an_interrupt_waits_until_a_compilation_has_ended() -> None:
+    ended = []
+
+    def compile_for() -> None:
+        signal.raise_signal(signal.SIGINT)
+        ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        jit._uninterrupted(compile_for)()
+    assert ended == [True]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
