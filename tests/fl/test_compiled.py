@@ -126,7 +126,11 @@ def test_an_interrupt_waits_until_a_compilation_has_ended() -> None:
         signal.raise_signal(signal.SIGINT)
         ended.append(True)
 
-    with pytest.raises(KeyboardInterrupt):
-        jit._uninterrupted(compile_for)()
-    assert ended == [True]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            jit._uninterrupted(compile_for)()
+        assert ended == [True]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, former)
