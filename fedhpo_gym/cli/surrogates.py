@@ -9,10 +9,12 @@ from pathlib import Path
 from fedhpo_gym.cli.console import complain, say
 from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.cli.listing import newest_id
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.identity import Identity
+from fedhpo_gym.surrogates import list_surrogates, open_preferred
 from fedhpo_gym.surrogates.surrogate import SUFFIX, Surrogate
 from fedhpo_gym.tables import list_samples, list_tables, open_sample, open_table, table_folder
+from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tables.stored import StoredCurves
 from fedhpo_gym.tasks import get_task
 
@@ -20,9 +22,11 @@ ALL = "all"
 
 
 def main(options: argparse.Namespace) -> int:
-    """Fit one surrogate, or all."""
+    """Fit one surrogate, or all; with `--measure`, measure the objectives of stored ones."""
     from fedhpo_gym.fitting.fit import fit_surrogate
 
+    if options.measure:
+        return measure(options)
     if options.id == ALL:
         return fit_all(options)
     task = asked_task(options)
@@ -60,6 +64,32 @@ def fit_all(options: argparse.Namespace) -> int:
             complain("surrogate", error)
             failed += 1
     return 1 if failed else 0
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Write onto cards of stored surrogates how far each of their objectives is off.
+
+    With `all`, surrogates whose courses or recipe are gone are left as they are, and named.
+    """
+    from fedhpo_gym.fitting.verdicts import write_verdicts
+
+    if options.id != ALL:
+        name = open_preferred(asked_task(options).surrogate_identities).name
+        say(str(write_verdicts(_card(name))))
+        return 0
+    for name in list_surrogates():
+        try:
+            say(str(write_verdicts(_card(name))))
+        except (MissingDataError, InvalidArgumentError) as error:
+            complain("surrogate", error)
+    return 0
+
+
+def _card(name: str) -> Path:
+    card = find(name, f"{SUFFIX}.json")
+    if card is None:  # listed a moment ago
+        raise MissingDataError(f"the card of the surrogate {name!r} is gone; fit it again")
+    return card
 
 
 def newest_identity(stored: Identity) -> Identity:

@@ -30,6 +30,7 @@ from fedhpo_gym.fitting.validate import (
     verdict,
     yardstick,
 )
+from fedhpo_gym.fitting.verdicts import write_verdicts
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.landscape import write_health
 from fedhpo_gym.seeding import stream
@@ -138,7 +139,7 @@ def fit_surrogate(
     card["errors_of_the_stored_model"] = errors
     if not (errors["verdict"]["passed"] or keep):
         raise InvalidArgumentError(_refusal(name, errors["verdict"]))
-    return write_health(write_surrogate(target, card, model))
+    return write_verdicts(write_health(write_surrogate(target, card, model)))
 
 
 def _refusal(name: str, found: Mapping[str, Any]) -> str:
