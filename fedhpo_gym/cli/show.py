@@ -14,7 +14,7 @@ from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.cli.problems import page
-from fedhpo_gym.cli.verdicts import lines, verdicts_of
+from fedhpo_gym.cli.verdicts import claim_words, lines, verdicts_of
 from fedhpo_gym.cli.words import health_words, number
 from fedhpo_gym.datasets import SOURCES
 from fedhpo_gym.errors import FedHPOError, unknown_name
@@ -22,8 +22,8 @@ from fedhpo_gym.landscape import LABELS, health_on, labels_on
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates import open_preferred
+from fedhpo_gym.surrogates.verdicts import CLAIMED, RULE
 from fedhpo_gym.surrogates.verdicts import ENTRY as OBJECTIVES
-from fedhpo_gym.surrogates.verdicts import RULE
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tables.sample import ENDS
 from fedhpo_gym.tasks import TASKS, Task
@@ -184,6 +184,7 @@ def _stored(backend: str, task: Task) -> dict[str, Any] | None:
         LABELS: labels_on(stored),
         "health": dict(health_on(stored, command)),
         OBJECTIVES: verdicts_of(stored),
+        CLAIMED: claim_words(stored),
     }
 
 
@@ -229,7 +230,7 @@ def _print(found: Mapping[str, Any]) -> None:
 
 def _print_stored(stored: Mapping[str, Any]) -> None:
     for name, value in stored.items():
-        if name not in ("health", LABELS, OBJECTIVES) and value is not None:
+        if name not in ("health", LABELS, OBJECTIVES, CLAIMED) and value is not None:
             say(f"{name.replace('_', ' ')}: {_listed(value)}")
     say("\nTheir health:\n")
     for line in health_words(stored["health"], stored[LABELS]):
@@ -239,6 +240,7 @@ def _print_stored(stored: Mapping[str, Any]) -> None:
         say(f"\n{textwrap.fill(words, WIDTH)}\n")
         for line in lines(stored[OBJECTIVES]):
             say(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  "))
+        say(f"\n{textwrap.fill(f'Its claimed best: {stored[CLAIMED]}.', WIDTH)}")
 
 
 def _tree(

@@ -7,7 +7,15 @@ from typing import Any
 
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.surrogates import Surrogate
-from fedhpo_gym.surrogates.verdicts import LARGEST_BIAS, LOWEST_TAU, STATED, held_on
+from fedhpo_gym.surrogates.verdicts import (
+    CLAIM_RULE,
+    LARGEST_BIAS,
+    LARGEST_MISS,
+    LOWEST_TAU,
+    STATED,
+    claim_on,
+    held_on,
+)
 
 SECTION = f"""## Objectives of surrogates
 
@@ -18,8 +26,18 @@ over courses); behind a refused one stand its τ and its bias over that spread. 
 not listed, what it was fitted on, or its recipe, is not in the package: it was not measured, and
 offers {" and ".join(f"`{name}`" for name in STATED)} only, whose held-out errors every card states.
 Ids of version 0 answer what they always did, but for clients that are compressed (more than 50).
+
+The last column is the lowest validation loss that a surrogate claims, and what training that
+configuration reaches, where both are known. A claim is missed where the logarithm of the loss is
+off by more than {LARGEST_MISS} of its spread; `fedhpo-gym surrogate` refuses new fits that miss.
 """
-HEADS = ("surrogate", "courses", "offered", "refused (τ, bias over spread)")
+HEADS = (
+    "surrogate",
+    "courses",
+    "offered",
+    "refused (τ, bias over spread)",
+    "best: claimed, trained",
+)
 
 
 def verdicts_of(stored: Stored) -> dict[str, Any] | None:
@@ -44,6 +62,16 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}: {one['verdict']} ({one['figures']})"
 
 
+def claim_words(stored: Stored) -> str | None:
+    """Return what became of the best that a surrogate claims; None for a table."""
+    if not isinstance(stored, Surrogate):
+        return None
+    claim = claim_on(stored.card)
+    if claim is None:
+        return "not trained"
+    return f"{'kept' if claim.passed else 'MISSED'} ({claim.words}); the rule is that {CLAIM_RULE}"
+
+
 def section(stored: Sequence[Stored]) -> Iterator[str]:
     """Yield the parts of the page of all problems that are of objectives."""
     rows = []
@@ -58,8 +86,10 @@ def section(stored: Sequence[Stored]) -> Iterator[str]:
             for name, f in held.items()
             if not f.passed
         ]
-        counted = str(one.card["objectives"]["courses"])
-        cells = (one.card["name"], counted, ", ".join(offered), ", ".join(refused) or "–")
+        counted, claim = str(one.card["objectives"]["courses"]), claim_on(one.card)
+        best = f"{claim.claimed:.3g}, {claim.trained:.3g}" if claim else "–"
+        best += " (missed)" if claim and not claim.passed else ""
+        cells = (one.card["name"], counted, ", ".join(offered), ", ".join(refused) or "–", best)
         rows.append(f"| {' | '.join(cells)} |")
     yield SECTION
     yield "\n".join([f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}", *rows])

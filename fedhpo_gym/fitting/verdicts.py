@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedhpo_gym.fitting.card import FINAL_ROWS
 from fedhpo_gym.fitting.data import FittingRows, prepare
 from fedhpo_gym.fitting.sources import FittingSource, open_source
 from fedhpo_gym.fitting.validate import FOLDS, folds_of, kendall_tau
+from fedhpo_gym.landscape import health_on
 from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.curves import CurveModel
@@ -22,7 +24,15 @@ from fedhpo_gym.surrogates.formats import ANSWERS, FORMAT
 from fedhpo_gym.surrogates.knots import running_best
 from fedhpo_gym.surrogates.outputs import SMALLEST_LOSS, VALIDATION, to_metrics
 from fedhpo_gym.surrogates.surrogate import Surrogate
-from fedhpo_gym.surrogates.verdicts import ENTRY, Held, to_card
+from fedhpo_gym.surrogates.verdicts import (
+    CLAIM_RULE,
+    CLAIMED,
+    ENTRY,
+    Claim,
+    Held,
+    held_on,
+    to_card,
+)
 from fedhpo_gym.tables import list_samples, list_tables
 
 Floats = NDArray[np.float64]
@@ -58,6 +68,35 @@ def write_verdicts(card: Path) -> Path:
     """
     add_to_card(card, tuple(ANSWERS), {ENTRY: measured(Surrogate(card))})
     return card
+
+
+def write_claim(card: Path, trained: float) -> Claim:
+    """Write what training a surrogate's claimed best reaches onto its card.
+
+    Args:
+        card: path of the surrogate's card, which states its health and `write_verdicts`' figures.
+        trained: mean over the seeds of the validation loss, of the optimum in its health.
+
+    Returns:
+        What was written.
+
+    Raises:
+        InvalidArgumentError: the card states no figures of its loss.
+        DamagedDataError: the card is damaged.
+        OSError: the card cannot be written.
+    """
+    surrogate = Surrogate(card)
+    held = held_on(surrogate.card)
+    if held is None:
+        raise InvalidArgumentError(
+            f"`card` must state figures by objective, got {card.name}; run `fedhpo-gym surrogate "
+            "ID --measure` first"
+        )
+    claimed = float(health_on(surrogate, "fedhpo-gym health --write")["optimum"]["val_loss"])
+    claim = Claim(claimed, _short(trained), held["val_loss"].spread)
+    entry = {"of": surrogate.digest, "rule": CLAIM_RULE, **asdict(claim)}
+    add_to_card(card, tuple(ANSWERS), {CLAIMED: entry})
+    return claim
 
 
 def measured(surrogate: Surrogate) -> dict[str, object]:

@@ -7,6 +7,7 @@ the figures by the rule.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,6 +23,14 @@ LOWEST_TAU, LARGEST_BIAS = 0.6, 0.1
 RULE = (
     f"Kendall's tau at least {LOWEST_TAU}, and a bias of at most {LARGEST_BIAS} of the objective's "
     "spread"
+)
+CLAIMED = "claimed_best"
+"""Entry of a card: the loss that the surrogate claims for its best configuration, and what training
+it reaches."""
+LARGEST_MISS = 0.1
+CLAIM_RULE = (
+    "the logarithm of the loss that training reaches, under all seeds, exceeds that of the claim "
+    f"by at most {LARGEST_MISS} of its spread over courses"
 )
 STATED = ("val_loss", "val_error")
 """What all cards state held-out errors of: offered where objectives were not measured one by one.
@@ -64,6 +73,59 @@ class Held:
         )
 
 
+@dataclass(frozen=True)
+class Claim:
+    """The best configuration that a surrogate claims, at its fidelity; means over seeds.
+
+    Attributes:
+        claimed: validation loss that it answers.
+        trained: validation loss that training reaches.
+        spread: standard deviation, over courses, of the logarithm of the loss.
+    """
+
+    claimed: float
+    trained: float
+    spread: float
+
+    def __post_init__(self) -> None:
+        """Check the types, which a file says."""
+        check_fields(self)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the claim is accepted, by `CLAIM_RULE`."""
+        if min(self.claimed, self.trained) <= 0:
+            return self.trained <= self.claimed
+        return math.log(self.trained / self.claimed) <= LARGEST_MISS * self.spread
+
+    @property
+    def words(self) -> str:
+        """The figures in words."""
+        return (
+            f"validation loss {self.claimed:.4g} claimed, {self.trained:.4g} trained; the spread "
+            f"of its logarithm is {self.spread:.3g}"
+        )
+
+
+def claim_on(card: Mapping[str, Any]) -> Claim | None:
+    """Return the claimed best that a surrogate's card states; None where it states none.
+
+    Raises:
+        DamagedDataError: it is of another surrogate, or no such claim.
+    """
+    found = card.get(CLAIMED)
+    if found is None:
+        return None
+    try:
+        claim = Claim(**{name: found[name] for name in ("claimed", "trained", "spread")})
+        own = found["of"] == card[DIGEST]
+    except (LookupError, TypeError, ValueError, FedHPOError) as error:
+        raise DamagedDataError(_wrong(card, str(error), CLAIMED)) from error
+    if not own:
+        raise DamagedDataError(_wrong(card, "it is of another surrogate", CLAIMED))
+    return claim
+
+
 def held_on(card: Mapping[str, Any]) -> dict[str, Held] | None:
     """Return the figures by objective that a surrogate's card states; None where it states none.
 
@@ -84,9 +146,9 @@ def held_on(card: Mapping[str, Any]) -> dict[str, Held] | None:
     return held
 
 
-def _wrong(card: Mapping[str, Any], reason: str) -> str:
+def _wrong(card: Mapping[str, Any], reason: str, entry: str = ENTRY) -> str:
     return (
-        f"the card of {card['name']}: `{ENTRY}` does not hold the figures of its objectives "
+        f"the card of {card['name']}: `{entry}` does not hold figures of this surrogate "
         f"({reason}); run `fedhpo-gym surrogate ID --measure`"
     )
 
