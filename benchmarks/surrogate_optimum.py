@@ -6,6 +6,9 @@ surrogate was fitted on a sample. Many configurations that tie at the lowest cla
 the model, not a fact of the problem: any search finds them.
 
     python benchmarks/surrogate_optimum.py --only "LR-CreditG-v1-*"
+
+With `--record`, nothing is trained: what the reports in `results` say goes onto the cards of the
+surrogates that claim the same, which `fedhpo-gym show` prints and judges.
 """
 
 from __future__ import annotations
@@ -18,11 +21,14 @@ from typing import Any
 import measuring
 import numpy as np
 
-from fedhpo_gym.backends.raw import Raw
+from fedhpo_gym.cli.surrogates import train_claimed
 from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.fitting.verdicts import write_claim
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates import Surrogate, list_surrogates, open_surrogate
+from fedhpo_gym.surrogates.surrogate import SUFFIX
 from fedhpo_gym.tables import open_sample
+from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import task_of
 
 HEADER = (
@@ -45,17 +51,6 @@ def best_courses(surrogate: Surrogate) -> float:
     sample = open_sample(surrogate.identity)
     losses, seeds = sample.objective("val", "loss"), sample.codes("seed")
     return float(np.mean([np.nanmin(losses[seeds == at]) for at in range(len(sample.seeds))]))
-
-
-def trained(surrogate: Surrogate, optimum: dict[str, Any]) -> float:
-    """Return the mean over seeds of the loss that training the optimum reaches."""
-    task, losses = task_of(surrogate.identity), []
-    for seed in surrogate.seeds:
-        backend = Raw(task, seed)
-        found = backend.evaluate(optimum["configuration"], fidelity_of(optimum))
-        losses.append(found.mean("val", "loss"))
-        print(f"{surrogate.name}, seed {seed}: {losses[-1]:.4f}", flush=True)
-    return float(np.mean(losses))
 
 
 def tied(surrogate: Surrogate) -> float:
@@ -87,18 +82,49 @@ def row(surrogate: Surrogate) -> list[str]:
         surrogate.name,
         str(fidelity.round),
         f"{claim.mean('val', 'loss'):.3f}",
-        f"{trained(surrogate, optimum):.3f}",
+        f"{train_claimed(surrogate):.3f}",
         "" if np.isnan(best) else f"{best:.3f}",
         f"{surrogate.card['label_frequencies']['val_loss']:.3f}",
         f"{100.0 * tied(surrogate):.1f} %",
     ]
 
 
+def record(name: str, claimed: str, trained: str) -> str:
+    """Write a claim and what it was trained to, both as reports say them, onto a card.
+
+    Returns:
+        What became of it, in words.
+    """
+    card = find(name, f"{SUFFIX}.json")
+    if card is None:
+        return f"{name}: not stored"
+    if f"{open_surrogate(name).card['health']['optimum']['val_loss']:.3f}" != claimed:
+        return f"{name}: claims something else now; train it again"
+    claim = write_claim(card, float(trained))
+    return f"{name}: {'keeps' if claim.passed else 'misses'} its claim ({claim.words})"
+
+
+def recorded() -> list[str]:
+    """Record every line of the reports in `results`, and return what became of each."""
+    found = []
+    for report in sorted(measuring.RESULTS.glob("surrogate_optimum*.md")):
+        for line in report.read_text(encoding="utf-8").splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if len(cells) == len(HEADER) and cells[1].isdigit():
+                found.append(record(cells[0], cells[2], cells[3]))
+    return found
+
+
 def main(argv: Sequence[str] | None = None) -> str:
     """Train the optima, print the table and write it to a file."""
     parser = measuring.parser(__file__, __doc__)
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="surrogates")
+    parser.add_argument("--record", action="store_true", help="write reports onto cards")
     options: argparse.Namespace = parser.parse_args(argv)
+    if options.record:
+        words = "\n".join(recorded())
+        print(words)
+        return words
     load = measuring.load_average()
     names = [
         name

@@ -52,6 +52,8 @@ DESCRIBING: Mapping[str, Any] = MappingProxyType(
         "software": Mapping[str, str],
         "label_frequencies": Mapping[str, float],
         "health": Mapping[str, Any],
+        "objectives": Mapping[str, Any],
+        "claimed_best": Mapping[str, Any],
     }
 )
 """Entries of cards that decide no answer, with their types: dates, machines, prose, commands in

@@ -85,6 +85,10 @@ class Backend(ABC):
         """Fingerprints that older records have of the same numbers."""
         return ()
 
+    def why_refused(self, objective: str) -> str:
+        """Return why it does not answer an objective of the task's; "" where it does."""
+        return ""
+
     def describe(self) -> dict[str, object]:
         """Return what `reset` says of it besides name, fingerprint and seeds, as plain data."""
         return {}

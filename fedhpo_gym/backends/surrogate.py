@@ -14,6 +14,8 @@ from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates import open_preferred
+from fedhpo_gym.surrogates.outputs import COMPRESSED_CLIENTS
+from fedhpo_gym.surrogates.verdicts import why_refused
 from fedhpo_gym.tasks import Task
 
 
@@ -54,6 +56,19 @@ class SurrogateModel(ColumnBackend):
     def former_fingerprints(self) -> tuple[str, ...]:
         """See `Backend.former_fingerprints`: they were the checksum of the arrays alone."""
         return (f"surrogate-sha256:{self._surrogate.sha256}",)
+
+    def why_refused(self, objective: str) -> str:
+        """See `Backend.why_refused`: its held-out figures decide, see `surrogates.verdicts`.
+
+        Ids of version 0 promise what they always answered, but for clients that are compressed.
+        """
+        known = self.task.objectives.get(objective)
+        if known is None or not known.reads_clients:  # costs and privacy follow from the query
+            return ""
+        if self.task.version == 0 and self.num_samples.shape[1] <= COMPRESSED_CLIENTS:
+            return ""
+        reason = why_refused(self._surrogate.card, objective)
+        return f"surrogate {self._surrogate.name}: {reason}" if reason else ""
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
         """See `Backend.check_fidelity`."""

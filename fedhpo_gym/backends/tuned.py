@@ -67,6 +67,10 @@ class TunedNumbers(ColumnBackend):
         """See `Backend.num_samples`."""
         return self._first.num_samples
 
+    def why_refused(self, objective: str) -> str:
+        """See `Backend.why_refused`: all of its parts must answer it."""
+        return next(filter(None, (p.why_refused(objective) for p in self._parts.values())), "")
+
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
         """See `Backend.check_fidelity`."""
         return self._first.check_fidelity(values)

@@ -313,6 +313,11 @@ def _add_surrogate(commands: Commands) -> None:
         "--keep", action="store_true",
         help="write it even if its errors are not accepted; its card says so",
     )  # fmt: skip
+    sub.add_argument(
+        "--measure", action="store_true",
+        help="fit none to keep: hold courses out again, and write onto the card of the stored one "
+        "how far each objective is off; what its courses are not stored for is left as it is",
+    )  # fmt: skip
     sub.add_argument("--out", type=Path, metavar="DIR", help="folder (that of your own tables)")
 
 

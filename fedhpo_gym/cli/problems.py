@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedhpo_gym.cli.listing import answering, arguments_of
+from fedhpo_gym.cli.verdicts import section
 from fedhpo_gym.cli.words import number, percent
 from fedhpo_gym.landscape import health_on, labels_on
 from fedhpo_gym.landscape.cards import health_cards, open_card
@@ -61,6 +62,7 @@ def page() -> str:
         rows = [f"| {' | '.join(_cells(s))} |" for s in chosen]
         head = f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}"
         parts += [f"## {title}\n", "\n".join([head, *rows]), ""]
+    parts += section([s for _, s in stored])
     parts += ["## What is degenerate\n", *_degenerate([s for _, s in stored])]
     return "\n".join(parts).rstrip("\n") + "\n"
 

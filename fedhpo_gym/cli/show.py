@@ -14,6 +14,7 @@ from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.cli.problems import page
+from fedhpo_gym.cli.verdicts import claim_words, lines, verdicts_of
 from fedhpo_gym.cli.words import health_words, number
 from fedhpo_gym.datasets import SOURCES
 from fedhpo_gym.errors import FedHPOError, unknown_name
@@ -21,6 +22,8 @@ from fedhpo_gym.landscape import LABELS, health_on, labels_on
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates import open_preferred
+from fedhpo_gym.surrogates.verdicts import CLAIMED, RULE
+from fedhpo_gym.surrogates.verdicts import ENTRY as OBJECTIVES
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tables.sample import ENDS
 from fedhpo_gym.tasks import TASKS, Task
@@ -180,6 +183,8 @@ def _stored(backend: str, task: Task) -> dict[str, Any] | None:
         **{key: card[key] for key in ORIGIN if key in card},
         LABELS: labels_on(stored),
         "health": dict(health_on(stored, command)),
+        OBJECTIVES: verdicts_of(stored),
+        CLAIMED: claim_words(stored),
     }
 
 
@@ -220,12 +225,22 @@ def _print(found: Mapping[str, Any]) -> None:
             say(f"The same variant has stored numbers in another version: {line}.")
         return
     say(f"\nThe numbers of the backend {found['backend']!r}:\n")
+    _print_stored(stored)
+
+
+def _print_stored(stored: Mapping[str, Any]) -> None:
     for name, value in stored.items():
-        if name not in ("health", LABELS) and value is not None:
+        if name not in ("health", LABELS, OBJECTIVES, CLAIMED) and value is not None:
             say(f"{name.replace('_', ' ')}: {_listed(value)}")
     say("\nTheir health:\n")
     for line in health_words(stored["health"], stored[LABELS]):
         say(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  "))
+    if stored[OBJECTIVES] is not None:
+        words = f"Objectives that it answers: those with {RULE}. Held out:"
+        say(f"\n{textwrap.fill(words, WIDTH)}\n")
+        for line in lines(stored[OBJECTIVES]):
+            say(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  "))
+        say(f"\n{textwrap.fill(f'Its claimed best: {stored[CLAIMED]}.', WIDTH)}")
 
 
 def _tree(

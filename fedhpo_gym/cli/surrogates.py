@@ -4,30 +4,48 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+import numpy as np
 
 from fedhpo_gym.cli.console import complain, say
 from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.cli.listing import newest_id
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.datasets import load_dataset
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.identity import Identity
+from fedhpo_gym.surrogates import list_surrogates, open_preferred
+from fedhpo_gym.surrogates.outputs import COMPRESSED_CLIENTS
 from fedhpo_gym.surrogates.surrogate import SUFFIX, Surrogate
 from fedhpo_gym.tables import list_samples, list_tables, open_sample, open_table, table_folder
+from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tables.stored import StoredCurves
-from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks import Task, get_task, task_of
 
 ALL = "all"
+CHEAP = ("LR", "MLP")
+"""Models whose claimed best is trained before a surrogate is accepted."""
 
 
 def main(options: argparse.Namespace) -> int:
-    """Fit one surrogate, or all."""
+    """Fit one surrogate, or all; with `--measure`, measure the objectives of stored ones."""
     from fedhpo_gym.fitting.fit import fit_surrogate
 
+    if options.measure:
+        return measure(options)
     if options.id == ALL:
         return fit_all(options)
     task = asked_task(options)
     belongs_to = task.surrogate_identities[0]
-    chosen = {"candidate": options.candidate, "keep": options.keep, "identity": belongs_to}
+    train = None if options.keep or not can_train(task) else train_claimed
+    chosen = {
+        "candidate": options.candidate,
+        "keep": options.keep,
+        "identity": belongs_to,
+        "train": train,
+    }
     say(str(fit_surrogate(task.identity, options.out, **chosen)))
     return 0
 
@@ -54,12 +72,71 @@ def fit_all(options: argparse.Namespace) -> int:
         card = folder / f"{identity.name}{SUFFIX}.json"
         try:
             if not _is_fitted(card, source):
-                fit_surrogate(source.name, folder, keep=options.keep, identity=identity)
+                train = None if options.keep or not can_train(task_of(identity)) else train_claimed
+                fit_surrogate(
+                    source.name, folder, keep=options.keep, identity=identity, train=train
+                )
             say(str(card))
         except FedHPOError as error:
             complain("surrogate", error)
             failed += 1
     return 1 if failed else 0
+
+
+def can_train(task: Task) -> bool:
+    """Return whether the best that a surrogate claims is trained before it is written.
+
+    That takes torch, a model that a processor trains in minutes, and its data.
+    """
+    few = task.num_clients <= COMPRESSED_CLIENTS
+    if task.model not in CHEAP or not few or find_spec("torch") is None:
+        return False
+    try:
+        load_dataset(task.dataset)
+    except FedHPOError as error:
+        complain("surrogate", f"the claimed best is not trained: {error}")
+        return False
+    return True
+
+
+def train_claimed(surrogate: Surrogate) -> float:
+    """Return the validation loss, of the mean over seeds, that training its optimum reaches."""
+    with needing("training a claimed best", "torch", "raw", "torch"):
+        from fedhpo_gym.backends.raw import Raw
+    best = surrogate.card["health"]["optimum"]
+    fidelity = Fidelity(int(best["round"]), float(best["client_sample_rate"]))
+    task, losses = task_of(surrogate.identity), []
+    for seed in surrogate.seeds:
+        found = Raw(task, seed).evaluate(best["configuration"], fidelity)
+        losses.append(found.mean("val", "loss"))
+        sys.stderr.write(f"{surrogate.name}, seed {seed}: trained to {losses[-1]:.4f}\n")
+    return float(np.mean(losses))
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Write onto cards of stored surrogates how far each of their objectives is off.
+
+    With `all`, surrogates whose courses or recipe are gone are left as they are, and named.
+    """
+    from fedhpo_gym.fitting.verdicts import write_verdicts
+
+    if options.id != ALL:
+        name = open_preferred(asked_task(options).surrogate_identities).name
+        say(str(write_verdicts(_card(name))))
+        return 0
+    for name in list_surrogates():
+        try:
+            say(str(write_verdicts(_card(name))))
+        except (MissingDataError, InvalidArgumentError) as error:
+            complain("surrogate", error)
+    return 0
+
+
+def _card(name: str) -> Path:
+    card = find(name, f"{SUFFIX}.json")
+    if card is None:  # listed a moment ago
+        raise MissingDataError(f"the card of the surrogate {name!r} is gone; fit it again")
+    return card
 
 
 def newest_identity(stored: Identity) -> Identity:

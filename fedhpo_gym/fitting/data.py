@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.fitting.ragged import completed
+from fedhpo_gym.surrogates.outputs import COMPRESSED_CLIENTS
 
 LOSS_WEIGHT = 4.0
 """How much more than another output a log loss of the federation counts: it is the objective."""
 CLIENTS_AT_FULL_WEIGHT = 5
 """With more clients, the outputs of all clients together count as much as those of five."""
-COMPRESSED_CLIENTS = 50
-"""With more clients, the outputs of clients are compressed to a few principal components."""
 LOW_PERCENTILE = 5
 """A loss may be as far below the lowest of the data as that is below this percentile. Better
 courses than those drawn exist; were none predicted, all that beat these would tie."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from fedhpo_gym.archive import add_to_card
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.fitting.candidates import CANDIDATES, Candidate
 from fedhpo_gym.fitting.card import FINAL_ROWS, MAX_BYTES, NEARLY, SELECTION_ROWS, surrogate_card
@@ -30,11 +32,14 @@ from fedhpo_gym.fitting.validate import (
     verdict,
     yardstick,
 )
+from fedhpo_gym.fitting.verdicts import write_claim, write_verdicts
 from fedhpo_gym.identity import Identity
-from fedhpo_gym.landscape import write_health
+from fedhpo_gym.landscape import HEALTH, write_health
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.curves import CurveModel
-from fedhpo_gym.surrogates.surrogate import write_surrogate
+from fedhpo_gym.surrogates.formats import FORMAT
+from fedhpo_gym.surrogates.surrogate import Surrogate, write_surrogate
+from fedhpo_gym.surrogates.verdicts import CLAIM_RULE, CLAIMED, ENTRY
 from fedhpo_gym.tables import writable_table_folder
 
 
@@ -76,6 +81,7 @@ def fit_surrogate(
     *,
     keep: bool = False,
     identity: Identity | None = None,
+    train: Callable[[Surrogate], float] | None = None,
 ) -> Path:
     """Fit and write the surrogate of a table, or of a sample where there is no table.
 
@@ -90,6 +96,9 @@ def fit_surrogate(
         candidate: name of the candidate to write; no other is fitted.
         keep: write it even if it is not accepted; its card says so.
         identity: what the surrogate belongs to; by default, to what it is fitted on.
+        train: returns the validation loss, of the mean over seeds, that training the optimum in a
+            surrogate's health reaches; the surrogate is refused where that misses the claim, see
+            `surrogates.verdicts.CLAIM_RULE`. None trains nothing.
 
     Returns:
         Path of the surrogate's card.
@@ -138,7 +147,21 @@ def fit_surrogate(
     card["errors_of_the_stored_model"] = errors
     if not (errors["verdict"]["passed"] or keep):
         raise InvalidArgumentError(_refusal(name, errors["verdict"]))
-    return write_health(write_surrogate(target, card, model))
+    with TemporaryDirectory(dir=target, prefix=".fit-") as folder_of_trial:
+        trial = write_verdicts(write_health(write_surrogate(Path(folder_of_trial), card, model)))
+        if train is not None:
+            claim = write_claim(trial, train(Surrogate(trial)))
+            if not (claim.passed or keep):
+                raise InvalidArgumentError(
+                    f"`keep` (`--keep`) must be given to write the surrogate of {name!r}, whose "
+                    f"claimed best is not what it is said to be: {claim.words}. The rule is: "
+                    f"{CLAIM_RULE}. Build a larger sample, then fit again"
+                )
+        said = Surrogate(trial).card
+        found = {key: said[key] for key in (HEALTH, ENTRY, CLAIMED) if key in said}
+    written = write_surrogate(target, card, model)
+    add_to_card(written, FORMAT, found)
+    return written
 
 
 def _refusal(name: str, found: Mapping[str, Any]) -> str:

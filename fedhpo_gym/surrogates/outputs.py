@@ -25,6 +25,9 @@ LARGEST_LOSS = 10.0
 """Losses above are taken for this one: scores are cut off there, though other rewards are not. Few
 courses reach e^75, and would else decide both the fit and its mean error."""
 
+COMPRESSED_CLIENTS = 50
+"""With more clients, the outputs of clients are compressed to a few principal components."""
+
 _LOSS, _ACCURACY, _F1 = (METRICS.index(name) for name in ("loss", "accuracy", "f1"))
 VALIDATION = SPLITS.index("val")
 """Where a row holds the log loss of the federation on the validation split."""

@@ -24,6 +24,7 @@ from fedhpo_gym.fitting.sources import FittingSample
 from fedhpo_gym.fitting.validate import kendall_tau, verdict, yardstick
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates import Surrogate, open_surrogate
+from fedhpo_gym.surrogates.verdicts import claim_on, held_on
 from fedhpo_gym.tables import Sample, codec
 from fedhpo_gym.tables.sample import write_sample
 from fedhpo_gym.tasks import get_task
@@ -207,3 +208,37 @@ def test_one_command_fits_all_and_resumes(
     assert card.stat().st_mtime_ns == written
     assert main([*words, "--alpha", "0.1"]) == 2
     assert TASK.identity.name == NAME
+
+
+# ----------------------------------------------------------------------------------- claimed best
+
+
+def claimed(surrogate: Surrogate) -> float:
+    return float(surrogate.card["health"]["optimum"]["val_loss"])
+
+
+def test_a_claim_that_training_misses_is_refused_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_made_up_sample(tmp_path)
+    files = sorted(tmp_path.iterdir())
+    with pytest.raises(InvalidArgumentError, match=r"claimed best.*--keep|--keep.*claimed best"):
+        fit(tmp_path, monkeypatch, train=lambda one: 3.0 * claimed(one))
+    assert sorted(tmp_path.iterdir()) == files
+
+
+def test_a_claim_that_training_reaches_is_on_the_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_made_up_sample(tmp_path)
+    surrogate = fit(tmp_path, monkeypatch, train=claimed)
+    claim = claim_on(surrogate.card)
+    assert claim is not None
+    assert claim.passed
+    assert claim.claimed == claimed(surrogate)
+    assert claim.trained == pytest.approx(claim.claimed, rel=1e-3)
+    held = held_on(surrogate.card)
+    assert held is not None
+    assert held["val_loss"].passed
+    assert held["val_loss"].spread == claim.spread
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".fit-")] == []

@@ -55,7 +55,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "backends": frozenset({"tasks", "tables", "surrogates", "objectives", "systems", "courses"}),
     # Filling a table runs the engine over a design.
     "building": frozenset({"courses", "tasks", "tables", "landscape", "datasets", "fl"}),
-    "fitting": frozenset({"surrogates", "tables", "landscape"}),
+    "fitting": frozenset({"surrogates", "tables", "landscape", "objectives"}),
     "wrappers": frozenset(),
     # The entry points compose the default wrappers.
     "envs": frozenset({"backends", "courses", "tasks", "objectives", "systems", "wrappers"}),

@@ -64,7 +64,8 @@ class TrialArguments:
         objectives: names of the objectives, or your own by `Objective.of`; the first ranks trials.
             By default "val_loss", "fairness_std" and "epsilon"; on `MO-` ids of version 1 those
             that move: "val_loss", "fairness_p10", "time_s" and, where the algorithm protects
-            anything, "epsilon".
+            anything, "epsilon"; of these defaults, those that the surrogate answers where there is
+            one: see `fedhpo_gym.surrogates.verdicts`. A named one that it does not is an error.
         constraints: limits of objectives. The incumbent is the best trial that keeps them;
             scalar scores pay `weight` for each unit of excess, see `ScalarizePenalty`.
         fidelity: fidelity dimensions that are fixed.

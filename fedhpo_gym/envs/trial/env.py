@@ -106,6 +106,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         backend: Backend,
         *,
         objectives: Sequence[str | Objective] = DEFAULT_OBJECTIVES,
+        leave_out: bool = False,
         fidelity: Mapping[str, Value] | None = None,
         grid: bool = False,
         freeze_thaw: bool = False,
@@ -122,6 +123,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             backend: where numbers come from.
             objectives: names of the objectives, or objectives of your own; the first ranks
                 trials.
+            leave_out: leave out objectives that the backend does not answer, instead of raising.
             fidelity: fidelity dimensions that are fixed; they leave the action.
             grid: offer only the grid of the task's tables, whatever the backend could answer.
             freeze_thaw: more rounds of a configuration already tried cost only the difference.
@@ -134,7 +136,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
 
         Raises:
             UnknownNameError: an objective or a fidelity dimension does not exist.
-            InvalidArgumentError: an argument is out of its range.
+            InvalidArgumentError: an argument is out of its range, or the backend does not answer
+                an objective.
             OffGridError: a fixed fidelity is not on the grid.
         """
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
@@ -145,10 +148,22 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.render_mode = render_mode
         self._window: int | None = None
         names, own = checked_objectives(task, objectives)
-        rules = (reward_transform, grid, freeze_thaw)
-        fixed = dict(fidelity or {})
-        setup = TrialSetup(task, backend, names, fixed, *rules, tuple(instances), own, noise)
-        self._use(replace(setup, constraints=constraints))
+        self._use(
+            TrialSetup(
+                task,
+                backend,
+                names,
+                dict(fidelity or {}),
+                reward_transform,
+                grid,
+                freeze_thaw,
+                tuple(instances),
+                own,
+                noise,
+                constraints,
+                leave_out,
+            )
+        )
         self._draws: np.random.Generator | None = None
         self._noise_keys = NoiseKeys(1) if noise else None
 

@@ -67,6 +67,7 @@ def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.E
         backend.task,
         backend,
         objectives=asked.chosen_objectives,
+        leave_out=asked.objectives is None,
         fidelity=asked.fidelity,
         grid=asked.grid,
         freeze_thaw=asked.freeze_thaw,

@@ -42,11 +42,13 @@ class TrialSetup:
         own: objectives of the user, beside those of the task.
         noise: what evaluations lack; None for nothing.
         constraints: limits that the incumbent keeps, see `evaluation.constraints`.
+        leave_out: leave out objectives that the backend does not answer, as nobody asked for them.
+            The first, and those with a limit, are needed in any case.
 
     Raises:
         UnknownNameError: an objective or a fidelity dimension does not exist.
-        InvalidArgumentError: an argument is out of its range, or the backend's answers do not say
-            what the noise needs.
+        InvalidArgumentError: an argument is out of its range, the backend does not answer an
+            objective, or its answers do not say what the noise needs.
         OffGridError: a fixed fidelity is not on the grid.
     """
 
@@ -61,9 +63,11 @@ class TrialSetup:
     own: tuple[Objective, ...] = ()
     noise: Noise | None = None
     constraints: Constraints | None = None
+    leave_out: bool = False
 
     def __post_init__(self) -> None:
         """Check what is named."""
+        object.__setattr__(self, "objective_names", self._answered())
         # The legal values that those equal: costs and privacy follow them, as answers do.
         object.__setattr__(self, "fixed", self.backend.check_fidelity(self.fixed))
         for name, value in self.fixed.items():
@@ -79,6 +83,30 @@ class TrialSetup:
     def __getstate__(self) -> dict[str, object]:
         """Leave out what is derived: objectives hold functions, which cannot be pickled."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def _answered(self) -> tuple[str, ...]:
+        """Return the names of the objectives, less those that are left out.
+
+        Raises:
+            InvalidArgumentError: the backend does not answer one that is needed.
+        """
+        needed = {self.objective_names[0], *(self.constraints or {})}
+        kept = []
+        for name in self.objective_names:
+            if not (reason := self._why_refused(name)):
+                kept.append(name)
+            elif not self.leave_out or name in needed:
+                others = [one for one in self.task.objectives if not self._why_refused(one)]
+                raise InvalidArgumentError(
+                    f"`objectives` must be those that backend={self.backend.name!r} answers, got "
+                    f"{name!r}. It is refused, {reason}. Use backend='raw', a table where there is "
+                    f"one, or others: {', '.join(others)}"
+                )
+        return tuple(kept)
+
+    def _why_refused(self, name: str) -> str:
+        backends = self.instances or (self.backend,)
+        return next(filter(None, (one.why_refused(name) for one in backends)), "")
 
     @cached_property
     def parts(self) -> tuple[TrialSetup, ...]:

@@ -18,6 +18,8 @@ from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.run import do_run
 
 ID = "FedHPO-LR-CreditG-v1"
+FAIR = {"id": "FedHPO-GNN-Cora-v1", "backend": "surrogate"}
+"""A surrogate that answers the spread of clients."""
 LIMITS: Any = {"fairness_std": {"limit": 0.08, "weight": 50}}
 LOOSE: Any = {"fairness_std": {"limit": 0.12, "weight": 50}}
 TIGHT: Any = {"fairness_std": 0.02, "val_loss": 0.55}
@@ -38,12 +40,12 @@ def first_best(trials: list[dict[str, float]], limits: Any) -> int:
 
 
 @pytest.mark.parametrize("limits", [LIMITS, TIGHT])
-@pytest.mark.parametrize("more", [{}, {"noise": {"clients": 0.5}}, {"backend": "surrogate"}])
+@pytest.mark.parametrize("more", [{}, {"noise": {"clients": 0.5}}, FAIR])
 @pytest.mark.parametrize("prefix", ["", "MO-"])
 def test_the_incumbent_is_the_best_feasible_trial(limits: Any, more: Any, prefix: str) -> None:
-    arguments = {"constraints": limits, "budget_trials": 40, **more}
-    objectives = ["val_loss", "fairness_std"]
-    env = gym.make(prefix + ID, objectives=objectives, disable_env_checker=True, **arguments)
+    arguments = {"id": ID, "constraints": limits, "budget_trials": 40, **more}
+    arguments |= {"id": prefix + arguments["id"], "objectives": ["val_loss", "fairness_std"]}
+    env = gym.make(disable_env_checker=True, **arguments)
     env.reset(seed=3)
     env.action_space.seed(3)
     told: list[dict[str, float]] = []

@@ -19,7 +19,7 @@ SMALL = "FedHPO-LR-CreditG-v1"
     [
         (SMALL, {}),
         (SMALL, {"backend": "surrogate"}),
-        (SMALL, {"backend": "surrogate", "constraints": {"fairness_std": 0.1}}),
+        ("FedHPO-GNN-Cora-v1", {"constraints": {"fairness_std": 0.1}}),
     ],
 )
 def test_no_query_beats_the_truth(env_id: str, arguments: dict[str, Any]) -> None:

@@ -1,0 +1,201 @@
+"""Held-out figures of every objective that a surrogate could answer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.archive import add_to_card
+from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.fitting.candidates import CANDIDATES
+from fedhpo_gym.fitting.card import FINAL_ROWS
+from fedhpo_gym.fitting.data import FittingRows, prepare
+from fedhpo_gym.fitting.sources import FittingSource, open_source
+from fedhpo_gym.fitting.validate import FOLDS, folds_of, kendall_tau
+from fedhpo_gym.landscape import health_on
+from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.surrogates.curves import CurveModel
+from fedhpo_gym.surrogates.formats import ANSWERS, FORMAT
+from fedhpo_gym.surrogates.knots import running_best
+from fedhpo_gym.surrogates.outputs import SMALLEST_LOSS, VALIDATION, to_metrics
+from fedhpo_gym.surrogates.surrogate import Surrogate
+from fedhpo_gym.surrogates.verdicts import (
+    CLAIM_RULE,
+    CLAIMED,
+    ENTRY,
+    Claim,
+    Held,
+    held_on,
+    to_card,
+)
+from fedhpo_gym.tables import list_samples, list_tables
+
+Floats = NDArray[np.float64]
+JUDGED = {
+    name: one.compute_many
+    for name, one in OBJECTIVES.items()
+    if one.reads_clients and one.compute_many is not None
+}
+"""What is measured, and how it is computed: all that is read off metrics of clients."""
+NOTE = (
+    "at full fidelity, of courses that the fit had not seen: the same recipe fitted without a "
+    f"tenth of the configurations, {FOLDS} times; of losses, figures are of the logarithm"
+)
+
+
+def write_verdicts(card: Path) -> Path:
+    """Measure the objectives of a stored surrogate, and write the figures onto its card.
+
+    Digest, fingerprint and arrays stay as they are.
+
+    Args:
+        card: path of the surrogate's card.
+
+    Returns:
+        The path of the card.
+
+    Raises:
+        MissingDataError: what it was fitted on is not stored here.
+        InvalidArgumentError: it was fitted on other numbers than those stored here, or by a recipe
+            that is no more.
+        DamagedDataError: the card is damaged.
+        OSError: the card cannot be written.
+    """
+    add_to_card(card, tuple(ANSWERS), {ENTRY: measured(Surrogate(card))})
+    return card
+
+
+def write_claim(card: Path, trained: float) -> Claim:
+    """Write what training a surrogate's claimed best reaches onto its card.
+
+    Args:
+        card: path of the surrogate's card, which states its health and `write_verdicts`' figures.
+        trained: mean over the seeds of the validation loss, of the optimum in its health.
+
+    Returns:
+        What was written.
+
+    Raises:
+        InvalidArgumentError: the card states no figures of its loss.
+        DamagedDataError: the card is damaged.
+        OSError: the card cannot be written.
+    """
+    surrogate = Surrogate(card)
+    held = held_on(surrogate.card)
+    if held is None:
+        raise InvalidArgumentError(
+            f"`card` must state figures by objective, got {card.name}; run `fedhpo-gym surrogate "
+            "ID --measure` first"
+        )
+    claimed = float(health_on(surrogate, "fedhpo-gym health --write")["optimum"]["val_loss"])
+    claim = Claim(claimed, _short(trained), held["val_loss"].spread)
+    entry = {"of": surrogate.digest, "rule": CLAIM_RULE, **asdict(claim)}
+    add_to_card(card, tuple(ANSWERS), {CLAIMED: entry})
+    return claim
+
+
+def measured(surrogate: Surrogate) -> dict[str, object]:
+    """Return what a card says of a surrogate's objectives; see `surrogates.verdicts`.
+
+    Raises:
+        MissingDataError: see `write_verdicts`.
+        InvalidArgumentError: likewise.
+    """
+    source = _source_of(surrogate)
+    rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))
+    fold = folds_of(rows.configuration, stream(0, "surrogate_held_out"))
+    model = surrogate.card["model"]
+    said = np.full((len(rows), len(JUDGED)), np.nan)
+    for k in np.unique(fold).tolist():
+        inside, outside = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
+        fitted = CANDIDATES[model["candidate"]].models(prepare(rows[outside]))[model["variant"]]
+        said[inside] = _claimed(fitted, rows[inside], source)
+    truth = _values(rows.outputs[:, -1], rows, source)
+    ranking = np.where(rows.trained[:, -1], rows.ranking, -1)
+    counted = ranking >= 0
+    held = {
+        name: _held(truth[counted, j], said[counted, j], ranking[counted])
+        for j, name in enumerate(JUDGED)
+    }
+    return {
+        "of": surrogate.digest,
+        "courses": int(counted.sum()),
+        "note": NOTE,
+        "held_out": to_card(held),
+    }
+
+
+def _source_of(surrogate: Surrogate) -> FittingSource:
+    """Return what a surrogate was fitted on.
+
+    Raises:
+        MissingDataError: it is not stored here.
+        InvalidArgumentError: its recipe is no more.
+    """
+    model = surrogate.card["model"]
+    if surrogate.format != FORMAT or model["candidate"] not in CANDIDATES:
+        raise InvalidArgumentError(
+            f"`card` must be that of a surrogate of format {FORMAT}, whose recipe can be fitted "
+            f"again, got {surrogate.name} of format {surrogate.format}; fit it anew with "
+            f"`{surrogate.card['fit_command']}`"
+        )
+    for kind, listed in (("table", list_tables), ("sample", list_samples)):
+        wanted = surrogate.card.get(f"{kind}_sha256")
+        for name in listed() if wanted else ():
+            source = open_source(name)
+            if source.kind == kind and wanted in (source.stored.sha256, *source.stored.former):
+                return source
+    raise MissingDataError(
+        f"what {surrogate.name} was fitted on is not stored here; build it with "
+        f"`{surrogate.card['source_command']}`"
+    )
+
+
+def _claimed(model: CurveModel, rows: FittingRows, source: FittingSource) -> Floats:
+    """Return (n, objectives) that a model answers at the last knot."""
+    coefficients = model.coefficients(rows.inputs)
+    best = running_best(model.at_all_knots(coefficients, VALIDATION).T)[-1]
+    return _values(model.at_knots(coefficients, best), rows, source)
+
+
+def _values(outputs: NDArray[np.floating], rows: FittingRows, source: FittingSource) -> Floats:
+    """Return (n, objectives) of (n, outputs); NaN where there are no outputs.
+
+    Whether a course diverged is said apart: it makes all objectives their worst.
+    """
+    found = np.full((len(outputs), len(JUDGED)), np.nan)
+    known = ~np.isnan(outputs).any(axis=1)
+    samples, weights = source.stored.num_samples, rows.seed_weights
+    for seed in np.unique(rows.seed[known]).tolist():
+        own = np.flatnonzero(known & (rows.seed == seed))
+        # The last output says whether the course diverged.
+        rounds = np.full(len(own), source.stored.rounds[-1])
+        metrics, best = to_metrics(outputs[own, :-1], weights[[seed]], rounds)
+        answers = Evaluations(
+            metrics[:, None], samples[[seed]], best[:, None], np.zeros((len(own), 1), np.bool_)
+        )
+        for j, (name, compute) in enumerate(JUDGED.items()):
+            values = compute(answers, NO_PRIVACY)
+            loss = name.endswith("_loss")
+            found[own, j] = np.log(np.maximum(values, SMALLEST_LOSS)) if loss else values
+    return found
+
+
+def _held(truth: Floats, said: Floats, ranking: NDArray[np.int64]) -> Held:
+    error = said - truth
+    tau = kendall_tau(truth, said, ranking)
+    return Held(
+        mae=_short(np.abs(error).mean()),
+        bias=_short(error.mean()),
+        spread=_short(truth.std()),
+        kendall_tau=None if np.isnan(tau) else _short(tau),
+    )
+
+
+def _short(number: float | np.floating) -> float:
+    return float(f"{number:.4g}")
