@@ -1,20 +1,28 @@
-# make demo | test | check | format | bench | venv | lock | clean
-# PYTHON chooses the interpreter (3.11 or newer) that .venv is made from.
+# make demo | demo-training | test | check | format | bench | venv | lock | clean
+# PYTHON chooses the interpreter (3.11 or newer) that environments are made from. TORCH chooses the
+# build of torch in .venv: cpu, cuda, or auto, which is cuda only where an NVIDIA device is seen.
 
 PYTHON  ?= python3
 UV      ?= uv
 WORKERS ?= 2
+TORCH   ?= auto
 VENV    := .venv
 BIN     := $(VENV)/bin
-DEMO    := runs/demo
+DEMO    := .venv-demo
 BENCH   := runs/bench
 
 # Everything comes by its hash: first what installs, then what is installed, the package last.
-# A Python newer than all locks takes the newest of them.
-LOCKS   := $(wildcard requirements/py*.txt)
-LOCK     = $(firstword $(filter %/py$(shell $(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt,$(LOCKS)) $(lastword $(sort $(LOCKS))))
+# A Python newer than all locks takes the newest of them. The demo has an environment of its own,
+# which needs no torch and nothing that compiles.
+LOCKS   := $(sort $(wildcard requirements/py*.txt))
+DEMOS   := $(sort $(wildcard requirements/demo*.txt))
+VERSION  = $(shell $(1)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+LOCK     = $(firstword $(filter %/py$(call VERSION,$(VENV)).txt,$(LOCKS)) $(lastword $(LOCKS)))
+DEMOLOCK = $(firstword $(filter %/demo$(call VERSION,$(DEMO)).txt,$(DEMOS)) $(lastword $(DEMOS)))
 PIP     := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 STAMP   := $(VENV)/.installed
+# What the last installation was asked for, where it was another build of torch.
+OTHER   := $(filter-out auto $(shell cat $(STAMP) 2>/dev/null),$(TORCH))
 
 # One hash seed for the whole suite; one thread per process, because the processes are the
 # parallelism.
@@ -24,27 +32,36 @@ test check: export OMP_NUM_THREADS := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help venv demo test check format bench lock clean
+.PHONY: help venv demo demo-training test check format bench lock clean
 
 help:
-	@echo "make demo    run agents on a stored problem and on courses while they train; write a report"
+	@echo "make demo    compare three optimizers on nine stored problems: who wins, how sure (no torch)"
+	@echo "make demo-training  compare two agents on a federation that is really trained (needs torch)"
 	@echo "make test    run the whole test suite"
 	@echo "make check   format, lint, types and the fast tests (before every commit)"
 	@echo "make format  rewrite the sources in the project's format"
 	@echo "make bench   run the scripts in benchmarks/, but for mutation.py and choose_spaces.py; the reports go to runs/bench"
-	@echo "make venv    make .venv with everything (demo and test do it by themselves)"
+	@echo "make venv    make .venv with everything (test and others do it by themselves)"
+	@echo "             TORCH=cpu, cuda or auto chooses the build of torch in it"
 	@echo "make lock    resolve what .venv holds again (needs uv) and write requirements/*.txt"
 	@echo "make clean   remove .venv, caches and build outputs (never runs/)"
 
-$(BIN)/python:
+$(BIN)/python $(DEMO)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("fedhpo_gym needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(@:/bin/python=)
 
-$(STAMP): pyproject.toml setup.py requirements/build.txt requirements/cuda.txt $(LOCKS) | $(BIN)/python
+$(STAMP): pyproject.toml setup.py requirements/build.txt requirements/cuda.txt requirements/torch-cpu.txt requirements/torch-cuda.txt $(LOCKS) $(if $(OTHER),FORCE) | $(BIN)/python
 	$(PIP) --require-hashes -r requirements/build.txt
+	$(BIN)/python requirements/install_torch.py $(TORCH)
 	$(PIP) --require-hashes --no-build-isolation -r $(LOCK) -c requirements/cuda.txt
 	$(PIP) --no-deps --no-build-isolation -e .
+	@echo $(TORCH) > $@
+
+$(DEMO)/.installed: $(DEMOS) | $(DEMO)/bin/python
+	$(PIP:$(BIN)%=$(DEMO)/bin%) --require-hashes --only-binary :all: -r $(DEMOLOCK)
 	@touch $@
+
+FORCE:
 
 venv: $(STAMP)
 
@@ -52,12 +69,13 @@ lock:
 	$(UV) --version
 	$(PYTHON) requirements/make.py $(UV)
 
-demo: $(STAMP)
-	$(BIN)/fedhpo-gym run FedHPO-LR-CreditG --agent random --agent optuna-tpe --seeds 5 --out $(DEMO)
-	$(BIN)/fedhpo-gym run FedHPO-DAC-LR-BreastCancer --agent random --agent fedex --seeds 3 --out $(DEMO)
-	$(BIN)/fedhpo-gym report $(DEMO)
-	@find $(DEMO) -name '*.html' -exec echo "Report: {}" \; | grep . \
-	  || { echo "No report was written to $(DEMO)" >&2; exit 1; }
+demo: $(DEMO)/.installed
+	MPLBACKEND=Agg $(DEMO)/bin/python -m fedhpo_gym compare lr --agents random,de,hyperband --seeds 3 --workers $(WORKERS) --out runs/demo
+	@echo "Open runs/demo/report.html in a browser."
+
+demo-training: $(STAMP)
+	$(BIN)/fedhpo-gym compare FedHPO-DAC-LR-BreastCancer --agents random,fedex --seeds 3 --workers $(WORKERS) --out runs/demo-training
+	@echo "Open runs/demo-training/report.html in a browser."
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS)
@@ -77,5 +95,5 @@ bench: $(STAMP)
 	  $(BIN)/python "$$script" --out "$(BENCH)/$$(basename "$$script" .py).md"; done
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

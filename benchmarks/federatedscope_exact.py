@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import measuring
 import numpy as np
-import torch
 from measuring import number
 from numpy.typing import NDArray
 
@@ -44,7 +43,7 @@ class WithInitial(CourseRequest):
     def message(self, number: int, peer: Peer) -> Message:
         """Return the request, with the initial weights of our engine."""
         federation = task_federation(self.task, self.seed)
-        model = LogisticRegression.for_federation(federation, torch.device("cpu"))
+        model = LogisticRegression.for_federation(federation)
         weights = model.init(stream(self.seed, "init"))["weight"]
         path = peer.folder / f"initial-{number}.npz"
         initial = {"weight": weights[:, :-1], "bias": weights[:, -1]}

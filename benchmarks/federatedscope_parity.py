@@ -23,7 +23,6 @@ from dataclasses import replace
 import measuring
 import numpy as np
 import peer
-import torch
 from measuring import number
 from numpy.typing import NDArray
 
@@ -79,7 +78,7 @@ def engine_curves(
 
 def initial_weights(federation: Federation, course: Course) -> NDArray[np.float32]:
     """Return the (classes, features + 1) weights our engine starts a course from."""
-    model = LogisticRegression.for_federation(federation, torch.device("cpu"))
+    model = LogisticRegression.for_federation(federation)
     return model.init(stream(course.seed, "init"))["weight"]
 
 

@@ -36,9 +36,23 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "envs/batched": ("tests/envs/trial", "tests/envs/round/test_vector.py"),
         "envs/round": ("tests/envs/round", "tests/envs/test_rendering.py"),
         "fl/algorithms": ("tests/fl/test_algorithms.py",),
+        "evaluation/noise.py": ("tests/evaluation/test_noise.py",),
+        "surrogates/formats.py": ("tests/surrogates",),
+        "building/units.py": ("tests/building/test_units.py",),
+        "studies/trust.py": ("tests/studies/test_trust.py",),
+        "landscape/cards.py": ("tests/cli/test_show.py",),
+        "archive.py": ("tests/test_archive.py",),
+        "backends/federatedscope": (
+            "tests/backends/federatedscope/test_conversations.py",
+            "tests/backends/federatedscope/test_parsing.py",
+            "tests/backends/federatedscope/test_configuration.py",
+            "tests/backends/federatedscope/test_recorded.py",
+        ),
     }
 )
-"""Folders of the package, and the tests of each."""
+"""Folders and modules of the package, and the tests of each."""
+LEFT_OUT = "fedhpo_gym/backends/federatedscope/peer"
+"""Modules that run in FederatedScope's interpreter only: where it is installed, tests try them."""
 ELSEWHERE = ("tests/envs/trial", "tests/wrappers", "tests/backends")
 """Tests of what stands on the parts."""
 SLACK, LEAST_S = 4.0, 30.0
@@ -50,8 +64,10 @@ Drawn = Mapping[str, Sequence[tuple[Mutant, str]]]
 
 def sources(part: str) -> list[str]:
     """Return the modules of a part, from the top of the checkout."""
-    found = (CHECKOUT / "fedhpo_gym" / part).rglob("*.py")
-    return sorted(str(path.relative_to(CHECKOUT)) for path in found)
+    top = CHECKOUT / "fedhpo_gym" / part
+    found = [top] if top.suffix == ".py" else top.rglob("*.py")
+    paths = (str(path.relative_to(CHECKOUT)) for path in found)
+    return sorted(path for path in paths if not path.startswith(LEFT_OUT))
 
 
 def draw(part: str, count: int, seed: int) -> list[tuple[Mutant, str]]:
@@ -71,7 +87,9 @@ def draw(part: str, count: int, seed: int) -> list[tuple[Mutant, str]]:
     return drawn
 
 
-def tried(drawn: Drawn, copy: Copy, journal: Path, minutes: float) -> list[dict[str, Any]]:
+def tried(
+    drawn: Drawn, copy: Copy, journal: Path, minutes: float, *, own: bool
+) -> list[dict[str, Any]]:
     """Return what became of each mutant, the first of every part before the second of any.
 
     Args:
@@ -79,6 +97,7 @@ def tried(drawn: Drawn, copy: Copy, journal: Path, minutes: float) -> list[dict[
         copy: where they are tried.
         journal: outcomes of a run that ended; what it knows is not tried again.
         minutes: nothing is tried any more after so long.
+        own: whether survivors are left at the tests of their own part.
     """
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
     known = {(e["path"], e["before"], e["after"]): e for e in map(json.loads, lines)}
@@ -88,7 +107,7 @@ def tried(drawn: Drawn, copy: Copy, journal: Path, minutes: float) -> list[dict[
         path = copy.folder / mutant.path
         key = (mutant.path, *changed_lines(path.read_text(encoding="utf-8"), changed))
         if key not in known and time.monotonic() < end:
-            stages = [PARTS[part], tuple(t for t in ELSEWHERE if t not in PARTS[part])]
+            stages = [PARTS[part], *(() if own else [_elsewhere(part)])]
             outcome = copy.run_changed(mutant, changed, stages, [limit_of(copy, t) for t in stages])
             said = zip(
                 ("path", "before", "after", "part", "outcome"), (*key, part, outcome), strict=True
@@ -99,6 +118,10 @@ def tried(drawn: Drawn, copy: Copy, journal: Path, minutes: float) -> list[dict[
         if key in known:
             results.append(known[key])
     return results
+
+
+def _elsewhere(part: str) -> tuple[str, ...]:
+    return tuple(tests for tests in ELSEWHERE if tests not in PARTS[part])
 
 
 @cache
@@ -160,6 +183,7 @@ def main(argv: Sequence[str] | None = None) -> str:
         "--journal", type=Path, help="file of outcomes: an ended run goes on from it"
     )
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin none later")
+    parser.add_argument("--own", action="store_true", help="only the tests of the part itself")
     arguments = parser.parse_args(argv)
     load = measuring.load_average()
     os.environ.update(OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
@@ -171,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> str:
             for part in arguments.parts
         }
         journal = arguments.journal or Path(folder) / "journal.jsonl"
-        results = tried(drawn, copy, journal, arguments.minutes)
+        results = tried(drawn, copy, journal, arguments.minutes, own=arguments.own)
     text = (
         f"{len(results)} mutants, at most {share} per part, drawn with seed {arguments.seed} among "
         "all that cosmic-ray's operators make and that change what runs. The score is the share of "
@@ -179,6 +203,8 @@ def main(argv: Sequence[str] | None = None) -> str:
     )
     command = ["python", "benchmarks/mutation.py"]
     command += [f"--sample {arguments.sample} --seed {arguments.seed}"]
+    command += ["--own"] * arguments.own
+    command += [f"--parts {' '.join(arguments.parts)}"] * (len(arguments.parts) < len(PARTS))
     return measuring.write_report(
         arguments.out, "Do the tests notice?", command, load, [text, *sections(results)]
     )

@@ -18,9 +18,12 @@ from pathlib import Path
 
 import measuring
 from attacks.calls import bad_calls
+from attacks.cards import cards
+from attacks.conversations import conversations
 from attacks.files import KINDS as FILES
 from attacks.files import PAIRS
 from attacks.machines import full_disks
+from attacks.programs import programs
 from attacks.readers import forge, fuzz
 from attacks.signals import interrupts
 from attacks.soak import soak, soaked
@@ -29,7 +32,7 @@ from attacks.verdicts import KINDS, Tally
 from attacks.writers import beside, kills, two_writers
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-sys.path.append(str(CHECKOUT / "tests" / "support"))  # its made-up table is attacked, too
+sys.path.append(str(CHECKOUT / "tests" / "support"))  # what tests make up is attacked, too
 
 Job = Callable[..., list[Tally]]
 MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it have names that nobody can foresee
@@ -51,6 +54,9 @@ def jobs(scale: float, seed: int, room: Path) -> list[tuple[Job, tuple[object, .
         made.append((_fuzz, (i, some(1000, 12), seed, room)))
         if kind in PAIRS:
             made.append((_forge, (i, some(300, 6), seed, room)))
+    made.append((cards, (some(600, 10), seed, room)))
+    made.append((conversations, (some(600, 12), seed, room)))
+    made.append((programs, (some(200, 12), seed, room)))
     made.append((bad_calls, (some(6000, 102), seed)))
     made.append((kills, (some(60, 2), seed, room)))
     made.append((two_writers, (some(20, 1), room)))
@@ -70,15 +76,16 @@ def _forge(kind: int, count: int, seed: int, room: Path) -> list[Tally]:
 
 
 def attack(
-    scale: float, seed: int, workers: int, steps: int
+    scale: float, seed: int, workers: int, steps: int, only: Sequence[str] = ()
 ) -> tuple[list[Tally], list[list[str]]]:
-    """Do everything; return the tallies, and the rows of the table of the soak."""
+    """Do everything, or `only` some; return the tallies, and the rows of the table of the soak."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         todo = jobs(scale, seed, Path(folder))
+        todo = [one for one in todo if not only or one[0].__name__.strip("_") in only]
         with ProcessPoolExecutor(workers, get_context("fork")) as pool:
             running = [pool.submit(job, *arguments) for job, arguments in todo]
             tallies = [tally for done in running for tally in done.result()]
-        rows = [soak(name, steps) for name in soaked()]
+        rows = [soak(name, steps) for name in soaked()] if not only or "soak" in only else []
     return tallies + [tally for tally, _ in rows], [row for _, row in rows]
 
 
@@ -109,12 +116,16 @@ def sections(tallies: Sequence[Tally], soaks: Sequence[Sequence[str]], seed: int
         "Files in other people's formats carry no checksum: there, only what the format itself "
         "shows counts as silent, such as numbers that are not finite and labels that are none.",
         measuring.table(HEADER, [*map(row, tallies), row(total(tallies))]),
-        "## Soak",
-        "Before and after the steps, once the caches are warm.",
-        measuring.table(("environment", "steps", "memory, MB", "open files", "threads"), soaks),
+        *_soak_section(soaks),
         "## Faults",
         "\n".join(lines) or "None.",
     ]
+
+
+def _soak_section(soaks: Sequence[Sequence[str]]) -> list[str]:
+    heads = ("environment", "steps", "memory, MB", "open files", "threads")
+    words = "Before and after the steps, once the caches are warm."
+    return ["## Soak", words, measuring.table(heads, soaks)] if soaks else []
 
 
 def main(argv: Sequence[str] | None = None) -> str:
@@ -125,15 +136,17 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1_000_000, help="of the soak, in all")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="such as `cards`")
     arguments = parser.parse_args(argv)
     os.environ["OMP_NUM_THREADS"] = "1"
     load = measuring.load_average()
     scale = 0.0 if arguments.sample else arguments.scale
     steps = 3_000 if arguments.sample else arguments.steps
-    tallies, soaks = attack(scale, arguments.seed, arguments.workers, steps)
+    tallies, soaks = attack(scale, arguments.seed, arguments.workers, steps, arguments.only)
     command = ["python", "benchmarks/reliability.py"]
     command += ["--sample"] if arguments.sample else [f"--scale {scale:g} --steps {steps}"]
     command += [f"--seed {arguments.seed}"]
+    command += [f"--only {' '.join(arguments.only)}"] * bool(arguments.only)
     text = sections(tallies, soaks, arguments.seed)
     return measuring.write_report(arguments.out, "What breaks it", command, load, text)
 

@@ -7,13 +7,15 @@ It also fixes how torch will multiply matrices, see `fedhpo_gym.processor`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.processor import fix_dispatch
-from fedhpo_gym.tasks import TASKS, Task
+from fedhpo_gym.tasks import TASKS, TRAINED, Task
 from fedhpo_gym.typed import as_typed, checked_types
 from fedhpo_gym.version import __version__
 
@@ -33,26 +35,32 @@ def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
     knows no vector rewards and would warn at every step, so the twins go without it.
     """
     for task in tasks:
-        for prefix, extra in (("", {}), ("MO-", {"vector_reward": True})):
-            _register(
-                prefix + task.id,
-                ENTRY_POINT,
-                vector_entry_point=VECTOR_ENTRY_POINT,
-                disable_env_checker=bool(extra),
-                kwargs={"task": task.key, **extra},
-            )
-            _register(
-                prefix + task.round_id,
-                ROUND_ENTRY_POINT,
-                vector_entry_point=ROUND_VECTOR_ENTRY_POINT,
-                disable_env_checker=bool(extra),
-                kwargs={"task": task.key, "preprocessing": task.round_preprocessing, **extra},
-            )
+        _register_problem(task.key, task.round_preprocessing)
+
+
+def _register_problem(key: str, round_preprocessing: str) -> None:
+    rounds = {"preprocessing": round_preprocessing}
+    for prefix, extra in (("", {}), ("MO-", {"vector_reward": True})):
+        _register(
+            f"{prefix}FedHPO-{key}",
+            ENTRY_POINT,
+            vector_entry_point=VECTOR_ENTRY_POINT,
+            disable_env_checker=bool(extra),
+            kwargs={"task": key, **extra},
+        )
+        _register(
+            f"{prefix}FedHPO-DAC-{key}",
+            ROUND_ENTRY_POINT,
+            vector_entry_point=ROUND_VECTOR_ENTRY_POINT,
+            disable_env_checker=bool(extra),
+            kwargs={"task": key, **rounds, **extra},
+        )
 
 
 def _register(name: str, entry_point: str, **options: Any) -> None:
+    # Not `gym.register`: it compares a name with all there are, for thousands of names.
     if name not in gym.registry:
-        gym.register(name, entry_point, **options)
+        gym.registry[name] = EnvSpec(name, entry_point, **options)
 
 
 @checked_types
@@ -96,6 +104,25 @@ def parallel(env: gym.Env[Any, Any], workers: int = 8) -> Any:
 
 
 @checked_types
+def load_runs(folder: str | Path) -> Any:
+    """Return all run records of a folder as a pandas DataFrame, one row a trial.
+
+    Its columns are those of `fedhpo_gym.studies.frame.load_runs`.
+
+    Args:
+        folder: of records, JSON lines or Parquet; or one file.
+
+    Raises:
+        MissingDataError: there is no record.
+        DamagedDataError: a record is damaged.
+        MissingDependencyError: pandas is not installed.
+    """
+    from fedhpo_gym.studies.frame import load_runs as load
+
+    return load(folder)
+
+
+@checked_types
 def truth(env_id: str, **arguments: Any) -> Any:
     """Return what can be reached in a trial environment with stored numbers.
 
@@ -107,16 +134,10 @@ def truth(env_id: str, **arguments: Any) -> Any:
         arguments: further arguments of `gymnasium.make`: `objectives`, `backend`, `fidelity`, ...
 
     Raises:
-        InvalidArgumentError: the id is of another kind, the backend trains, constraints are given,
-            which the truth does not know, or an argument is out of its range.
+        InvalidArgumentError: the id is of another kind, the backend trains, or an argument is out
+            of its range.
         MissingDataError: nothing is stored; says what to do.
     """
-    if arguments.get("constraints") is not None:
-        raise InvalidArgumentError(
-            "`constraints` must not be given: the truth is that of the objectives alone, got "
-            f"{arguments['constraints']!r}; choose from `truth.values[truth.front()]` what keeps "
-            "to them"
-        )
     why = "courses of round environments are trained: nobody knows what they can reach"
     _require_kind(as_typed("env_id", env_id, str), ENTRY_POINT, "a FedHPO-* id of trials", why)
     env = gym.make(env_id, disable_env_checker=True, **arguments)
@@ -133,5 +154,8 @@ def _require_kind(env_id: str, entry_point: str, kind: str, why: str) -> None:
 
 fix_dispatch()  # it is read once, so before anybody multiplies matrices
 register_all()
+for _key in TRAINED:
+    _register_problem(_key, "standardized")
+del _key
 
 __all__ = ["__version__", "parallel", "parallel_env", "register_all", "truth"]

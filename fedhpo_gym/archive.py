@@ -25,6 +25,7 @@ import zipfile
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,17 +35,28 @@ from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, TooLargeEr
 from fedhpo_gym.files import left_over, new_file, sole_writer, write_text
 from fedhpo_gym.limits import load_json, max_bytes, require_bytes
 from fedhpo_gym.npz import read_npz
+from fedhpo_gym.typed import as_typed
 
 DIGEST = "card_sha256"
 """Entry of a card: `card_digest` of all others."""
-UNDIGESTED = frozenset(
-    {DIGEST, "arrays", "created", "hardware", "software", "missing"}
-    | {"licence", "data_licence", "data_citation", "problem_citation"}
-    | {"build_command", "fit_command", "source_command", "made_by"}
-    | {"label_frequencies", "health"}
+DESCRIBING: Mapping[str, Any] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                *("created", "hardware", "missing"),
+                *("licence", "data_licence", "data_citation", "problem_citation"),
+                *("build_command", "fit_command", "source_command", "made_by"),
+            ),
+            str,
+        ),
+        "software": Mapping[str, str],
+        "label_frequencies": Mapping[str, float],
+        "health": Mapping[str, Any],
+    }
 )
-"""Entries of cards that decide no answer: dates, machines, prose, commands in messages, and figures
-that are computed of the answers."""
+"""Entries of cards that decide no answer, with their types: dates, machines, prose, commands in
+messages, and figures that are computed of the answers."""
+UNDIGESTED = frozenset({DIGEST, "arrays", *DESCRIBING})
 
 _LOOKS = 20
 """How often a reader looks for arrays: every time in vain, a writer must have come in between."""
@@ -323,6 +335,8 @@ def _read_card(card: Path, formats: tuple[int, ...]) -> dict[str, Any]:
         raise ValueError(f"its content has digest {found}, {DIGEST!r} is {content[DIGEST]!r:.80}")
     if type(content["bytes"]) is not int or content["bytes"] < 0:
         raise ValueError(f"`bytes` must be the size of the arrays, got {content['bytes']!r}")
+    for name in DESCRIBING.keys() & content.keys():
+        as_typed(name, content[name], DESCRIBING[name])
     return content
 
 

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 LONGEST_NAME = 200
 """Characters of an unknown name that a message shows."""
+MOST_NAMES = 100
+"""Known names that a message lists where none is close to what was asked for."""
 
 
 class FedHPOError(Exception):
@@ -64,14 +66,16 @@ def suggest(name: str, known: Iterable[str]) -> str:
         known: The names that would have worked, in any order.
 
     Returns:
-        ``" Did you mean 'x'?"`` when something is close, else ``" Known: a, b."``.
+        ``" Did you mean 'x'?"`` when something is close, else ``" Known: a, b."``, the first
+        hundred of them.
     """
-    names = sorted(known)
+    names = sorted(set(known))
     by_lower = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.6)
     if close:
         return f" Did you mean {' or '.join(repr(by_lower[match]) for match in close)}?"
-    return f" Known: {', '.join(names) or 'none'}."
+    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f" Known: {', '.join(names[:MOST_NAMES]) or 'none'}{rest}."
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:

@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedRandom
 from pathlib import Path
 
@@ -39,21 +39,39 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
         OSError: the file cannot be written, for example because the disk is full.
     """
     part = _temporary(path)
-    with _said_of(path):
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    # What ends a process may come as soon as the file is there: it is removed then, too.
     try:
-        with os.fdopen(descriptor, "w+b") as handle:
+        with _said_of(path):
+            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with naming(path), os.fdopen(descriptor, "w+b") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
         with _said_of(path):
             part.replace(path)
-    except BaseException as error:
-        part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in _WRITING and error.filename is None:
-            raise OSError(error.errno, error.strerror, str(path)) from error
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
         raise
     _sync(path.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file in what a disk says of it: a full one says only that it is full.
+
+    Args:
+        path: what is written in the body of the `with` statement.
+
+    Raises:
+        OSError: what the body raises, with the path where it names none.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _WRITING or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_text(path: Path, text: str) -> None:

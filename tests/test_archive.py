@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents.rl.policy import load_policy, save_policy
-from fedhpo_gym.archive import reading_card, write_archive
+from fedhpo_gym.archive import card_digest, reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError
 from pairs import arrays_of
 from rewriter import numbered
@@ -90,6 +90,16 @@ def test_a_neighbour_is_left_alone(tmp_path: Path) -> None:
     assert set(tmp_path.iterdir()) - before == {replaced}
 
 
+@pytest.mark.parametrize("size", [-1, 1.5, "12", None, True])
+def test_a_card_says_how_large_its_arrays_are(size: object, tmp_path: Path) -> None:
+    card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(3)})
+    said = {**json.loads(card.read_text()), "bytes": size}
+    card.write_text(json.dumps({**said, "card_sha256": card_digest(said)}))
+    reading = reading_card(card, "pair", 1, "repair")
+    with pytest.raises(DamagedDataError, match="`bytes` must be the size of the arrays"), reading:
+        pass
+
+
 @pytest.mark.parametrize("name", ["../other.npz", "/other.npz", 3, "", "stem.json", None])
 def test_a_card_names_arrays_beside_it_or_is_damaged(name: object, tmp_path: Path) -> None:
     card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(3)})
@@ -97,3 +107,13 @@ def test_a_card_names_arrays_beside_it_or_is_damaged(name: object, tmp_path: Pat
     reading = reading_card(card, "pair", 1, "repair")
     with pytest.raises(DamagedDataError, match="beside the card"), reading:
         pass
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def test_what_was_read_is_not_held_open(tmp_path: Path) -> None:
+    card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(3)})
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(10):
+        with reading_card(card, "pair", 1, "repair") as (content, arrays):
+            arrays.read(content["sha256"], "repair")
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,6 +90,22 @@ def test_two_writers_never_share_a_temporary_name(tmp_path: Path) -> None:
         second.write(b"second")
         assert len(list(tmp_path.iterdir())) == 2
     assert path.read_bytes() == b"first"  # the last to be complete
+
+
+def test_a_signal_right_after_a_file_is_there_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def open_and_end(*arguments: Any) -> int:
+        os.close(opened(*arguments))
+        raise SystemExit(1)  # as a handler of SIGTERM does
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_and_end)
+        with pytest.raises(SystemExit), new_file(tmp_path / "text"):
+            pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_new_file_has_the_rights_that_the_user_gives_new_files(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ BUSY = ("build_sample", "build_table", "compare", "make_", "open_courses", "regi
 """Beginnings of functions that work for long where all fits: they get an object of no type only.
 Entry points of environments have tests of their own, `tests/envs/test_bad_calls.py`."""
 LATE = (
+    "fedhpo_gym.agents.make_agent",
     "fedhpo_gym.testing.make_env",
     "fedhpo_gym.objectives.perf",
     "fedhpo_gym.objectives.client",

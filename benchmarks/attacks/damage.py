@@ -11,8 +11,9 @@ from typing import Any
 from numpy.random import Generator
 
 ODD: tuple[Any, ...] = (
-    None, True, "", "x", "1", [], {}, [[]], -1, 0, 1.9, 1e308, -1e308, 10**400, 2**63, 1e-300,
-    float("nan"), float("inf"), "\ud800", "../../etc/passwd", "os:system", [1], {"a": 1}, "é" * 999,
+    None, True, "", "x", "1", [], {}, [[]], -1, 0, 1.9, 1e308, -1e308, 10**400, 10**29, 2**63,
+    1e-300, float("nan"), float("inf"), "\ud800", "../../etc/passwd", "os:system", [1], {"a": 1},
+    "é" * 999,
 )  # fmt: skip
 """Values to put where others belong."""
 

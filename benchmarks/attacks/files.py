@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedhpo_gym.agents.rl.policy import Policy, load_policy, save_policy
-from fedhpo_gym.analysis.files import read_record
+from fedhpo_gym.analysis.files import read_record, write_record
 from fedhpo_gym.archive import write_archive
 from fedhpo_gym.datasets import SOURCES, cache
 from fedhpo_gym.datasets.base import Source
@@ -140,9 +140,15 @@ def make_record(folder: Path, seed: int = 0) -> None:
     do_run(replace(plan, seed=seed), folder, lambda _: None, lambda _: None)
 
 
+def _make_columns(folder: Path) -> None:
+    make_record(folder)
+    path = next(folder.rglob("*.jsonl"))
+    write_record(path.with_suffix(".parquet"), read_record(path))
+    path.unlink()
+
+
 def _read_record(folder: Path) -> Any:
-    record = read_record(next(path for path in folder.rglob("*.jsonl")))
-    return repr(record)
+    return repr(read_record(next(path for path in folder.rglob("*.*") if path.is_file())))
 
 
 def make_part(folder: Path, number: int = 1) -> None:
@@ -300,6 +306,7 @@ KINDS = (
     Kind("surrogate: network", _embedded("LR-Segment-fedavg", "surrogate"), _read_surrogate),
     Kind("policy", lambda folder: save_policy(policy(), folder), _read_policy),
     Kind("run record", make_record, _read_record),
+    Kind("run record in Parquet", _make_columns, _read_record),
     Kind("unit of a build", make_part, _read_part),
     Kind("derived arrays", _arrays, _read_arrays),
     Kind("LEAF json", _leaf_folder("x", leaf(3)), _read_leaf, False),

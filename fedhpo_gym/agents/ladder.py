@@ -52,7 +52,6 @@ class LadderSearch(TrialSearch):
 
         Raises:
             InvalidArgumentError: an argument breaks one of these rules.
-            OffGridError: the fidelity has no such value as a rung.
         """
         self.fidelities = tuple(fidelities)
         super().__init__(problem)
@@ -98,9 +97,10 @@ def rungs(
 ) -> tuple[Value, ...]:
     """Return the values high / eta^k that are at least `low`, lowest first.
 
+    A fidelity with a grid gives the nearest ones that it has, each a rung once.
+
     Raises:
         InvalidArgumentError: `low` is not positive or above `high`.
-        OffGridError: the fidelity, which is counted in whole numbers, has no such value.
     """
     bottom = float(fidelity.validate(fidelity.low if low is None else low, "low"))
     top = float(fidelity.validate(fidelity.high if high is None else high, "high"))
@@ -110,10 +110,7 @@ def rungs(
         )
     number = math.floor(math.log(top / bottom, eta) + 1e-9) + 1
     wanted = [top / eta**below for below in reversed(range(number))]
-    if fidelity.kind == "int":
-        wanted = [math.floor(rung + 0.5) for rung in wanted]
-        return tuple(fidelity.validate(rung, "rungs") for rung in wanted)
-    return tuple(_nearest(fidelity, rung) for rung in wanted)
+    return tuple(dict.fromkeys(_nearest(fidelity, rung) for rung in wanted))
 
 
 def _shares(fidelity: Dimension, number: int, eta: int) -> list[float]:

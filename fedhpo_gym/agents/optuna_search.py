@@ -26,8 +26,13 @@ Space = dict[str, optuna.distributions.BaseDistribution]
 class OptunaSearch(TrialSearch):
     """A sampler of Optuna, over the coordinates of the action box.
 
+    Constraints are Optuna's own: its samplers hear the total violation of a trial, which is 0 where
+    it is feasible, beside scores without penalties.
+
     The coordinates already carry logarithmic scales and grids, so all are floats to the sampler.
     """
+
+    takes_constraints = True
 
     def __init__(self, problem: SearchProblem) -> None:
         super().__init__(problem)
@@ -53,7 +58,10 @@ class OptunaSearch(TrialSearch):
 
     def _learn(self, number: int, scores: Array) -> None:
         with quiet():
-            self._study.tell(self._trials.pop(number), scores.tolist())
+            trial = self._trials.pop(number)
+            if number in self.violations:
+                trial.set_constraint("violation", self.violations[number])
+            self._study.tell(trial, scores.tolist())
 
 
 def new_study(

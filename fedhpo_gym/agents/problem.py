@@ -30,6 +30,7 @@ class SearchProblem:
         fidelities: those dimensions of `search_space` that are fidelities and were left free.
         seed: non-negative integer; the only source of an agent's randomness.
         objectives: names of the entries of the reward; `SCALAR` where it is one number.
+        constrained: whether `info["violation"]` says how far a trial is from keeping limits.
         process: what a step is: a whole trial, or some rounds of one course.
 
     Raises:
@@ -42,6 +43,7 @@ class SearchProblem:
     seed: int = 0
     objectives: tuple[str, ...] = SCALAR
     process: Process = "trial"
+    constrained: bool = False
 
     def __post_init__(self) -> None:
         seed = as_integer(self.seed)
@@ -57,7 +59,7 @@ def read_problem(env: gym.Env[Any, Any], seed: int) -> SearchProblem:
     """Return what an agent has to solve in an environment; the environment is not reset.
 
     Reads `action_space`, `search_space` and, where they are, `fidelity_space`, `vector_reward`,
-    `reward_space`, `describe` and `step_kind`.
+    `reward_space`, `describe`, `constraints` and `step_kind`.
 
     Args:
         env: wrappers may hide any of these attributes behind their own.
@@ -84,6 +86,7 @@ def read_problem(env: gym.Env[Any, Any], seed: int) -> SearchProblem:
         seed=seed,
         objectives=_objectives(env),
         process=_attribute(env, "step_kind", "trial"),
+        constrained=bool(_attribute(env, "constraints", None)),
     )
 
 

@@ -28,19 +28,23 @@ class TrialSearch(Agent):
     With `replays`, that agent is asked again, too, so that whatever it draws, it has drawn.
 
     Attributes:
+        takes_constraints: whether it hears violations as such, and scores without penalties.
         replays: whether what it suggests changes more than what is noted here.
         actions: (n,) what was asked, oldest first.
         results: number of a trial -> its (k,) scores, in the order in which they were told.
+        violations: number of a trial -> its total violation of constraints, where it has any.
     """
 
     acts_on: ClassVar[tuple[Process, ...]] = ("trial",)
     rewards: ClassVar[Literal["any", "scalar", "vector"]] = "scalar"
     replays: ClassVar[bool] = True
+    takes_constraints: ClassVar[bool] = False
 
     def __init__(self, problem: SearchProblem) -> None:
         super().__init__(problem)
         self.actions: list[Row] = []
         self.results: dict[int, Array] = {}
+        self.violations: dict[int, float] = {}
         self._open: dict[bytes, list[int]] = {}
         self._asked_by_then: list[int] = []
 
@@ -75,6 +79,9 @@ class TrialSearch(Agent):
             raise InvalidArgumentError(
                 f"`tell` must follow `ask`, but nothing was asked with the action {action}."
             )
+        if self.takes_constraints and self.problem.constrained:
+            self.violations[self._open[key][0]] = float(info["violation"])
+            scores = scores + info.get("penalty", 0.0)
         self._take_in(self._open[key][0], np.where(np.isfinite(scores), scores, -np.inf))
 
     def told(self) -> tuple[Array, Array]:
@@ -146,6 +153,7 @@ class TrialSearch(Agent):
                     self._asked_by_then, self.results.items(), strict=True
                 )
             ],
+            "violations": [*map(list, self.violations.items())],
         }
 
     def _restore(self, state: Mapping[str, Any]) -> None:
@@ -155,6 +163,7 @@ class TrialSearch(Agent):
                 "times; make another one."
             )
         actions = [np.array(action, dtype=np.float32) for action in state["actions"]]
+        self.violations = {int(number): v for number, v in state.get("violations", [])}
         for then, number, scores in state["told"]:
             self._ask_again(actions[: int(then)])
             self._take_in(int(number), np.array([-np.inf if s is None else s for s in scores]))

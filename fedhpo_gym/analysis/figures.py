@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from itertools import combinations
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.comparison import Comparison, shown_p
-from fedhpo_gym.analysis.comparison.compare import BUDGETS
+from fedhpo_gym.analysis.fronts import REFERENCE
 from fedhpo_gym.analysis.plot import (
     INK,
     SIZE,
@@ -24,13 +25,15 @@ from fedhpo_gym.analysis.plot import (
     label,
     percent,
     plain_log,
+    show_window,
     time_unit,
 )
 from fedhpo_gym.analysis.problems import Problem
 from fedhpo_gym.analysis.stats import CriticalDifference, data_profile, ecdf
 from fedhpo_gym.analysis.tables import Cell, Table
+from fedhpo_gym.analysis.trajectories.scored import Scored
 from fedhpo_gym.errors import MissingDependencyError
-from fedhpo_gym.evaluation.fronts import attained
+from fedhpo_gym.evaluation.fronts import attained, non_dominated
 
 THRESHOLDS = np.logspace(-4.0, 0.0, 101)
 BUDGET = "share of the budget"
@@ -39,6 +42,21 @@ TOLERANCE = 0.1
 SHARES = (0.25, 0.5, 0.75)
 """Of runs that attain what is written down; the second is drawn."""
 
+
+LEADERS = 3
+WORDS: Final[Mapping[str, str]] = {
+    "val_loss": "validation loss",
+    "val_error": "validation error",
+    "time_s": "simulated time (s)",
+    "upload_bytes": "upload (bytes)",
+    "download_bytes": "download (bytes)",
+    "energy_j": "energy (J)",
+    "flops": "floating-point operations",
+    "epsilon": "epsilon spent",
+    "fairness_std": "spread of accuracy over clients",
+    "fairness_p10": "accuracy, worst tenth (negative)",
+}
+"""Objectives as people call them, with their units."""
 
 File: TypeAlias = str | Callable[[], bytes]
 """What a file holds, or what makes it."""
@@ -96,7 +114,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
     def lines(
         values: Mapping[str, NDArray[np.float64]], at: NDArray[np.float64], words: tuple[str, str]
     ) -> Callable[[Any], None]:
-        return lambda axes: _lines(axes, values, at, words, looks)
+        return lambda axes: _lines(axes, values, at, words, looks, found.order)
 
     def figure(
         name: str, words: tuple[str, str], fill: Callable[[Any], None], numbers: Table
@@ -119,8 +137,8 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
             "regret-over-time",
             (
                 "Normalised regret over time",
-                "Mean over problems of the mean over seeds; 0 is the best result of any run, 1 the "
-                "median first incumbent. Bands: in 95 % of bootstraps over seeds the whole curve "
+                f"Mean over problems of the mean over seeds; {found.scale}. Bands: in "
+                "95 % of bootstraps over seeds the whole curve "
                 "lies inside (simultaneous).",
             ),
             lambda axes: _regret(axes, found, looks),
@@ -157,7 +175,19 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
         MissingDependencyError: matplotlib is not installed.
     """
     curves = problem.regret()
+    what, axis = "validation loss above the best final value of any run here", "mean regret"
+    if problem.known is not None:
+        what = "the regret of the recommended configuration at full fidelity"
+    if any(run.scored for runs in problem.runs.values() for run in runs):
+        what, axis = "the hypervolume that a run lacks", "hypervolume regret"
+    beyond = {
+        agent: [line.end_s for line in lines if line.final > problem.rim + problem.best_known]
+        for agent, lines in problem.regret_lines().items()
+    }
     ends = [times[-1] for times, _ in curves.values()]
+    rim = min(
+        problem.rim, 1.05 * max((float(b.all_upper.max()) for _, b in curves.values()), default=1.0)
+    )
     unit, seconds = time_unit(float(max(ends, default=1.0)))
 
     def fill(axes: Any) -> None:
@@ -170,10 +200,12 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
             axes.fill_between(at, lower, upper, alpha=0.2, **shade)
             line = {"where": "post", "color": colour, "ls": style, "lw": 2}
             axes.step(at, mean, label=label(agent), **line)
+            for end in beyond[agent]:
+                axes.plot(end / seconds, rim, marker="^", color=colour, clip_on=False)
         axes.set_yscale("symlog", linthresh=_threshold([band.mean for _, band in curves.values()]))
         plain_log(axes.yaxis)
-        axes.set_ylim(bottom=0)
-        finish(axes, f"simulated time ({unit})", "mean regret", below=True)
+        axes.set_ylim(0, rim)
+        finish(axes, f"simulated time ({unit})", axis, below=True)
 
     rows = [
         [Cell(agent), *(Cell(repr(v), v) for v in (t, m, lo, hi, all_lo, all_hi))]
@@ -185,17 +217,18 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     ]
     head = ("agent", "time_s", "mean", "lower", "upper", "all_lower", "all_upper")
     caption = (
-        "Mean over seeds of validation loss above the best final incumbent of any run here. Inner "
-        "bands hold 95 % of bootstraps at each time, outer ones hold whole curves. The axis is "
-        "linear near 0."
+        f"Mean over seeds of {what}. Inner bands hold 95 % of bootstraps at each "
+        "time, outer ones hold whole curves. Runs above "
+        f"{problem.rim:.3g} count as this, and a triangle at the rim marks one that ends there. "
+        "The axis is linear near 0."
     )
     size = (SIZE[0], TALL)
     numbers = Table(name, "Regret", caption, head, rows)
     return Figure(name, "Regret", caption, draw(name, fill, size), numbers)
 
 
-def attainment_figure(problem: Problem, name: str, looks: Looks) -> Figure | None:
-    """Draw what half of each agent's runs attain in the first two objectives.
+def attainment_figures(problem: Problem, name: str, looks: Looks) -> list[Figure]:
+    """Draw what half of each agent's runs attain in every two objectives.
 
     Returns:
         None where rewards are numbers, where no run reached full fidelity, or where the extra
@@ -204,25 +237,54 @@ def attainment_figure(problem: Problem, name: str, looks: Looks) -> Figure | Non
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    runs = {
-        agent: [one.presented()[:, :2] for one in of if len(one.errors)]
-        for agent, of in problem.scored().items()
+    scored = {
+        agent: [one for one in of if len(one.errors)] for agent, of in problem.scored().items()
     }
-    known = {agent: of for agent, of in runs.items() if of and of[0].shape[1] == 2}
+    every = [one for of in scored.values() for one in of]
+    if not every:
+        return []
+    errors = np.concatenate([one.errors for one in every])
+    front = errors[non_dominated(errors)]
+    low, high = front.min(axis=0), front.max(axis=0)
+    # Where the front is one point, most trials are shown.
+    high = np.where(high > low, high, np.quantile(errors, 0.9, axis=0))
+    alive = [column for column in range(errors.shape[1]) if high[column] > low[column]]
+    corner = low + REFERENCE * (high - low)
     try:
-        surfaces = {agent: attained(of, SHARES) for agent, of in known.items()}
+        return [
+            _attainment(scored, pair, (low, corner), name, looks) for pair in combinations(alive, 2)
+        ]
     except MissingDependencyError:
-        return None
-    if not surfaces:
-        return None
-    first, second = next(iter(problem.scored().values()))[0].names[:2]
+        return []
+
+
+def _attainment(
+    scored: Mapping[str, Sequence[Scored]],
+    pair: tuple[int, int],
+    ends: tuple[NDArray[np.float64], NDArray[np.float64]],
+    name: str,
+    looks: Looks,
+) -> Figure:
+    surfaces = {
+        agent: attained([one.presented()[:, pair] for one in of], SHARES)
+        for agent, of in scored.items()
+        if of
+    }
+    names = next(one.names for of in scored.values() for one in of)
+    first, second = (in_words(names[column]) for column in pair)
+    low, corner = (end[[*pair]] for end in ends)
 
     def fill(axes: Any) -> None:
         for agent, by_share in surfaces.items():
             colour, style = looks[agent]
             points = by_share[0.5][np.argsort(by_share[0.5][:, 0])]
+            # The line goes on to the reference point, beyond which nothing counts.
+            points = np.array([[points[0, 0], corner[1]], *points, [corner[0], points[-1, 1]]])
             line = {"where": "post", "color": colour, "ls": style, "lw": 2}
             axes.step(*points.T, marker="o", ms=4, label=label(agent), **line)
+        margin = 0.05 * (corner - low)
+        axes.set_xlim(low[0] - margin[0], corner[0])
+        axes.set_ylim(low[1] - margin[1], corner[1])
         finish(axes, first, second, below=True)
 
     rows = [
@@ -231,15 +293,73 @@ def attainment_figure(problem: Problem, name: str, looks: Looks) -> Figure | Non
         for share, points in by_share.items()
         for point in points.tolist()
     ]
-    title = "Empirical attainment"
+    title = f"Empirical attainment: {first} and {second}"
     caption = (
-        "What at least half of an agent's runs attain at full fidelity in the first two "
-        "objectives, whatever the others are: every point above and to the right of its line. "
-        "Under noise, it is what the trials that an agent believes to be its front truly are. "
-        "Lower is better on both axes; what is to be high is shown negative."
+        "What at least half of an agent's runs attain in these two objectives, whatever the others "
+        "are: every point above and to the right of its line, up to the reference point. Under "
+        "noise, it is what the trials that an agent believes to be its front truly are. Lower is "
+        "better on both axes; what is to be high is shown negative."
     )
-    numbers = Table(name, title, caption, ("agent", "share of runs", first, second), rows)
-    return Figure(name, title, caption, draw(name, fill, (SIZE[0], TALL)), numbers)
+    own = "-".join([name, *(str(column + 1) for column in pair)])
+    numbers = Table(own, title, caption, ("agent", "share of runs", first, second), rows)
+    return Figure(own, title, caption, draw(own, fill, (SIZE[0], TALL)), numbers)
+
+
+def in_words(objective: str) -> str:
+    """Return the name of an objective and its unit, for people."""
+    return WORDS.get(objective, objective.replace("_", " "))
+
+
+def schedule_figures(problem: Problem, name: str, looks: Looks) -> list[Figure]:
+    """Draw the loss of a course and its hyperparameters over its rounds, of one run an agent."""
+    firsts = {agent: of[0] for agent, of in problem.runs.items()}
+    courses = {agent: run.course for agent, run in firsts.items() if run.course is not None}
+    names = dict.fromkeys(name for course in courses.values() for name in course.schedule)
+    losses = {a: (c.rounds, firsts[a].trajectory.at(c.time_s)) for a, c in courses.items()}
+    drawn = {"val_loss": losses} if courses else {}
+    for own in names:
+        drawn[own] = {
+            agent: (course.rounds, course.schedule[own])
+            for agent, course in courses.items()
+            if own in course.schedule
+        }
+    return [
+        _schedule(f"{name}-{place}", what, lines, looks)
+        for place, (what, lines) in enumerate(drawn.items())
+    ]
+
+
+def _schedule(
+    name: str,
+    what: str,
+    lines: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]],
+    looks: Looks,
+) -> Figure:
+    def fill(axes: Any) -> None:
+        for agent, (rounds, values) in lines.items():
+            colour, style = looks[agent]
+            # A value rules the rounds before the point that it led to.
+            at, shown = np.append(0, rounds), np.append(values[:1], values)
+            axes.step(at, shown, where="pre", color=colour, ls=style, label=label(agent))
+        every = np.concatenate([values for _, values in lines.values()])
+        if every.min() > 0 and every.max() > 20 * every.min():
+            axes.set_yscale("log")
+            plain_log(axes.yaxis)
+        if what == "val_loss":
+            show_window(axes, every)
+        finish(axes, "round", in_words(what), below=True)
+
+    rows = [
+        [Cell(agent), Cell(repr(a), a), Cell(repr(v), v)]
+        for agent, (rounds, values) in lines.items()
+        for a, v in zip(rounds.tolist(), values.tolist(), strict=True)
+    ]
+    title, caption = (
+        f"{in_words(what).capitalize()} over rounds",
+        "Of the first seed of each agent.",
+    )
+    numbers = Table(name, title, caption, ("agent", "round", what), rows)
+    return Figure(name, title, caption, draw(name, fill), numbers)
 
 
 def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
@@ -262,7 +382,8 @@ def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
         "first and worst incumbents may lie above the end of the axis."
     )
     head = ("agent", "time_s", "median", "lower", "upper")
-    title = "Validation loss of the incumbent over simulated time"
+    is_course = any(run.course for runs in problem.runs.values() for run in runs)
+    title = f"Validation loss {'' if is_course else 'of the incumbent '}over simulated time"
     numbers = Table(name, "Incumbents", caption, head, rows)
     return Figure(name, title, caption, draw_curves(curves, name, looks), numbers)
 
@@ -273,21 +394,26 @@ def _lines(
     at: NDArray[np.float64],
     words: tuple[str, str],
     looks: Looks,
+    order: Sequence[str],
 ) -> None:
     for agent, curve in values.items():
-        colour, style = looks[agent]
-        line = {"where": "post", "color": colour, "ls": style, "lw": 2}
+        line = {"where": "post", **_line(looks[agent], order.index(agent))}
         axes.step(at, curve, label=label(agent), **line)
     axes.set_xscale("log")
     plain_log(axes.xaxis, percent if words[0] == BUDGET else "{:g}".format)
     finish(axes, *words, below=True)
 
 
+def _line(look: tuple[str, Any], place: int) -> dict[str, Any]:
+    """Return the look of a line: those of the three leaders are strong."""
+    return {"color": look[0], "ls": look[1], "lw": 2.4 if place < LEADERS else 1.2}
+
+
 def _regret(axes: Any, found: Comparison, looks: Looks) -> None:
-    for agent in found.order:
-        band, (colour, style) = found.regret[agent], looks[agent]
-        line = {"where": "post", "color": colour, "ls": style, "lw": 2}
-        shade = {"step": "post", "color": colour, "alpha": 0.15, "lw": 0}
+    for place, agent in enumerate(found.order):
+        band = found.regret[agent]
+        line = {"where": "post", **_line(looks[agent], place)}
+        shade = {"step": "post", "color": looks[agent][0], "alpha": 0.15, "lw": 0}
         axes.fill_between(found.fractions, band.all_lower, band.all_upper, **shade)
         axes.step(found.fractions, band.mean, label=label(agent), **line)
     axes.set_xscale("log")
@@ -299,39 +425,19 @@ def _regret(axes: Any, found: Comparison, looks: Looks) -> None:
 def _differences(found: Comparison, prefix: str) -> list[Figure]:
     """Draw the critical differences on means and, where there are common seeds, on all runs."""
     figures = [
-        _difference(
-            found.means, f"{prefix}-differences-means", "on means over seeds", "problems", 1.0
-        )
+        _difference(found.means, f"{prefix}-differences-means", "on means over seeds", "problems")
     ]
     if found.runs is not None:
         name = f"{prefix}-differences-runs"
-        figures.append(_difference(found.runs, name, "on all runs", "runs", 1.0))
+        figures.append(_difference(found.runs, name, "on all runs", "runs"))
     return figures
 
 
-def early_differences(found: Comparison, prefix: str) -> list[Figure]:
-    """Draw the critical differences on means over seeds when shares of the budget are spent."""
-    return [
-        _difference(
-            kind,
-            f"{prefix}-differences-at-{100 * budget:g}",
-            f"on means over seeds at {100 * budget:g} % of the budget",
-            "problems",
-            budget,
-        )
-        for budget, kind in zip(BUDGETS, found.means_at, strict=True)
-        if budget < 1.0
-    ]
-
-
-def _difference(
-    kind: CriticalDifference, name: str, where: str, blocks: str, budget: float
-) -> Figure:
-    unknown = "" if budget == 1.0 else " Agents without an incumbent share the last ranks."
+def _difference(kind: CriticalDifference, name: str, where: str, blocks: str) -> Figure:
     caption = (
         f"Mean ranks over {kind.blocks} {blocks}; 1 is best. A bar joins agents that "
         "Friedman's test, and Wilcoxon's with Holm's correction at 0.05, cannot tell apart. "
-        f"Friedman: {shown_p(kind.friedman.p_value)}.{unknown}"
+        f"Friedman: {shown_p(kind.friedman.p_value)}."
     )
     rows = [
         [Cell(agent), *(Cell(repr(v), v) for v in (rank, *row))]

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.analysis.problems import Best, Known, Problem, Run
+import numpy as np
+
+from fedhpo_gym.analysis.problems import LARGEST, Best, Known, Problem, Run
 from fedhpo_gym.analysis.records import Header, RunRecord
 from fedhpo_gym.analysis.trajectories import Trajectory, incumbents
 from fedhpo_gym.analysis.trajectories.runs import JudgedRun, agent_arguments, problem_of
@@ -68,7 +70,7 @@ def group(
     """
     read = [_reduced(path, record, rule) for path, record in records]
     problems = [
-        replace(_problem(name, runs), known=known(runs[0].header) if known else None)
+        _judged(_problem(name, runs), known(runs[0].header) if known else None)
         for name, runs in _named(_sorted_out(read, present))
     ]
     foreign: dict[str, list[Run]] = {}
@@ -83,6 +85,11 @@ def group(
     ]
     found = sorted([*joined, *others], key=lambda problem: problem.name)
     return tuple(map(_at_full_fidelity, found) if rule == FULL else found)
+
+
+def _judged(problem: Problem, known: Known | None) -> Problem:
+    runs = {agent: tuple(run.judged(known) for run in of) for agent, of in problem.runs.items()}
+    return replace(problem, known=known, runs=runs)
 
 
 def _at_full_fidelity(problem: Problem) -> Problem:
@@ -117,7 +124,24 @@ def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> _Read:
         test_accuracy=float(run.accuracy[place]),
     )
     line = Trajectory.of(header.id, header.agent, header.seed, trials, rule)
-    return _Read(Run(line, path, best, header.package_version, run.scored), header)
+    own = run.recommended
+    kept = np.flatnonzero(np.diff(own, prepend=-1)) if len(own) else own
+    recommended = None
+    if len(own) and trials.test is not None:
+        configurations = [run.described(int(place))[0] for place in own[kept]]
+        recommended = trials.time_s[kept], trials.test[own[kept]], configurations
+    diverged = int((trials.value >= LARGEST).sum())
+    found = Run(
+        line, path, best, header.package_version, run.scored, recommended,
+        spent=run.spent, diverged=diverged, varies=_varies(run, fidelity), course=run.course,
+    )  # fmt: skip
+    return _Read(found, header)
+
+
+def _varies(run: JudgedRun, fidelity: Mapping[str, Any]) -> bool:
+    """Return whether something of the fidelity of a trial was the agent's to choose."""
+    fixed = run.header.kwargs.get("fidelity") or {}
+    return run.course is None and not {*fidelity} <= {*fixed}
 
 
 def _sorted_out(read: Sequence[_Read], present: Callable[[Header], str]) -> list[list[_Read]]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from fedhpo_gym.analysis.chain import START, opened, seal
 from fedhpo_gym.analysis.records import Header, StepRecord, to_dict
+from fedhpo_gym.files import naming
 
 OPEN: Final = ".open"
 
@@ -54,13 +55,17 @@ class GrowingRecord:
                 self._end += len(line)
                 return
             self._drop_former()
-        os.pwrite(self._descriptor, line, self._end)
+        with naming(self._path):
+            written = 0
+            while written < len(line):  # a disk that gets full takes a part first
+                written += os.pwrite(self._descriptor, line[written:], self._end + written)
         self._end += len(line)
 
     def sync(self) -> None:
         """Have all lines on the disk, and none of a run before this one that went on longer."""
-        os.ftruncate(self._descriptor, self._end)
-        os.fsync(self._descriptor)
+        with naming(self._path):
+            os.ftruncate(self._descriptor, self._end)
+            os.fsync(self._descriptor)
 
     def _drop_former(self) -> None:
         self._warn(

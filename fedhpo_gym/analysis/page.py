@@ -5,32 +5,64 @@ from __future__ import annotations
 from string import Template
 
 STYLE = """
-:root { color-scheme: light; }
+:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --soft: #4a4a4a; --line: #c8c8c8;
+  --link: #0b4f8a; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --paper: #15171a; --soft: #b0b0b0;
+  --line: #44484d; --link: #8cc4f5; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 72rem; padding: 1rem; background: #fff; color: #1a1a1a;
+body { margin: 0 auto; max-width: 76rem; padding: 1rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: 0.5rem 0; }
-h2 { font-size: 1.25rem; line-height: 1.25; margin: 0 0 0.25rem; overflow-wrap: anywhere; }
+h1 { font-size: 1rem; font-weight: 400; margin: 0; color: var(--soft); }
+h2 { font-size: 1.25rem; line-height: 1.3; margin: 0 0 0.25rem; overflow-wrap: anywhere; }
 h3 { font-size: 1rem; margin: 1.25rem 0 0.25rem; }
-p { margin: 0.4rem 0; max-width: 44rem; }
-a { color: #0b4f8a; }
-section { border-top: 2px solid #1a1a1a; margin-top: 2rem; padding-top: 1rem; }
-.meta, figcaption { color: #4a4a4a; font-size: 0.9rem; overflow-wrap: anywhere; }
+p { margin: 0.4rem 0; max-width: 52rem; }
+a { color: var(--link); }
+section { border-top: 1px solid var(--line); margin-top: 1.25rem; padding-top: 1rem; }
+.meta, figcaption { color: var(--soft); font-size: 0.9rem; overflow-wrap: anywhere; }
 figure { margin: 1rem 0; max-width: 34rem; }
 .figures { display: grid; gap: 0 2rem; align-items: start;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
 figure svg { display: block; width: 100%; height: auto; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin: 0.25rem 0; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid #c8c8c8; padding: 0.3rem 0.7rem 0.3rem 0; text-align: left;
+th, td { border-bottom: 1px solid var(--line); padding: 0.3rem 0.7rem 0.3rem 0; text-align: left;
   white-space: nowrap; }
 td.number, th.number { text-align: right; padding-right: 0.9rem; }
-.scroll td:first-child, .scroll th:first-child { position: sticky; left: 0; background: #fff; }
+.scroll td:first-child, .scroll th:first-child { position: sticky; left: 0;
+  background: var(--paper); }
 td.best { font-weight: 700; }
 summary { cursor: pointer; margin: 0.6rem 0 0.25rem; }
-.answer p:first-child { font-size: 1.1rem; font-weight: 700; }
 code { font: 0.9em ui-monospace, "Liberation Mono", Menlo, Consolas, monospace; }
-@media print { body { max-width: none; } figure, tr { break-inside: avoid; } }
+.agents { width: 100%; margin: 0.75rem 0; font-size: 0.9rem; line-height: 1.35; }
+.agents td, .agents th { white-space: normal; vertical-align: middle; }
+.agents th { overflow-wrap: anywhere; }
+.agents tr:first-child th { color: var(--soft); font-weight: 400; }
+.key { display: inline-block; width: 0.7rem; height: 0.7rem; margin-right: 0.4rem;
+  background: var(--own); }
+.small { display: block; width: 9.4rem; height: 1.9rem; fill: var(--own); stroke: none; }
+.small rect { opacity: 0.45; }
+.small path { stroke: currentColor; stroke-width: 2; }
+.small .run { stroke: var(--own); stroke-width: 1; opacity: 0.6; }
+.small .half { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 2 3; }
+.small polyline { fill: none; stroke: var(--own); stroke-width: 2; }
+.strip { display: flex; flex-wrap: wrap; gap: 2px; max-width: 17rem; }
+.strip i { min-width: 1.9rem; padding: 0.15rem 0.2rem; text-align: center; font-style: normal;
+  background-color: color-mix(in srgb, #D55E00 calc(var(--much) * 0.55), transparent);
+  border: 1px solid var(--line); }
+.strip .alike { background-image: repeating-linear-gradient(135deg, transparent 0 4px,
+  color-mix(in srgb, #0072B2 35%, transparent) 4px 6px); }
+@media (max-width: 60rem) {
+  .agents tr:first-child { display: none; }
+  .agents, .agents tbody, .agents tr, .agents th, .agents td { display: block; width: auto; }
+  .agents tr { border-bottom: 1px solid var(--line); padding: 0.5rem 0; }
+  .agents th, .agents td { border: 0; padding: 0.1rem 0; }
+  .agents td { display: grid; grid-template-columns: 7.5rem 1fr; gap: 0.5rem; }
+  .agents td::before { content: attr(data-head); color: var(--soft); }
+  .scroll { background: linear-gradient(to left, var(--line), transparent 1.5rem) no-repeat; }
+}
+@media print { body { max-width: none; } figure, tr { break-inside: avoid; }
+  .scroll { overflow: visible; } td, th { white-space: normal; overflow-wrap: anywhere; }
+  details::details-content { content-visibility: visible; height: auto; } }
 """
 
 PAGE = Template("""<!DOCTYPE html>
@@ -44,15 +76,17 @@ PAGE = Template("""<!DOCTYPE html>
 <body>
 <header>
 <h1>$title</h1>
-<p class="meta">$meta</p>
-$contents
 </header>
 <main>
 $answers
+$notes
+<section id="problems">
+<h2>Problems</h2>
 $sections
+</section>
 $unfinished
-<section id="reading">
-<h2>How to read this</h2>
+<details id="reading">
+<summary>How to read this, and the files</summary>
 <p>Runs of one problem have the same id, variant, system and budget; which fidelity an agent asks
 for is its own affair, and each runs once per seed. The incumbent is the trial of lowest validation
 loss among those of the highest fidelity that was tried so far, where fidelity is rounds times
@@ -60,22 +94,25 @@ client sample rate (Wang et al., 2022, section 4.1); of equals, the first. So it
 when an agent first reaches a higher fidelity. $rule A trial counts from the
 moment it is paid for. Test results are those of the incumbent at the end of the run.</p>
 <p>$files</p>
-</section>
+</details>
+<p class="meta">$meta</p>
 </main>
 </body>
 </html>
 """)
 
 ANSWER = Template("""<section id="$anchor">
-<h2>$heading</h2>
-<div class="answer">
+<h2>$verdict</h2>
+$rows
+<p class="meta">$legend</p>
+<details>
+<summary>How sure, tests, ranks and curves: $heading</summary>
 $words
-</div>
-$first
 <div class="figures">
 $figures
 </div>
 $body
+</details>
 </section>
 """)
 
@@ -92,19 +129,19 @@ $table
 </div>
 """)
 
-SECTION = Template("""<section id="$anchor">
-<h2>$heading</h2>
+SECTION = Template("""<details id="$anchor">
+<summary><b>$heading</b> <span class="meta">$short</span></summary>
 <p class="meta">$settings</p>
 <div class="figures">
 $figures
 </div>
 <h3>Final results</h3>
-<p class="meta">Mean ± standard deviation over runs; the best mean of each column is bold.</p>
+<p class="meta">$note</p>
 <div class="scroll">
 $results
 </div>
 $best
-</section>
+</details>
 """)
 
 UNFINISHED = Template("""<section id="unfinished">

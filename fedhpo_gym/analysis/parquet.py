@@ -22,7 +22,7 @@ from fedhpo_gym.analysis.chain import START, seal
 from fedhpo_gym.analysis.columns import KINDS, Column, from_columns, to_columns
 from fedhpo_gym.analysis.records import NUMBERS, Header, RunRecord, StepRecord, to_dict
 from fedhpo_gym.analysis.trajectories.rules import Numbers, Trials
-from fedhpo_gym.analysis.trajectories.runs import JudgedRun
+from fedhpo_gym.analysis.trajectories.runs import COSTS, Course, JudgedRun
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, missing_dependency
 from fedhpo_gym.files import new_file
 
@@ -38,7 +38,7 @@ _CONSTANT: Final = ("id", "agent", "seed")
 _TIME, _VALUE = "elapsed_s", "objectives.val_loss"
 _TRUE: Final = "truth.objectives.val_loss"
 """What a noisy validation loss truly is: a column where evaluations are noisy."""
-_TEST, _ACCURACY = "test.loss", "test.accuracy"
+_TEST, _ACCURACY, _VIOLATION = "test.loss", "test.accuracy", "violation"
 
 
 class _Read(NamedTuple):
@@ -175,7 +175,11 @@ def read_judged(path: Path) -> JudgedRun:
         word = next(name for name in NUMBERS if f"incumbent.{name}" in names)
         levels = [] if word == "step" else _level_columns(names)
         noisy = [_TRUE] if _TRUE in names else []
-        columns = found.numbers([_TIME, _VALUE, _TEST, _ACCURACY, *levels, *noisy])
+        limits = [_VIOLATION] if _VIOLATION in names else []
+        best = f"incumbent.{word}"
+        costs = {f"cost.{name}": name for name in COSTS if f"cost.{name}" in names}
+        wanted = [_TIME, _VALUE, _TEST, _ACCURACY, *levels, *noisy, *limits, best, *costs]
+        columns = found.numbers(wanted)
         # As `level_of` computes it for one trial.
         level = np.prod([columns[name] for name in levels], axis=0) if levels else None
         if word == "trial" and level is None:
@@ -186,9 +190,33 @@ def read_judged(path: Path) -> JudgedRun:
             level=level,
             test=columns[_TEST],
             told=columns[_VALUE] if noisy else None,
+            violation=columns[_VIOLATION] if limits else None,
+            is_course=word == "step",
         )
+        course = _course(found, columns) if word == "step" else None
     accuracy = columns[_ACCURACY]
-    return JudgedRun(found.header, trials, accuracy, word, lambda place: _described(path, place))
+    recommended = columns[best].astype(np.int64) - 1
+    return JudgedRun(
+        found.header, trials, accuracy, word, lambda place: _described(path, place), None,
+        recommended, {name: float(columns[cost].sum()) for cost, name in costs.items()},
+        course,
+    )  # fmt: skip
+
+
+def _course(found: _Read, columns: Mapping[str, Any]) -> Course:
+    """Return what is said of a course, as `Course.of` takes it from a record's steps."""
+    names = [
+        name
+        for name, one in found.about["columns"].items()
+        if one["path"][0] == "configuration"
+        and "@" not in name
+        and one["kind"] in ("double", "int64")
+    ]
+    values = found.numbers(["reward", *names])
+    steps = np.ones(len(values["reward"]))
+    schedule = {found.about["columns"][name]["path"][-1]: values[name] for name in names}
+    rounds = np.cumsum(columns.get("cost.rounds", steps))
+    return Course(columns[_TIME], rounds, np.cumsum(values["reward"]), schedule)
 
 
 def _level_columns(columns: Mapping[str, Any]) -> list[str]:

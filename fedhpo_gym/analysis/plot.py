@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping
-from itertools import cycle
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,10 +16,22 @@ from fedhpo_gym.errors import missing_dependency
 # Okabe and Ito (2008): distinct under every common colour blindness; the pale ones are left out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 STYLES = ("-", "--", "-.", ":")
+PAINTS = (*COLOURS[:4], "#56B4E9", "#E69F00", "#8C6BC8")
+"""Colours of agents: readable on white and on black."""
+DASHES = (0, (5, 1, 1, 1, 1, 1))
+GREY = "#8A8A8A"
+ORDER = (
+    "optuna-tpe", "hyperband", "cma-es", "bo-gp", "sobol", "bohb", "de",
+    "asha", "dehb", "grid", "bo-rf", "latin-hypercube", "bo-kde", "tpe-md",
+    "tpe-hb", "successive-halving", "priorband", "proxy", "policy", "nsga2", "motpe",
+    "parego", "qlognehvi", "fedex", "fedtune", "fts", "flora", "fedpop",
+    "fedhyper", "schedule", "auto-fedrl", "dp-fts-de", "fedex-personalised",
+)  # fmt: skip
+"""Agents by their place among colours, then line styles."""
 SIZE, TALL = (4.9, 3.5), 4.6
 """Inches of a figure, and the height of one whose legend is below."""
 Numbers: TypeAlias = NDArray[np.float64]
-Looks: TypeAlias = Mapping[str, tuple[str, str]]
+Looks: TypeAlias = Mapping[str, tuple[str, Any]]
 CROWD = 4
 """More agents than that do not fit into a legend inside the axes."""
 INK = "#1a1a1a"
@@ -83,7 +94,9 @@ def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZ
         figure = Figure(figsize=size, layout="constrained")
         fill(figure.add_subplot())
         buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(
+            buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
+        )
     figure.set_layout_engine("none")  # it is laid out: once is enough
 
     def pdf() -> bytes:
@@ -103,11 +116,22 @@ def corners(at: Numbers, *values: Numbers) -> list[Numbers]:
 
 
 def looks_of(agents: Iterable[str]) -> Looks:
-    """Return colour and line style of each agent: of all agents on a page, so that none changes.
+    """Return colour and line style of each agent: the same on every page, whoever else is on it.
 
-    Twenty differ in one or the other.
+    Random search is grey. Agents of this package have places of their own, with settings in
+    parentheses the next free one of the same name; others follow in the order of their names.
     """
-    return dict(zip(sorted(set(agents)), zip(cycle(COLOURS), cycle(STYLES), strict=False)))  # noqa: B905
+    looks: dict[str, tuple[str, Any]] = {}
+    places = [(colour, style) for style in (*STYLES, DASHES) for colour in PAINTS]
+    for agent in sorted(set(agents), key=lambda one: (one not in ORDER, one)):
+        known = agent.split(" (")[0]
+        if agent == "random":
+            looks[agent] = GREY, "-"
+            continue
+        first = ORDER.index(known) if known in ORDER else len(ORDER)
+        turned = places[first % len(places) :] + places[: first % len(places)]
+        looks[agent] = next((one for one in turned if one not in looks.values()), turned[0])
+    return looks
 
 
 def label(agent: str) -> str:
@@ -176,6 +200,17 @@ def time_unit(longest_s: float) -> tuple[str, float]:
     if longest_s >= 7200:
         return "hours", 3600.0
     return ("minutes", 60.0) if longest_s >= 120 else ("seconds", 1.0)
+
+
+def show_window(axes: Any, values: Numbers) -> None:
+    """End an axis where most values end, and mark at its rim that there are others beyond.
+
+    A course that diverged has a loss of 3.4e38, which would flatten everything else.
+    """
+    usual = values[values < 100 * max(float(np.median(values)), 1e-12)]
+    if len(usual) and len(usual) < len(values):
+        axes.set_ylim(0.95 * float(usual.min()), 1.05 * float(usual.max()))
+        axes.text(0.01, 0.99, "▲ beyond", transform=axes.transAxes, va="top", color=INK)
 
 
 def _element(svg: str, name: str) -> str:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.fronts import at_full_level, volume_regret
-from fedhpo_gym.analysis.stats import Band, bootstrap_band, normalised_regret
+from fedhpo_gym.analysis.stats import Band, bootstrap_band
 from fedhpo_gym.analysis.trajectories import Trajectory, time_grid
+from fedhpo_gym.analysis.trajectories.runs import Course
 from fedhpo_gym.analysis.trajectories.scored import Scored
+
+COSTS: Final = frozenset({"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"})
+"""Objectives that a trial of lower fidelity is better in."""
+LARGEST: Final = float(np.finfo(np.float32).max)
+"""Validation loss of a course that diverged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +88,14 @@ class Run:
         best: its final incumbent; None for a run of a foreign table.
         version: of the package that wrote its record; None for a run of a foreign table.
         scored: its trials, where rewards are vectors.
+        recommended: the environment's incumbents, each time they change: seconds, values on test
+            data and configurations.
+        regret: regret of those at full fidelity over time; None where nobody knows.
+        relative: their relative regret.
+        spent: what all its trials cost; empty for a run of a foreign table.
+        diverged: how many of its trials diverged.
+        varies: whether the fidelity of a trial was the agent's to choose.
+        course: what is said of a run of a round environment; else None.
     """
 
     trajectory: Trajectory
@@ -89,6 +103,31 @@ class Run:
     best: Best | None = None
     version: str | None = None
     scored: Scored | None = None
+    recommended: tuple[NDArray[Any], NDArray[Any], Sequence[Mapping[str, Any]]] | None = None
+    regret: Trajectory | None = None
+    relative: Trajectory | None = None
+    spent: Mapping[str, float] = field(default_factory=dict)
+    diverged: int = 0
+    varies: bool = False
+    course: Course | None = None
+
+    @property
+    def returned(self) -> Trajectory | None:
+        """The negative return of a course over time; None where rewards are vectors, or trials."""
+        if self.course is None or self.course.returns is None:
+            return None
+        line = self.trajectory
+        is_last = np.append(np.diff(self.course.time_s) > 0, True)
+        return replace(line, value=-self.course.returns[is_last], test=None)
+
+    def judged(self, known: Known | None) -> Run:
+        """Return this run with its regret, where it is known."""
+        if known is None or self.recommended is None:
+            return self
+        times, test, configurations = self.recommended
+        line = replace(self.trajectory, time_s=times, test=test, level=None)
+        regret, relative = (replace(line, value=one) for one in known.regret_at(configurations))
+        return replace(self, regret=regret, relative=relative)
 
 
 @dataclass(frozen=True)
@@ -96,14 +135,18 @@ class Known:
     """What stored numbers know of a problem, whoever tunes it.
 
     Attributes:
-        best: the lowest validation loss that can be asked for.
-        typical: that of the median query, which a random trial is expected to have.
-        exact: whether nothing else can be asked for; else the numbers are those of a lattice.
+        objective: name of the first objective, which regret is of.
+        best: its best feasible value at full fidelity.
+        typical: that of the median configuration there, which a random one is expected to have.
+        exact: whether nothing else can be asked for; else a surrogate was searched.
+        regret_at: returns regret and relative regret of configurations at full fidelity.
     """
 
+    objective: str
     best: float
     typical: float
     exact: bool
+    regret_at: Callable[[Sequence[Mapping[str, Any]]], tuple[NDArray[Any], NDArray[Any]]]
 
 
 @dataclass(frozen=True)
@@ -117,8 +160,9 @@ class AgentResult:
         test_loss: test loss of the final incumbents.
         test_accuracy: test accuracy of the final incumbents.
         trials: trials that fit into the budget.
-        regret: how far the final incumbents are above the best that is known.
-        relative_regret: the same, over that of the median query; 1 is a random trial or worse.
+        regret: of what the runs recommend at their end; see docs/regret.md.
+        relative_regret: the same, over that of the median configuration; 1 is that or worse.
+        returned: sum of the rewards of a course that is tuned while it is trained.
     """
 
     agent: str
@@ -129,24 +173,32 @@ class AgentResult:
     trials: Summary | None
     regret: Summary | None = None
     relative_regret: Summary | None = None
+    returned: Summary | None = None
 
     @classmethod
-    def of(cls, agent: str, runs: tuple[Run, ...], known: Known | None = None) -> AgentResult:
+    def of(cls, agent: str, runs: tuple[Run, ...]) -> AgentResult:
         """Sum up the runs of one agent."""
-        lines = [run.trajectory for run in runs]
-        tests = [
-            None if line.test is None or not len(line.test) else float(line.test[-1])
-            for line in lines
-        ]
-        return cls(
-            agent=agent,
-            runs=len(runs),
-            val_loss=Summary.of(line.final for line in lines),
-            test_loss=Summary.of(tests),
-            test_accuracy=Summary.of(run.best.test_accuracy if run.best else None for run in runs),
-            trials=Summary.of(run.best.steps if run.best else None for run in runs),
-            **_regrets([line.final for line in lines], known),
+        found = {name: Summary.of(values) for name, values in finals(runs).items()}
+        return cls(agent, len(runs), **found)
+
+
+def finals(runs: Sequence[Run]) -> dict[str, list[float | None]]:
+    """Return what each run came to, by the names of `AgentResult`; None is what nobody knows."""
+    rows = []
+    for run in runs:
+        test, best, returned = run.trajectory.test, run.best, run.returned
+        rows.append(
+            {
+                "val_loss": run.trajectory.final,
+                "test_loss": None if test is None or not len(test) else float(test[-1]),
+                "test_accuracy": best.test_accuracy if best else None,
+                "trials": best.steps if best else None,
+                "regret": run.regret.final if run.regret else None,
+                "relative_regret": run.relative.final if run.relative else None,
+                "returned": -returned.final if returned else None,
+            }
         )
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 @dataclass(frozen=True)
@@ -171,7 +223,7 @@ class Problem:
 
     def results(self) -> tuple[AgentResult, ...]:
         """Return the final results, one per agent."""
-        return tuple(AgentResult.of(agent, runs, self.known) for agent, runs in self.runs.items())
+        return tuple(AgentResult.of(agent, runs) for agent, runs in self.runs.items())
 
     def curves(self) -> Mapping[str, Curve]:
         """Return the curve of every agent, on one time grid.
@@ -186,25 +238,65 @@ class Problem:
     def regret(self) -> Mapping[str, tuple[NDArray[np.float64], Band]]:
         """Return times and mean regret of every agent, with bootstrap bands.
 
-        Regret is above the lowest validation loss that any final incumbent here has. Losses may be
-        infinite before training converges; such times are left out, as those before all runs of the
-        agent have an incumbent.
+        It is that of what the runs recommend (docs/regret.md), and of many objectives that of the
+        hypervolume. Where nobody knows it, validation loss above the lowest that any final
+        incumbent here has stands in its place, and the figure says so. What is above `rim` counts
+        as this: one course that diverged would else be all that a mean says. Times when a run of
+        the agent has none are left out.
         """
-        best = min(run.trajectory.final for run in self._all_runs())
-        found = {}
-        for place, (agent, runs) in enumerate(self.runs.items()):
-            values = np.stack([run.trajectory.at(self._grid()) for run in runs]) - best
+        best, rim = self._scale()
+        grid, found = self._grid(), {}
+        for place, (agent, lines) in enumerate(self.regret_lines().items()):
+            values = np.minimum(np.stack([line.at(grid) for line in lines]) - best, rim)
             known = np.isfinite(values).all(axis=0)
             if known.any():
-                band = bootstrap_band(values[:, known], seed=place)
-                found[agent] = (self._grid()[known], band)
+                found[agent] = (grid[known], bootstrap_band(values[:, known], seed=place))
         return found
 
+    @property
+    def rim(self) -> float:
+        """The regret above which all are alike: of the median configuration, or first incumbent."""
+        return self._scale()[1]
+
+    @property
+    def best_known(self) -> float:
+        """The value of regret 0 in `regret_lines`."""
+        return self._scale()[0]
+
+    def regret_lines(self) -> Mapping[str, tuple[Trajectory, ...]]:
+        """Return what `regret` is the mean of, before anything is cut off."""
+        volumes: dict[str, tuple[Trajectory, ...]] = {}
+        for line in self.volumes():
+            volumes[line.agent] = (*volumes.get(line.agent, ()), line)
+        if volumes:
+            return volumes
+        is_known = all(run.regret for run in self._all_runs())
+        return {
+            agent: tuple((is_known and run.regret) or run.trajectory for run in runs)
+            for agent, runs in self.runs.items()
+        }
+
+    def _scale(self) -> tuple[float, float]:
+        """Return the value of regret 0, and the regret that is as bad as any."""
+        if any(run.scored for run in self._all_runs()):
+            return 0.0, 1.0
+        if self.known is not None and all(run.regret for run in self._all_runs()):
+            return 0.0, max(self.known.typical - self.known.best, 1e-12)
+        lines = [run.trajectory for run in self._all_runs() if len(run.trajectory.value)]
+        best = min(line.final for line in lines)
+        return best, max(float(np.median([line.value[0] for line in lines])) - best, 1e-12)
+
     def scored(self) -> Mapping[str, tuple[Scored, ...]]:
-        """Return the trials of full fidelity of every agent; none where rewards are numbers."""
+        """Return the trials of every agent that its front is of; none where rewards are numbers.
+
+        They are those of full fidelity, and all where a cost is among the objectives.
+        """
         runs = [(agent, run.scored) for agent, of in self.runs.items() for run in of if run.scored]
         found: dict[str, tuple[Scored, ...]] = {}
-        full = at_full_level([one for _, one in runs if one is not None])
+        scored = [one for _, one in runs if one is not None]
+        # A short trial is no half-trained one where what it costs is among the objectives.
+        of_costs = any(name in COSTS for one in scored for name in one.names)
+        full = scored if of_costs else at_full_level(scored)
         for (agent, _), one in zip(runs, full, strict=True):
             found[agent] = (*found.get(agent, ()), one)
         return found
@@ -249,16 +341,6 @@ class Problem:
 
     def _all_runs(self) -> list[Run]:
         return [run for runs in self.runs.values() for run in runs]
-
-
-def _regrets(finals: list[float], known: Known | None) -> dict[str, Summary | None]:
-    if known is None:
-        return {}
-    shares = normalised_regret(np.array(finals), known.best, max(known.typical, known.best))
-    return {
-        "regret": Summary.of(final - known.best for final in finals),
-        "relative_regret": Summary.of(shares.tolist()),
-    }
 
 
 def _curve(runs: Iterable[Run], grid: NDArray[np.float64]) -> Curve:

@@ -23,7 +23,7 @@ FORMAT: Final = 3
 "trial" in `incumbent`."""
 OLD_FORMATS: Final = (1, 2)
 
-OPTIONAL: Final = ("regret", "relative_regret")
+OPTIONAL: Final = ("regret", "relative_regret", "violation")
 """Entries of `info` that a step keeps where they are, beside those that every step has."""
 NUMBERS: Final = ("trial", "step")
 """What the number of an incumbent is called, in trial environments and in round environments."""

@@ -5,32 +5,41 @@ from __future__ import annotations
 import csv
 import io
 import platform
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedhpo_gym.analysis.comparison import (
+    FINAL,
+    REGRET,
+    RETURN,
     VALIDATION,
     VOLUME,
     Comparison,
     answer,
+    certainty,
     compare,
     comparison_tables,
+    verdict,
 )
 from fedhpo_gym.analysis.comparison.answer import counted
+from fedhpo_gym.analysis.comparison.compare import alike_on
 from fedhpo_gym.analysis.figures import (
     Figure,
     File,
-    attainment_figure,
+    attainment_figures,
     comparison_figures,
-    early_differences,
     incumbents_figure,
     regret_figure,
+    schedule_figures,
 )
 from fedhpo_gym.analysis.grouping import RULE, group
+from fedhpo_gym.analysis.overview import Facts, facts, legend, overview, summary_table
 from fedhpo_gym.analysis.page import (
     ANSWER,
     BEST,
@@ -41,8 +50,8 @@ from fedhpo_gym.analysis.page import (
     TABLE,
     UNFINISHED,
 )
-from fedhpo_gym.analysis.plot import Looks, looks_of
-from fedhpo_gym.analysis.problems import AgentResult, Known, Problem, Summary
+from fedhpo_gym.analysis.plot import INK, Looks, looks_of
+from fedhpo_gym.analysis.problems import Known, Problem, Run, Summary, finals
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.tables import Cell, Table
 from fedhpo_gym.analysis.trajectories import Study, Trajectory
@@ -56,6 +65,9 @@ RULES_IN_WORDS = {
     "run on the problem.",
     "best_seen": "On this page fidelities are ignored: the incumbent is the best seen.",
 }
+NOMINAL = {"epsilon": "nominal epsilon"}
+"""Hyperparameters whose names are those of objectives: what a mechanism is set to is not spent."""
+CHOSEN, FIXED = ", fidelity chosen", ", fidelity fixed"
 FOLDED = frozenset({"pairs", "ranks"})
 """Tables that are folded up until they are asked for."""
 
@@ -69,10 +81,12 @@ class Report:
         files: contents by file name: every table as CSV and LaTeX, every figure as SVG and PDF
             with its numbers as CSV, and all incumbents as a table that `fedhpo-gym report --table`
             reads. A PDF is made when it is called.
+        words: who wins and how sure that is, in sentences; none where agents cannot be compared.
     """
 
     html: str
     files: Mapping[str, File]
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,14 +130,13 @@ def build_report(
         raise MissingDataError("there is nothing to report; make records with `fedhpo-gym run`")
     lines = [run.trajectory for problem in problems for of in problem.runs.values() for run in of]
     looks = looks_of(line.agent for line in lines)
-    volumes, missing = _volumes(problems)
-    studies = [
-        *((study, VALIDATION) for study in Study.whole(lines)),
-        *((study, VOLUME) for study in Study.whole(volumes)),
-    ]
-    answers = [
-        _answer(compare(*study), place, looks) for place, study in enumerate(studies, start=1)
-    ]
+    studies, notes = _studies(problems)
+    compared = [compare(*study) for study in studies]
+    named = {label: one for one in problems for label in (one.name, *_rules(one).values())}
+    answers = []
+    for place, one in enumerate(compared, start=1):
+        own = [named[problem] for problem in one.study.problems]
+        answers.append(_answer(one, place, looks, facts(one, own, unfinished)))
     anchors = [f"problem-{number}" for number in range(1, len(problems) + 1)]
     sections = [_section(*pair, looks) for pair in zip(problems, anchors, strict=True)]
     files: dict[str, File] = {"incumbents.csv": _incumbents(problems)}
@@ -133,41 +146,95 @@ def build_report(
         title=escape(TITLE),
         style=STYLE,
         meta=_meta(problems, version, now or datetime.now(UTC)),
-        contents=_contents(problems, anchors) if len(problems) > 1 else "",
-        answers="\n".join([*(part.html for part in answers), missing]),
+        answers="\n".join(part.html for part in answers),
+        notes="".join(f"<p>{escape(note)}</p>" for note in notes),
         sections="\n".join(part.html for part in sections),
         unfinished=_unfinished(unfinished),
         rule=RULES_IN_WORDS.get(rule, ""),
         files="Every table is also a CSV and a LaTeX file, and every figure an SVG and a PDF file "
         "with its numbers as CSV, in the folder that is written beside this page.",
     )
-    return Report(html, files)
+    words = tuple(text for one in compared for text in (verdict(one), certainty(one)))
+    return Report(html, files, words)
 
 
-def _volumes(problems: Sequence[Problem]) -> tuple[list[Trajectory], str]:
-    """Return the hypervolume regrets of runs of vectors; or why they are not known."""
+def _studies(problems: Sequence[Problem]) -> tuple[list[tuple[Study, str]], list[str]]:
+    """Return what is compared, by what measure, and what a reader must know of what is not."""
+    notes, lines = [], dict[str, list[Trajectory]]()
     try:
-        return [line for problem in problems for line in problem.volumes()], ""
+        volumes = [line for problem in problems for line in problem.volumes()]
     except MissingDependencyError as error:
-        return [], f"<p>Fronts are not judged: {escape(str(error))}</p>"
+        volumes = []
+        notes.append(f"Fronts are not judged: {error}")
+    lines[VOLUME] = volumes
+    chosen: set[str] = set()
+    judged = {line.problem for line in volumes}
+    for problem in problems:
+        if problem.name in judged:
+            continue
+        rules = _rules(problem)
+        for agent, runs in problem.runs.items():
+            name = rules.get(agent, problem.name)
+            for run in runs:
+                for measure, line in _measured(problem, run):
+                    lines.setdefault(measure, []).append(replace(line, problem=name))
+        chosen |= {agent for agent, name in rules.items() if name.endswith(CHOSEN)}
+    if chosen:
+        notes.append(
+            f"{', '.join(sorted(chosen))} chose the fidelity of each trial, and others did not. "
+            "With a budget in trials these are not ranked together; a budget in simulated time "
+            "(`--budget-s`) judges them by one thing."
+        )
+    order = (VOLUME, REGRET, FINAL, RETURN, VALIDATION)
+    kinds = [name for name in order if name in lines]
+    return [(study, kind) for kind in kinds for study in Study.whole(lines[kind])], notes
 
 
-def _answer(found: Comparison, number: int, looks: Looks) -> _Part:
+def _measured(problem: Problem, run: Run) -> Iterator[tuple[str, Trajectory]]:
+    """Yield what a run is judged by."""
+    if run.course is not None:
+        yield FINAL, run.trajectory
+        if run.returned is not None:
+            yield RETURN, run.returned
+    elif _is_judged(problem) and run.relative is not None:
+        yield REGRET, run.relative
+    else:
+        yield VALIDATION, run.trajectory
+
+
+def _rules(problem: Problem) -> dict[str, str]:
+    """Return a name of the problem for each agent, where they must not be in one ranking.
+
+    Trials of agents that choose fidelities are shorter; as many of them are not as much.
+    """
+    varies = {agent: any(run.varies for run in of) for agent, of in problem.runs.items()}
+    if "budget_trials" not in problem.kwargs or len({*varies.values()}) < 2:
+        return {}
+    return {a: f"{problem.name}{CHOSEN if chosen else FIXED}" for a, chosen in varies.items()}
+
+
+def _is_judged(problem: Problem) -> bool:
+    return all(run.relative is not None for runs in problem.runs.values() for run in runs)
+
+
+def _answer(found: Comparison, number: int, looks: Looks, known: Mapping[str, Facts]) -> _Part:
     prefix = f"study-{number}"
     figures = comparison_figures(found, prefix, looks)
-    tables = comparison_tables(found)
+    tables = (summary_table(found, known), *comparison_tables(found))
     count = counted(len(found.study.problems), "problem")
-    by = "" if found.measure == VALIDATION else " by hypervolume"
-    early = early_differences(found, prefix)
+    words, *rest = answer(found)
     html = ANSWER.substitute(
         anchor=prefix,
-        heading=f"The answer{by}: {len(found.order)} agents on {count}",
-        words="\n".join(f"<p>{escape(words)}</p>" for words in answer(found)),
-        first=_table(tables[0]),
+        verdict=escape(words),
+        rows=overview(found, known, looks),
+        legend=escape(legend(found)),
+        heading=f"{len(found.order)} agents on {count}, by {found.measure[0].lower()}"
+        f"{found.measure[1:]}",
+        words="\n".join(f"<p>{escape(text)}</p>" for text in rest),
         figures="".join(map(_figure, figures)),
-        body="".join(map(_table, tables[1:])) + _folded("Critical differences earlier", early),
+        body="".join(map(_table, tables)),
     )
-    files = _files([*figures, *early])
+    files = _files(figures)
     for table in tables:
         files |= _table_files(f"{prefix}-{table.name}", table)
     return _Part(html, files)
@@ -175,16 +242,18 @@ def _answer(found: Comparison, number: int, looks: Looks) -> _Part:
 
 def _section(problem: Problem, anchor: str, looks: Looks) -> _Part:
     figures = [incumbents_figure(problem, f"{anchor}-incumbents", looks)]
-    if len(problem.runs) > 1:
+    if len(problem.runs) > 1 and not any(r.course for of in problem.runs.values() for r in of):
         figures.append(regret_figure(problem, f"{anchor}-regret", looks))
-    if attained := attainment_figure(problem, f"{anchor}-attainment", looks):
-        figures.append(attained)
-    results = _results(problem.results(), problem.known is not None)
+    figures += attainment_figures(problem, f"{anchor}-attainment", looks)
+    figures += schedule_figures(problem, f"{anchor}-schedule", looks)
+    results = _results(problem)
     html = SECTION.substitute(
         anchor=anchor,
         heading=escape(problem.name),
+        short=counted(sum(map(len, problem.runs.values())), "run"),
         settings=f"{_settings(problem)}. {_data(problem)}{_truth(problem.known)}",
         figures="".join(map(_figure, figures)),
+        note=escape(results.note),
         results=results.html(),
         best=_best(problem),
     )
@@ -201,7 +270,7 @@ def _unfinished(rows: Sequence[Sequence[str]]) -> str:
 
 def _best(problem: Problem) -> str:
     run = problem.winner()
-    if run is None or run.best is None:
+    if run is None or run.best is None or run.course is not None:
         return ""
     line, best = run.trajectory, run.best
     test = f"{line.test[-1]:.4f}" if line.test is not None and len(line.test) else "unknown"
@@ -209,7 +278,9 @@ def _best(problem: Problem) -> str:
         winner=f"Found by <b>{escape(line.agent)}</b> with seed {line.seed} in {best.word} "
         f"{best.number} of {best.steps}: validation loss {line.final:.4f}, "
         f"test loss {test}, test accuracy {best.test_accuracy:.4f}.",
-        configuration=_pairs_table({**best.configuration, **best.fidelity}),
+        configuration=_pairs_table(
+            {NOMINAL.get(k, k): v for k, v in {**best.configuration, **best.fidelity}.items()}
+        ),
     )
 
 
@@ -233,15 +304,6 @@ def _meta(problems: Sequence[Problem], version: str, now: datetime) -> str:
     )
 
 
-def _contents(problems: Sequence[Problem], anchors: Sequence[str]) -> str:
-    items = "".join(
-        f'<li><a href="#{anchor}">{escape(problem.id)}</a> '
-        f'<span class="meta">{_settings(problem)}</span></li>'
-        for problem, anchor in zip(problems, anchors, strict=True)
-    )
-    return f"<details open><summary>Problems</summary><ul>{items}</ul></details>"
-
-
 def _settings(problem: Problem) -> str:
     # The id says what the task is.
     pairs = [(name, value) for name, value in _flat(problem.kwargs) if name != "task"]
@@ -258,35 +320,45 @@ def _flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
     return pairs
 
 
-def _results(results: Sequence[AgentResult], has_regret: bool) -> Table:
-    picks = {"val_loss": min, "test_loss": min, "test_accuracy": max}
-    if has_regret:
-        picks |= {"regret": min, "relative_regret": min}
-    best = {}
-    for name, pick in picks.items():
-        known = [found.mean for result in results if (found := getattr(result, name))]
-        best[name] = pick(known) if len(known) > 1 else None
+def _results(problem: Problem) -> Table:
+    """Return the final results; bold is what no test tells from the best of a column."""
+    picks = {"val_loss": 1, "test_loss": 1, "test_accuracy": -1}
+    if any(run.returned for runs in problem.runs.values() for run in runs):
+        picks["returned"] = -1
+    if problem.known is not None:
+        picks |= {"regret": 1, "relative_regret": 1}
+    found = {agent: finals(runs) for agent, runs in problem.runs.items()}
+    bold = {}
+    for name, sign in picks.items():
+        known = {a: sign * np.array(of[name]) for a, of in found.items() if None not in of[name]}
+        bold[name] = alike_on(known) if len(known) > 1 else {}
     rows = []
-    for result in results:
-        cells = [Cell(result.agent), Cell(str(result.runs), result.runs)]
-        for name, value in best.items():
-            summary: Summary | None = getattr(result, name)
-            cells.append(_summary(summary, 4, summary is not None and summary.mean == value))
-        rows.append([*cells, _summary(result.trials, 1)])
-    names = {"val_loss": "validation loss"}
+    for agent, of in found.items():
+        cells = [_summary(Summary.of(of[name]), 4, bold[name].get(agent, False)) for name in picks]
+        count = len(problem.runs[agent])
+        trials = _summary(Summary.of(of["trials"]), 1)
+        rows.append([Cell(agent), Cell(str(count), count), *cells, trials])
+    names = {"val_loss": "validation loss", "returned": "return"}
     columns = [names.get(name, name.replace("_", " ")) for name in picks]
-    head = ("agent", "runs", *columns, "trials per run")
-    note = "Mean ± standard deviation over runs."
+    is_course = any(run.course for runs in problem.runs.values() for run in runs)
+    head = ("agent", "runs", *columns, f"{'steps' if is_course else 'trials'} per run")
+    note = (
+        "Mean ± standard deviation over runs; bold is what no test tells from the best of its "
+        f"column.{' Losses are those at the end of the course.' if is_course else ''}"
+    )
     return Table("results", "Final results", note, head, rows)
 
 
 def _truth(known: Known | None) -> str:
     if known is None:
         return ""
-    where = "of all that can be asked for" if known.exact else "on a lattice of the surrogate"
+    where = (
+        "of all that can be asked for" if known.exact else "that a search of the surrogate found"
+    )
     return (
-        f". Regret is above the lowest validation loss {where}, {known.best:.4f}; relative regret "
-        f"of 1 is the median query, {known.typical:.4g}, or worse"
+        f". Regret is of the recommended configuration at full fidelity, in {known.objective}: 0 "
+        f"is the best {where}, {known.best:.4f}; relative regret of 1 is the median configuration, "
+        f"{known.typical:.4g}, or worse"
     )
 
 
@@ -309,7 +381,7 @@ def _pairs_table(pairs: Mapping[str, Any]) -> str:
 def _figure(figure: Figure) -> str:
     return FIGURE.substitute(
         anchor=figure.name,
-        svg=figure.drawn.svg,
+        svg=_on_page(figure),
         title=escape(figure.title),
         caption=escape(figure.caption),
     )
@@ -322,12 +394,10 @@ def _table(table: Table) -> str:
     return f"<details><summary>{escape(table.title)}</summary>\n{html}</details>\n"
 
 
-def _folded(title: str, figures: Sequence[Figure]) -> str:
-    shown = "".join(map(_figure, figures))
-    return (
-        f"<details><summary>{escape(title)}</summary>\n"
-        f'<div class="figures">\n{shown}</div></details>\n'
-    )
+def _on_page(figure: Figure) -> str:
+    """Return a picture whose ink is that of the page, light or dark, and that can be read out."""
+    words = f'<svg role="img" aria-label="{escape(figure.title)}" '
+    return figure.drawn.svg.replace("<svg ", words, 1).replace(INK, "currentColor")
 
 
 def _files(figures: Iterable[Figure]) -> dict[str, File]:

@@ -69,9 +69,10 @@ def default_backend(task: Task) -> str:
     """Return the backend that answers a task when none is named.
 
     Stored numbers: the table where there is one, else the surrogate where there is one. Where there
-    is neither, it is "tabular", whose refusal says how to get them; nothing trains unasked.
+    is neither, the task says who: "tabular", whose refusal says how to get them, or "raw" for
+    problems that are there to be trained.
     """
-    return next((name for name in STORED if STORED[name](task)), "tabular")
+    return next((name for name in STORED if STORED[name](task)), task.unstored)
 
 
 @checked_types

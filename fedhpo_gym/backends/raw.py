@@ -46,7 +46,7 @@ class Raw(Backend):
             MissingDependencyError: an extra is not installed.
             InvalidArgumentError: the seed is no seed, or torch cannot use the device.
         """
-        super().__init__(task, seed, task.space, task.fidelity_space)
+        super().__init__(task, seed, task.space, task.asked_fidelity_space())
         self._device = device
         self._samples = np.stack(
             [training.task_federation(task, s).num_samples for s in self.seeds]
@@ -100,7 +100,7 @@ class Raw(Backend):
         wanted: dict[_Key, _Wanted] = {}
         keys: list[_Key] = []
         for configuration, fidelity in queries:
-            key: _Key = (*configuration.values(), fidelity.client_sample_rate)
+            key: _Key = (*configuration.items(), fidelity.client_sample_rate)
             keys.append(key)
             rounds = max(fidelity.round, wanted[key].rounds if key in wanted else 0)
             wanted[key] = _Wanted(configuration, fidelity.client_sample_rate, rounds)

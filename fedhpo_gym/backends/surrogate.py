@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends.base import CheckedQuery, ColumnBackend
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
-from fedhpo_gym.space import Value
+from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates import open_preferred
 from fedhpo_gym.tasks import Task
 
@@ -19,7 +20,8 @@ from fedhpo_gym.tasks import Task
 class SurrogateModel(ColumnBackend):
     """Answers any point of the search space, with the held-out error its card states.
 
-    Its fidelity space is what the surrogate was fitted on, which may be less than the task's.
+    Its fidelity space is that part of the task's which the surrogate was fitted on. The rounds are
+    those of the task: between them it could answer, but nobody else would.
     """
 
     name = "surrogate"
@@ -33,7 +35,7 @@ class SurrogateModel(ColumnBackend):
             InvalidArgumentError: it was not fitted on this seed.
         """
         surrogate = open_preferred(task.surrogate_identities)
-        super().__init__(task, seed, task.space, surrogate.fidelity_space)
+        super().__init__(task, seed, task.space, _known(task, surrogate.fidelity_space))
         surrogate.require_seeds(self.seeds)
         self._surrogate = surrogate
 
@@ -55,7 +57,7 @@ class SurrogateModel(ColumnBackend):
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
         """See `Backend.check_fidelity`."""
-        return self._surrogate.check_fidelity(values)
+        return super().check_fidelity(self._surrogate.check_fidelity(values))
 
     def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         return self._surrogate.evaluate(configuration, fidelity, self.seeds)
@@ -67,3 +69,13 @@ class SurrogateModel(ColumnBackend):
     def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
         """See `ColumnBackend.look_up`."""
         return self._surrogate.look_up(columns, self.seeds)
+
+
+def _known(task: Task, fitted: SearchSpace) -> SearchSpace:
+    """Return the fidelities of a task that a surrogate knows."""
+    asked, known = task.asked_fidelity_space(), fitted["round"]
+    rounds = tuple(r for r in map(int, asked["round"].grid) if known.low <= r <= known.high)
+    if not rounds:
+        return fitted
+    named = replace(asked["round"], low=float(rounds[0]), high=float(rounds[-1]), values=rounds)
+    return SearchSpace((named, fitted["client_sample_rate"]))

@@ -15,7 +15,6 @@ from fedhpo_gym.building.units import UnitShape, read_unit
 from fedhpo_gym.courses.training import engine_version
 from fedhpo_gym.datasets import load_dataset
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tasks import Task
@@ -149,5 +148,5 @@ class Design(ABC, Generic[U]):
 
 def shared_axes(task: Task) -> tuple[str, ...]:
     """Return the hyperparameters in which courses must agree for the engine to share work."""
-    groups = ("batch_size", *get_model(task.model).architecture)
+    groups = ("batch_size", *task.architecture)
     return tuple(name for name in task.space.names if name in groups)

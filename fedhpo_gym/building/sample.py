@@ -18,9 +18,8 @@ from fedhpo_gym.building.design import UNIT_NUMBERS, Design, shared_axes
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.building.sequence import balanced, halton
-from fedhpo_gym.courses.training import make_course
+from fedhpo_gym.courses.training import courses_per_block, make_course
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
-from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tables import codec
@@ -120,7 +119,7 @@ class SampleDesign(Design[SampleUnit]):
 
         The courses of a block cost as much as one of them: they share what the engine shares.
         """
-        blocks = points // get_model(self.task.model).slots
+        blocks = points // courses_per_block(self.task)
         if self.repeat_every is None:
             return blocks, np.zeros_like(blocks)
         more = len(self.task.seeds) - 1
@@ -132,7 +131,7 @@ class SampleDesign(Design[SampleUnit]):
     def _points(self) -> list[Course]:
         """The courses, in the order of the sequence."""
         space, seeds = self.space, self.task.seeds
-        slots = get_model(self.task.model).slots
+        slots = courses_per_block(self.task)
         block, again = self._blocks(np.arange(self.size))
         drawn = self._drawn(block)
         shared = [d.kind == "int" for d in space.dimensions]
@@ -216,7 +215,7 @@ class SampleDesign(Design[SampleUnit]):
                 shared = (
                     course.seed,
                     depths[point],
-                    *(course.configuration[name] for name in axes),
+                    *(course.configuration.get(name) for name in axes),
                 )
                 groups.setdefault((point // WINDOW, *shared), []).append(point)
         units = (
@@ -230,7 +229,7 @@ class SampleDesign(Design[SampleUnit]):
     def _largest_unit(self, point: int) -> int:
         """Return how many courses like one may be in a unit."""
         size = self.task.parameters_of(self._points[point].configuration)
-        blocks = MAX_BLOCKS * get_model(self.task.model).slots
+        blocks = MAX_BLOCKS * courses_per_block(self.task)
         return max(min(UNIT_NUMBERS // size, blocks), 1)
 
     def consolidate(self, parts: Path, folder: Path) -> Path:

@@ -130,7 +130,8 @@ def try_laws(task: Task, device: str) -> str:
     """
     if device != "cpu":
         return ""
-    return require_equal_bits(get_model(task.model), task.precision)
+    found = [require_equal_bits(get_model(name), task.precision) for name in task.models]
+    return "; ".join(dict.fromkeys(found))
 
 
 def compute_unit(

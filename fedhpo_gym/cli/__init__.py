@@ -75,7 +75,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fedhpo-gym", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add(commands, "list", "listing", "list the environments and what can answer them")
+    for name, module, text in (
+        ("list", "listing", "list the environments and what can answer them"),
+        ("agents", "agents", "list the agents and what each can do"),
+    ):
+        sub = _add(commands, name, module, text)
+        sub.add_argument("filter", nargs="?", metavar="WORD", help="only lines that hold this word")
     _add_show(commands)
     _add_run(commands)
     _add_compare(commands)
@@ -120,7 +125,7 @@ def _add_compare(commands: Commands) -> None:
     sub = _add(commands, "compare", "compare", text)
     sub.add_argument(
         "problems", nargs="+", metavar="SUITE",
-        help="lr, paper, cross-device, multi-objective, small, or environment ids",
+        help="a suite, such as lr, paper, small or natural (docs/arena.md), or environment ids",
     )  # fmt: skip
     sub.add_argument("--agents", required=True, metavar="A,B,C", help="names of agents")
     sub.add_argument("--seeds", type=int, default=30, metavar="N", help="runs per agent (30)")
@@ -321,6 +326,10 @@ def _add_difficulty(commands: Commands) -> None:
     text = "say what random search leaves on stored problems"
     sub = _add(commands, "difficulty", "difficulty", text)
     sub.add_argument("ids", nargs="*", metavar="ID", help="environment ids; all by default")
+    sub.add_argument(
+        "--train", type=int, metavar="N",
+        help="really train N random configurations of each id, instead of asking stored numbers",
+    )  # fmt: skip
 
 
 def _add_repack(commands: Commands) -> None:
@@ -346,6 +355,10 @@ def _add_check(commands: Commands) -> None:
     sub.add_argument(
         "ids", nargs="*", metavar="ID", help="ids, patterns like `FedHPO-DAC-*`, or `all`"
     )
+    sub.add_argument(
+        "--truth", action="store_true",
+        help="search 100,000 queries of each id with stored numbers for one that beats its truth",
+    )  # fmt: skip
     sub.add_argument(
         "--engine", action="store_true",
         help="say whether courses have the same bits in any company here, and follow the gradient",

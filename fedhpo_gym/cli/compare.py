@@ -35,6 +35,7 @@ def main(options: argparse.Namespace) -> int:
             track=options.track,
         ),
         warn=partial(complain, "compare"),
+        tell=say,
     )
     count = {s: sum(o.status == s for o in compared.outcomes) for s in ("done", "there")}
     say(
@@ -42,6 +43,6 @@ def main(options: argparse.Namespace) -> int:
         f"failed, records in {out}"
     )
     if options.report and any(count.values()):
-        options.paths, options.tables, options.out = [out], [], None
+        options.paths, options.tables, options.out, options.tell = [out], [], None, True
         return max(report.main(options), int(bool(compared.faults)))
     return int(bool(compared.faults))

@@ -11,8 +11,9 @@ from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 
 
 def say(text: str) -> None:
-    """Write one line of output."""
-    sys.stdout.write(f"{text}\n")
+    """Write one line of output; what the terminal cannot show is escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(f"{text}\n".encode(encoding, "backslashreplace").decode(encoding))
 
 
 def complain(command: str, error: Exception | str) -> None:

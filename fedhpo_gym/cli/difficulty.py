@@ -6,10 +6,13 @@ import argparse
 import math
 from collections.abc import Iterator
 
+from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli.console import say
 from fedhpo_gym.cli.health import chosen
 from fedhpo_gym.cli.listing import answering, arguments_of
 from fedhpo_gym.cli.words import number, percent
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.landscape.cards import open_card
 from fedhpo_gym.landscape.difficulty import (
     CONTEST,
@@ -17,9 +20,14 @@ from fedhpo_gym.landscape.difficulty import (
     NEAR,
     TRIALS,
     Difficulty,
+    difficulty_from,
     difficulty_of,
+    usual,
 )
-from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.landscape.lattice import Stored, validation_losses
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.tasks import Task, get_task
 
 TITLE = f"""# Difficulty of the stored problems
 
@@ -38,6 +46,9 @@ surrogate {DRAWS:,} configurations drawn uniformly: the best of those is what is
 - **useless**: share of those that are no better than the guess, or diverge.
 - **contest**: random search leaves at least {CONTEST[0]:g} such deviations after 25 trials, and
   tuning gains at least {CONTEST[1]:g}. What is none is easy, or its seeds decide.
+
+Problems without stored numbers are trained: `fedhpo-gym difficulty --train 60 ID`. Some are on the
+page of [natural federations](natural.md#how-hard).
 """
 HEADS = (
     *("id", "variant", "settings", *(f"left {k}" for k in TRIALS), "of the usual"),
@@ -46,8 +57,17 @@ HEADS = (
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print the page of all stored problems, or of those that are named."""
-    rows = [list(_cells(open_card(card))) for card in chosen(options.ids)]
+    """Print the page of all stored problems, or of those that are named.
+
+    Raises:
+        InvalidArgumentError: there are too few configurations to train, or no id.
+    """
+    if options.train is not None and not options.ids:
+        raise InvalidArgumentError("`--train` must come with the ids to train, got none")
+    if options.train is not None:
+        rows = [list(_trained(get_task(word), options.train)) for word in options.ids]
+    else:
+        rows = [list(_cells(open_card(card))) for card in chosen(options.ids)]
     if not options.ids:
         say(TITLE)
     say(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")
@@ -57,11 +77,33 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _cells(stored: Stored) -> Iterator[str]:
-    found = difficulty_of(stored)
     versions = ", ".join(f"-v{task.version}" for task in answering(stored))
     yield f"{stored.identity.task}{versions}"
     yield ", ".join(arguments_of(stored.identity)).replace("algorithm=", "").replace("'", "")
     yield str(len(stored.space))
+    yield from _figures(difficulty_of(stored))
+
+
+def _trained(task: Task, number: int) -> Iterator[str]:
+    """Yield the cells of a problem of which so many random configurations are trained.
+
+    Whole numbers come from their grid: courses of equal minibatches share work.
+    """
+    if number < TRIALS[0]:
+        raise InvalidArgumentError(f"`--train` must be at least {TRIALS[0]}, got {number}")
+    full, grid = task.space, task.space.discretized()
+    space = SearchSpace(tuple(grid[d.name] if d.kind == "int" else d for d in full.dimensions))
+    raw = make_backend("raw", task)
+    fidelity = Fidelity(task.max_round, task.fidelity_space["client_sample_rate"].high)
+    rng = stream(0, "difficulty")
+    asked = [*(space.sample(rng) for _ in range(number)), usual(space)]
+    answers = raw.evaluate_many([(one, fidelity) for one in asked])
+    losses = validation_losses(answers, answers.num_samples)
+    yield from (task.key, f"{task.algorithm}, {number} trained", str(len(full)))
+    yield from _figures(difficulty_from(losses, task.label_entropy))
+
+
+def _figures(found: Difficulty) -> Iterator[str]:
     yield from (_share(found.scaled(trials)[0]) for trials in TRIALS)
     yield from map(_share, (found.scaled(25)[1],))
     yield from _deviations(found)

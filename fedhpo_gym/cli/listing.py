@@ -8,13 +8,15 @@ from importlib.util import find_spec
 
 from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_table
-from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.errors import FedHPOError, unknown_name
 from fedhpo_gym.identity import UNSAID, Identity
+from fedhpo_gym.keel import KEEL
 from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.natural import NATURAL
 from fedhpo_gym.studies.environments import known_ids
 from fedhpo_gym.surrogates import Surrogate, has_surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.tables import list_tables, open_table
-from fedhpo_gym.tasks import TASKS, Task, get_task, task_of
+from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task, task_of
 
 VARIANT_HEADS = ("id", "arguments", "backends")
 SOME = 3
@@ -22,14 +24,25 @@ SOME = 3
 HEADS = ("id", "data set", "clients", "configurations", "simulated budget", "backends")
 
 
-def main(_options: argparse.Namespace) -> int:
-    """Print one line per environment."""
+def main(options: argparse.Namespace) -> int:
+    """Print one line per environment; with a word, only lines that hold it.
+
+    Raises:
+        UnknownNameError: no line does.
+    """
     registered, tables, surrogates = set(known_ids()), list_tables(), list_surrogates()
     rows = [
         _row(task, backends(task, tables, surrogates))
         for task in TASKS.values()
         if task.id in registered
     ]
+    word = getattr(options, "filter", None)
+    if word is not None:
+        kept = [row for row in rows if word in " ".join(row)]
+        if not kept:
+            raise unknown_name("environment", word, [name for row in rows for name in row[:2]])
+        say_table(HEADS, kept)
+        return 0
     say_table(HEADS, rows)
     stored, faults = stored_variants(tables, surrogates)
     if stored:
@@ -39,6 +52,12 @@ def main(_options: argparse.Namespace) -> int:
         say(f"\nNot listed: {fault}.")
     for reason in reasons([task for task in TASKS.values() if task.id in registered]):
         say(f"\n{reason}")
+    if always := [key for key in TRAINED if f"FedHPO-{key}" in registered]:
+        say(
+            f"\n{len(always)} more ids train on {len(NATURAL)} natural federations and {len(KEEL)} "
+            f"tables of KEEL, FedHPO-{always[0]}\nand so on: see docs/natural.md, and the suites "
+            "natural, natural-small and keel."
+        )
     if any(task.round_id in registered for task in TASKS.values()):
         say(
             "\nEvery FedHPO-... id is also there as FedHPO-DAC-...: dynamic algorithm "

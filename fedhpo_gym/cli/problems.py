@@ -8,7 +8,7 @@ from typing import Any
 
 from fedhpo_gym.cli.listing import answering, arguments_of
 from fedhpo_gym.cli.words import number, percent
-from fedhpo_gym.landscape import LABELS, health_on
+from fedhpo_gym.landscape import health_on, labels_on
 from fedhpo_gym.landscape.cards import health_cards, open_card
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.landscape.verdict import INERT, faults, inert
@@ -86,7 +86,7 @@ def _variant(stored: Stored) -> str:
 
 
 def _cells(stored: Stored) -> Iterator[str]:
-    health, labels = health_of_card(stored), stored.card.get(LABELS)
+    health, labels = health_of_card(stored), labels_on(stored)
     tau = health["kendall"]
     yield _name(stored)
     yield _variant(stored)
@@ -110,7 +110,7 @@ def _degenerate(stored: list[Stored]) -> Iterator[str]:
     healthy = 0
     for one in stored:
         health = health_of_card(one)
-        found = faults(health, one.card.get(LABELS))
+        found = faults(health, labels_on(one))
         kind = "table" if health["lattice"]["exact"] else "surrogate"
         for fault in found:
             named.setdefault(fault, []).append(f"{_name(one)} ({_variant(one)}; {kind})")

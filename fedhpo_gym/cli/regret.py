@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedhpo_gym.analysis import RunRecord
+from fedhpo_gym.analysis.trajectories.runs import problem_arguments
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.console import complain, parse_pairs, say, say_table
 from fedhpo_gym.cli.records import whole_records
@@ -19,7 +21,7 @@ from fedhpo_gym.studies.replay import from_stored_numbers
 
 HEADS = ("id", "agent", "seed", "trials", "regret", "relative", "of the hypervolume")
 COLUMNS = (
-    *("problem", "agent", "seed", "trial", "time"),
+    *("problem", "variant", "agent", "seed", "trial", "time"),
     *("regret", "relative_regret", "hypervolume_regret"),
 )
 
@@ -52,9 +54,9 @@ def main(options: argparse.Namespace) -> int:
             failed += 1
             continue
         writer.writerows(lines)
-        *who, number, _, regret, relative, missing = lines[-1]
+        env_id, _, *who, number, _, regret, relative, missing = lines[-1]
         numbers = [f"{one:.4g}" if one != "" else "–" for one in (regret, relative, missing)]
-        rows.append([*map(str, who), str(number), *numbers])
+        rows.append([env_id, *map(str, who), str(number), *numbers])
     if rows or not trained:
         say_table(HEADS, rows)
     if trained:
@@ -71,9 +73,10 @@ def main(options: argparse.Namespace) -> int:
 def _lines(record: RunRecord, named: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """Yield a row of `COLUMNS` per trial; of one objective no hypervolume is told."""
     header, found = record.header, regret_of(record, named=named)
+    variant = json.dumps(problem_arguments(header.kwargs), sort_keys=True)
     missing: list[Any] = [""] * len(record.steps)
     if isinstance(record.final.reward, list | tuple):
         missing = hypervolume_regret_of(record, named=named)[1].tolist()
     columns = (found.elapsed_s.tolist(), found.regret.tolist(), found.relative.tolist(), missing)
     for trial, row in enumerate(zip(*columns, strict=True), start=1):
-        yield (header.id, header.agent, header.seed, trial, *row)
+        yield (header.id, variant, header.agent, header.seed, trial, *row)

@@ -48,6 +48,8 @@ def main(options: argparse.Namespace) -> int:
         _write(report, target)
     else:
         _write_figure(report, options.figure, target)
+    if getattr(options, "tell", False):
+        say("\n".join(report.words))
     say(str(target))
     return 1 if damaged else 0
 

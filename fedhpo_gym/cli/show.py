@@ -17,7 +17,7 @@ from fedhpo_gym.cli.problems import page
 from fedhpo_gym.cli.words import health_words, number
 from fedhpo_gym.datasets import SOURCES
 from fedhpo_gym.errors import FedHPOError, unknown_name
-from fedhpo_gym.landscape import LABELS, health_on
+from fedhpo_gym.landscape import LABELS, health_on, labels_on
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates import open_preferred
@@ -45,7 +45,7 @@ def main(options: argparse.Namespace) -> int:
     task = asked_task(options)
     if options.backend is not None and options.backend not in BACKENDS:
         raise unknown_name("backend", options.backend, BACKENDS)
-    found = description(task, options.backend or default_backend(task))
+    found = description(task, options.backend or default_backend(task), options.id)
     if options.json:
         say(json.dumps(found, indent=1))
     else:
@@ -53,26 +53,49 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def description(task: Task, backend: str) -> dict[str, Any]:
+def description(task: Task, backend: str, env_id: str = "") -> dict[str, Any]:
     """Return what is known of a variant of a task, as JSON data.
 
     Args:
         task: the variant.
         backend: the backend whose numbers are described.
+        env_id: the id that was asked for: of trials or of rounds, with one reward or with many.
     """
+    of_rounds = "DAC-" in env_id
+    plain = task.round_id if of_rounds else task.id
     return {
-        "id": task.id,
+        "id": f"MO-{plain}" if env_id.startswith("MO-") else plain,
+        "process": _process(task, env_id, of_rounds=of_rounds),
         "variant": {name: getattr(task, name) for name in task.options},
         "settings": task.all_settings,
         "about": _about(task),
         "space": task.space.to_dict()["dimensions"],
-        "fidelity_space": task.fidelity_space.to_dict()["dimensions"],
+        "fidelity_space": [] if of_rounds else task.fidelity_space.to_dict()["dimensions"],
         "budget_s": task.budget_s,
         "backends": {name: _answers(name, task) for name in BACKENDS},
         "backend": backend,
         "stored": _stored(backend, task),
         "elsewhere": _elsewhere(backend, task),
     }
+
+
+def _process(task: Task, env_id: str, *, of_rounds: bool) -> str:
+    """Return what a step and a reward of an id are."""
+    reward = f"the reward is the {task.reward}"
+    if of_rounds:
+        reward = "the reward is one number"
+    if env_id.startswith("MO-"):
+        reward = "the reward is a vector, one score per objective"
+    if not of_rounds:
+        return (
+            f"A step is a trial: it trains one configuration, for up to {task.max_round} rounds; "
+            f"{reward}. One run of an optimizer has {number(task.budget_s)} simulated seconds."
+        )
+    return (
+        "A step sets the hyperparameters of the next rounds of one course, which is really "
+        f"trained; `rounds_per_step` and `horizon` of gymnasium.make say how many; {reward}. "
+        "Stored numbers are of trials of the same task."
+    )
 
 
 def _elsewhere(backend: str, task: Task) -> list[str]:
@@ -98,9 +121,7 @@ def _about(task: Task) -> str:
     return (
         f"Tune the hyperparameters of a federated {task.model} model on {task.dataset}: "
         f"{task.num_features:,} features, {task.num_classes} classes, {task.num_clients:,} clients "
-        f"(partition {task.partition}; {', '.join(variant)}). A trial trains one configuration, "
-        f"for up to {task.max_round} rounds; one run of an optimizer has {number(task.budget_s)} "
-        f"simulated seconds. The reward is the {task.reward}. {task.citation}."
+        f"(partition {task.partition}; {', '.join(variant)}). {task.citation}."
     )
 
 
@@ -157,7 +178,7 @@ def _stored(backend: str, task: Task) -> dict[str, Any] | None:
         "fingerprint": stored.digest,
         "command": card.get("build_command", card.get("fit_command")),
         **{key: card[key] for key in ORIGIN if key in card},
-        LABELS: card.get(LABELS),
+        LABELS: labels_on(stored),
         "health": dict(health_on(stored, command)),
     }
 
@@ -178,6 +199,7 @@ def _values(space: SearchSpace, name: str) -> list[Value]:
 def _print(found: Mapping[str, Any]) -> None:
     settings = [f"{name}={number(value)}" for name, value in found["settings"].items()]
     say(f"{found['id']}\n\n{textwrap.fill(found['about'], WIDTH)}")
+    say(textwrap.fill(found["process"], WIDTH))
     if settings:
         say(f"Fixed by `settings`: {', '.join(settings)}.")
     say("\nHyperparameters and fidelities:\n")

@@ -14,7 +14,6 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
-from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.fl.records import CourseState
 from fedhpo_gym.tasks import Instance, Task
@@ -64,6 +63,7 @@ class RunningCourses(Courses):
         self._task = task
         self._instances = tuple(instances)
         self._configuration = dict(configuration)
+        self._model = training.model_of(task, configuration)
         self._rate = client_sample_rate
         self._options: dict[str, Any] = {
             "device": device,
@@ -191,7 +191,7 @@ class RunningCourses(Courses):
 
     def _models(self) -> list[Move]:
         """Return what is trained of every course's global model, as one vector each."""
-        fixed = get_model(self._task.model).buffers
+        fixed = self._model.buffers
         return [
             np.concatenate(
                 [_numbers(value) for name, value in state.parameters.items() if name not in fixed]
@@ -213,7 +213,7 @@ class RunningCourses(Courses):
     def _new_batch(self, where: Sequence[int]) -> CourseBatch:
         return CourseBatch(
             {index: self._federation(index) for index in set(where)},
-            get_model(self._task.model),
+            self._model,
             get_algorithm(self._task.algorithm),
             [self._fresh(index) for index in where],
             observe=True,

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.courses.mixed import MixedBatch
 from fedhpo_gym.datasets import load_dataset
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
@@ -18,7 +19,7 @@ from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.engine import Curves as Curves
-from fedhpo_gym.fl.models import get_model
+from fedhpo_gym.fl.models import Model, get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.fl.records import CourseState as CourseState
 from fedhpo_gym.space import Value
@@ -93,7 +94,20 @@ def former_engines(task: Task) -> dict[str, tuple[int, int]]:
 
 def engine_version(task: Task) -> int:
     """Return a number that is raised whenever numbers of a task's courses change."""
-    return ENGINE_VERSION + get_model(task.model).revision
+    return ENGINE_VERSION + sum(get_model(name).revision for name in task.models)
+
+
+def model_of(task: Task, configuration: Mapping[str, Value]) -> type[Model]:
+    """Return the model that a configuration trains: words, or numbers for categories."""
+    if len(task.models) == 1:
+        return get_model(task.models[0])
+    chosen = configuration["model"]
+    return get_model(task.models[int(task.space.numbers({"model": chosen})["model"])])
+
+
+def courses_per_block(task: Task) -> int:
+    """Return how many courses cost as much as one, where they share what the engine shares."""
+    return get_model(task.model).slots if len(task.models) == 1 else 1
 
 
 def make_course(
@@ -140,18 +154,26 @@ def require_device(task: Task, seed: int, device: str) -> None:
 
 def make_batch(
     task: Task, courses: Sequence[Course], device: str = "cpu", horizon: int | None = None
-) -> CourseBatch:
+) -> CourseBatch | MixedBatch:
     """Create the courses of a task at round 0; see `CourseBatch` for the horizon.
 
     It is the last round of the task, unless given.
     """
     federations = {seed: task_federation(task, seed) for seed in {c.seed for c in courses}}
-    return CourseBatch(
-        federations,
-        get_model(task.model),
-        get_algorithm(task.algorithm),
-        courses,
-        device,
-        horizon=horizon or task.max_round,
-        precision=task.precision,
-    )
+    groups: dict[type[Model], list[int]] = {}
+    for position, course in enumerate(courses):
+        groups.setdefault(model_of(task, course.configuration), []).append(position)
+    batches = []
+    for model, positions in groups.items():
+        own = [courses[position] for position in positions]
+        batch = CourseBatch(
+            {seed: federations[seed] for seed in {course.seed for course in own}},
+            model,
+            get_algorithm(task.algorithm),
+            own,
+            device,
+            horizon=horizon or task.max_round,
+            precision=task.precision,
+        )
+        batches.append((positions, batch))
+    return batches[0][1] if len(batches) == 1 else MixedBatch(batches)

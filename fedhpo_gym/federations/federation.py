@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import Dataset
-from fedhpo_gym.datasets.records import DRAWN, Features
+from fedhpo_gym.datasets.records import DRAWN, Features, SparseRows
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.federations.lda import lda_partition, split_sizes
 from fedhpo_gym.seeding import stream
 
 PREPROCESSINGS = ("label_encoded", "standardized")
+
+QUANTITY = 2.0
+"""Concentration of how much clients have, where that is drawn."""
+FEWEST = 8
+LEAST = 1e-3
+"""Smallest concentration that is drawn with: below, numbers are all but one zero, or fail."""
 
 Indices = NDArray[np.int64]
 
@@ -76,7 +82,9 @@ def make_federation(
         num_clients: number of clients.
         alpha: concentration of the label distribution over clients.
         preprocessing: "label_encoded" leaves features as they are, as the paper did;
-            "standardized" gives them zero mean and unit variance over the training split.
+            "standardized" gives them zero mean and unit variance over the training split: what a
+            federation computes from the numbers, sums and sums of squares of the clients' training
+            rows. In either, the mean of these rows stands where a number is missing (NaN).
 
     Raises:
         InvalidArgumentError: an argument is out of its range; see `lda_partition`.
@@ -131,6 +139,91 @@ def make_user_federation(
     return _federation(dataset, tuple(clients), train, seed, preprocessing)
 
 
+def make_skewed_federation(
+    dataset: Dataset,
+    seed: int,
+    num_clients: int,
+    alpha: float = 0.5,
+    preprocessing: str = "label_encoded",
+) -> Federation:
+    """Deal a data set to clients that differ in how much they have and of what.
+
+    Sizes w of clients are drawn from Dirichlet(`QUANTITY`, ...), and who gets the samples of a
+    class from Dirichlet(alpha w N, ...) with N clients, so that a client has about a share w of all
+    samples and, the smaller alpha, of the fewer classes. Who has fewer than `FEWEST` samples gets
+    random ones of whoever has most. Then each client's are split as those of users, 60/20/20.
+
+    Args:
+        dataset: the data.
+        seed: seed of the partition and the split.
+        num_clients: number of clients.
+        alpha: concentration of the labels.
+        preprocessing: see `make_federation`.
+
+    Raises:
+        InvalidArgumentError: there are not enough samples.
+    """
+    if not 1 <= num_clients <= len(dataset.labels) // FEWEST:
+        raise InvalidArgumentError(
+            f"`num_clients` must leave each client {FEWEST} of {len(dataset.labels)} samples of "
+            f"{dataset.name}, got {num_clients}"
+        )
+    rng = stream(seed, "partition")
+    sizes = rng.dirichlet(np.full(num_clients, QUANTITY))
+    owner = np.empty(len(dataset.labels), dtype=np.int64)
+    for label in range(dataset.num_classes):
+        mine = rng.permutation(np.flatnonzero(dataset.labels == label))
+        shares = rng.dirichlet(np.maximum(alpha * num_clients * sizes, LEAST))
+        ends = np.round(np.cumsum(shares) * len(mine))[:-1]
+        owner[mine] = np.searchsorted(ends, np.arange(len(mine)), side="right")
+    counts = np.bincount(owner, minlength=num_clients)
+    for client in np.flatnonzero(counts < FEWEST):
+        for _ in range(FEWEST - counts[client]):
+            most = counts.argmax()
+            owner[rng.choice(np.flatnonzero(owner == most))] = client
+            counts[most] -= 1
+    return make_user_federation(replace(dataset, users=owner), seed, preprocessing)
+
+
+def make_unseen_federation(
+    dataset: Dataset, seed: int, num_clients: int, preprocessing: str = "label_encoded"
+) -> Federation:
+    """Let some users of a data set train, and evaluate on others, whom nobody has seen.
+
+    All rows of a user are in one split. Of the users who do not train, one half validates and the
+    other tests. A client's training rows are those of one user, its validation and test rows those
+    of users of the other kinds; so who trains counts, and only who trains is sampled.
+
+    Args:
+        dataset: the data, with users.
+        seed: seed of who trains, validates and tests.
+        num_clients: users who train.
+        preprocessing: see `make_federation`.
+
+    Raises:
+        InvalidArgumentError: the data set has no users, or no two more than shall train.
+    """
+    if dataset.users is None:
+        raise InvalidArgumentError(f"`dataset` must have users, got {dataset.name}; use LDA")
+    order = np.argsort(dataset.users, kind="stable")
+    users = np.split(order, np.flatnonzero(np.diff(dataset.users[order])) + 1)
+    left = len(users) - num_clients
+    if left < 2 or num_clients < 1:
+        raise InvalidArgumentError(
+            f"`num_clients` must leave two of {len(users)} users out, got {num_clients}"
+        )
+    drawn = stream(seed, "split").permutation(len(users))
+    train, val, test = np.split(drawn, [num_clients, num_clients + left // 2])
+    empty = np.empty(0, dtype=np.int64)
+    clients = []
+    for number, user in enumerate(np.sort(train)):
+        held = (np.sort(part)[number::num_clients] for part in (val, test))
+        others = (np.concatenate([empty, *(users[one] for one in part)]) for part in held)
+        clients.append((users[user], *others))
+    rows = np.concatenate([client[0] for client in clients])
+    return _federation(dataset, tuple(clients), rows, seed, preprocessing)
+
+
 def _some_users(users: list[Indices], number: int | None) -> list[Indices]:
     if number is None or len(users) <= number:
         return users
@@ -170,7 +263,7 @@ def _federation(
         raise InvalidArgumentError(
             f"preprocessing must be one of {PREPROCESSINGS}, got {preprocessing!r}"
         )
-    features = dataset.features
+    features = _completed(dataset.features, train_rows)
     if preprocessing == "standardized":
         if features.dtype.kind != "f" or not isinstance(features, np.ndarray):
             raise InvalidArgumentError(
@@ -183,3 +276,15 @@ def _federation(
     if features.dtype == np.float64:
         features = np.asarray(features, dtype=np.float32)
     return Federation(features, dataset.labels, dataset.num_classes, clients, int(seed))
+
+
+def _completed(features: Features, train_rows: Indices) -> Features:
+    """Return features with the mean of the training rows where a number is missing."""
+    if isinstance(features, SparseRows) or features.dtype.kind != "f":
+        return features
+    missing = np.isnan(features)
+    if not missing.any():
+        return features
+    known = ~missing[train_rows]
+    sums = np.where(known, features[train_rows], 0.0).sum(axis=0)
+    return np.where(missing, sums / np.maximum(known.sum(axis=0), 1), features)

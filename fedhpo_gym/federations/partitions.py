@@ -8,7 +8,13 @@ from typing import Protocol
 
 from fedhpo_gym.datasets import Dataset
 from fedhpo_gym.errors import unknown_name
-from fedhpo_gym.federations.federation import Federation, make_federation, make_user_federation
+from fedhpo_gym.federations.federation import (
+    Federation,
+    make_federation,
+    make_skewed_federation,
+    make_unseen_federation,
+    make_user_federation,
+)
 from fedhpo_gym.federations.graphs import make_graph_federation
 from fedhpo_gym.federations.heterogeneous import make_hetero_federation
 from fedhpo_gym.typed import checked_types
@@ -39,6 +45,19 @@ def _by_user(train: float, val: float) -> Partition:
     return split
 
 
+def _unseen(
+    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
+) -> Federation:
+    del alpha  # the data say who is who
+    return make_unseen_federation(dataset, seed, num_clients, preprocessing)
+
+
+def _skewed(
+    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
+) -> Federation:
+    return make_skewed_federation(dataset, seed, num_clients, alpha, preprocessing)
+
+
 def _by_community(
     dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
 ) -> Federation:
@@ -58,6 +77,8 @@ PARTITIONS: Mapping[str, Partition] = MappingProxyType(
         "lda": _by_lda,
         "user": _by_user(0.6, 0.2),
         "user-80-10-10": _by_user(0.8, 0.1),
+        "unseen": _unseen,
+        "skewed": _skewed,
         "community": _by_community,
         "task": _by_task,
     }

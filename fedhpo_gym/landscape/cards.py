@@ -2,26 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from fedhpo_gym import archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.landscape.health import HEALTH, LABELS, health_of
+from fedhpo_gym.landscape.health import HEALTH, LABELS, MEANS, health_of
 from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.space import Value
 from fedhpo_gym.surrogates import surrogate
 from fedhpo_gym.surrogates.formats import ANSWERS
 from fedhpo_gym.tables import store
 from fedhpo_gym.tables.locate import find, list_names
 from fedhpo_gym.tables.stored import FORMATS
-from fedhpo_gym.typed import checked_types
+from fedhpo_gym.typed import as_typed, checked_types
 
 KINDS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {".table.json": FORMATS, f"{surrogate.SUFFIX}.json": tuple(ANSWERS)}
 )
 """How the names of cards end that have a health, and their formats."""
+ANY = "*"
+"""Stands for every name in a rule."""
+_SHARES = {"cells": float, "full_fidelity": float}
+_FIGURES: Mapping[str, Any] = MappingProxyType(
+    {
+        "of": str,
+        "lattice": {
+            "exact": bool,
+            "grid": Mapping[str, Sequence[Value]],
+            "configurations": int,
+            "draws": int,
+            "rounds": Sequence[int],
+            "client_sample_rates": Sequence[float],
+        },
+        "optimum": {
+            "configuration": Mapping[str, Value],
+            "round": int,
+            **dict.fromkeys(("client_sample_rate", *MEANS), float),
+        },
+        "edges": Mapping[str, Literal["lowest", "highest"]],
+        "losing": (_SHARES, None),
+        "near_optimum": _SHARES,
+        "diverging": (_SHARES, None),
+        "seed_noise": float | None,
+        "spread": float | None,
+        "kendall": {
+            "rounds": {"of": Sequence[int], "tau": float | None},
+            "client_sample_rates": {"of": Sequence[float], "tau": float | None},
+            "seeds": {"pairs": int, "tau": float | None},
+        },
+        "importance": ({ANY: {"alone": float, "total": float}}, None),
+        "missing": Mapping[str, str],
+    }
+)
+"""The figures of a health, and the types of what they hold."""
 
 
 def health_cards() -> list[Path]:
@@ -81,4 +117,26 @@ def health_on(stored: Stored, command: str) -> Mapping[str, Any]:
     if found is None or found.get("of") != stored.digest:
         what = "states no health" if found is None else "states the health of other numbers"
         raise DamagedDataError(f"the card of {stored.card['name']} {what}; run `{command}`")
-    return found
+    try:
+        return _figures(HEALTH, found, _FIGURES)  # type: ignore[no-any-return]
+    except InvalidArgumentError as error:
+        raise DamagedDataError(
+            f"the card of {stored.card['name']}: {error}; run `{command}`"
+        ) from error
+
+
+def _figures(name: str, value: Any, rule: Any) -> Any:
+    """Return what a rule knows of a value, if it has the types of the rule.
+
+    Raises:
+        InvalidArgumentError: it has not; names the figure.
+    """
+    if isinstance(rule, tuple):
+        return None if value is None else _figures(name, value, rule[0])
+    if not isinstance(rule, Mapping):
+        return as_typed(name, value, rule)
+    held = as_typed(name, value, Mapping[str, Any])
+    rules = dict.fromkeys(held, rule[ANY]) if ANY in rule else rule
+    if missing := sorted(rules.keys() - held.keys()):
+        raise InvalidArgumentError(f"`{name}` must hold {', '.join(rules)}; it lacks {missing}")
+    return {key: _figures(f"{name}.{key}", held[key], one) for key, one in rules.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.landscape.health import LABELS
+from fedhpo_gym.landscape.health import labels_on
 from fedhpo_gym.landscape.lattice import Stored, asked_space, losses_at
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace, Value
@@ -95,10 +95,19 @@ def difficulty_of(stored: Stored) -> Difficulty:
         int(stored.fidelity_space["round"].high),
         float(stored.fidelity_space["client_sample_rate"].high),
     )
-    losses = losses_at(stored, columns, fidelity)
+    return difficulty_from(losses_at(stored, columns, fidelity), _guess(stored, task))
+
+
+def difficulty_from(losses: NDArray[np.float64], guess: float) -> Difficulty:
+    """Return how hard a problem is, of which some configurations are known.
+
+    Args:
+        losses: (configurations + 1, seeds) validation losses; the last row is that of the
+            configuration that is used where nobody tunes, see `usual`.
+        guess: loss of always predicting how often each label occurs.
+    """
     *means, default = losses.mean(axis=1)
     found = np.sort(np.array(means))
-    guess = _guess(stored, task)
     best = float(found[0])
     # A loss above a guess has taught nothing, however far above: it counts as the guess.
     worst = guess if best < guess else math.inf
@@ -152,7 +161,7 @@ def _nearest(dimension: Dimension, wanted: float | None) -> Value:
 
 
 def _guess(stored: Stored, task: Task) -> float:
-    labels = stored.card.get(LABELS)
+    labels = labels_on(stored)
     return float(labels["val_loss"]) if labels else task.chance_loss
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.checks import as_number
+from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.evaluation.ranks import kendall
 from fedhpo_gym.landscape.anova import variance_shares
 from fedhpo_gym.landscape.lattice import EARLY, Landscape, Stored, landscape_of
@@ -24,6 +26,8 @@ LABELS = "label_frequencies"
 """Entry of a card: what the frequencies of the labels, as a prediction, reach."""
 HEALTH = "health"
 """Entry of a card: what `health_of` returned."""
+MEANS = ("val_loss", "test_loss", "val_accuracy", "test_accuracy")
+"""What is stated of an optimum, and of the label frequencies."""
 NEAR = 0.01
 """A loss is near the optimum if it exceeds it by no more than this share of it."""
 SMALLEST_LOSS = 1e-6
@@ -42,7 +46,7 @@ def health_of(stored: Stored) -> dict[str, Any]:
     """
     land = landscape_of(stored)
     losses = land.losses[-1, land.even, -1]
-    labels: Mapping[str, float] | None = stored.card.get(LABELS)
+    labels = labels_on(stored)
     found: dict[str, Any] = {
         "of": stored.digest,
         "lattice": _lattice(land),
@@ -62,14 +66,33 @@ def health_of(stored: Stored) -> dict[str, Any]:
     return rounded
 
 
+@checked_types
+def labels_on(stored: Stored) -> Mapping[str, float] | None:
+    """Return what the label frequencies reach, as a card states it; None where it does not.
+
+    Args:
+        stored: a table or a surrogate.
+
+    Raises:
+        DamagedDataError: a figure is missing.
+    """
+    found: Mapping[str, float] | None = stored.card.get(LABELS)
+    if found is not None and not found.keys() >= {*MEANS}:
+        raise DamagedDataError(
+            f"the card of {stored.card['name']}: `{LABELS}` must hold {', '.join(MEANS)}, got "
+            f"{', '.join(found) or 'nothing'}; delete it and make it again"
+        )
+    return found
+
+
 def agree(one: Any, other: Any) -> bool:
     """Return whether two healths are the same, up to what processors round differently."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(agree(one[k], other[k]) for k in one)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(agree, one, other))
-    if isinstance(one, float) and isinstance(other, float | int):
-        return math.isclose(one, other, rel_tol=1e-3, abs_tol=1e-6)
+    if isinstance(one, float) and isinstance(number := as_number(other), float | int):
+        return math.isclose(one, number, rel_tol=1e-3, abs_tol=1e-6)
     return bool(one == other)
 
 

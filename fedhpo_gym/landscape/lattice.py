@@ -151,20 +151,30 @@ def losses_at(
     stored: Stored, columns: Mapping[str, NDArray[Any]], fidelity: Fidelity
 ) -> NDArray[np.float64]:
     """Return the (configurations, seeds) validation losses of the federation."""
-    samples = stored.num_samples[:, :, SPLITS.index("val")]
-    weights = samples / samples.sum(axis=1, keepdims=True)
-    each = samples.size * len(SPLITS) * len(METRICS)
+    each = stored.num_samples[:, :, 0].size * len(SPLITS) * len(METRICS)
     size = max(_NUMBERS_AT_ONCE // each, 1)
     found = []
     for start in range(0, len(next(iter(columns.values()))), size):
         some = {name: column[start : start + size] for name, column in columns.items()}
         number = len(next(iter(some.values())))
         some |= {name: np.full(number, value) for name, value in asdict(fidelity).items()}
-        answers = stored.look_up(some, stored.seeds)
-        values = np.where(samples > 0, answers.clients("val", "loss"), 0.0)
-        means = (values * weights).sum(axis=-1)
-        found.append(np.where(answers.diverged, np.inf, means))
+        found.append(validation_losses(stored.look_up(some, stored.seeds), stored.num_samples))
     return np.concatenate(found)
+
+
+def validation_losses(
+    answers: Evaluations, num_samples: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """Return the (configurations, seeds) validation losses of answers; infinity where one diverged.
+
+    Args:
+        answers: the answers.
+        num_samples: (seeds, clients, splits) of the federation.
+    """
+    samples = num_samples[:, :, SPLITS.index("val")]
+    weights = samples / samples.sum(axis=1, keepdims=True)
+    values = np.where(samples > 0, answers.clients("val", "loss"), 0.0)
+    return np.where(answers.diverged, np.inf, (values * weights).sum(axis=-1))
 
 
 def _grid(space: SearchSpace) -> Iterator[dict[str, Value]]:

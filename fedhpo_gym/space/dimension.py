@@ -316,6 +316,8 @@ class Dimension:
             return float(number)
         if number != int(number):
             raise self._bad(argument, "a whole number", value)
+        if abs(number) >= INT_END:
+            raise self._bad(argument, "a whole number that fits into 64 bits", value)
         return int(number)
 
     def _check_interval(self) -> None:

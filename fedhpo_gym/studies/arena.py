@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 from tqdm import tqdm
@@ -19,7 +20,7 @@ from fedhpo_gym.cluster import check_executor
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, missing_dependency, unknown_name
 from fedhpo_gym.files import write_text
 from fedhpo_gym.processes import Crew
-from fedhpo_gym.studies.cells import CellWork, Outcome, faults, log
+from fedhpo_gym.studies.cells import CellWork, Outcome, faults, log, read_log
 from fedhpo_gym.studies.dask_executor import on_dask
 from fedhpo_gym.studies.plan import Plan, Request, make_plans
 from fedhpo_gym.studies.suites import SUITES, suite
@@ -28,6 +29,8 @@ from fedhpo_gym.typed import checked_types
 from fedhpo_gym.version import __version__
 
 STUDY: Final = "study.json"
+EVERY_S: Final = 30.0
+"""Real seconds between two lines where no terminal shows a bar."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ def compare(
     simulated_workers: int = 1,
     means: Means | None = None,
     warn: Callable[[str], None] = lambda _: None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Compared:
     """Do every run of a study whose record is not there yet.
 
@@ -124,6 +128,7 @@ def compare(
         simulated_workers: how many run trials side by side on the simulated clock.
         means: how it is computed.
         warn: is told what was left out and what failed, as it happens.
+        tell: is told how much there is to do, and where no terminal shows it, how far it is.
 
     Raises:
         InvalidArgumentError: an argument is malformed, or an agent cannot act on a problem.
@@ -152,9 +157,11 @@ def compare(
     work = CellWork(folder.resolve(), columnar, tuple(means.track))
     order = {_key(plan): place for place, plan in enumerate(plans)}
     found: dict[int, Outcome] = {}
+    tell(_beforehand(plans, folder, means.workers))
+    begun = told = monotonic()
     with (
         closing(_executed(plans, work, means)) as outcomes,
-        tqdm(total=len(plans), unit="cell", disable=None) as bar,
+        tqdm(total=len(plans), unit="run", disable=None) as bar,
     ):
         for outcome in outcomes:
             log(folder, outcome)
@@ -163,7 +170,39 @@ def compare(
             found[order[_key(outcome.plan)]] = outcome
             bar.set_postfix_str(f"{_name(outcome.plan)}, {len(faults(found.values()))} failed")
             bar.update()
+            if bar.disable and (monotonic() - told > EVERY_S or len(found) == len(plans)):
+                told = monotonic()
+                left = (told - begun) / len(found) * (len(plans) - len(found))
+                failed = len(faults(found.values()))
+                tell(f"{len(found)} of {len(plans)} runs, {failed} failed, {_lasting(left)} left")
     return Compared(folder, tuple(found[place] for place in sorted(found)), left_out)
+
+
+def _beforehand(plans: Sequence[Plan], folder: Path, workers: int) -> str:
+    """Return how many runs there are and, by the log of former ones, about how long they take."""
+    by_agent: dict[str, list[float]] = {}
+    for cell in read_log(folder):
+        if cell["status"] == "done":
+            by_agent.setdefault(cell["plan"]["agent"], []).append(float(cell["seconds"]))
+    parts = (
+        ("problem", len({plan.id for plan in plans})),
+        ("agent", len({plan.agent for plan in plans})),
+        ("seed", len({plan.seed for plan in plans})),
+    )
+    counts = " x ".join(f"{number} {word}{'s' * (number > 1)}" for word, number in parts)
+    if not by_agent:
+        return f"{len(plans)} runs: {counts}; how long they take is known after the first ones"
+    mean = sum(map(sum, by_agent.values())) / sum(map(len, by_agent.values()))
+    each = [sum(of) / len(of) if (of := by_agent.get(p.agent)) else mean for p in plans]
+    return f"{len(plans)} runs: {counts}; about {_lasting(sum(each) / workers)} by former runs here"
+
+
+def _lasting(seconds: float) -> str:
+    """Return real time in words."""
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _with_noise(

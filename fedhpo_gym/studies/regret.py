@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.problems import Known
 from fedhpo_gym.analysis.records import Header, RunRecord
-from fedhpo_gym.analysis.trajectories.runs import problem_arguments
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.studies.environments import remake_environment
@@ -21,12 +20,12 @@ from fedhpo_gym.studies.replay import former_fingerprints, from_stored_numbers
 
 @dataclass(frozen=True, eq=False)
 class Regret:
-    """What the incumbents of a run lack, after each of its T trials.
+    """What the recommended configurations of a run lack, after each of its T trials.
 
     Attributes:
         elapsed_s: (T,) simulated seconds since reset.
-        regret: (T,) of the incumbent, in the unit of the first objective.
-        relative: (T,) of the incumbent, in [0, 1]: 1 is what a random trial has.
+        regret: (T,) in the unit of the first objective; infinity while none is feasible.
+        relative: (T,) in [0, 1]: 1 is what a random configuration has, or no feasible one.
     """
 
     elapsed_s: NDArray[np.float64]
@@ -39,10 +38,11 @@ def regret_of(
     own: Mapping[str, Objective] | None = None,
     named: Mapping[str, Any] | None = None,
 ) -> Regret:
-    """Return the regret of a run's incumbents; see `Truth` of `fedhpo_gym.envs.trial.truth`.
+    """Return the regret of what a run recommends; docs/regret.md defines it.
 
-    Best is what the run's own actions could ask for: where its fidelity is fixed, at that fidelity.
-    Where evaluations were noisy, what the incumbents truly are counts.
+    After a trial, a run recommends the configuration of its incumbent. Its value at the task's full
+    fidelity, which the stored numbers know whatever the run asked for, is compared with the best
+    feasible one there. Where evaluations were noisy, the true value counts.
 
     Args:
         record: the run.
@@ -55,10 +55,11 @@ def regret_of(
             reached: a course is trained, step by step or by the backend "raw".
         MissingDataError: the stored numbers are not on this machine.
     """
-    truth = truth_of_run(record, own, named)
-    name = truth.objectives[0].name
-    values = [record.steps[step.best_step - 1].true_objectives[name] for step in record.steps]
-    return Regret(_elapsed_s(record), truth.regret(values), truth.relative_regret(values))
+    truth = _truth_of(record.header, record.header.spec, own, named, "full_truth")
+    numbers, places = np.unique([step.best_step for step in record.steps], return_inverse=True)
+    best = [record.steps[number - 1] for number in numbers.tolist()]
+    regret, relative = truth.regret_at([step.configuration for step in best])
+    return Regret(_elapsed_s(record), regret[places], relative[places])
 
 
 def hypervolume_regret_of(
@@ -89,7 +90,10 @@ def hypervolume_regret_of(
     truth.front(chosen)  # an unknown name is said before a record is blamed
     values = [[step.true_objectives[name] for name in chosen] for step in record.steps]
     told = [[step.objectives[name] for name in chosen] for step in record.steps]
-    return _elapsed_s(record), truth.hypervolume_regret(values, chosen, told)
+    # Trials that do not keep the constraints are on no front.
+    keeps = np.array([[step.extra.get("violation", 0.0) == 0] for step in record.steps])
+    rows = (np.where(keeps, one, np.nan) for one in (values, told))
+    return _elapsed_s(record), truth.hypervolume_regret(next(rows), chosen, next(rows))
 
 
 def truth_of_run(
@@ -104,8 +108,6 @@ def truth_of_run(
 def known_of(header: Header) -> Known | None:
     """Return what stored numbers know of the problem of a run, for a report.
 
-    Best is what any agent could ask for on the problem, whatever fidelities its own actions had.
-
     Args:
         header: of a run's record.
 
@@ -113,22 +115,14 @@ def known_of(header: Header) -> Known | None:
         None where a course is trained, where instances are drawn, or where the numbers that
         answered are not on this machine.
     """
-    kept = problem_arguments(header.kwargs)
-    if not from_stored_numbers(header) or kept.get("instances") is not None:
+    if not from_stored_numbers(header) or header.kwargs.get("instances") is not None:
         return None
-    dropped = [name for name in kept if name.startswith("reward") or name == "constraints"]
-    kwargs = {name: value for name, value in kept.items() if name not in dropped}
-    spec = {
-        **header.spec,
-        "kwargs": {**kwargs, "objectives": ["val_loss"]},
-        "additional_wrappers": [],
-    }
     try:
-        truth = _truth_of(header, spec)
+        truth = _truth_of(header, header.spec, name="full_truth")
     except FedHPOError:
         return None
-    losses = truth.values[:, 0]
-    return Known(float(losses.min()), float(np.median(losses)), truth.exact)
+    best = float(truth.values[truth.optimum, 0])
+    return Known(truth.objectives[0].name, best, truth.typical, truth.exact, truth.regret_at)
 
 
 def _truth_of(
@@ -136,6 +130,7 @@ def _truth_of(
     spec: Mapping[str, Any],
     own: Mapping[str, Objective] | None = None,
     named: Mapping[str, Any] | None = None,
+    name: str = "truth",
 ) -> Any:
     # What trains would load its data, or start another program, and knows no truth then.
     if not from_stored_numbers(header):
@@ -151,7 +146,7 @@ def _truth_of(
                 f"`record` must be of the numbers that are stored now, {present!r}, got one of "
                 f"{header.fingerprint!r}; run its agent again"
             )
-        return env.get_wrapper_attr("truth")
+        return env.get_wrapper_attr(name)
 
 
 def _elapsed_s(record: RunRecord) -> NDArray[np.float64]:

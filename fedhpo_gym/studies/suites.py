@@ -26,9 +26,12 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.identity import Identity
+from fedhpo_gym.keel import KEEL
+from fedhpo_gym.natural import NATURAL
 from fedhpo_gym.tables.locate import EMBEDDED
 from fedhpo_gym.tasks import TASKS, Task, get_task
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
+from fedhpo_gym.tasks.joint import REGIMES
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.typed import checked_types
 
@@ -40,6 +43,8 @@ _OPENML: Final = (
 _OTHERS: Final = (
     "CNN-FEMNIST", "BERT-SST2", "BERT-CoLA", "GNN-Cora", "GNN-CiteSeer", "GNN-PubMed",
 )  # fmt: skip
+_QUICK: Final = frozenset({"ExamLondon", "HotelMarket", "BirdStrikes", "Migraine"})
+"""Tables of the suite `natural-small`."""
 _ENDINGS: Final = (".table.json", ".surrogate.json")
 
 
@@ -77,6 +82,26 @@ def _multi_objective() -> tuple[str, ...]:
     return tuple(f"MO-{name}" for name in _newest(names))
 
 
+def _natural() -> tuple[str, ...]:
+    """Federations of life, split within clients: logistic regression and perceptrons."""
+    return tuple(f"FedHPO-{model}-{t.name}-v1" for t in NATURAL for model in ("LR", "MLP"))
+
+
+def _keel() -> tuple[str, ...]:
+    """Tables of KEEL, dealt unequally to clients: logistic regression and perceptrons."""
+    return tuple(f"FedHPO-{model}-{t.name}-v1" for t in KEEL for model in ("LR", "MLP"))
+
+
+def _joint() -> tuple[str, ...]:
+    """The joint space on all natural federations: forty rounds, five, and forty private ones."""
+    return tuple(f"FedHPO-{regime}-{t.name}-v1" for t in NATURAL for regime in REGIMES)
+
+
+def _natural_small() -> tuple[str, ...]:
+    """Eight of them, of four tables in which tuning matters and courses are quick."""
+    return tuple(name for name in _natural() if name.split("-")[2] in _QUICK)
+
+
 def _newest(names: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(get_task(name).id for name in names))
 
@@ -95,6 +120,10 @@ SUITES: Mapping[str, Callable[[], tuple[str, ...]]] = MappingProxyType(
         "paper": _paper,
         "cross-device": _cross_device,
         "multi-objective": _multi_objective,
+        "natural": _natural,
+        "natural-small": _natural_small,
+        "joint": _joint,
+        "keel": _keel,
         "small": small,
     }
 )

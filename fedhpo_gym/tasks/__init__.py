@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.identity import UNSAID, Identity
+from fedhpo_gym.keel import KEEL
+from fedhpo_gym.natural import NATURAL, NaturalTable
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.bert import BERT_TASKS
 from fedhpo_gym.tasks.cnn import CNN_TASKS, UPCOMING_CNN_TASKS
@@ -16,8 +19,10 @@ from fedhpo_gym.tasks.federated import Task
 from fedhpo_gym.tasks.gnn import GNN_TASKS, UPCOMING_GNN_TASKS
 from fedhpo_gym.tasks.hetero import HETERO_TASKS
 from fedhpo_gym.tasks.instances import Instance, make_instances
+from fedhpo_gym.tasks.joint import joint_names, joint_tasks
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
+from fedhpo_gym.tasks.natural import AnyTable, natural_names, natural_tasks
 from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
 from fedhpo_gym.typed import checked_types
 
@@ -54,6 +59,39 @@ def with_version_one(tasks: Iterable[Task]) -> Iterator[Task]:
             yield task.variant(version=1, numbers=0, reward="improvement")
 
 
+class OnDemand(Mapping[str, Task]):
+    """A catalogue of many problems, made when one of them is asked for: importing stays quick."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, AnyTable],
+        make: Callable[[AnyTable], Iterable[Task]],
+    ) -> None:
+        """Say what is there.
+
+        Args:
+            tables: of each key, the table that its problem is about.
+            make: makes all problems of a table.
+        """
+        self._tables = dict(tables)
+        self._make = lru_cache(maxsize=None)(lambda table: make_catalogue(make(table)))
+
+    def __getitem__(self, key: str) -> Task:
+        return self._make(self._tables[key])[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+
+def _tasks_of(table: AnyTable) -> Iterator[Task]:
+    yield from natural_tasks(table)
+    if isinstance(table, NaturalTable):
+        yield from joint_tasks(table)
+
+
 TASKS = make_catalogue(
     with_version_one(
         (
@@ -68,6 +106,16 @@ TASKS = make_catalogue(
     )
 )
 """All versions of all problems, by `<name>-v<version>`; `get_task` knows shorter names."""
+
+TRAINED = OnDemand(
+    {
+        **{f"{name}-v1": table for table in NATURAL for name in joint_names(table)},
+        **{f"{name}-v1": table for table in (*NATURAL, *KEEL) for name in natural_names(table)},
+    },
+    _tasks_of,
+)
+"""Problems that are registered and always trained, by `<name>-v<version>`: no numbers of theirs
+travel with the package, and what is said of `TASKS` is not said of them."""
 
 UPCOMING = make_catalogue((*UPCOMING_CNN_TASKS, *UPCOMING_GNN_TASKS))
 """Versions that no stored numbers answer yet, by `<name>-v<version>`.
@@ -95,15 +143,16 @@ def get_task(name: str) -> Task:
             f"`name` must be a string such as 'LR-CreditG', got {name!r:.80}"
         )
     short = name.removeprefix("MO-").removeprefix("FedHPO-").removeprefix("DAC-")
-    if short in TASKS:
-        return TASKS[short]
-    if short in UPCOMING:
-        return UPCOMING[short]
-    versions = [task for task in TASKS.values() if task.name == short]
+    for catalogue in (TASKS, TRAINED, UPCOMING):
+        if short in catalogue:
+            return catalogue[short]
+    keys = [*TASKS, *TRAINED]
+    versions = [key for key in keys if key.rpartition("-v")[0] == short]
     if not versions:
-        names = {task.name for task in TASKS.values()}
-        raise unknown_name("task", name, {*TASKS} if "-v" in short else names)
-    return max(versions, key=lambda task: task.version)
+        known = {key if "-v" in short else key.rpartition("-v")[0] for key in keys}
+        raise unknown_name("task", name, known)
+    newest = max(versions, key=lambda key: int(key.rpartition("-v")[2]))
+    return TASKS[newest] if newest in TASKS else TRAINED[newest]
 
 
 @checked_types
@@ -122,6 +171,7 @@ __all__ = [
     "REWARDS",
     "TASKS",
     "TESTING",
+    "TRAINED",
     "UPCOMING",
     "Instance",
     "Problem",

@@ -65,7 +65,8 @@ _ADAPTIVE = AlgorithmSpec(
 )
 
 _STEPS = ("server_optimizer", ("sgd", "adam", "yogi"))
-_ADAPTS = ("server_optimizer", ("adam", "yogi"))
+ADAPTS = ("server_optimizer", ("adam", "yogi"))
+"""When settings of adaptive servers mean anything."""
 
 _SERVEROPT = AlgorithmSpec(
     (
@@ -85,7 +86,7 @@ _SERVEROPT = AlgorithmSpec(
         ),
         Dimension("server_momentum", 0.0, 0.95, "float", bins=4, scope="server", active=_STEPS),
         Dimension(
-            "adaptivity", 1e-5, 0.1, "float", log=True, bins=5, scope="server", active=_ADAPTS
+            "adaptivity", 1e-5, 0.1, "float", log=True, bins=5, scope="server", active=ADAPTS
         ),
     ),
     {"second_decay": Setting(0.99, 0.0, 0.9999)},

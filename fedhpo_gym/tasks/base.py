@@ -163,6 +163,10 @@ class Problem(ABC):
         """What can be optimised or constrained, by name."""
         return _objectives(self.metrics, self.splits, self.budget_s)
 
+    def asked_fidelity_space(self) -> SearchSpace:
+        """Return the fidelities that its trials may ask for, whatever answers them."""
+        return self.fidelity_space
+
     def stored_fidelity_space(self) -> SearchSpace:
         """Return the fidelities that tables hold: a grid of every dimension."""
         return self.fidelity_space.discretized()

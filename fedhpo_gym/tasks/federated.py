@@ -87,6 +87,8 @@ class Task(Problem):
             `chance_loss`.
         stored_rounds: rounds that tables hold, of those after which models are evaluated; the last
             round is always held.
+        unstored: backend that answers where none is named and no numbers are stored. "tabular"
+            refuses, and says how to get them; "raw" trains.
     """
 
     options: ClassVar[tuple[str, ...]] = OPTIONS
@@ -111,6 +113,7 @@ class Task(Problem):
     architecture: tuple[str, ...] = ()
     guess_loss: float | None = None
     stored_rounds: tuple[int, ...] = STORED_ROUNDS
+    unstored: str = "tabular"
 
     def __post_init__(self) -> None:
         """Refuse what no backend could honour.
@@ -185,6 +188,14 @@ class Task(Problem):
         """Whether clients report when they are done, and a round is one aggregation."""
         return ALGORITHMS[self.algorithm].asynchronous
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that courses train, as the engine calls them.
+
+        Where there are several, the category `model` of a configuration says which, in this order.
+        """
+        return (self.model,)
+
     def parameters_of(self, configuration: Mapping[str, Value]) -> int:
         """Return the size of the model of a configuration: it decides what a message costs.
 
@@ -218,6 +229,11 @@ class Task(Problem):
     def evaluated_rounds(self) -> tuple[int, ...]:
         """Rounds after which models are evaluated; the best round is one of them."""
         return tuple(int(r) for r in self.fidelity_space["round"].grid)
+
+    def asked_fidelity_space(self) -> SearchSpace:
+        """Return the rounds that tables hold: an action asks the same of whatever answers it."""
+        round_ = self.stored_fidelity_space()["round"]
+        return SearchSpace((round_, self.fidelity_space["client_sample_rate"]))
 
     def stored_fidelity_space(self) -> SearchSpace:
         """Return the fidelities that tables hold: some rounds, all client sample rates."""

@@ -30,6 +30,8 @@ DRAWN_ANEW: Mapping[str, frozenset[str]] = MappingProxyType(
         "community": frozenset({"clients", "split"}),
         "user": frozenset({"split"}),
         "user-80-10-10": frozenset({"split"}),
+        "skewed": frozenset({"clients", "split"}),
+        "unseen": frozenset({"clients", "split"}),
         "task": frozenset({"split"}),
     }
 )

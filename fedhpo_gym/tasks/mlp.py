@@ -34,6 +34,7 @@ CLIENT_SPACE_V1 = SearchSpace(
 )
 
 BUDGET_S = 43_200.0
+ARCHITECTURE = ("model_depth", "model_width")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,23 +44,24 @@ class PerceptronTask(Task):
     def parameters_of(self, configuration: Mapping[str, Value]) -> int:
         """See `Task.parameters_of`; biases, scales and shifts count, running statistics do not."""
         depth, width = (int(configuration[name]) for name in self.architecture)
-        return _size(self.num_features, self.num_classes, depth, width)
+        return perceptron_size(self.num_features, self.num_classes, depth, width)
 
 
-def _size(inputs: int, classes: int, depth: int, width: int) -> int:
+def perceptron_size(inputs: int, classes: int, depth: int, width: int) -> int:
+    """Return the numbers that are trained of a perceptron with `depth` layers of `width` units."""
     return (inputs + 3) * width + (depth - 1) * (width + 3) * width + (width + 1) * classes
 
 
 def _task(like: Task) -> PerceptronTask:
     """Return the task on the data of a task of logistic regression."""
     space = CLIENT_SPACE_V1 if like.version else CLIENT_SPACE
-    largest = (int(space[name].high) for name in ("model_depth", "model_width"))
+    largest = (int(space[name].high) for name in ARCHITECTURE)
     return PerceptronTask(
         model="MLP",
         dataset=like.dataset,
         num_features=like.num_features,
         num_classes=like.num_classes,
-        num_parameters=_size(like.num_features, like.num_classes, *largest),
+        num_parameters=perceptron_size(like.num_features, like.num_classes, *largest),
         client_space=space,
         fidelity_space=like.fidelity_space,
         budget_s=BUDGET_S,
@@ -67,7 +69,7 @@ def _task(like: Task) -> PerceptronTask:
         reward=like.reward,
         preprocessing=like.preprocessing,
         citation=like.citation.replace("LR rows", "MLP rows"),
-        architecture=("model_depth", "model_width"),
+        architecture=ARCHITECTURE,
         instance_alphas=like.instance_alphas,
         tags=frozenset({"mlp", *like.tags} - {"lr"}),
     )

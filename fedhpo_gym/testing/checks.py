@@ -126,7 +126,9 @@ def _held_still(task: Task) -> dict[str, Any]:
     cheapest = {"step_size": space["step_size"].low}
     if "batch_size" in space.names:
         cheapest["batch_size"] = space["batch_size"].high
-    free = [name for name in task.space.names if name not in (*cheapest, *task.architecture)]
+    kept = (*cheapest, *task.architecture)
+    own = [d.name for d in task.space.dimensions if d.scope == "client"]  # clients act alone, too
+    free = [name for name in own if name not in kept]
     return {"configuration": cheapest, "dynamic": free}
 
 

@@ -26,17 +26,19 @@ Floats = NDArray[np.float64]
 class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Rewards the incumbent: the best trial of an episode so far.
 
-    What a trial lacks to the best value there can be is d, the negative of its score without the
-    clip: the error of the first objective, plus the penalty for constraints. A trial is worth
+    The incumbent is that of the environment: the best trial that keeps all constraints. What it
+    lacks to the best value there can be is d, the error of the first objective without the clip. It
+    is worth
 
-        phi(d) = c / (c + d),
+        phi = c / (c + d), or -v / (1 + v) while no trial is feasible and its total violation is v,
 
     where c, `error_scale`, is the error of a guess: the loss of a prediction that knows nothing, or
-    half of the worst error. So phi lies in [0, 1], falls strictly, and is comparable across
-    problems: 1 is the best value, 1/2 a guess, and 0 a diverged trial. The lower the error, the
-    more it is worth to lower it further. This is a saturation of half-value c, as that of
-    Michaelis and Menten (1913). A clip would make all trials beyond it equal, and a logarithm has
-    no bound. Let phi_t be the largest phi of the first t trials, and phi_0 = 0. Then the reward is
+    half of the worst error. So phi of feasible trials lies in [0, 1], falls strictly, and is
+    comparable across problems: 1 is the best value, 1/2 a guess, and 0 a diverged trial. The lower
+    the error, the more it is worth to lower it further. This is a saturation of half-value c, as
+    that of Michaelis and Menten (1913). A clip would make all trials beyond it equal, and a
+    logarithm has no bound. Let phi_t be that of the incumbent after t trials, and phi_0 = 0. Then
+    the reward is
 
     ==============  ======================================  ======================================
     kind            reward                                  return of an episode of T trials
@@ -55,9 +57,6 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     discount gamma, the discounted return is gamma^T phi_T: it is worth less to be late. `per_cost`
     divides an improvement by the simulated seconds of its trial, in units of the budget, so that a
     return is a rate of progress and no longer how good the outcome is.
-
-    Where constraints are set, the incumbent that is rewarded is the trial that lacks least;
-    `info["incumbent"]` is that of the lowest error.
 
     Attributes:
         kind: one of `KINDS`.
@@ -88,8 +87,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
                 "regret" is asked for where the optimum is not known.
         """
         check_reward(kind, discount, per_cost)
-        needed = ("objectives", "error_scale", "task", "penalty", "all_trials")
-        check_env(env, *needed)
+        check_env(env, "objectives", "error_scale", "task", "penalty", "all_trials")
         gym.utils.RecordConstructorArgs.__init__(
             self, kind=kind, discount=discount, per_cost=per_cost, budget_s=budget_s
         )
@@ -115,9 +113,9 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step; `info["score"]` says what the trial itself is worth."""
         observation, _, terminated, truncated, info = self.env.step(action)
-        value, penalty = info["objectives"][self._objective.name], info["penalty"]
-        before = self._best
-        self._best = self.after(before, np.array([value]), penalty)
+        found, before = info["incumbent"], self._best
+        violation = np.array([found.get("violation", 0.0)])
+        self._best = self.potential(np.array([found[self._objective.name]]), violation)
         times_s, elapsed_s = info["cost"]["time_s"], info["elapsed_s"]
         reward = self.rewards(before, self._best, times_s, elapsed_s, self.optimum)
         return observation, float(reward[0]), terminated, truncated, info
@@ -130,20 +128,16 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         """Leave out the objective: it holds functions, which cannot be pickled."""
         return {name: value for name, value in vars(self).items() if name != "_objective"}
 
-    def potential(self, values: Floats, penalties: float | Floats) -> Floats:
+    def potential(self, values: Floats, violations: Floats) -> Floats:
         """Return the (N,) phi of trials.
 
         Args:
             values: (N,) values of the first objective.
-            penalties: (N,) penalties, or that of all.
+            violations: (N,) total violations of constraints.
         """
-        found: Floats = self._scale / (self._scale + self._objective.lacks(values) + penalties)
-        return found
-
-    def after(self, before: Floats, values: Floats, penalties: float | Floats) -> Floats:
-        """Return the (N,) phi of the incumbents after one more trial each; see `potential`."""
-        found: Floats = np.maximum(before, self.potential(values, penalties))
-        return found
+        feasible = self._scale / (self._scale + self._objective.lacks(values))
+        # 1 - 1 / (1 + v) is 1 where v is infinite.
+        return np.where(violations > 0, 1.0 / (1.0 + violations) - 1.0, feasible)
 
     def rewards(
         self,
@@ -179,15 +173,14 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         """Return the phi of the best trial there is; 1 unless `kind` is "regret".
 
         Args:
-            all_trials: returns (B,) values of the first objective and (B, objectives) scores.
+            all_trials: returns (B,) values of the first objective and (B,) total violations.
 
         Raises:
             InvalidArgumentError: nothing stores them.
         """
         if self.kind != "regret":
             return 1.0
-        values, scores = all_trials()
-        return float(self.potential(values, self.get_wrapper_attr("penalty")(scores)).max())
+        return float(self.potential(*all_trials()).max())
 
 
 def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> None:

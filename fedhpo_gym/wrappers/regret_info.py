@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from fedhpo_gym.wrappers.checks import check_env
 
@@ -12,10 +13,12 @@ from fedhpo_gym.wrappers.checks import check_env
 class RegretInfo(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Adds the incumbent's regret to `info`: how far it is from the best that can be reached.
 
-    `info["regret"]` is in the unit of the first objective, and `info["relative_regret"]` in units
-    of what a random trial has: see `Truth.regret` and `Truth.relative_regret` of
-    `fedhpo_gym.envs.trial.truth`. Observations and rewards stay as they are, but `info` then tells
-    who reads it where the optimum lies. No environment has this wrapper unless somebody asks.
+    It is the regret of docs/regret.md: that of the incumbent's configuration at full fidelity.
+    `info["regret"]` is in the unit of the first objective; it is left out while no trial keeps the
+    constraints. `info["relative_regret"]` is in units of what a random configuration has.
+
+    Observations and rewards stay as they are, but `info` then tells who reads it where the optimum
+    lies. No environment has this wrapper unless somebody asks.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -27,18 +30,16 @@ class RegretInfo(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
         Raises:
             InvalidArgumentError: `env` is of another kind, or nobody knows its optimum.
         """
-        check_env(env, "truth", "objectives").get_wrapper_attr("truth")
+        check_env(env, "full_truth").get_wrapper_attr("full_truth")
         gym.utils.RecordConstructorArgs.__init__(self)
         gym.Wrapper.__init__(self, env)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step; see the class."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        truth = self.get_wrapper_attr("truth")
-        # Where evaluations are noisy, what the incumbent truly is counts, not what was heard of it.
-        value = info.get("truth", info)["incumbent"][self.get_wrapper_attr("objectives")[0].name]
-        known = {
-            "regret": float(truth.regret(value)),
-            "relative_regret": float(truth.relative_regret(value)),
-        }
+        truth = self.get_wrapper_attr("full_truth")
+        regret, relative = truth.regret_at([info["incumbent"]["configuration"]])
+        known = {"relative_regret": float(relative[0])}
+        if np.isfinite(regret[0]):  # a record holds finite numbers only
+            known["regret"] = float(regret[0])
         return observation, reward, terminated, truncated, {**info, **known}

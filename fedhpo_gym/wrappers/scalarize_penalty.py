@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
 from fedhpo_gym.typed import shown
 from fedhpo_gym.wrappers.checks import check_env
 
@@ -28,6 +26,9 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
     r = score_0 - sum_j weight_j max(0, error_j - limit_j). A limit nobody states is never violated.
     Where an objective has a transform, the limit stays in its own unit and the excess is of errors.
 
+    The weight decides this score alone. A trial environment takes the limits as they are: its
+    incumbent is the best trial that keeps them, whatever their weights.
+
     Attributes:
         vector_reward: False: what is under this wrapper returns a vector, this returns a number.
     """
@@ -38,7 +39,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         self,
         env: gym.Env[Any, Any],
         *,
-        constraints: Mapping[str, float | Mapping[str, float]] | None = None,
+        constraints: Constraints | None = None,
     ) -> None:
         """Make the reward one built-in float.
 
@@ -54,14 +55,9 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
                 negative or so large that a penalty may not be finite, or `env` is of another kind.
         """
         objectives = check_env(env, "objectives").get_wrapper_attr("objectives")
-        names = [objective.name for objective in objectives]
-        self._limits: NDArray[np.float64] = np.full(len(names), np.inf)
-        self._weights: NDArray[np.float64] = np.zeros(len(names))
-        for name, constraint in _checked(constraints).items():
-            if name not in names:
-                raise unknown_name("constraint on the chosen `objectives`", name, names)
-            index = names.index(name)
-            limit, weight = _limit_and_weight(name, constraint)
+        self._limits: NDArray[np.float64] = np.full(len(objectives), np.inf)
+        self._weights: NDArray[np.float64] = np.zeros(len(objectives))
+        for index, (limit, weight) in read_constraints(objectives, constraints).items():
             self._limits[index] = objectives[index].limit_error(limit)
             self._weights[index] = weight
         self._weighted = np.flatnonzero(self._weights).tolist()
@@ -74,6 +70,8 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
             )
         gym.utils.RecordConstructorArgs.__init__(self, constraints=constraints)
         gym.Wrapper.__init__(self, env)
+        if constraints and hasattr(env.unwrapped, "constrain"):
+            env.unwrapped.constrain(constraints)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step with a scalar reward.
@@ -95,34 +93,3 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
             excess = np.maximum(-scores[..., column] - self._limits[column], 0.0)
             total = total + self._weights[column] * excess
         return total
-
-
-def _checked(constraints: object) -> Mapping[str, float | Mapping[str, float]]:
-    if constraints is None:
-        return {}
-    if isinstance(constraints, Mapping) and all(isinstance(name, str) for name in constraints):
-        return constraints
-    raise InvalidArgumentError(
-        "`constraints` must be a mapping from objectives to limits, such as "
-        f"{{'fairness_std': 0.1}}, got {shown(constraints)}"
-    )
-
-
-def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tuple[float, float]:
-    record = constraint if isinstance(constraint, Mapping) else {"limit": constraint}
-    if "limit" not in record or set(record) - {"limit", "weight"}:
-        raise InvalidArgumentError(
-            f"constraint {name!r} must be a limit or {{'limit': .., 'weight': ..}}, got "
-            f"{shown(record)}"
-        )
-    limit, weight = as_number(record["limit"]), as_number(record.get("weight", 1.0))
-    if limit is None or not math.isfinite(limit):
-        raise InvalidArgumentError(
-            f"limit of constraint {name!r} must be finite, got {shown(record['limit'])}"
-        )
-    if weight is None or not 0 <= weight < math.inf:
-        raise InvalidArgumentError(
-            f"weight of constraint {name!r} must be finite and not negative, "
-            f"got {shown(record['weight'])}"
-        )
-    return float(limit), float(weight)

@@ -16,7 +16,7 @@ from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.bohb import BOHB, Density, ModelSettings
 from fedhpo_gym.agents.fedex.wrapped import Neighbourhood, row_problem, wrapped_search
 from fedhpo_gym.agents.hyperband import Hyperband
-from fedhpo_gym.errors import InvalidArgumentError, OffGridError
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space.dimension import Dimension
 from fedhpo_gym.testing import make_env
 
@@ -75,8 +75,9 @@ def test_rungs_end_at_the_top_and_stay_above_the_bottom() -> None:
     assert rungs(Dimension("round", 0.1, 0.9, "float")) == pytest.approx((0.1, 0.3, 0.9))
     stored = Dimension("round", 1, 27, "int", values=(1, 9, 27))
     assert rungs(stored, low=9) == (9, 27)
-    with pytest.raises(OffGridError, match="rungs"):
-        rungs(stored)
+    assert rungs(stored) == (1, 9, 27)
+    ours = Dimension("round", 1, 250, "int", values=(1, 2, 3, 4, 9, 27, 81, 250))
+    assert rungs(ours) == (1, 3, 9, 27, 81, 250)  # 250 / 9 is 28, and no round that can be asked
 
 
 @pytest.mark.parametrize("name", CHOOSE_ROUNDS)

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedhpo_gym.agents import AGENTS
 from fedhpo_gym.analysis import build_report, group
 from fedhpo_gym.analysis.comparison import answer, compare, comparison_tables
 from fedhpo_gym.analysis.figures import comparison_figures
-from fedhpo_gym.analysis.plot import looks_of
+from fedhpo_gym.analysis.plot import ORDER, looks_of
 from fedhpo_gym.analysis.tables import Cell, Table
 from fedhpo_gym.analysis.trajectories import Study, Trajectory, Trials, read_table
 
@@ -78,13 +79,19 @@ def test_the_anytime_area_is_over_the_logarithm_of_the_budget() -> None:
 
 def test_the_answer_says_who_by_how_much_and_how_sure() -> None:
     who, how_much, how_sure = answer(compare(study()))
-    assert who.startswith("good is ahead, but no test tells it from bad: mean rank 1.00 over 2 ")
+    assert who == (
+        "Undecided between good and bad: with 2 problems no test can reach 0.05, nor with so few "
+        "runs."
+    )
     assert "good beats bad on 2 of 2 problems and ties on 0" in how_much
     assert "with probability 1.00 (95 % interval 1.00 to 1.00)" in how_much
     assert "can be told from no other agent" in how_sure
     assert "With 2 problems and 1 pair, this test on means can never reach 0.05." in how_sure
     sure, _, words = answer(compare(study(problems=8)))
-    assert sure.startswith("good is ahead: mean rank 1.00 over 8 problems")
+    assert sure == "Best is good; bad (p = 0.0078) is worse over 8 problems."
+    by_runs = answer(compare(study(seeds=4)))[0]
+    assert by_runs.startswith("Nothing is decided: with 2 problems no test can reach 0.05. By ")
+    assert by_runs.endswith("their runs alone: best is good; bad (p = 0.0078) is worse.")
     assert "on all runs good differs from every other agent" in words
     assert "can never reach" not in words
 
@@ -93,7 +100,7 @@ def test_equal_agents_have_no_winner() -> None:
     runs = [line("p", agent, 0, [2.0, 1.0], 0.0) for agent in ("a", "b", "c")]
     (made,) = Study.whole(runs)
     who, how_much, _ = answer(compare(made))
-    assert who.startswith("No agent is ahead alone: a, b and c share the best mean rank, 2.00")
+    assert who.startswith("Undecided between a, b and c: with 1 problem no test can reach 0.05")
     assert "probability 0.50" in how_much
 
 
@@ -112,14 +119,15 @@ def test_final_tables_hold_means_and_deviations() -> None:
     tables = {table.name: table for table in comparison_tables(compare(study()))}
     row = [cell.text for cell in tables["finals"].rows[1]]
     assert row == ["p1", "1.0500 ± 0.0707", "3.1000 ± 0.0000"]
-    assert [cell.best for cell in tables["finals"].rows[1]] == [False, True, False]
+    assert [cell.best for cell in tables["finals"].rows[1]] == [False, True, True]
+    many = {table.name: table for table in comparison_tables(compare(study(seeds=4)))}
+    assert [cell.best for cell in many["finals"].rows[1]] == [False, True, False]
     assert [cell.text for cell in tables["pairs"].rows[0]][:3] == [
         "good and bad",
         "2/0/0",
         "0.2500",
     ]
     assert tables["ranks"].rows[0][-1].value == 1.0
-    assert tables["summary"].rows[0][0].text == "good"
 
 
 def test_figures_have_the_numbers_behind_them() -> None:
@@ -141,6 +149,10 @@ def test_figures_have_the_numbers_behind_them() -> None:
 
 
 def test_an_agent_keeps_its_look() -> None:
+    assert sorted([*ORDER, "random"]) == sorted(AGENTS)
+    own = {agent: looks_of([agent, "random"])[agent] for agent in AGENTS}
+    assert looks_of(AGENTS) == own, "whoever else is on the page"
+    assert len({*map(str, own.values())}) == len(AGENTS)
     assert looks_of(["b", "a"])["a"] == looks_of(["a", "b", "c"])["a"]
     every = looks_of([f"agent{n:02}" for n in range(20)])
     assert len(set(every.values())) == 20

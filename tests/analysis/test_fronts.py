@@ -21,6 +21,7 @@ from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.trajectories.scored import Scored
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.fronts import attained
+from fedhpo_gym.seeding import stream
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 
@@ -123,8 +124,8 @@ def test_the_report_judges_vectors_from_records_alone(tmp_path: Path) -> None:
     assert all(line.final <= line.value[0] for line in volumes)
     assert every["grid"][0].names[0] == "val_loss"
     report = build_report((problem,), "0", rule="highest_fidelity")
-    assert "The answer by hypervolume: 2 agents on 1 problem" in report.html
-    assert {"study-2-finals.csv", "problem-1-attainment.csv"} <= {*report.files}
+    assert "2 agents on 1 problem, by hypervolume regret at the end" in report.html
+    assert {"study-1-finals.csv", "problem-1-attainment-1-2.csv"} <= {*report.files}
     assert "Hypervolume regret at the end" in report.html
     lines = problem_of_lines(paths, tmp_path / "again")
     assert [line.value.tolist() for line in lines] == [line.value.tolist() for line in volumes]
@@ -212,3 +213,21 @@ def problem_of_lines(paths: list[Path], folder: Path) -> tuple:  # type: ignore[
         again.append((target, read_judged(target)))
     (problem,) = group(again)
     return problem.volumes()
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10_000), st.integers(2, 4))
+def test_hypervolume_regret_is_that_of_moocore_on_all_trials(seed: int, width: int) -> None:
+    import moocore
+
+    rng = stream(seed, "test_fronts")
+    runs = [scored(rng.random((size, width)).tolist()) for size in (1, 4, 9)]
+    points = scaled(runs)
+    corner = np.full(width, 1.1)
+    whole = moocore.hypervolume(np.concatenate(points), ref=corner)
+    for own, regret in zip(points, volume_regret(runs), strict=True):
+        for count in range(1, len(own) + 1):
+            share = 1 - moocore.hypervolume(own[:count], ref=corner) / whole
+            assert regret[count - 1] == pytest.approx(share, abs=1e-9)
+        # Rounding of a sum of boxes is all that may lie outside.
+        assert ((regret > -1e-9) & (regret <= 1.0)).all()

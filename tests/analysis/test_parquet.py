@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,33 @@ def grow(growth: GrowingRecord, record: RunRecord, steps: tuple[StepRecord, ...]
     for line in (record.header, *steps):
         growth.add(line)
     growth.sync()
+
+
+def test_a_disk_that_takes_a_part_of_a_line_gets_the_rest_and_a_full_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, path = make_record(), tmp_path / "run.jsonl"
+    real, room = os.pwrite, [10**6]
+
+    def some(descriptor: int, content: bytes, at: int) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        taken = min(len(content), 7, room[0])
+        room[0] -= taken
+        return real(descriptor, content[:taken], at)
+
+    monkeypatch.setattr(os, "pwrite", some)
+    with growing(path, pytest.fail) as growth:
+        grow(growth, record, record.steps)
+    whole = (tmp_path / "run.jsonl.open").read_bytes()
+    write_record(tmp_path / "whole.jsonl", record)
+    assert whole == (tmp_path / "whole.jsonl").read_bytes()
+    room[0] = len(whole) - 3
+    other = tmp_path / "other.jsonl"
+    with growing(other, pytest.fail) as growth, pytest.raises(OSError, match="No space") as caught:
+        grow(growth, record, record.steps)
+    assert caught.value.filename == f"{other}.open"
+    assert len(read_unfinished(tmp_path / "other.jsonl.open")) == len(record.steps)
 
 
 def test_a_run_that_starts_over_writes_only_what_is_new(tmp_path: Path) -> None:

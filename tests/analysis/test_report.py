@@ -184,8 +184,8 @@ def two_agents() -> list[tuple[Path, RunRecord]]:
 def test_the_page_is_whole_and_needs_no_other_file() -> None:
     html = make_report([*two_agents(), run(id="FedHPO-LR-Car-v0")], "0.1.0", NOW)
     page = Page(html)
-    # Ten of the comparison, two of the problem with two agents, one of the other problem.
-    assert html.count("<svg") == 13
+    # Six of the comparison and five in its rows, two of the first problem, one of the other.
+    assert html.count("<svg") == 14
     assert len(page.ids) == len(set(page.ids)), "an id is used twice"
     assert all(link.startswith("#") and link[1:] in page.ids for link in page.links), page.links
     for reference in re.findall(r"url\((.*?)\)", html):
@@ -201,7 +201,7 @@ def test_the_page_states_results_winner_and_versions() -> None:
     page = Page(make_report(two_agents(), "9.9.9", NOW))
     text = " ".join(page.text.split())
     assert "0.3500 ± 0.0707" in text
-    assert page.bold[-3:] == ["0.2250 ± 0.0354", "0.3250 ± 0.0354", "0.7750 ± 0.0354"]
+    assert page.bold.count("0.2250 ± 0.0354") == 2
     assert "Found by optuna-tpe with seed 1 in trial 2 of 3: validation loss 0.2000" in text
     assert "test loss 0.3000, test accuracy 0.8000" in text
     assert re.search(r"learning_rate\s*0.02", text)

@@ -35,7 +35,18 @@ def test_a_sample_of_the_attacks_finds_no_fault(tmp_path: Path) -> None:
     lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
     rows = {name: [int(cell.replace(",", "")) for cell in cells] for name, *cells in lines[2:]}
     assert rows.pop("all")[0] > 1000
-    kinds = ("damaged", "forged", "bad calls", "killed", "two writers", "interrupted", "soak")
+    kinds = (
+        "cards",
+        "conversations",
+        "records that",
+        "damaged",
+        "forged",
+        "bad calls",
+        "killed",
+        "two writers",
+        "interrupted",
+        "soak",
+    )
     assert all(any(name.startswith(kind) for name in rows) for kind in kinds)
     assert [name for name, numbers in rows.items() if any(numbers[3:])] == [], faults
 

@@ -111,18 +111,17 @@ def assert_same_table(one: Path, two: Path) -> None:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, set[int]]]:
-    """Return a folder in which a build was killed several times, and its orphans."""
+    """Return a folder in which a build was killed in the middle, and its orphans."""
     folder = tmp_path_factory.mktemp("killed")
     orphans: set[int] = set()
     with pytest.MonkeyPatch.context() as patch:
         paths = (REPOSITORY, REPOSITORY / "tests" / "support")
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
-        for moment in (1, 3):  # when so many units are done
-            process = start(folder)
-            wait_for_units(folder, process, moment)
-            orphans |= children_of(process.pid)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+        process = start(folder)
+        wait_for_units(folder, process, 2)
+        orphans |= children_of(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     yield folder, orphans
     for pid in orphans:
         if is_running(pid):

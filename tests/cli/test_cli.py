@@ -181,7 +181,7 @@ def test_report_takes_tables_of_other_programs(
     table.write_text("problem,agent,seed,time,value\n" + "".join(lines), encoding="utf-8")
     assert main(["report", str(tmp_path), "--table", str(table)]) == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "The answer: 2 agents on 1 problem" in page
+    assert "2 agents on 1 problem, by validation loss" in page
     files = {path.name for path in (tmp_path / "report_files").iterdir()}
     assert {"study-1-summary.csv", "study-1-summary.tex", "study-1-rank-over-time.svg"} <= files
     for name in ("problem-9-results.csv", "notes.csv"):

@@ -25,6 +25,7 @@ __all__ = ["fake_environments"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHORT = "FedHPO-LR-CreditG"
+TORCH = "FedHPO-GNN-Cora"
 RUN = ["run", SHORT, "--agent", "random", "--seeds", "1"]
 Capture = pytest.CaptureFixture[str]
 
@@ -259,7 +260,7 @@ def test_arguments_of_a_wrong_kind_are_one_line(tmp_path: Path, words: list[str]
 @pytest.mark.parametrize(
     "words",
     [
-        [*RUN, "--backend", "raw"],
+        ["run", TORCH, "--agent", "random", "--seeds", "1", "--backend", "raw"],
         ["build", SHORT],
         ["build", SHORT, "--sample", "3"],
     ],
@@ -280,7 +281,7 @@ print(status, err.getvalue(), end="")
     out = run_python(code)
     assert out.startswith(f"{ERROR} fedhpo-gym {words[0]}: "), out
     assert "needs torch" in out
-    assert "pip install '.[raw]'" in out
+    assert "pip install '.[torch]'" in out or "pip install '.[raw]'" in out
     assert out.count("\n") == 1, out
 
 
@@ -291,11 +292,11 @@ sys.modules["torch"] = None
 import gymnasium, fedhpo_gym
 from fedhpo_gym.errors import MissingDependencyError
 try:
-    gymnasium.make("FedHPO-LR-CreditG-v0", backend="raw")
+    gymnasium.make("FedHPO-GNN-Cora-v0", backend="raw")
 except MissingDependencyError as error:
     print(error)
 """
-    assert run_python(code).startswith('backend="raw" needs torch')
+    assert run_python(code).startswith("model GCN needs torch")
 
 
 # ------------------------------------------------------------------------------------ the rest

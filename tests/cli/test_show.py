@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
 
-from fedhpo_gym.archive import add_to_card
+from fedhpo_gym.archive import DIGEST, add_to_card, card_digest
 from fedhpo_gym.cli import BAD, ERROR, main
 from fedhpo_gym.cli.health import chosen
 from fedhpo_gym.cli.problems import page
+from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.landscape import HEALTH, LABELS
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tables.locate import EMBEDDED, ENV_VAR
@@ -176,3 +179,86 @@ def test_health_is_compared_and_written(mine: Path, capsys: pytest.CaptureFixtur
 def test_health_of_an_id_without_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "FedHPO-CNN-CIFAR10-v0"]) == ERROR
     assert "must be one with stored numbers" in capsys.readouterr().err
+
+
+TIMES = itertools.count(1)
+
+
+@pytest.fixture
+def forged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a card in the user's folder that can be changed."""
+    monkeypatch.setenv(ENV_VAR, str(tmp_path))
+    card = EMBEDDED / "LR-CreditG-fedavg.table.json"
+    said = json.loads(card.read_text(encoding="utf-8"))
+    arrays = said.get("arrays", "LR-CreditG-fedavg.table.npz")
+    (tmp_path / arrays).symlink_to(EMBEDDED / arrays)
+    (tmp_path / card.name).write_text(json.dumps(said), encoding="utf-8")
+    return tmp_path / card.name
+
+
+def rewrite(card: Path, *names: str, value: object) -> None:
+    """Put a value where names lead, and nothing where it is None; the digest fits again."""
+    said = json.loads(card.read_text(encoding="utf-8"))
+    holder = said
+    for name in names[:-1]:
+        holder = holder[name]
+    holder[names[-1]] = value
+    said[DIGEST] = said[HEALTH]["of"] = card_digest(said)
+    card.write_text(json.dumps(said), encoding="utf-8")
+    os.utime(card, ns=(next(TIMES), 0))
+
+
+@pytest.mark.parametrize(
+    ("names", "value", "told"),
+    [
+        (("licence",), 5, "`licence` must be a string, got 5"),
+        (("created",), [1], "`created` must be a string, got [1]"),
+        (("software",), "numpy", "`software` must be a mapping"),
+        (("build_command",), None, "`build_command` must be a string, got None"),
+        ((LABELS, "val_loss"), "low", "`label_frequencies` must be a mapping"),
+        ((LABELS,), {"val_loss": 1.0}, "`label_frequencies` must hold val_loss, test_loss"),
+        ((HEALTH, "optimum", "val_loss"), [0.1], "`health.optimum.val_loss` must be a number"),
+        ((HEALTH, "optimum", "round"), 10**29, "`health.optimum.round` must be an integer that"),
+        ((HEALTH, "optimum", "configuration"), 3, "`health.optimum.configuration` must be a"),
+        ((HEALTH, "edges"), ["x"], "`health.edges` must be a mapping"),
+        ((HEALTH, "kendall"), {}, "`health.kendall` must hold rounds, client_sample_rates, seeds"),
+        ((HEALTH, "kendall", "rounds", "of"), 9, "`health.kendall.rounds.of` must be a list"),
+        ((HEALTH, "importance", "batch_size"), 0.5, "`health.importance.batch_size` must be a"),
+        ((HEALTH, "losing", "cells"), None, "`health.losing.cells` must be a number, got None"),
+        ((HEALTH, "missing"), 1, "`health.missing` must be a mapping"),
+    ],
+)
+def test_a_forged_card_is_told_by_entry_rule_and_value(
+    forged: Path, names: tuple[str, ...], value: object, told: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert main(["show", ID]) == 0
+    rewrite(forged, *names, value=value)
+    capsys.readouterr()
+    status = main(["show", ID, "--backend", "tabular"])
+    said = capsys.readouterr()
+    # A card that cannot be opened at all is a backend that does not answer, and why.
+    assert status == ERROR or "tabular: no; " in said.out
+    assert told in said.out + said.err
+
+
+@pytest.mark.parametrize("value", [10**29, 2**63, 1e308, "x", None])
+def test_a_forged_round_is_no_round(
+    forged: Path, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = json.loads(forged.read_text(encoding="utf-8"))
+    rounds = next(d for d in said["fidelity_space"]["dimensions"] if d["name"] == "round")
+    rounds["values"][-1] = rounds["high"] = value
+    rewrite(forged, "fidelity_space", value=said["fidelity_space"])
+    assert main(["show", ID]) == 0
+    assert "tabular: no; " in capsys.readouterr().out
+    with pytest.raises(DamagedDataError, match="is not a table card"):
+        open_table("LR-CreditG-fedavg")
+
+
+def test_what_a_terminal_cannot_show_is_escaped(
+    forged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite(forged, "licence", value="\ud800")
+    assert main(["show", ID]) == 0
+    assert "licence: \\ud800" in capsys.readouterr().out

@@ -17,7 +17,7 @@ import pytest
 import fedhpo_gym
 from fedhpo_gym.backends import STORED
 from fedhpo_gym.cli import main
-from fedhpo_gym.datasets import SOURCES
+from fedhpo_gym.datasets import SOURCES, Dataset, load_dataset, make_dataset
 from fedhpo_gym.errors import (
     FedHPOError,
     MissingDataError,
@@ -85,9 +85,9 @@ def everything_elsewhere(backend: str, fast: bool) -> dict[str, Any]:
     """
     wanted = {}
     for task in WITH_NUMBERS:
-        if is_fast(task) != fast:
+        if is_fast(task) != fast or task.dataset in LIKE_OTHER_TABLES:
             continue
-        if backend == "raw" and task.num_parameters > LARGE:
+        if backend == "raw" and not is_trained(task):
             continue
         law = conformance(task, backend)()
         try:
@@ -109,6 +109,17 @@ def is_fast(task: Task) -> bool:
     return task is get_task(task.name) and task.name in REPRESENTATIVE
 
 
+def is_trained(task: Task) -> bool:
+    """Return whether all laws are asked of its training.
+
+    Pairs of model, data and version are enough, for the code of one does not ask for the others:
+    LeafLR trains on LR-Synthetic's data, and version 1 of LR on the tables of version 0.
+    """
+    if task.num_parameters > LARGE or task.name == "LR-Synthetic":
+        return False
+    return task.version > 0 or task.dataset not in LIKE_OTHER_TABLES
+
+
 def conformance(task: Task, backend: str) -> type[CatalogueConformance]:
     """Return the conformance class of a task on a backend: three lines, like anybody's."""
     name = f"Test{task.key.replace('-', '')}{backend.title()}"
@@ -118,6 +129,8 @@ def conformance(task: Task, backend: str) -> type[CatalogueConformance]:
         if not SOURCES[task.dataset].offline:
             marks.append(pytest.mark.usefixtures("real_data"))
     body: dict[str, Any] = {"task_id": task.id, "backend": backend, "pytestmark": marks}
+    if task.dataset in LIKE_OTHER_TABLES:
+        body["test_another_process_with_another_hash_seed_agrees"] = None
     return type(name, (CatalogueConformance,), {**body, "__module__": __name__})
 
 
@@ -128,12 +141,18 @@ REPRESENTATIVE = {TESTING[0], "CNN-FEMNIST"}
 """Tasks whose laws are fast tests, in their newest version: a small table, and a surrogate of a
 sample."""
 
+LIKE_OTHER_TABLES = {
+    "Vehicle", "KC1", "BloodTransfusion", "Australian", "Segment", "BreastCancer", "Digits",
+}  # fmt: skip
+"""Data sets whose ids run the code of CreditG's and Car's on other numbers. The order of a hash
+enters by code, so other processes are asked about those two and all other kinds of data."""
+
 WITH_NUMBERS = [task for task in TASKS.values() if task.numbers is None]
 """Tasks that answer from numbers of their own. The others differ by their reward alone."""
 
 for _task in WITH_NUMBERS:
     for _backend in (*STORED, "raw"):  # FederatedScope has tests of its own
-        if _backend == "raw" and _task.num_parameters > LARGE:
+        if _backend == "raw" and not is_trained(_task):
             continue
         _class = conformance(_task, _backend)
         globals()[_class.__name__] = _class
@@ -215,14 +234,31 @@ def test_every_task_has_both_ids() -> None:
     [t for t in WITH_NUMBERS if t.num_parameters > LARGE and t is get_task(t.name)],
     ids=lambda task: task.key,
 )
-def test_a_large_model_trains(task: Task) -> None:
+def test_a_large_model_trains(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    if task.dataset == "CIFAR10":  # all of its images are evaluated; FEMNIST's stay whole
+        from fedhpo_gym.courses import training
+
+        monkeypatch.setattr(training, "load_dataset", tenth_of)
+        monkeypatch.setattr(training, "federation", training.federation.__wrapped__)
     law = conformance(task, "raw")()
     env = law.make()
     env.reset(seed=0)
+    space = env.unwrapped.search_space  # type: ignore[attr-defined]
     env.action_space.seed(0)
-    info = env.step(env.action_space.sample())[-1]
+    quick = {"batch_size": space["batch_size"].high, "step_size": space["step_size"].low}
+    sampled = space.decode(env.action_space.sample())
+    info = env.step(space.encode({**sampled, **quick}))[-1]
     assert info["fidelity"]["round"] == 1
     assert 0 < info["test"]["loss"] < 1e6
+
+
+def tenth_of(name: str) -> Dataset:
+    """Return every tenth sample of a data set."""
+    whole = load_dataset(name)
+    fixed = None if whole.fixed_split is None else whole.fixed_split[::10].copy()
+    features = np.asarray(whole.features)[::10].copy()
+    labels = whole.labels[::10].copy()
+    return make_dataset(name, features, labels, whole.num_classes, fixed_split=fixed)
 
 
 def test_registering_twice_changes_nothing() -> None:

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("moocore")
 
+from crew_here import CrewHere
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.trajectories import read_table
 from fedhpo_gym.tasks import get_task
@@ -53,6 +54,7 @@ def test_optimizers_are_compared_part_by_part(
         "vectors-noise": vectors("CreditG-v0", "Digits-v1", arguments=noise),
         "noise": small("CreditG-v0", "CreditG-v1", arguments=noise),
     }
+    monkeypatch.setattr("fedhpo_gym.studies.arena.Crew", CrewHere)
     for module in (study, report):
         monkeypatch.setattr(module, "PARTS", parts)
         monkeypatch.setattr(module, "AGENTS", AGENTS)

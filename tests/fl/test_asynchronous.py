@@ -204,12 +204,16 @@ def test_discounts_are_those_of_the_paper() -> None:
     np.testing.assert_allclose(discounts(hinge_slope=10.0), [1.0, 1.0, 1.0, 1 / 31], rtol=1e-6)
 
 
-def test_running_statistics_follow_the_reports() -> None:
+@pytest.fixture(scope="module")
+def pictures() -> Federation:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 255, (45, 8, 8, 3), dtype=np.uint8)
     users = np.repeat(np.arange(3), (20, 15, 10))
     data = make_dataset("small", pixels, rng.integers(3, size=45), 3, users)
-    pictures = make_user_federation(data, seed=1)
+    return make_user_federation(data, seed=1)
+
+
+def test_running_statistics_follow_the_reports(pictures: Federation) -> None:
     for algorithm, given in (GIVEN[1], GIVEN[4]):
         chosen = course(0.7, **given, learning_rate=0.01)
         batch = batch_of(pictures, algorithm, chosen, model=ConvNet)
@@ -220,6 +224,27 @@ def test_running_statistics_follow_the_reports() -> None:
         assert state is not None
         assert (state.parameters["variance1"] > 0).all()
         assert not torch.equal(state.parameters["mean1"], first.parameters["mean1"])
+
+
+@pytest.mark.parametrize(("rate", "of_statistics"), [(0.25, 0.25), (1.5, 1.0), (3.0, 1.0)])
+def test_a_long_step_of_the_server_takes_running_statistics_no_further_than_reports(
+    pictures: Federation, rate: float, of_statistics: float
+) -> None:
+    def after_one(rate: float) -> tuple[Any, Any]:
+        given = {**GIVEN[4][1], "server_learning_rate": rate, "learning_rate": 0.01}
+        batch = batch_of(pictures, "fedbuff", course(1.0, Even(), **given), model=ConvNet)
+        first = batch.snapshot()[0]
+        batch.advance(1)
+        return first, batch.snapshot()[0]
+
+    (first, whole), (_, other) = after_one(1.0), after_one(rate)
+    # All began from the first model: the reports of both are the same, and so is their mean.
+    for name, start in first.parameters.items():
+        share = of_statistics if name.startswith(("mean", "variance")) else rate
+        expected = start + share * (whole.parameters[name] - start)
+        # Float32 holds 24 bits, and a few sums of numbers of this size round.
+        tolerance = 1e-5 * float(expected.abs().max() + 1e-3)
+        torch.testing.assert_close(other.parameters[name], expected, rtol=1e-5, atol=tolerance)
 
 
 def test_who_trains_next_is_refused(federation: Federation) -> None:

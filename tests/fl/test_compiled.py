@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import pytest
 pytest.importorskip("numba")
 
 from compiled_digests import FILE, digests
-from fedhpo_gym.fl.compiled import draws
+from fedhpo_gym.fl.compiled import draws, jit
 from fedhpo_gym.fl.compiled.elementary import exp, log, power
 from fedhpo_gym.fl.compiled.normal import quantile, standard_normal
 from fedhpo_gym.seeding import stream
@@ -187,3 +188,20 @@ def test_a_cache_that_cannot_be_written_is_done_without(
         "print(found)"
     )
     assert run_python(code).strip() == "[ True False]"
+
+
+def test_an_interrupt_waits_until_a_compilation_has_ended() -> None:
+    ended = []
+
+    def compile_for() -> None:
+        signal.raise_signal(signal.SIGINT)
+        ended.append(True)
+
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            jit._uninterrupted(compile_for)()
+        assert ended == [True]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, former)

@@ -30,15 +30,10 @@ print(json.dumps([[v.family, v.law, v.holds, v.words] for v in check_engine({fam
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LOWER)
-@pytest.mark.parametrize(
-    "families",
-    [["GNN"], pytest.param(["CNN", "BERT", "Hetero", "LR", "MLP", "MF"], marks=pytest.mark.slow)],
-    ids=["one", "all"],
-)
-def test_the_laws_hold_on_lower_processors(
-    level: str, families: list[str], run_python: Callable[..., str]
-) -> None:
+def test_the_laws_hold_on_lower_processors(level: str, run_python: Callable[..., str]) -> None:
+    families = ["GNN", "CNN", "BERT", "Hetero", "LR", "MLP", "MF"]
     # Nothing of this process's own processor is inherited: the package chooses anew.
     said = run_python(CODE.format(families=families), {**LOWER[level], "MKL_CBWR": ""})
     verdicts = json.loads(said.splitlines()[-1])

@@ -7,9 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhpo_gym.cli.difficulty import HEADS, _cells
+from fedhpo_gym.backends import make_backend
+from fedhpo_gym.cli import ERROR, main
+from fedhpo_gym.cli.difficulty import HEADS, _cells, _trained
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.landscape.cards import KINDS, open_card
 from fedhpo_gym.landscape.difficulty import best_of, difficulty_of, usual
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import Table
 from fedhpo_gym.tables.locate import EMBEDDED
 from fedhpo_gym.tasks import get_task
@@ -70,3 +75,37 @@ def test_the_page_has_a_row_of_every_card_and_says_what_is_computed() -> None:
     for card in CARDS:
         if card.name.startswith(ROW_OF):
             assert f"| {' | '.join(_cells(open_card(card)))} |" in rows
+
+
+@pytest.mark.raw
+def test_a_problem_without_numbers_is_trained() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    task = get_task("LR-BreastCancer-v1").variant(
+        fidelity_space=get_task("JointFew-Yogurt").fidelity_space, seeds=(1, 2)
+    )
+    number = 6
+    cells = list(_trained(task, number))
+    rng, raw = stream(0, "difficulty"), make_backend("raw", task)
+    grid = task.space.discretized()
+    space = SearchSpace(
+        tuple(grid[d.name] if d.kind == "int" else d for d in task.space.dimensions)
+    )
+    means = []
+    for _ in range(number):
+        answer = raw.evaluate(space.sample(rng), Fidelity(5, 1.0))
+        shares = answer.num_samples[:, :, 1] / answer.num_samples[:, :, 1].sum(1, keepdims=True)
+        means.append((answer.best[:, :, 1, 0] * shares).sum(1).mean())
+    guess = task.label_entropy
+    losses = np.minimum(np.sort(means), guess)
+    left = (best_of(losses, 5) - losses[0]) / (guess - losses[0])
+    assert cells[0] == "LR-BreastCancer-v1"
+    assert cells[3] == f"{left:.3f}"
+    assert len(cells) == len(HEADS)
+
+
+def test_too_few_configurations_and_no_ids_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["difficulty", "--train", "9"]) == ERROR
+    assert "the ids to train" in capsys.readouterr().err
+    assert main(["difficulty", "--train", "4", "LR-BreastCancer-v1"]) == ERROR
+    assert "at least 5, got 4" in capsys.readouterr().err

@@ -455,3 +455,9 @@ def test_fields_of_another_type_are_refused(name: str) -> None:
     fields = {"name": "x", "low": 0.1, "high": 1.0, "kind": "float", name: np.array([1.0, 2.0])}
     with pytest.raises(InvalidArgumentError, match=f"`{name}` must be"):
         Dimension(**fields)
+
+
+@pytest.mark.parametrize("end", [2.0**63, 1e308, 2**63, 10**29])
+def test_integers_fit_into_64_bits(end: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="must be a "):
+        Dimension("round", 1, end, "int", values=(1, end))

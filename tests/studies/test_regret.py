@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
-from fedhpo_gym.analysis.files import read_record, write_record
-from fedhpo_gym.analysis.problems import AgentResult, Run
+from fedhpo_gym.analysis import group
+from fedhpo_gym.analysis.comparison import REGRET, compare
+from fedhpo_gym.analysis.files import read_judged, read_record, write_record
 from fedhpo_gym.analysis.records import RunRecord, StepRecord
-from fedhpo_gym.analysis.trajectories import Trajectory
+from fedhpo_gym.analysis.trajectories import Study
 from fedhpo_gym.cli import main
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.studies.plan import Plan
@@ -35,17 +36,51 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     return read_record(path)
 
 
-def test_regret_is_that_of_the_incumbents(record: RunRecord) -> None:
-    found = regret_of(record)
-    truth = fedhpo_gym.truth(
-        ID, objectives=("val_loss",), fidelity=ARGUMENTS["fidelity"]
-    )  # the best of what the run could ask for
-    losses = np.array([step.incumbent["val_loss"] for step in record.steps])
-    assert found.regret.tolist() == (losses - truth.values.min()).tolist()
-    assert (np.diff(found.regret) <= 0).all()
+FULL = {"round": 500, "client_sample_rate": 1.0}
+
+
+def at_full_fidelity(record: RunRecord) -> np.ndarray:
+    """Return the (T,) losses of the incumbents at full fidelity, each asked of an environment."""
+    env = gym.make(ID, fidelity=FULL, disable_env_checker=True)
+    env.reset(seed=0)
+    found = []
+    for step in record.steps:
+        action = env.get_wrapper_attr("search_space").encode(step.incumbent["configuration"])
+        found.append(env.step(action)[-1]["objectives"]["val_loss"])
+    return np.array(found)
+
+
+def test_regret_is_that_of_the_recommended_configuration_at_full_fidelity(
+    record: RunRecord,
+) -> None:
+    found, losses = regret_of(record), at_full_fidelity(record)
+    everything = fedhpo_gym.truth(ID, fidelity=FULL).values[:, 0]
+    assert found.regret.tolist() == (losses - everything.min()).tolist()
+    share = (losses - everything.min()) / (np.median(everything) - everything.min())
+    np.testing.assert_allclose(found.relative, np.minimum(share, 1.0), rtol=1e-12)
     assert found.regret.min() > 0
-    assert ((found.relative >= 0) & (found.relative <= 1)).all()
+    assert any(step.fidelity["round"] < 500 for step in record.steps), "else the law says little"
     assert found.elapsed_s.tolist() == [step.elapsed_s for step in record.steps]
+
+
+def test_no_regret_is_known_until_a_trial_is_feasible(tmp_path: Path) -> None:
+    name = "FedHPO-LR-CreditG-v1"
+    limits = {"constraints": {"fairness_std": 0.09}, "fidelity": FULL, "budget_trials": 20}
+    plan = Plan(name, limits, "random", 1)
+    do_run(plan, tmp_path, lambda _: None, lambda _: None)
+    [path] = tmp_path.rglob("*.jsonl")
+    record = read_record(path)
+    found = regret_of(record)
+    best = [record.steps[step.best_step - 1] for step in record.steps]
+    feasible = np.array([step.objectives["fairness_std"] <= 0.09 for step in best])
+    assert 0 < feasible.sum() < 20, "else the law says little"
+    assert np.isfinite(found.regret).tolist() == feasible.tolist()
+    assert (found.relative[~feasible] == 1.0).all()
+    assert (found.regret >= 0).all()
+    values = fedhpo_gym.truth(name, fidelity=FULL).values
+    least = values[values[:, 1] <= 0.09, 0].min()
+    losses = np.array([step.objectives["val_loss"] for step in best])
+    assert found.regret[feasible].tolist() == (losses - least)[feasible].tolist()
 
 
 def test_hypervolume_regret_falls_over_simulated_time(record: RunRecord) -> None:
@@ -81,22 +116,51 @@ def test_hypervolume_regret_under_noise_is_of_what_the_agent_believes(record: Ru
 def test_what_is_known_of_a_problem_is_whatever_fidelity_an_agent_fixed(record: RunRecord) -> None:
     known = known_of(record.header)
     assert known is not None
-    everything = fedhpo_gym.truth(ID).values[:, 0]
+    everything = fedhpo_gym.truth(ID, fidelity=FULL).values[:, 0]
     assert (known.best, known.typical, known.exact) == (
         everything.min(),
         np.median(everything),
         True,
     )
-    losses = np.array([record.final.incumbent["val_loss"]])
-    result = AgentResult.of("random", (), known)
-    assert result.regret is None, "without runs"
-    line = Trajectory("p", "a", 0, np.ones(1), losses, None, 1.0)
-    result = AgentResult.of("random", (Run(line, Path()),), known)
-    assert result.regret is not None
-    assert result.regret.mean == losses[0] - known.best
-    assert result.relative_regret is not None
-    share = (losses[0] - known.best) / (known.typical - known.best)
-    assert result.relative_regret.mean == pytest.approx(share)
+
+
+def test_all_that_say_regret_say_the_same(tmp_path: Path) -> None:
+    """`regret`, the report's table, figure and comparison, its CSV, `load_runs`, and `info`."""
+    for agent in ("random", "hyperband"):
+        for seed in (0, 1):
+            plan = Plan(ID, ARGUMENTS, agent, seed)
+            do_run(plan, tmp_path, lambda _: None, lambda _: None, columnar=bool(seed))
+    runs = [(path, read_record(path)) for path in sorted(tmp_path.rglob("*")) if path.is_file()]
+    assert len(runs) == 4
+    told = {(one.header.agent, one.header.seed): regret_of(one) for _, one in runs}
+    table = fedhpo_gym.load_runs(tmp_path)
+    for (agent, seed), found in told.items():
+        rows = table[(table["agent"] == agent) & (table["seed"] == seed)]
+        assert rows["regret"].tolist() == found.regret.tolist()
+        assert rows["relative_regret"].tolist() == found.relative.tolist()
+    judged = [(path, read_judged(path)) for path, _ in runs]
+    for given in (runs, judged):
+        [problem] = group(given, known=known_of)
+        for result in problem.results():
+            ends = [one.regret[-1] for (agent, _), one in told.items() if agent == result.agent]
+            shares = [one.relative[-1] for (agent, _), one in told.items() if agent == result.agent]
+            assert result.regret is not None
+            assert result.relative_regret is not None
+            assert result.regret.mean == np.mean(ends)
+            assert result.relative_regret.mean == np.mean(shares)
+            times, band = problem.regret()[result.agent]
+            assert band.mean[-1] == pytest.approx(np.mean(ends), rel=1e-12)
+            assert len(times)
+    relative = [run.relative for of in problem.runs.values() for run in of]
+    [study] = Study.whole([line for line in relative if line is not None])
+    summed = compare(study, REGRET)
+    for agent, finals in summed.finals.items():
+        shares = [one.relative[-1] for (name, _), one in told.items() if name == agent]
+        assert finals[0].tolist() == shares
+    alone = compare(
+        Study.whole([line for line in relative if line is not None and line.seed == 0])[0], REGRET
+    )
+    assert alone.finals["random"][0][0] == summed.finals["random"][0][0], "whatever the company"
 
 
 def test_numbers_that_are_no_longer_stored_have_no_regret(record: RunRecord) -> None:
@@ -112,11 +176,14 @@ def test_numbers_that_are_no_longer_stored_have_no_regret(record: RunRecord) -> 
 def test_who_watched_a_run_left_regret_in_its_record() -> None:
     env = RegretInfo(gym.make(ID, budget_trials=2))
     env.reset(seed=0)
+    truth = env.get_wrapper_attr("full_truth")
     for _ in range(2):
         action = env.action_space.sample()
         *outcome, info = env.step(action)
         step = StepRecord.from_step(action, *outcome[1:], info)
         assert step.extra == {name: info[name] for name in ("regret", "relative_regret")}
+        known = truth.regret_at([info["incumbent"]["configuration"]])
+        assert (info["regret"], info["relative_regret"]) == tuple(one[0] for one in known)
 
 
 def test_the_command_says_regret_and_the_report_shows_it(
@@ -137,12 +204,10 @@ def test_the_command_says_regret_and_the_report_shows_it(
     assert main(["report", str(tmp_path), "--rule", "best_seen"]) == 0
     with (tmp_path / "report_files" / "problem-1-results.csv").open(newline="") as handle:
         [row] = csv.DictReader(handle)
-    known = known_of(record.header)
-    assert known is not None
-    assert float(row["regret"]) == record.final.incumbent["val_loss"] - known.best
+    assert float(row["regret"]) == found.regret[-1]
     page = (tmp_path / "report.html").read_text()
     assert "of all that can be asked for" in page
-    assert "relative regret of 1 is the median query" in page
+    assert "relative regret of 1 is the median configuration" in page
     trained = replace(record, header=replace(record.header, fingerprint="0" * 16))
     write_record(tmp_path / "a" / "run.jsonl", trained)
     assert main(["regret", str(tmp_path)]) == 1
@@ -157,3 +222,24 @@ def test_the_command_refuses_a_folder_in_place_of_a_file(
     said = capsys.readouterr()
     assert said.out == ""
     assert f"`--out` must be a file, got the folder {tmp_path}; name a file in it" in said.err
+
+
+def test_fronts_with_a_cost_are_of_trials_of_every_fidelity(tmp_path: Path) -> None:
+    moocore = pytest.importorskip("moocore")
+    for seed in range(2):
+        plan = Plan(f"MO-{ID}", {"budget_trials": 10}, "random", seed)
+        do_run(plan, tmp_path, lambda _: None, lambda _: None)
+    runs = [(path, read_record(path)) for path in sorted(tmp_path.rglob("*.jsonl"))]
+    [problem] = group(runs)
+    errors = [-np.array([step.reward for step in one.steps]) for _, one in runs]
+    assert [one.errors.tolist() for one in problem.scored()["random"]] == [
+        one.tolist() for one in errors
+    ], "trials of all fidelities"
+    points = np.concatenate(errors)
+    front = points[moocore.is_nondominated(points)]
+    low, width = front.min(axis=0), np.ptp(front, axis=0)
+    corner = np.full(3, 1.1)
+    whole = moocore.hypervolume((front - low) / width, ref=corner)
+    for line, own in zip(problem.volumes(), errors, strict=True):
+        volume = moocore.hypervolume((own - low) / width, ref=corner)
+        assert line.final == pytest.approx(1 - volume / whole, abs=1e-12)

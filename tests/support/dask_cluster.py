@@ -25,6 +25,14 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes] | N
         time.sleep(0.05)
 
 
+def address_in(place: Path) -> str | None:
+    """Return the scheduler's address; None while it is still writing its file."""
+    try:
+        return str(json.loads(place.read_text(encoding="utf-8"))["address"])
+    except json.JSONDecodeError:
+        return None
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """A scheduler and two worker processes, which have a thread each."""
@@ -40,9 +48,9 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
         )
     ]
     try:
-        wait_for(place.exists, started[0])
-        time.sleep(0.2)
-        address = json.loads(place.read_text(encoding="utf-8"))["address"]
+        wait_for(lambda: place.exists() and address_in(place) is not None, started[0])
+        address = address_in(place)
+        assert address is not None
         for number in range(2):
             folder = ["--local-directory", str(tmp_path / str(number))]
             started.append(

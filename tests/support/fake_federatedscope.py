@@ -8,18 +8,33 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+PATIENCE_S = 1.0
+"""Real seconds after which nothing more is asked."""
 HELLO = {"federatedscope": "0.3.0", "layout": "current", "python": "3", "torch": "2", "numpy": "2"}
 
 
+NUMBERS = {"request": 0, "line": 0}
+
+
+KEPT: list[Path] = []
+"""Where lines are kept before they are said."""
+
+
 def say(**answer: Any) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
+    line = json.dumps({**NUMBERS, **answer}) + "\n"
+    for path in KEPT:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line)
+    sys.stdout.write(line)
     sys.stdout.flush()
+    NUMBERS["line"] += 1
 
 
 class Replay:
@@ -120,7 +135,7 @@ class Formula:
         say(course=number, trained=course["done"], clients=told)
 
 
-def misbehave(mode: str, path: str) -> None:
+def misbehave(mode: str, path: str, course: int) -> None:
     """Do what the mode says when a course shall advance."""
     Path(path).write_text(str(os.getpid()), encoding="utf-8")
     if mode == "crash":
@@ -144,30 +159,55 @@ def misbehave(mode: str, path: str) -> None:
         sys.stdout.write("[1, 2]\n")
         sys.stdout.flush()
     if mode == "unreadable":
-        say(course=0, round=1, clients={"1": {"train_avg_loss": "none"}})
+        say(course=course, trained=1)
+        say(course=course, round=1, clients={"1": {"train_avg_loss": "none"}})
+
+
+def play(path: str) -> None:
+    """Say what a file holds, a part before the first request and one after each.
+
+    It ends where nothing more is asked, as it is where an answer lacks its end.
+    """
+    for part in json.loads(Path(path).read_text(encoding="utf-8")):
+        sys.stdout.buffer.write(part.encode("latin-1"))
+        sys.stdout.flush()
+        if not select.select([0], [], [], PATIENCE_S)[0] or not os.read(0, 1 << 20):
+            return
+
+
+def made(mode: str, path: str) -> Replay | Formula | None:
+    """Say hello, and return what answers; None for what only misbehaves."""
+    if mode == "replay":
+        return Replay(path)
+    if mode == "keep":
+        KEPT.append(Path(path))
+    if mode in ("formula", "keep"):
+        return Formula()
+    say(hello=HELLO)
+    return None
 
 
 def main() -> None:
     mode, path = sys.argv[1:3]
+    if mode == "play":
+        play(path)
+        return
     if mode == "mute":
         time.sleep(600)
     if mode == "no-module":
         say(error="ModuleNotFoundError: No module named 'torch'", trace="Traceback: torch")
         return
-    replay: Replay | Formula | None = None
-    if mode in ("replay", "formula"):
-        replay = Replay(path) if mode == "replay" else Formula()
-    if replay is None:
-        say(hello=HELLO)
+    talker = made(mode, path)
     for line in sys.stdin:
         request = json.loads(line)
+        NUMBERS["request"] = request["request"]
         try:
-            if replay is not None:
-                say(done=replay.do(request))
-                continue
-            if request["do"] == "advance":
-                misbehave(mode, path)
-            say(done=None)
+            if talker is not None:
+                say(done=talker.do(request))
+            else:
+                if request["do"] == "advance":
+                    misbehave(mode, path, request["course"])
+                say(done=None)
         except Exception as error:  # noqa: BLE001 - as the real program does
             say(error=f"{type(error).__name__}: {error}", trace="")
 

@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--only", default="*", help="names of trajectories, as a pattern")
     parser.add_argument("--add", nargs="*", default=[], metavar="ID", help="ids to record anew")
     parser.add_argument("--kwargs", type=json.loads, default={}, help="of the ids that are added")
+    parser.add_argument("--stored", action="store_true", help="leave out what trains")
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     options = parser.parse_args()
     content = json.loads(FILE.read_text(encoding="utf-8"))
@@ -38,6 +39,8 @@ def main() -> int:
     for index, entry in enumerate(content["trajectories"]):
         trajectory = trajectories.from_json(entry)[0]
         if not fnmatchcase(trajectory.name, options.only):
+            continue
+        if options.stored and trajectory.trained:
             continue
         found = trajectories.to_json(trajectory, trajectories.digests(trajectory))
         if json.loads(json.dumps(found)) != entry:

@@ -15,7 +15,7 @@ from fedhpo_gym.federations.partitions import PARTITIONS, get_partition
 from fedhpo_gym.tasks import TASKS
 from fedhpo_gym.tasks.instances import DRAWN_ANEW, TEST_SEEDS, TRAIN_SEEDS
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "environments.md"
 
 
 def table() -> Dataset:
@@ -37,7 +37,12 @@ def drawn(federation: Federation, what: str) -> list[frozenset[int]]:
 
 @pytest.mark.parametrize(
     ("partition", "data", "clients"),
-    [("lda", table, 5), ("user", ratings, 40), ("user-80-10-10", ratings, 40)],
+    [
+        ("lda", table, 5),
+        ("user", ratings, 40),
+        ("user-80-10-10", ratings, 40),
+        ("unseen", ratings, 20),
+    ],
 )
 def test_what_a_seed_draws(partition: str, data: Any, clients: int) -> None:
     compare(partition, data(), clients)
@@ -75,8 +80,8 @@ def test_every_partition_says_what_it_draws() -> None:
     assert {task.partition for task in TASKS.values()} <= set(DRAWN_ANEW)
 
 
-def test_the_readme_names_the_problems_whose_clients_stay() -> None:
-    text = " ".join(README.read_text(encoding="utf-8").split())
+def test_the_guide_names_the_problems_whose_clients_stay() -> None:
+    text = " ".join(GUIDE.read_text(encoding="utf-8").split())
     assert "do not overlap" not in text
     begin = text.index("Where users or tasks are the clients")
     sentence = text[begin : text.index("same clients.", begin)]

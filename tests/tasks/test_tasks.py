@@ -311,7 +311,8 @@ def test_tasks_and_models_agree_about_shapes_and_sizes(task: Task) -> None:
     for end in ("low", "high"):
         shape = {name: getattr(task.space[name], end) for name in task.architecture}
         sizes.append(task.parameters_of(shape))
-        built = model.for_federation(federation, torch.device("cpu"), **shape)
+        device = [] if model.compiled else [torch.device("cpu")]
+        built = model.for_federation(federation, *device, **shape)
         assert built.num_parameters == sizes[-1]
     assert sizes[-1] == task.num_parameters == max(sizes)
 

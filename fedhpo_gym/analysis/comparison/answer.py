@@ -12,11 +12,50 @@ from fedhpo_gym.typed import checked_types
 @checked_types
 def answer(found: Comparison) -> list[str]:
     """Return paragraphs, as plain text: who wins, by how much, how sure, and what is not alike."""
-    return [_who(found), _how_much(found), _how_sure(found), *_unlike(found)]
+    return [verdict(found), _how_much(found), certainty(found), *_unlike(found)]
 
 
-def _unlike(found: Comparison) -> list[str]:
-    """Say where final incumbents are of unequal fidelities: their losses are of unlike things."""
+@checked_types
+def verdict(found: Comparison) -> str:
+    """Return one sentence: who is best, or between whom nothing decides, and who is worse.
+
+    Problems are the blocks of the test, and where there are too few of them for any result, runs
+    are; the sentence says so.
+    """
+    count = len(found.study.problems)
+    where = f"over {count} problems" if count > 1 else f"on {found.study.problems[0]}"
+    if not _floor(found, count):
+        return f"{_told(found, found.means, runs=False)} {where}."
+    why = f"with {counted(count, 'problem')} no test can reach 0.05"
+    if found.runs is None or _floor(found, found.runs.blocks):
+        return f"Undecided between {_list(found.order)}: {why}, nor with so few runs."
+    on = "their runs alone" if count > 1 else f"the runs {where} alone"
+    words = _told(found, found.runs, runs=True)
+    return f"Nothing is decided: {why}. By {on}: {words[0].lower()}{words[1:]}."
+
+
+def _told(found: Comparison, difference: CriticalDifference, *, runs: bool) -> str:
+    first, *others = found.order
+    p_values = {
+        pair.agents[1]: (pair.p_runs if runs else pair.p_means)
+        for pair in found.pairs
+        if pair.agents[0] == first
+    }
+    alike = _not_beaten(first, found.pairs, difference, runs=runs)
+    worse = [f"{a} ({shown_p(p_values[a] or 0.0)})" for a in others if a not in alike]
+    behind = f"{_list(worse)} {'is' if len(worse) == 1 else 'are'} worse" if worse else ""
+    if not alike:
+        return f"Best is {first}; {behind}"
+    return f"Undecided between {_list([first, *alike])}{'; ' * bool(behind)}{behind}"
+
+
+def _floor(found: Comparison, blocks: int) -> bool:
+    """Return whether Wilcoxon's test of so many blocks can never reach its level."""
+    return len(found.pairs) * 2.0 ** (1 - blocks) >= found.means.alpha
+
+
+def unlike_fidelities(found: Comparison) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many runs of each agent have no trial of full fidelity, and end below others."""
     study, without, below = found.study, dict[str, int](), dict[str, int]()
     for problem in study.problems:
         lines = [line for agent in study.agents for line in study.of(problem, agent)]
@@ -28,6 +67,12 @@ def _unlike(found: Comparison) -> list[str]:
                 without[line.agent] = without.get(line.agent, 0) + 1
             elif line.level is not None and line.level[-1] < max(levels):
                 below[line.agent] = below.get(line.agent, 0) + 1
+    return without, below
+
+
+def _unlike(found: Comparison) -> list[str]:
+    """Say where final incumbents are of unequal fidelities: their losses are of unlike things."""
+    without, below = unlike_fidelities(found)
     words = []
     if without:
         words.append(
@@ -47,31 +92,6 @@ def _counts(runs: Mapping[str, int]) -> str:
     return _list([f"{counted(number, 'run')} of {agent}" for agent, number in runs.items()])
 
 
-def _who(found: Comparison) -> str:
-    first, *others = found.order
-    rank = found.numbers[first].rank
-    ties = [agent for agent in others if found.numbers[agent].rank == rank]
-    ranked = ", ".join(f"{agent} {found.numbers[agent].rank:.2f}" for agent in others)
-    several = len(found.study.problems) > 1
-    where = f"over {_problems(found)}" if several else f"on {found.study.problems[0]}"
-    if ties:
-        return (
-            f"No agent is ahead alone: {_list([first, *ties])} share the best mean rank, "
-            f"{rank:.2f} of {len(found.order)}, {where}. All others: {ranked}."
-        )
-    unsure = f", but no test tells it from {others[0]}" if _is_unsure(found) else ""
-    return f"{first} is ahead{unsure}: mean rank {rank:.2f} {where}, behind it {ranked}. 1 is best."
-
-
-def _is_unsure(found: Comparison) -> bool:
-    """Return whether neither means nor runs tell the first agent from the second."""
-    second = found.order[1]
-    first = found.order[0]
-    on_means = second in _not_beaten(first, found.pairs, found.means, runs=False)
-    on_runs = found.runs is None or second in _not_beaten(first, found.pairs, found.runs, runs=True)
-    return on_means and on_runs
-
-
 def _how_much(found: Comparison) -> str:
     first, second = found.order[:2]
     pair = found.pairs[0]
@@ -81,12 +101,14 @@ def _how_much(found: Comparison) -> str:
         f"By how much: on means over seeds, {first} beats {second} on {pair.problems.wins} of "
         f"{_problems(found)} and ties on {pair.problems.ties}. A run of it is better than one of "
         f"{second} on a random problem with probability {pair.improvement:.2f} (95 % interval "
-        f"{low:.2f} to {high:.2f}). Of what lies between a first trial (1) and the best result "
-        f"known (0), {iqm} is left: interquartile mean of normalised regret."
+        f"{low:.2f} to {high:.2f}). Interquartile means of normalised regret, of which "
+        f"{found.scale}: {iqm}."
     )
 
 
-def _how_sure(found: Comparison) -> str:
+@checked_types
+def certainty(found: Comparison) -> str:
+    """Return a paragraph on the tests: what they give, and what they can give at best."""
     first = found.order[0]
     alike = {
         "on means over seeds": _not_beaten(first, found.pairs, found.means, runs=False),
@@ -104,11 +126,10 @@ def _how_sure(found: Comparison) -> str:
             words.append(f"{kind} {first} differs from every other agent")
         else:
             words.append(f"{kind} {first} differs from {_list(beaten)}, not from {_list(names)}")
-    count = len(found.study.problems)
     note = (
-        f" With {counted(len(found.study.problems), 'problem')} and "
-        f"{counted(len(found.pairs), 'pair')}, this test on means can never reach 0.05."
-        if len(found.pairs) * 2.0 ** (1 - count) >= found.means.alpha
+        f" With {_problems(found)} and {counted(len(found.pairs), 'pair')}, this test on means "
+        "can never reach 0.05."
+        if _floor(found, len(found.study.problems))
         else ""
     )
     return (

@@ -15,12 +15,14 @@ from fedhpo_gym.analysis.stats import (
     bootstrap_band,
     bootstrap_interval,
     critical_difference,
+    holm,
     improvement_interval,
     interquartile_mean,
     mean_ranks,
     nemenyi,
     normalised_regret,
     probability_of_improvement,
+    rank_sum,
     relative_overtuning,
     sign_test,
     wilcoxon_holm,
@@ -33,7 +35,10 @@ from fedhpo_gym.typed import checked_types
 BUDGETS = (0.01, 0.1, 0.25, 0.5, 1.0)
 """Shares of the budget at which ranks are tested."""
 VALIDATION = "Validation loss of the final incumbent"
+FINAL = "Validation loss at the end of the course"
+RETURN = "Negative return of the course"
 VOLUME = "Hypervolume regret at the end"
+REGRET = "Relative regret of the recommended configuration at full fidelity"
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +104,8 @@ class Comparison:
         means_at: critical differences at each of `BUDGETS`, on means over seeds.
         numbers: what sums each agent up.
         pairs: all pairs.
+        alike: of each agent and problem, whether no test tells its runs from those of the best
+            agent there, see `alike_on`.
         measure: what the values are, as a sentence begins.
     """
 
@@ -114,7 +121,24 @@ class Comparison:
     means_at: tuple[CriticalDifference, ...]
     numbers: Mapping[str, AgentNumbers]
     pairs: tuple[Pair, ...]
+    alike: Mapping[str, tuple[bool, ...]]
     measure: str
+
+    @property
+    def scale(self) -> str:
+        """What 0 and 1 of normalised regret are, in words."""
+        return SCALES.get(
+            self.measure, "0 is the best of any run on the problem and 1 the median first incumbent"
+        )
+
+
+SCALES = {
+    REGRET: "0 is the best configuration at full fidelity and 1 the median one",
+    RETURN: "0 is the best return of any run on the problem and 1 the worst",
+    VOLUME: "0 is the volume of the front that all runs know together and 1 none of it",
+}
+STATED = (REGRET, VOLUME)
+"""What is normalised already, by the problem and not by who else was run."""
 
 
 @checked_types
@@ -131,7 +155,7 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
     values = [
         [study.values(problem, agent) for agent in study.agents] for problem in study.problems
     ]
-    curves, finals = _normalised(study, values)
+    curves, finals = _normalised(study, values, measure)
     numbers = _numbers(study, curves, finals, mean_ranks(means), runs)
     order = tuple(sorted(study.agents, key=lambda a: (numbers[a].rank, numbers[a].iqm, a)))
     by_time = np.array([[curve.mean(axis=0) for curve in row] for row in values])
@@ -152,6 +176,7 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
         ),
         numbers=numbers,
         pairs=_pairs(study, order, means, runs),
+        alike=_alike(study),
         measure=measure,
     )
 
@@ -159,21 +184,53 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
 _Curves = dict[str, tuple[Numbers, ...]]
 
 
-def _normalised(study: Study, values: list[list[Numbers]]) -> tuple[_Curves, _Curves]:
+def _normalised(study: Study, values: list[list[Numbers]], measure: str) -> tuple[_Curves, _Curves]:
     """Return normalised regret over the budget and at the end, of each agent on each problem.
 
-    0 is the lowest final value of any run on the problem; 1 is the median first incumbent.
+    0 is the lowest final value of any run on the problem; 1 is the median first incumbent, of
+    returns the worst. What is relative already stays as it is.
     """
     curves: dict[str, list[Numbers]] = {agent: [] for agent in study.agents}
     finals: dict[str, list[Numbers]] = {agent: [] for agent in study.agents}
     for problem, row in zip(study.problems, values, strict=True):
-        lines = [line for agent in study.agents for line in study.of(problem, agent)]
-        best = min(line.final for line in lines)
-        worst = max(best, float(np.median([line.value[0] for line in lines if len(line.value)])))
+        best, worst = (0.0, 1.0) if measure in STATED else _ends(study, problem, measure)
         for agent, own in zip(study.agents, row, strict=True):
             curves[agent].append(normalised_regret(own, best, worst))
             finals[agent].append(normalised_regret(study.final(problem, agent), best, worst))
     return {a: tuple(c) for a, c in curves.items()}, {a: tuple(f) for a, f in finals.items()}
+
+
+def _ends(study: Study, problem: str, measure: str) -> tuple[float, float]:
+    """Return what is 0 and what is 1 on a problem whose scale nobody has stated."""
+    lines = [line for agent in study.agents for line in study.of(problem, agent)]
+    finals = [line.final for line in lines]
+    if measure == RETURN:
+        return min(finals), max(finals)
+    first = float(np.median([line.value[0] for line in lines if len(line.value)]))
+    return min(finals), max(min(finals), first)
+
+
+def alike_on(runs: Mapping[str, Numbers], alpha: float = 0.05) -> dict[str, bool]:
+    """Return which agents cannot be told from the one of lowest mean, on one problem.
+
+    Its runs are compared with those of each other agent by the rank-sum test, with Holm's
+    correction.
+
+    Args:
+        runs: (S,) final values of each agent; lower is better.
+        alpha: level of the tests.
+    """
+    best = min(runs, key=lambda agent: float(runs[agent].mean()))
+    others = [agent for agent in runs if agent != best]
+    p_values = holm([rank_sum(runs[best], runs[agent]) for agent in others])
+    return {best: True} | {
+        agent: bool(p >= alpha) for agent, p in zip(others, p_values.tolist(), strict=True)
+    }
+
+
+def _alike(study: Study) -> dict[str, tuple[bool, ...]]:
+    rows = [alike_on({a: study.final(p, a) for a in study.agents}) for p in study.problems]
+    return {agent: tuple(row[agent] for row in rows) for agent in study.agents}
 
 
 def _numbers(

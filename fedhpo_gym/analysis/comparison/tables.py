@@ -11,8 +11,8 @@ from fedhpo_gym.typed import checked_types
 
 @checked_types
 def comparison_tables(found: Comparison) -> tuple[Table, ...]:
-    """Return summary, final results, ranks at several budgets, and all pairs."""
-    return _summary(found), _finals(found), _ranks(found), _pairs(found)
+    """Return final results, ranks at several budgets, and all pairs."""
+    return _finals(found), _ranks(found), _pairs(found)
 
 
 def short(problem: str) -> str:
@@ -20,61 +20,22 @@ def short(problem: str) -> str:
     return problem.replace("FedHPO-", "", 1)
 
 
-def _summary(found: Comparison) -> Table:
-    rows = []
-    least = {
-        name: min(getattr(numbers, name) for numbers in found.numbers.values())
-        for name in ("rank", "iqm", "anytime")
-    }
-    for agent in found.order:
-        own = found.numbers[agent]
-        low, high = own.iqm_interval
-        rows.append(
-            [
-                Cell(agent),
-                Cell(f"{own.rank:.2f}", own.rank, own.rank == least["rank"]),
-                _optional(own.rank_runs, 2),
-                Cell(f"{own.iqm:.3g}", own.iqm, own.iqm == least["iqm"]),
-                Cell(f"{low:.2g} to {high:.2g}"),
-                Cell(f"{own.anytime:.3g}", own.anytime, own.anytime == least["anytime"]),
-                Cell(f"{own.worst[1]:.3g}", own.worst[1]),
-                Cell(short(own.worst[0])),
-                _optional(own.overtuning, 2),
-            ]
-        )
-    return Table(
-        "summary",
-        "Agents in short",
-        "Lower is better everywhere. Mean ranks are over problems (means over seeds) and over all "
-        "runs. Normalised regret is 0 at the best result of any run on the problem and 1 at the "
-        "median first incumbent: its interquartile mean (IQM) at the end with a 95 % bootstrap "
-        "interval, its mean over the logarithm of the budget (anytime), and its mean on the worst "
-        "problem. Overtuning is the median share of the gain on test data that was lost again.",
-        (
-            "agent", "rank", "rank, all runs", "IQM of regret", "95 % interval", "anytime",
-            "worst case", "worst on", "overtuning",
-        ),
-        rows,
-    )  # fmt: skip
-
-
 def _finals(found: Comparison) -> Table:
     study, rows = found.study, []
     for problem in study.problems:
-        values = [study.final(problem, agent) for agent in found.order]
-        least = min(float(value.mean()) for value in values)
-        cells = []
-        for value in values:
+        cells, place = [], study.problems.index(problem)
+        for agent in found.order:
+            value = study.final(problem, agent)
             mean = float(value.mean())
             several = len(value) > 1 and np.isfinite(value).all()
             spread = f" ± {value.std(ddof=1):.4f}" if several else ""
-            cells.append(Cell(f"{mean:.4f}{spread}", mean, mean == least))
+            cells.append(Cell(f"{mean:.4f}{spread}", mean, found.alike[agent][place]))
         rows.append([Cell(short(problem)), *cells])
     return Table(
         "finals",
         "Final results",
         f"{found.measure}: mean ± standard deviation over seeds, as tables 13 and 14 of Wang et "
-        "al. (2022).",
+        "al. (2022); bold is what no test tells from the best.",
         ("problem", *found.order),
         rows,
     )

@@ -156,6 +156,38 @@ def wilcoxon(x: Vector, y: Vector, alternative: Alternative = "two-sided") -> fl
 
 
 @checked_types
+def rank_sum(x: Vector, y: Vector) -> float:
+    """Return the two-sided p-value of the rank-sum test of unpaired values (Wilcoxon, 1945).
+
+    It is the share of all ways of drawing x from both samples whose rank sum is as far from its
+    mean, ties included. Beyond `EXACT` values in all, the rank sum is taken as normal with its own
+    mean and variance, without continuity correction.
+
+    Args:
+        x: (N,) values of one agent.
+        y: (M,) values of another one, on other seeds or the same.
+
+    Raises:
+        InvalidArgumentError: a value is NaN.
+    """
+    ranked = ranks(np.concatenate([x, y]))
+    first, count = len(x), len(ranked)
+    middle = first * (count + 1) / 2
+    distance = abs(float(ranked[:first].sum()) - middle)
+    if count > EXACT:
+        spread = float(np.sum((ranked - (count + 1) / 2) ** 2))
+        deviation = sqrt(first * (count - first) / (count * (count - 1)) * spread)
+        return min(1.0, 2.0 * normal_tail(distance / deviation)) if deviation else 1.0
+    doubled: NDArray[np.int64] = np.rint(2 * ranked).astype(np.int64)
+    ways = np.zeros((first + 1, int(doubled.sum()) + 1))
+    ways[0, 0] = 1.0
+    for rank in doubled.tolist():
+        ways[1:, rank:] += ways[:-1, :-rank].copy()
+    is_as_far = np.abs(np.arange(ways.shape[1]) / 2 - middle) >= distance - 1e-9
+    return float(min(1.0, ways[first, is_as_far].sum() / ways[first].sum()))
+
+
+@checked_types
 def holm(p_values: PValues) -> Numbers:
     """Return p-values adjusted for being several (Holm, 1979): (n,).
 

@@ -7,6 +7,9 @@ validation loss, where "higher fidelity results are preferred over lower ones". 
     that was tried so far; of equals, the first. The level of a trial is the product of the numbers
     of its fidelity: rounds times client sample rate.
 
+Where constraints are set, trials that keep them come before all others, whatever their level; of
+those that do not, the one of the least total violation comes first.
+
 So a trial takes the incumbent's place if its level is higher, or if its level is equal and its
 value lower. The value of the incumbent may therefore rise, each time a new level is reached, and
 never falls back to a lower level. Where an agent has one level only, it is the best seen. The
@@ -45,6 +48,10 @@ class Trials:
             have one fidelity.
         test: (N,) the value's counterpart on the test split, or None.
         told: (N,) the noisy values by which incumbents are chosen; None where they are `value`.
+        is_course: whether these are steps of one course: then the last model is what counts, and
+            each step is the incumbent until the next.
+        violation: (N,) total violation of constraints; None where there are none. Feasible trials
+            come before all others, and an incumbent that is not feasible has the value infinity.
 
     Raises:
         InvalidArgumentError: there is no trial, the arrays differ in length, hold NaN, or time runs
@@ -56,12 +63,14 @@ class Trials:
     level: Numbers | None = None
     test: Numbers | None = None
     told: Numbers | None = None
+    violation: Numbers | None = None
+    is_course: bool = False
 
     def __post_init__(self) -> None:
         """Check the arrays."""
         if self.time_s.ndim != 1 or not len(self.time_s):
             raise InvalidArgumentError("`time_s` must have one entry per trial, and at least one")
-        for name in ("value", "level", "test", "told"):
+        for name in ("value", "level", "test", "told", "violation"):
             array = getattr(self, name)
             if array is not None and array.shape != self.time_s.shape:
                 raise InvalidArgumentError(
@@ -78,7 +87,11 @@ class Trials:
     @property
     def ranked(self) -> Numbers:
         """(N,) what incumbents are chosen by."""
-        return self.value if self.told is None else self.told
+        values = self.value if self.told is None else self.told
+        if self.violation is None or not self.violation.any():
+            return values
+        pairs = np.stack([self.violation, values], axis=1)
+        return np.unique(pairs, axis=0, return_inverse=True)[1].astype(np.float64).reshape(-1)
 
 
 @checked_types
@@ -94,6 +107,8 @@ def incumbents(trials: Trials, rule: str = "highest_fidelity") -> Places:
     """
     if rule not in RULES:
         raise unknown_name("rule of incumbents", rule, RULES)
+    if trials.is_course:
+        return np.arange(len(trials.time_s))
     return RULES[rule](trials)
 
 
@@ -106,11 +121,14 @@ def highest_fidelity(trials: Trials) -> Places:
     """Return the first of the lowest values of the highest level so far: the paper's rule."""
     if trials.level is None:
         return best_seen(trials)
-    highest = np.maximum.accumulate(trials.level)
+    level = trials.level
+    if trials.violation is not None:
+        level = np.where(trials.violation > 0, -1.0, level)  # below any that is feasible
+    highest = np.maximum.accumulate(level)
     begins = np.flatnonzero(np.diff(highest, prepend=-np.inf) > 0)
     found = np.empty(len(highest), dtype=np.int64)
     for begin, end in zip(begins, [*begins[1:], len(highest)], strict=True):
-        counts = trials.level[begin:end] == highest[begin]
+        counts = level[begin:end] == highest[begin]
         values = np.where(counts, trials.ranked[begin:end], np.inf)
         # The first trial of a new level is of that level, so it stands if all values are infinite.
         found[begin:end] = begin + _first_lowest(values)

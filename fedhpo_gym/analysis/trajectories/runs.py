@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
 from fedhpo_gym.analysis.records import Header, RunRecord
-from fedhpo_gym.analysis.trajectories.rules import Numbers, Trials
+from fedhpo_gym.analysis.trajectories.rules import Numbers, Places, Trials
 from fedhpo_gym.analysis.trajectories.scored import Scored, level_of
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.typed import checked_types
@@ -36,6 +36,48 @@ def agent_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: kwargs[name] for name in OF_THE_AGENT if name in kwargs}
 
 
+COSTS: Final = ("time_s", "upload_bytes", "download_bytes", "rounds")
+"""What a trial cost, of every record."""
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """A run of a round environment: one course, tuned while it is trained.
+
+    Attributes:
+        time_s: (N,) simulated seconds after each step.
+        rounds: (N,) rounds that were trained by then.
+        returns: (N,) sum of the rewards so far; None where rewards are vectors.
+        schedule: (N,) values of each numeric hyperparameter, in natural units; what single clients
+            have is left out.
+    """
+
+    time_s: Numbers
+    rounds: Numbers
+    returns: Numbers | None
+    schedule: Mapping[str, Numbers]
+
+    @classmethod
+    def of(cls, run: RunRecord) -> Course | None:
+        """Take it from a record; None where its steps are trials."""
+        steps = run.steps
+        if "step" not in run.final.incumbent:
+            return None
+        is_scalar = not isinstance(steps[0].reward, Sequence)
+        names = [n for n, v in steps[0].configuration.items() if is_scheduled(n, v)]
+        return cls(
+            np.array([step.elapsed_s for step in steps], dtype=np.float64),
+            np.cumsum([step.cost.get("rounds", 1.0) for step in steps]),
+            np.cumsum([step.reward for step in steps]) if is_scalar else None,
+            {n: np.array([step.configuration[n] for step in steps], np.float64) for n in names},
+        )
+
+
+def is_scheduled(name: str, value: object) -> bool:
+    """Return whether a value of a configuration is drawn over the rounds of a course."""
+    return "@" not in name and isinstance(value, int | float)
+
+
 @dataclass(frozen=True, eq=False)
 class JudgedRun:
     """What a judge reads of a run record.
@@ -47,6 +89,9 @@ class JudgedRun:
         word: what a step is called: "trial" or "step".
         described: returns configuration and fidelity of a step, by its number from 0.
         scored: all of its scores, where rewards are vectors.
+        recommended: (N,) number, from 0, of the environment's incumbent after each trial.
+        spent: total of each of `COSTS` that the record says.
+        course: what is said of a run of a round environment; else None.
     """
 
     header: Header
@@ -55,6 +100,9 @@ class JudgedRun:
     word: str
     described: Callable[[int], tuple[Mapping[str, Any], Mapping[str, Any]]]
     scored: Scored | None = None
+    recommended: Places = field(default_factory=lambda: np.zeros(0, np.int64))
+    spent: Mapping[str, float] = field(default_factory=dict)
+    course: Course | None = None
 
     @classmethod
     def of(cls, run: RunRecord) -> JudgedRun:
@@ -71,6 +119,13 @@ class JudgedRun:
             word="step" if "step" in run.final.incumbent else "trial",
             described=lambda place: (steps[place].configuration, steps[place].fidelity),
             scored=Scored.of(run),
+            recommended=np.array([step.best_step - 1 for step in steps], dtype=np.int64),
+            spent={
+                name: float(np.sum([step.cost[name] for step in steps]))
+                for name in COSTS
+                if name in steps[0].cost
+            },
+            course=Course.of(run),
         )
 
 
@@ -102,4 +157,10 @@ def trials_of_run(run: RunRecord) -> Trials:
             if any(step.truth for step in steps)
             else None
         ),
+        violation=(
+            np.array([step.extra["violation"] for step in steps], dtype=np.float64)
+            if "violation" in steps[0].extra
+            else None
+        ),
+        is_course=of_rounds,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.trajectories.rules import Numbers
@@ -27,6 +28,8 @@ def level_of(fidelity: Mapping[str, Any]) -> float:
 @dataclass(frozen=True, eq=False)
 class Scored:
     """What a run of vector rewards tried, in the order in which it was paid for.
+
+    Trials that do not keep the constraints are left out: no front has them.
 
     Attributes:
         time_s: (N,) simulated seconds when a trial was paid for.
@@ -53,17 +56,20 @@ class Scored:
         width, named = rewards.shape[1], tuple(steps[0].objectives)
         names = named if len(named) == width else tuple(f"objective {i + 1}" for i in range(width))
         is_noisy = any(step.truth for step in steps)
-        return cls(
+        found = cls(
             np.array([step.elapsed_s for step in steps], dtype=np.float64),
             _true_errors(run, rewards) if is_noisy else -rewards,
             np.array([level_of(step.fidelity) for step in steps], dtype=np.float64),
             names,
             -rewards if is_noisy else None,
         )
+        return found._kept(np.array([step.extra.get("violation", 0.0) == 0 for step in steps]))
 
     def at_level(self, level: float) -> Scored:
         """Return the trials of at least a level."""
-        kept = self.level >= level
+        return self._kept(self.level >= level)
+
+    def _kept(self, kept: NDArray[np.bool_]) -> Scored:
         told = None if self.told is None else self.told[kept]
         return Scored(self.time_s[kept], self.errors[kept], self.level[kept], self.names, told)
 

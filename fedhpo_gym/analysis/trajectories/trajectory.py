@@ -52,8 +52,10 @@ class Trajectory:
         moments, found = trials.time_s[kept[changed]], found[changed]
         test = None if trials.test is None else trials.test[found]
         level = None if trials.level is None else trials.level[found]
-        end_s = float(trials.time_s[-1])
-        return cls(problem, agent, seed, moments, trials.value[found], test, end_s, level)
+        value, end_s = trials.value[found], float(trials.time_s[-1])
+        if trials.violation is not None:
+            value = np.where(trials.violation[found] > 0, np.inf, value)
+        return cls(problem, agent, seed, moments, value, test, end_s, level)
 
     def since(self, level: float) -> Trajectory:
         """Return the incumbents of at least a level; there are none before the first such trial."""

@@ -92,7 +92,7 @@ class FederatedScope(Backend):
             PeerError: FederatedScope does not start.
         """
         require_supported(task)
-        super().__init__(task, seed, task.space, task.fidelity_space)
+        super().__init__(task, seed, task.space, task.asked_fidelity_space())
         self._arguments = (source, interpreter, time_limit_s, own_data)
         self._limit_s = checked_limit(time_limit_s)
         self._own_data = _checked_data(own_data)
@@ -215,7 +215,7 @@ class FederatedScope(Backend):
         assert fresh.course is not None  # noqa: S101 - it is new
         assert self._samples is not None  # noqa: S101 - likewise
         samples = self._samples[self.seeds.index(seed)]
-        found = parsing.client_metrics(fresh.course.evaluate(), samples)
+        found = parsing.first_metrics(fresh.course.evaluate(), samples)
         fresh.course.drop()
         kept.curve.rounds.append(0)
         kept.curve.metrics.append(found)

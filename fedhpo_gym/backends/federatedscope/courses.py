@@ -194,7 +194,7 @@ class FederatedScopeCourses(Courses):
                 said = self._remote(fresh).evaluate()
                 fresh.end()
                 samples = self._samples(one.instance)
-                self._first[one.instance] = parsing.client_metrics(said, samples)
+                self._first[one.instance] = parsing.first_metrics(said, samples)
             found.append(self._first[one.instance])
         return np.stack(found)
 
@@ -214,8 +214,9 @@ class FederatedScopeCourses(Courses):
             if left > 0 and not one.state.diverged:
                 remote = self._remote(one)
                 remote.configure(self._changes(one.next))
-                for cohort in remote.cohorts(left):
-                    row[np.array(cohort) - 1] = True
+                said = remote.cohorts(left)
+                for cohort in parsing.cohorts(said, left, self._task.num_clients):
+                    row[cohort] = True
         return found
 
     def advance(self, rounds: int) -> Report:
@@ -262,7 +263,8 @@ class FederatedScopeCourses(Courses):
 
     def _advanced(self, one: _Course, rounds: int) -> Heard:
         """Train a course; one that has diverged stays where it is."""
-        listener = Heard(rounds, self._task.num_clients, self._samples(one.instance))
+        samples = self._samples(one.instance)
+        listener = Heard(rounds, self._task.num_clients, samples, measured=self._measured)
         if one.state.diverged:
             return listener
         remote = self._remote(one)

@@ -26,8 +26,17 @@ class Heard:
 
     ARRAYS = ("metrics", "sampled", "update_norm", "alignment", "before", "after")
 
-    def __init__(self, rounds: int, clients: int, num_samples: NDArray[np.int64]) -> None:
-        """Know nothing yet; `num_samples` is (clients, splits)."""
+    def __init__(
+        self, rounds: int, clients: int, num_samples: NDArray[np.int64], *, measured: bool
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            rounds: that will be told of.
+            clients: of the federation.
+            num_samples: (clients, splits).
+            measured: whether metrics before and after local training are told.
+        """
         splits = (len(SPLITS), len(METRICS))
         self.before_first = 0
         self.metrics: Metrics | None = None
@@ -37,6 +46,7 @@ class Heard:
         self.before = np.zeros((rounds, clients, *splits), dtype=np.float32)
         self.after = np.zeros_like(self.before)
         self._samples = num_samples
+        self._told = (("before", self.before), ("after", self.after)) if measured else ()
 
     def hear(self, message: Message) -> None:
         """Take in what is said of a round.
@@ -52,8 +62,7 @@ class Heard:
         for client, said in parsing.client_updates(message, len(self._samples)):
             self.sampled[row, client] = True
             self.update_norm[row, client] = parsing.bounded_norm(said)
-            self.alignment[row, client] = parsing.value(said, "alignment")
-            for when, array in (("before", self.before), ("after", self.after)):
-                if when in said:
-                    one = {"1": said[when]}
-                    array[row, client] = parsing.client_metrics(one, self._samples[[client]])[0]
+            self.alignment[row, client] = parsing.value(said, "alignment", -1.0, 1.0)
+            for when, array in self._told:
+                one = {"1": said.get(when)}
+                array[row, client] = parsing.client_metrics(one, self._samples[[client]])[0]

@@ -21,12 +21,15 @@ from fedhpo_gym.errors import (
     WorkerLostError,
     WorkerTimeoutError,
 )
+from fedhpo_gym.typed import shown
 
 PROGRAM = Path(__file__).with_name("peer") / "__main__.py"
 START_S = 180.0
 """Real seconds that its imports may take; they take 3 to 10 on a quiet machine."""
 LONGEST = 2**26
 """Bytes of a line that may come; a round of 3,550 clients takes 4 MB."""
+DEEPEST = 8
+"""Objects and lists in each other that a line may hold; metrics before a round take four."""
 SHOWN = 1500
 """Characters of the log that a message shows."""
 
@@ -57,16 +60,13 @@ class Peer:
         self.folder = self._working.path
         self.versions: dict[str, str] = {}
         self._owner = os.getpid()
-        self._pending = b""
+        self._pending = bytearray()
+        self._asked = self._heard = 0
         self._failed = self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._process = self._start()
-            hello = self._receive(time.monotonic() + START_S, "starting")
-            self.versions = {str(k): str(v) for k, v in dict(hello["hello"]).items()}
-        except KeyError as error:
-            self._fail(kept=True)
-            raise self._no_answer(hello) from error
+            self.versions = self._hello()
         except BaseException:
             self._fail(kept=self._process is not None)
             raise
@@ -90,16 +90,18 @@ class Peer:
 
         Raises:
             PeerError: FederatedScope raised an error; the process goes on.
-            WorkerLostError: the process ended, or said what is no answer.
+            WorkerLostError: the process ended, or said what is no answer to this request.
             WorkerTimeoutError: it took too long.
         """
         deadline, what = time.monotonic() + limit_s, str(request.get("do"))
         try:
-            self._send(request)
+            self._asked += 1
+            self._send({**request, "request": self._asked})
             while True:
                 message = self._receive(deadline, what)
                 if "done" in message:
                     return message["done"]
+                self._require("course", message.get("course"), request.get("course"))
                 hear(message)
         except PeerError:
             self._failed = True
@@ -150,28 +152,45 @@ class Peer:
         except (BrokenPipeError, ValueError) as error:
             raise self._ended() from error
 
+    def _hello(self) -> dict[str, str]:
+        hello = self._receive(time.monotonic() + START_S, "starting").get("hello")
+        if not isinstance(hello, dict) or not all(isinstance(v, str) for v in hello.values()):
+            raise self._no_answer(f"`hello` must hold versions, got {shown(hello)}")
+        return hello
+
     def _receive(self, deadline: float, what: str) -> Message:
         line = self._line(deadline, what)
         try:
             message = json.loads(line.decode("utf-8"))
-        except ValueError as error:
-            raise self._no_answer(line) from error
-        if not isinstance(message, dict):
-            raise self._no_answer(line)
+        except (ValueError, RecursionError) as error:
+            raise self._no_answer(shown(line)) from error
+        if not isinstance(message, dict) or _depth(message) > DEEPEST:
+            raise self._no_answer(shown(line))
+        self._require("request", message.pop("request", None), self._asked)
+        self._require("line", message.pop("line", None), self._heard)
+        self._heard += 1
         if "error" in message:
-            trace = str(message.get("trace", ""))
+            words, trace = str(message["error"])[:SHOWN], str(message.get("trace", ""))
             raise PeerError(
-                f"FederatedScope failed: {message['error']}\n{trace[-SHOWN:].strip()}\n"
+                f"FederatedScope failed: {words}\n{trace[-SHOWN:].strip()}\n"
                 f"Its log is in {self.folder}, which is kept"
             )
         return message
 
+    def _require(self, name: str, found: object, due: object) -> None:
+        if type(found) is not int or found != due:
+            raise self._no_answer(
+                f"`{name}` must be {due}, got {shown(found)}: a line was lost, came twice or late"
+            )
+
     def _line(self, deadline: float, what: str) -> bytes:
         process = self._running()
         assert process.stdout is not None  # noqa: S101 - it is a pipe
+        seen = 0
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._pending:
+            while (end := self._pending.find(b"\n", seen)) < 0:
+                seen = len(self._pending)
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
                     raise WorkerTimeoutError(
@@ -183,8 +202,9 @@ class Peer:
                     raise self._ended()
                 self._pending += read
                 if len(self._pending) > LONGEST:
-                    raise self._no_answer(self._pending)
-        line, _, self._pending = self._pending.partition(b"\n")
+                    raise self._no_answer(f"a line of more than {LONGEST:,} bytes")
+        line = bytes(self._pending[:end])
+        del self._pending[: end + 1]
         return line
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -201,10 +221,9 @@ class Peer:
             f"{self._log()}\nIts folder {self.folder} is kept"
         )
 
-    def _no_answer(self, said: object) -> WorkerLostError:
-        shown = repr(said)[:200]
+    def _no_answer(self, said: str) -> WorkerLostError:
         return WorkerLostError(
-            f"FederatedScope's process said what is no answer: {shown}. It was ended; see its log "
+            f"FederatedScope's process said what is no answer: {said}. It was ended; see its log "
             f"in {self.folder}, which is kept. Is `interpreter` a plain Python?"
         )
 
@@ -232,3 +251,13 @@ class Peer:
             self._working.keep()
         else:
             self._working.remove()
+
+
+def _depth(value: Any) -> int:
+    """Return how many objects and lists lie in each other, at most one above `DEEPEST`."""
+    depth, level = 0, [value]
+    while level and depth <= DEEPEST:
+        held = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for each in held for one in each if isinstance(one, dict | list)]
+        depth += 1
+    return depth

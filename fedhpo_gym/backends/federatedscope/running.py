@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from fedhpo_gym.backends.federatedscope.sharing import next_number
 from fedhpo_gym.errors import FedHPOError
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.typed import shown
 
 Metrics = NDArray[np.float32]
 Hear = Callable[[Message], None]
@@ -84,6 +86,7 @@ class RemoteCourse:
             FedHPOError: see `Peer.ask`.
         """
         self.rounds = 0
+        self._evaluated = request.evaluated
         self._peer, self._limit_s, self._number = peer, limit_s, next_number()
         peer.ask(request.message(self._number, peer), limit_s, _nothing)
 
@@ -99,10 +102,16 @@ class RemoteCourse:
             rounds: of the course, counted from its first.
             hear: takes what is said of each.
             deadline: on the clock of `time.monotonic`; by default as long as a request may take.
+
+        Raises:
+            FedHPOError: see `Peer.ask`.
+            WorkerLostError: not every round was told of, once and in its order.
         """
         request = {"do": "advance", "course": self._number, "rounds": rounds}
         left = self._limit_s if deadline is None else deadline - time.monotonic()
-        self._peer.ask(request, left, hear)
+        due = _Due(self.rounds, rounds, self._evaluated)
+        self._peer.ask(request, left, lambda message: hear(due.take(message)))
+        due.require_all()
         self.rounds = rounds
 
     def evaluate(self) -> object:
@@ -113,10 +122,9 @@ class RemoteCourse:
         """Change hyperparameters from the next round on."""
         self._ask(_nothing, "configure", **changes)
 
-    def cohorts(self, rounds: int) -> list[list[int]]:
-        """Return who will train in each of the next rounds."""
-        found: list[list[int]] = self._ask(_nothing, "cohorts", rounds=rounds)
-        return found
+    def cohorts(self, rounds: int) -> object:
+        """Return who will train in each of the next rounds; see `parsing.cohorts`."""
+        return self._ask(_nothing, "cohorts", rounds=rounds)
 
     def drop(self) -> None:
         """End it, if its process still runs."""
@@ -127,6 +135,38 @@ class RemoteCourse:
     def _ask(self, hear: Hear, what: str, **words: Any) -> Any:
         request = {"do": what, "course": self._number, **words}
         return self._peer.ask(request, self._limit_s, hear)
+
+
+class _Due:
+    """What must be said while a course advances: every round, then the metrics where it stops."""
+
+    def __init__(self, done: int, rounds: int, evaluated: Sequence[int] | None) -> None:
+        """Expect the rounds after the first `done` ones."""
+        stops = {rounds} if evaluated is None else {*evaluated}
+        ahead = range(done + 1, rounds + 1)
+        both = ([("trained", r), ("round", r)] if r in stops else [("trained", r)] for r in ahead)
+        self._due = deque(one for each in both for one in each)
+
+    def take(self, message: Message) -> Message:
+        """Return a message that is due.
+
+        Raises:
+            WorkerLostError: another one is.
+        """
+        what, number = self._due.popleft() if self._due else ("done", 0)
+        if parsing.whole(message, what) != number:
+            raise parsing.unreadable(what, f"must be {number}, got {shown(message[what])}")
+        return message
+
+    def require_all(self) -> None:
+        """Check that nothing is due any more.
+
+        Raises:
+            WorkerLostError: something is.
+        """
+        if self._due:
+            what, number = self._due[0]
+            raise parsing.unreadable(what, f"must be {number}, got the end of the answer")
 
 
 class Curve:

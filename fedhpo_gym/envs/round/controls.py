@@ -168,7 +168,7 @@ class Controls:
         return _is_batch_size(dimension) or (self._task.asynchronous and dimension.name == RATE)
 
     def _ordered(self, configuration: Mapping[str, Value]) -> dict[str, Value]:
-        return {name: configuration[name] for name in self._names}
+        return {name: configuration[name] for name in self._names if name in configuration}
 
 
 def _rows(task: Task) -> tuple[Dimension, ...]:

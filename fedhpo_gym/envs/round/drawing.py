@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Protocol
 
 
@@ -41,6 +42,14 @@ class Drawing:
         above.set_ylabel("validation loss")
         above.set_title(f"{self.title}: round {rounds[-1]}", loc="left")
         losses = [point.val_loss for point in self.trace]
+        usual = [loss for loss in losses if loss < 100 * max(median(losses), 1e-12)]
+        if 0 < len(usual) < len(losses):
+            # A course that diverged has a loss of 3.4e38: it ends at the rim.
+            above.set_ylim(0.95 * min(usual), 1.05 * max(usual))
+            gone = [r for r, loss in zip(rounds, losses, strict=True) if loss > max(usual)]
+            rim = {"transform": above.get_xaxis_transform(), "clip_on": False}
+            above.plot(gone, [1.0] * len(gone), ls="", marker="^", color="#0b5394", **rim)
+            losses = usual
         if 0 < 20 * min(losses) < max(losses):
             above.set_yscale("log")
         for column, name in enumerate(self.names):

@@ -65,7 +65,8 @@ class TrialArguments:
             By default "val_loss", "fairness_std" and "epsilon"; on `MO-` ids of version 1 those
             that move: "val_loss", "fairness_p10", "time_s" and, where the algorithm protects
             anything, "epsilon".
-        constraints: soft constraints of `ScalarizePenalty`.
+        constraints: limits of objectives. The incumbent is the best trial that keeps them;
+            scalar scores pay `weight` for each unit of excess, see `ScalarizePenalty`.
         fidelity: fidelity dimensions that are fixed.
         grid: offer only the grid of the task's tables.
         freeze_thaw: more rounds of a configuration already tried cost only the difference.
@@ -130,8 +131,6 @@ class TrialArguments:
     def __post_init__(self) -> None:
         """Check the type of every field, and what concerns several."""
         check_fields(self)
-        if self.constraints and self.vector_reward:
-            raise InvalidArgumentError("`constraints` need a scalar reward; use the id without MO-")
         self._check_reward()
         self._check_instances()
         self.evaluation_noise  # noqa: B018 - what is wrong is said now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,25 @@ def asked_of(lattice: TrialSetup, setup: TrialSetup) -> Asked:
     cells = np.arange(size)
     if size > MAX_QUERIES and not isinstance(setup.backend, StoredBackend):
         cells = np.sort(stream(0, "truth_cells").choice(size, MAX_QUERIES, replace=False))
-    return Asked(lattice, cells, {} if lattice is setup else _drawn(setup))
+    if lattice is setup:
+        return Asked(lattice, cells, {})
+    drawn = _drawn(setup)
+    if len(cells) < size:  # then all of full fidelity at least
+        highest = _at_the_top(lattice)
+        drawn = {name: np.concatenate([v, highest[name]]) for name, v in drawn.items()}
+    return Asked(lattice, cells, drawn)
+
+
+def _at_the_top(lattice: TrialSetup) -> Columns:
+    """Return the configurations of the grid at the highest fidelity, `MAX_QUERIES` at most."""
+    top = replace(lattice.at_full_fidelity, grid=True)
+    size = top.search_space.grid_size
+    cells = np.arange(size)
+    if size > MAX_QUERIES:
+        cells = np.sort(stream(0, "truth_top").choice(size, MAX_QUERIES, replace=False))
+    columns = Asked(top, cells, {}).columns(np.arange(len(cells)))
+    # What is fixed stays: an environment of round 27 cannot ask for the last one.
+    return {**columns, **{name: np.full(len(cells), v) for name, v in lattice.fixed.items()}}
 
 
 def _drawn(setup: TrialSetup) -> Columns:

@@ -25,6 +25,7 @@ from fedhpo_gym.envs.trial.process import TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup, checked_objectives
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.constraints import Constraints
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.objectives import Objective
@@ -71,6 +72,10 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     `fedhpo_gym.envs.trial.instances`. Test data never enter an observation; they are in
     `info["test"]`.
 
+    **Incumbent**: the best trial in the first objective of those that keep all `constraints`, and
+    while there is none, the one of the least total violation. `info["violation"]` and
+    `info["incumbent"]["violation"]` say it where there are constraints; 0 is feasible.
+
     **Reward**: the vector of scores (higher is better, clipped to `reward_space`) of the
     objectives. `ScalarizePenalty` makes it one number, `IncumbentReward` one of the incumbent.
 
@@ -107,6 +112,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         reward_transform: str = "clip",
         instances: Sequence[Backend] = (),
         noise: Noise | None = None,
+        constraints: Constraints | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Create the environment.
@@ -123,6 +129,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             instances: what answers in the episodes of one instance each, `backend` first; one is
                 drawn at each reset.
             noise: what evaluations lack; None for nothing.
+            constraints: limits that the incumbent keeps; see `evaluation.constraints`.
             render_mode: "human", "rgb_array" or None.
 
         Raises:
@@ -140,7 +147,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         names, own = checked_objectives(task, objectives)
         rules = (reward_transform, grid, freeze_thaw)
         fixed = dict(fidelity or {})
-        self._use(TrialSetup(task, backend, names, fixed, *rules, tuple(instances), own, noise))
+        setup = TrialSetup(task, backend, names, fixed, *rules, tuple(instances), own, noise)
+        self._use(replace(setup, constraints=constraints))
         self._draws: np.random.Generator | None = None
         self._noise_keys = NoiseKeys(1) if noise else None
 
@@ -174,6 +182,11 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return self.setup.objectives
 
     @property
+    def constraints(self) -> Constraints | None:
+        """The limits that the incumbent keeps."""
+        return self.setup.constraints
+
+    @property
     def instances(self) -> tuple[TrialInstance, ...]:
         """What an episode can be of; empty where all are of the one problem."""
         return tuple(TrialInstance.of(one) for one in self.setup.instances)
@@ -192,7 +205,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """Return what all trials that an action can ask for would bring.
 
         Returns:
-            (B,) values of the first objective, and (B, objectives) scores.
+            (B,) values of the first objective, and (B,) total violations of constraints.
 
         Raises:
             InvalidArgumentError: they are not stored.
@@ -209,6 +222,15 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             InvalidArgumentError: see `truth_of`.
         """
         return truth_of(self._process.part(0))
+
+    @property
+    def full_truth(self) -> Truth:
+        """What can be reached at full fidelity: what regret is measured against.
+
+        Raises:
+            InvalidArgumentError: see `truth_of`.
+        """
+        return truth_of(self._process.part(0).at_full_fidelity)
 
     @property
     def search_space(self) -> SearchSpace:
@@ -236,6 +258,11 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
                 Trial(number, configuration, fidelity, action.copy(), named, elapsed_s, best)
             )
         return tuple(self._trials)
+
+    def constrain(self, constraints: Constraints) -> None:
+        """Let the incumbent keep limits; call `reset` before the next step."""
+        if constraints != self.setup.constraints:
+            self._use(replace(self.setup, constraints=constraints))
 
     def use_backend(self, name: str, **options: Any) -> None:
         """Exchange the backend; call `reset` before the next step.

@@ -124,7 +124,7 @@ class Prices:
         self, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
     ) -> Cost:
         """Return what some rounds of a course cost."""
-        key = (rounds, client_sample_rate, *[configuration[name] for name in self._names])
+        key = (rounds, client_sample_rate, *[configuration.get(name) for name in self._names])
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MAX_PRICES:

@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
+import numpy as np
 
 from fedhpo_gym.envs.arguments import check_own, from_names, taking
 from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.env import TrialEnv
+from fedhpo_gym.envs.trial.ledger import spending_many
+from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.objectives.spending import COST_NAMES
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.typed import shown
 from fedhpo_gym.wrappers import BudgetTermination, IncumbentReward, ScalarizePenalty
+
+COSTS: Final = {"flops": "parameter_epochs", **{name: name for name in COST_NAMES}}
+"""What of a trial's costs decides an objective."""
+
+
+def _refuse_constants(setup: TrialSetup) -> None:
+    """Refuse objectives of costs that are the same whatever an action asks for.
+
+    Raises:
+        InvalidArgumentError: says which, and why.
+    """
+    names = [name for name in setup.objective_names if name in COSTS]
+    if len(setup.objective_names) < 2 or not names:
+        return
+    space, rng = setup.search_space, stream(0, "constant_objectives")
+    columns = space.decode_columns(rng.uniform(-1.0, 1.0, (256, len(space))))
+    fixed = {name: np.full(256, value) for name, value in setup.fixed.items()}
+    costs = spending_many(setup.task, {**columns, **fixed}).costs
+    for name in names:
+        each = np.asarray(costs[COSTS[name]])
+        if each.ndim == 0 or np.ptp(each) == 0:
+            raise InvalidArgumentError(
+                f"`objectives` must be able to vary, but {name!r} is the same for all actions "
+                f"where `fidelity` is {shown(dict(setup.fixed))} and `system['compute']` is "
+                f"{setup.task.system.compute!r}; leave the fidelity free, choose "
+                "system={'compute': 'epochs'}, or leave the objective out"
+            )
 
 
 @taking(TrialArguments)
@@ -39,8 +73,11 @@ def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.E
         reward_transform=asked.reward_transform,
         instances=instances,
         noise=asked.evaluation_noise,
+        constraints=asked.constraints,
         render_mode=render_mode,
     )
+    if asked.objectives is not None:
+        _refuse_constants(env.unwrapped.setup)  # type: ignore[attr-defined]
     env = BudgetTermination(env, **asked.budgets)  # type: ignore[arg-type]
     if asked.vector_reward:
         return env

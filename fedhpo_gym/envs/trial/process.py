@@ -16,13 +16,14 @@ from fedhpo_gym.envs.trial.history import History
 from fedhpo_gym.envs.trial.instances import TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices
 from fedhpo_gym.envs.trial.observation import TUNING
-from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, Scorer
+from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, VIOLATION, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.several import SeveralSources
 from fedhpo_gym.envs.trial.sources import make_row_source
 from fedhpo_gym.envs.trial.truth import truth_of
 from fedhpo_gym.envs.trial.tuning import TuningLedger, is_counted
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.constraints import is_better
 from fedhpo_gym.objectives import PRIVACY_NAMES
 
 Numbers = NDArray[np.float64]
@@ -79,7 +80,7 @@ class Episodes:
     def add(self, handles: NDArray[Any], numbers: Numbers, ends_s: float | None = None) -> Indices:
         """Add a trial to every episode; return of which ones it is the new incumbent.
 
-        A trial becomes the incumbent if its error is strictly lower: the first of equals stays. It
+        What becomes the incumbent, `is_better` of `evaluation.constraints` says. The trial
         ends at `ends_s`, by default after all trials before it.
         """
         self.handles, self.numbers = handles, numbers
@@ -89,8 +90,8 @@ class Episodes:
             self.elapsed_s += numbers[:, TIME_S]
         else:
             self.elapsed_s[:] = ends_s
-        # Not "lower": the first trial is better than NaN, whatever its error.
-        (better,) = (~(numbers[:, ERROR] >= self.best_numbers[:, ERROR])).nonzero()
+        best = self.best_numbers[:, VIOLATION], self.best_numbers[:, ERROR]
+        (better,) = is_better(numbers[:, VIOLATION], numbers[:, ERROR], best).nonzero()
         if len(better):
             self.best[better] = handles[better]
             self.best_trial[better] = self.trials[better]
@@ -239,7 +240,7 @@ class TrialProcess:
         """Return what all trials that an episode can ask for would bring.
 
         Returns:
-            (B,) values of the first objective, and (B, objectives) scores.
+            (B,) values of the first objective, and (B,) total violations of constraints.
 
         Raises:
             InvalidArgumentError: nothing stores them.
@@ -252,7 +253,7 @@ class TrialProcess:
                 "numbers, or reward='improvement', whose return ranks episodes alike"
             )
         truth = truth_of(part)
-        return truth.values[:, 0], truth.scores
+        return truth.values[:, 0], truth.violations
 
     def query_of(self, handle: Any) -> CheckedQuery:
         """Return the configuration and the fidelity that a handle of `episodes` stands for."""
@@ -304,7 +305,9 @@ class TrialProcess:
                 "configuration": dict(best_configuration),
                 "fidelity": dict(vars(best_fidelity)),
                 **self.named(state.best_numbers[index]),
+                **self._violation(state.best_numbers[index]),
             },
+            **self._violation(numbers),
             "test": dict(zip(names, found[: len(names)], strict=True)),
             "best_round": [int(number) for number in found[len(names) + 1 :]],
             "diverged": bool(found[len(names)]),
@@ -312,6 +315,10 @@ class TrialProcess:
             **self._named_instance(index),
             **_floats(self._truth(numbers, state.best_numbers[index])),
         }
+
+    def _violation(self, numbers: Numbers) -> dict[str, float]:
+        found = {"violation": float(numbers[VIOLATION])}
+        return found if self.setup.constraints else {}
 
     def _named_tuning(self, index: int) -> dict[str, Any]:
         if self._tuning is None:
@@ -339,6 +346,8 @@ class TrialProcess:
             "incumbent": {"trial": state.best_trial},
             **self._truth(state.numbers, state.best_numbers),
         }
+        if self.setup.constraints:
+            info["violation"] = state.numbers[:, VIOLATION]
         if self._tuning is not None:
             columns = self._tuning.vectors.T
             info[TUNING] = dict(zip(PRIVACY_NAMES, columns, strict=True))

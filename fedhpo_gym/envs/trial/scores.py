@@ -13,13 +13,14 @@ from fedhpo_gym.envs.batched.layout import Layout
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.telling import ValuesOf, tell
+from fedhpo_gym.evaluation.constraints import read_constraints
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.objectives import Spent
 
-TIME_S, ROUNDS, ERROR, SHOWN, SCORES = range(5)
+TIME_S, ROUNDS, ERROR, SHOWN, VIOLATION, SCORES = range(6)
 """Columns of the numbers: simulated seconds and rounds paid for (a ledger fills them in), unclipped
-error of the first objective, the same as an observation shows it; then scores, then values of the
-objectives, and under noise what these truly are."""
+error of the first objective, the same as an observation shows it, total violation of constraints;
+then scores, then values of the objectives, and under noise what these truly are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,8 @@ class Scorer:
     @property
     def rule(self) -> tuple[Hashable, ...]:
         """What rows depend on, besides the evaluation: equal rules give equal rows."""
-        return self._setup.objectives, tuple(self._layout.columns)
+        limits = read_constraints(self._setup.objectives, self._setup.constraints)
+        return self._setup.objectives, tuple(self._layout.columns), tuple(limits.items())
 
     @property
     def can_batch(self) -> bool:
@@ -122,6 +124,7 @@ class Scorer:
         numbers = np.zeros((len(values), self.width))
         numbers[:, ERROR] = objectives[0].unclipped_errors(values[:, 0])
         numbers[:, SHOWN] = errors[:, 0]
+        numbers[:, VIOLATION] = self._setup.violations(values)
         # What an environment returns is float32; a scalarisation computes with what it gets.
         numbers[:, self.scores] = -errors.astype(np.float32)
         numbers[:, self.values] = values

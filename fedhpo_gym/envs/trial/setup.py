@@ -14,6 +14,7 @@ from fedhpo_gym.backends import Backend, CheckedQuery
 from fedhpo_gym.envs.trial import instances, observation
 from fedhpo_gym.envs.trial.tuning import is_counted
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.evaluation.constraints import Constraints, read_constraints, violations
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import ENERGY, Objective
@@ -40,6 +41,7 @@ class TrialSetup:
             all episodes are of the one problem.
         own: objectives of the user, beside those of the task.
         noise: what evaluations lack; None for nothing.
+        constraints: limits that the incumbent keeps, see `evaluation.constraints`.
 
     Raises:
         UnknownNameError: an objective or a fidelity dimension does not exist.
@@ -58,6 +60,7 @@ class TrialSetup:
     instances: tuple[Backend, ...] = ()
     own: tuple[Objective, ...] = ()
     noise: Noise | None = None
+    constraints: Constraints | None = None
 
     def __post_init__(self) -> None:
         """Check what is named."""
@@ -67,6 +70,7 @@ class TrialSetup:
             self._fidelities[name].validate(value, "fidelity")
         self.objectives  # noqa: B018 - an unknown name is said now
         self.search_space  # noqa: B018 - so is a fidelity that does not exist
+        read_constraints(self.objectives, self.constraints)
         if ENERGY in self.objective_names:
             self.task.system.require_energy(asynchronous=self.task.asynchronous)
         if self.noise is not None:
@@ -100,6 +104,10 @@ class TrialSetup:
         """(objectives,) whether each reads metrics of clients, and so hears of noise."""
         return np.array([objective.reads_clients for objective in self.objectives])
 
+    def violations(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the total violation of each of (..., objectives) values; 0 where feasible."""
+        return violations(self.objectives, self.constraints, values)
+
     @cached_property
     def _space(self) -> SearchSpace:
         own = self.backend.space
@@ -120,6 +128,12 @@ class TrialSetup:
         """What an action is decoded to: configuration, then free fidelity dimensions."""
         free = self._fidelities.fix(self.fixed)
         return SearchSpace((*self._space.dimensions, *free.dimensions))
+
+    @property
+    def at_full_fidelity(self) -> TrialSetup:
+        """The same problem with all fidelities at their highest, and without noise."""
+        full = {dimension.name: dimension.high for dimension in self._fidelities.dimensions}
+        return replace(self, fixed=full, noise=None, freeze_thaw=False, instances=())
 
     @property
     def is_grid(self) -> bool:

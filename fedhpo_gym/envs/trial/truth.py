@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,12 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.backends import CheckedQuery, ColumnBackend
 from fedhpo_gym.envs.trial.asked import Asked, Columns, asked_of
+from fedhpo_gym.envs.trial.climbing import climbed
 from fedhpo_gym.envs.trial.ledger import spending_many, spending_one
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
 from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.objectives import Objective
+from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.typed import as_reals, as_typed
 
 NUMBERS_AT_ONCE = 1 << 19
@@ -36,8 +39,12 @@ class Truth:
 
     For a table the lattice is all that actions can ask for, and the truth is exact. A surrogate is
     asked on the grid of the task's tables at the rounds that they hold, or on `MAX_QUERIES` drawn
-    points of it, and then at `DRAWS` configurations between the grid's points, at the highest
-    fidelity: better queries may still exist.
+    points of it, then at `DRAWS` configurations between the grid's points, at the highest fidelity,
+    and then where a local search over its whole space goes from the best of them, for the first
+    objective: see `envs.trial.climbing`. It is the same every time.
+
+    Constraints bind all that is said here: optimum, front, ideal, nadir and reference are of the
+    queries that keep them, and where none does, of those of the least total violation.
 
     Attributes:
         objectives: the objectives, in the order of the environment's.
@@ -58,6 +65,43 @@ class Truth:
         names = ", ".join(one.name for one in self.objectives)
         return f"Truth of {names} for {len(self.values):,} queries, exact={self.exact}"
 
+    def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        """Return the (n, objectives) values of configurations, at the truth's one fidelity.
+
+        Args:
+            configurations: legal ones, as `info["configuration"]` says them.
+
+        Raises:
+            InvalidArgumentError: the truth is of several fidelities.
+        """
+        space = self._setup.search_space
+        if not set(self._setup.fixed) >= {"round", "client_sample_rate"}:
+            raise InvalidArgumentError(
+                "`values_at` needs the truth of one fidelity; use `env.unwrapped.full_truth`"
+            )
+        return self._ask(space.columns_of(configurations), len(configurations))
+
+    def _ask(self, columns: Columns, number: int) -> NDArray[np.float64]:
+        fixed = {name: np.full(number, value) for name, value in self._setup.fixed.items()}
+        return values_of(self._setup, {**columns, **fixed})
+
+    @property
+    def search_space(self) -> SearchSpace:
+        """What an action is decoded to; see `regret_of`."""
+        return self._setup.search_space
+
+    def regret_of(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the regret of (n, dimensions) actions; infinite where constraints are not kept."""
+        values = self._ask(self.search_space.decode_columns(actions), len(actions))
+        is_feasible = self._setup.violations(values) == 0
+        return np.where(is_feasible, self.regret(values[:, 0]), np.inf)
+
+    @property
+    def scale(self) -> float:
+        """How far the reference of relative regret lies from the optimum; 1 where it does not."""
+        middle = float(np.median(self.errors[: self.on_lattice, 0]))
+        return (middle - float(self.errors[self.optimum, 0])) or 1.0
+
     def query(self, index: int) -> CheckedQuery:
         """Return the configuration and the fidelity of a row of `values`."""
         columns = self._asked.columns(np.arange(len(self.values))[[index]])
@@ -76,10 +120,42 @@ class Truth:
         errors = np.column_stack([o.errors(column) for o, column in columns])
         return -errors.astype(np.float32).astype(np.float64)
 
-    @property
+    @cached_property
+    def violations(self) -> NDArray[np.float64]:
+        """(B,) total violations of the constraints; 0 where a query keeps them."""
+        return self._setup.violations(self.values)
+
+    @cached_property
+    def feasible(self) -> NDArray[np.bool_]:
+        """(B,) whether a query keeps the constraints; where none does, whether it is nearest."""
+        return np.asarray(self.violations == self.violations.min())
+
+    @cached_property
     def optimum(self) -> int:
-        """The row with the best value of the first objective; the first of equal ones."""
-        return int(np.argmin(self.errors[:, 0]))
+        """The feasible row with the best value of the first objective; the first of equal ones."""
+        return int(np.argmin(np.where(self.feasible, self.errors[:, 0], np.inf)))
+
+    def under(self, constraints: Constraints) -> Truth:
+        """Return the truth of the same queries under other constraints.
+
+        Raises:
+            UnknownNameError: a constraint names no objective.
+            InvalidArgumentError: the constraints are not well formed.
+        """
+        return replace(self, _setup=replace(self._setup, constraints=constraints))
+
+    def regret_at(
+        self, configurations: Sequence[Mapping[str, Value]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return regret and relative regret of configurations, (n,) each; see `values_at`.
+
+        A configuration that does not keep the constraints here, at this fidelity, has the regret
+        infinity and the relative regret 1.
+        """
+        values = self.values_at(configurations)
+        is_feasible = self._setup.violations(values) == 0
+        regret = np.where(is_feasible, self.regret(values[:, 0]), np.inf)
+        return regret, np.where(is_feasible, self.relative_regret(values[:, 0]), 1.0)
 
     def regret(self, values: ArrayLike) -> NDArray[np.float64]:
         """Return how far values of the first objective are from the best one; 0 is the optimum.
@@ -104,12 +180,15 @@ class Truth:
         Args:
             values: see `regret`.
         """
-        lattice = self.errors[: self.on_lattice, 0]
-        typical = float(np.median(lattice)) - float(self.errors[self.optimum, 0])
         regret = self.regret(values)
-        if not typical > 0:
+        if np.median(self.errors[: self.on_lattice, 0]) <= self.errors[self.optimum, 0]:
             return np.where(regret > 0, 1.0, 0.0)
-        return np.clip(regret / typical, 0.0, 1.0)
+        return np.clip(regret / self.scale, 0.0, 1.0)
+
+    @property
+    def typical(self) -> float:
+        """The median of the lattice in the first objective: the reference of relative regret."""
+        return float(np.median(self.values[: self.on_lattice, 0]))
 
     def front(self, names: Sequence[str] | None = None) -> NDArray[np.int64]:
         """Return the rows that no other dominates, in their order.
@@ -120,11 +199,21 @@ class Truth:
         Raises:
             UnknownNameError: the environment has no such objective.
         """
-        return np.flatnonzero(non_dominated(self.errors[:, self._columns(names)]))
+        rows = np.flatnonzero(self.feasible)
+        return rows[non_dominated(self.errors[rows][:, self._columns(names)])]
 
-    def ideal(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Return the best value of each objective; see `front`."""
-        errors = self.errors[:, self._columns(names)].min(axis=0)
+    def ideal(
+        self, names: Sequence[str] | None = None, constraints: Constraints | None = None
+    ) -> NDArray[np.float64]:
+        """Return the best value of each objective; see `front`.
+
+        Args:
+            names: see `front`.
+            constraints: limits in the place of the environment's, see `under`.
+        """
+        if constraints is not None:
+            return self.under(constraints).ideal(names)
+        errors = self.errors[self.feasible][:, self._columns(names)].min(axis=0)
         return self._as_values(errors, names)
 
     def nadir(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
@@ -269,20 +358,27 @@ def truth_of(setup: TrialSetup) -> Truth:
     lattice = setup if exact else replace(setup, grid=True)
     fixed = tuple(sorted(setup.fixed.items()))
     backend = setup.backend
+    limits = tuple(read_constraints(setup.objectives, setup.constraints).items())
     key = (setup.task, lattice.search_space, fixed, setup.objective_names, setup.own, backend.seeds)
-    known = (*key, backend.fingerprint)
+    known = (*key, backend.fingerprint, limits)
     if known not in _known:
         asked = asked_of(lattice, setup)
         size = max(NUMBERS_AT_ONCE // (backend.num_samples.size * len(METRICS)), 1)
-        parts = np.split(np.arange(len(asked)), range(size, len(asked), size))
-        values = np.concatenate([_values(setup, asked.columns(part)) for part in parts])
+
+        def ask(rows: Asked) -> NDArray[np.float64]:
+            parts = np.split(np.arange(len(rows)), range(size, len(rows), size))
+            return np.concatenate([values_of(setup, rows.columns(part)) for part in parts])
+
+        values = ask(asked)
+        if not exact:
+            asked, values = climbed(setup, asked, values, ask)
         _known[known] = Truth(setup.objectives, exact, values, len(asked.cells), setup, asked)
     while len(_known) > MAX_KNOWN:
         _known.popitem(last=False)
     return _known[known]
 
 
-def _values(setup: TrialSetup, columns: Columns) -> NDArray[np.float64]:
+def values_of(setup: TrialSetup, columns: Columns) -> NDArray[np.float64]:
     """Return the (n, objectives) values of queries."""
 
     def queries() -> list[CheckedQuery]:

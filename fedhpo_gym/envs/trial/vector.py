@@ -27,7 +27,7 @@ from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.envs.trial.instances import new_draws
 from fedhpo_gym.envs.trial.make import make_trial_env
 from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, TrialProcess
-from fedhpo_gym.envs.trial.scores import TIME_S
+from fedhpo_gym.envs.trial.scores import TIME_S, VIOLATION
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.objectives import Objective
@@ -231,16 +231,15 @@ class TrialVectorEnv(BatchedVectorEnv):
             info["penalty"] = self._scalarize.penalty(scores)
             info["score"] = rewards = scores[:, 0] - info["penalty"]
         if self._incumbent is not None:
-            rewards = self._reward(self._incumbent, numbers, info["penalty"])
+            rewards = self._reward(self._incumbent, numbers)
         never = np.zeros(self.num_envs, dtype=np.bool_)
         return StepOutcome(rewards, left <= 0.0, never, info)
 
-    def _reward(
-        self, kind: IncumbentReward, numbers: Numbers, penalties: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _reward(self, kind: IncumbentReward, numbers: Numbers) -> NDArray[np.float64]:
         before = self._potentials
-        values = self._process.values(numbers)[:, 0]
-        self._potentials = kind.after(before, values, penalties)
+        best = self._process.episodes.best_numbers
+        values = self._process.values(best)[:, 0]
+        self._potentials = kind.potential(values, best[:, VIOLATION])
         elapsed_s = self._process.episodes.elapsed_s
         times_s = numbers[:, TIME_S]
         return kind.rewards(before, self._potentials, times_s, elapsed_s, self._optima)

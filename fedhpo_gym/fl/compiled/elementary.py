@@ -51,6 +51,23 @@ def exp(x: float) -> Any:
 
 
 @compiled
+def exp_of_negatives(values: Any, count: int) -> None:
+    """Replace numbers up to 0 by their `exp`; below -60 by that of -60, NaN by NaN.
+
+    Without a branch, so that compilers make vectors of it; the bits are those of `exp`.
+    """
+    for i in range(np.uint64(count)):
+        given = values[i]
+        x = given if -60.0 <= given <= 0.0 else -60.0
+        n = int(x * _STEP - 0.5)
+        r = (x - n * _HIGH) - n * _LOW
+        square = r * r
+        upper = (0.5 + r * (1.0 / 6.0)) + square * (1.0 / 24.0 + r * (1.0 / 120.0))
+        scale = _ROOTS[np.uint64(n & (_PARTS - 1))] * _POWERS[np.uint64((n >> 6) - _FIRST)]
+        values[i] = scale + scale * (r + square * upper) if given == given else given
+
+
+@compiled
 def log(x: float) -> float:
     """Return the natural logarithm of a positive number; NaN stays NaN."""
     if not (0.0 < x < math.inf):

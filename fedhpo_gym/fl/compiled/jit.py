@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -31,6 +33,7 @@ def kernel(function: F) -> F:
     Code is kept per processor. It is compiled again when any file of this package has changed.
     """
     dispatcher = njit(**_OPTIONS)(function)
+    dispatcher._compile_for_args = _uninterrupted(dispatcher._compile_for_args)
     if _folder() is not None:
         dispatcher._cache = _new_cache(function)
     return cast("F", dispatcher)
@@ -47,6 +50,29 @@ def implements(general: Callable[..., Any], kind: type[tuple[Any, ...]]) -> Call
         return function
 
     return register
+
+
+def _uninterrupted(compile_for: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a compilation end before a signal is heard: LLVM does not survive half of one."""
+
+    def work(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            return compile_for(*args, **kwargs)
+        heard: list[int] = []
+        former = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+        for one, handler in former.items():
+            if handler is not None:  # None was not set by Python, and could not be set back
+                signal.signal(one, lambda number, _: heard.append(number))
+        try:
+            return compile_for(*args, **kwargs)
+        finally:
+            for one, handler in former.items():
+                if handler is not None:
+                    signal.signal(one, handler)
+            if heard:
+                signal.raise_signal(heard[0])
+
+    return work
 
 
 @cache

@@ -105,10 +105,11 @@ def _dense(
 
 @implements(predict, Dense)
 def _predict_dense(
-    model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, s: Floats
+    model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, s: Floats, fresh: bool
 ) -> None:
     width, classes, count = model.width, model.classes, end - begin
-    transposed(model.x, width, rows, begin, end, s, count)
+    if fresh:
+        transposed(model.x, width, rows, begin, end, s, count)
     for c in range(classes):
         products(w, c * width, width, s, count, count, s, ZERO)
         for row in range(count):
@@ -144,7 +145,7 @@ def _sparse(
 
 @implements(predict, Sparse)
 def _predict_sparse(
-    model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, _: Floats
+    model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, _: Floats, __: bool
 ) -> None:
     for row in range(begin, end):
         for c in range(model.classes):

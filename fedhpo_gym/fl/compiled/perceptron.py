@@ -244,7 +244,7 @@ def _network(  # noqa: C901 - forward and backward
 
 @implements(predict, Network)
 def _predict_network(
-    model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, s: Floats
+    model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, s: Floats, _: bool
 ) -> None:
     inputs, width, depth, classes = model.inputs, model.width, model.depth, model.classes
     count = end - begin

@@ -18,6 +18,9 @@ Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
 RowNumbers = NDArray[np.int32]
 
+_MOST_ORDERED = 1 << 22
+"""Row numbers of one client's epochs that are kept for other courses."""
+
 
 class Settings(NamedTuple):
     """Hyperparameters of local training, (courses, clients) each, or (courses, 1) for all clients.
@@ -87,8 +90,24 @@ def _plain_step(w: Floats, g: Floats, decay: Any) -> None:
         w[p] = w[p] * decay - g[p]
 
 
+@compiled
+def by_client(client: Integers, clients: int) -> Integers:
+    """Return the order in which items of a client follow each other: they share minibatches."""
+    first = np.zeros(clients + 1, dtype=np.int64)
+    for own in client:
+        first[own + 1] += 1
+    for c in range(clients):
+        first[c + 1] += first[c]
+    found = np.empty(len(client), dtype=np.int64)
+    for item in range(len(client)):
+        own = client[item]
+        found[first[own]] = item
+        first[own] += 1
+    return found
+
+
 @kernel
-def train(
+def train(  # noqa: C901 - one loop
     model: Any,
     rows: Rows,
     words: NDArray[np.uint32],
@@ -115,7 +134,9 @@ def train(
     largest = 0
     for client in range(len(rows.first) - 1):
         largest = max(largest, rows.first[client + 1] - rows.first[client])
-    order = np.empty(largest, dtype=np.int32)
+    kept = max(min(settings.epochs.max(), _MOST_ORDERED // max(largest, 1)), 1)
+    orders = np.empty((kept, largest), dtype=np.int32)
+    known_client, known_number, drawn = -1, -1, 0
     pool = np.empty(draws.POOL, dtype=np.uint32)
     state = np.empty(draws.STATE, dtype=np.uint64)
     words = words.copy()
@@ -125,7 +146,7 @@ def train(
     last = np.zeros(model.trained if moves else 0, dtype=np.float32)
     nowhere = np.empty(0, dtype=np.float32)
     several = settings.rate.shape[1] > 1
-    for item in range(len(items.course)):
+    for item in by_client(items.client, len(rows.first) - 1):
         course, client = items.course[item], items.client[item]
         begin, held = rows.first[client], rows.first[client + 1] - rows.first[client]
         if not live[course] or not held:
@@ -141,12 +162,18 @@ def train(
             towards = anchor[item]
         w = local[item]
         last[:] = 0.0
-        words[-2], words[-1] = items.number[item], client
-        draws.start(words, pool, state)
-        for _ in range(settings.epochs[course, column]):
-            for i in range(held):
-                order[i] = rows.order[begin + i]
-            draws.shuffle(state, order[:held])
+        number, epochs = items.number[item], settings.epochs[course, column]
+        if client != known_client or number != known_number or epochs > kept:
+            words[-2], words[-1] = number, client
+            draws.start(words, pool, state)
+            known_client, known_number, drawn = client, number, 0
+        for epoch in range(epochs):
+            order = orders[epoch % kept]
+            if epoch >= drawn:
+                for i in range(held):
+                    order[i] = rows.order[begin + i]
+                draws.shuffle(state, order[:held])
+                drawn += 1
             for at in range(0, held, batch):
                 until = min(at + batch, held)
                 if until - at < model.min_rows:
@@ -157,6 +184,8 @@ def train(
                     _step(w, g, decay, pull, towards, share, last)
                 else:
                     _plain_step(w, g, decay)
+        if epochs > kept:
+            known_client = -1
 
 
 @kernel

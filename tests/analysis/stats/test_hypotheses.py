@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from fedhpo_gym.analysis.stats import (
     mean_ranks,
     nemenyi,
     nemenyi_distance,
+    rank_sum,
     ranks,
     sign_test,
     wilcoxon,
@@ -211,3 +212,18 @@ def test_friedman_and_nemenyi_are_autoranks(
     assert np.argsort(mean_ranks(values)).tolist() == order
     alike = nemenyi(values)[np.ix_(order, order)] > 0.05
     assert list(_groups(alike)) == groups
+
+
+def test_the_rank_sum_test_counts_every_way_to_draw_a_sample() -> None:
+    rng = stream(3, "rank_sum")
+    for first, second, values in ((3, 4, 5), (5, 2, 100), (1, 6, 3), (4, 4, 2)):
+        x = rng.integers(values, size=first).astype(float)
+        y = rng.integers(values, size=second).astype(float)
+        ranked = scipy_stats.rankdata(np.concatenate([x, y]))
+        sums = np.array([sum(one) for one in combinations(ranked, first)])
+        far = np.abs(sums - sums.mean()) >= abs(ranked[:first].sum() - sums.mean()) - 1e-9
+        assert rank_sum(x, y) == pytest.approx(far.mean(), rel=1e-12)
+    x, y = rng.normal(size=40), rng.normal(0.5, size=30)
+    expected = scipy_stats.mannwhitneyu(x, y, method="asymptotic", use_continuity=False).pvalue
+    assert rank_sum(x, y) == pytest.approx(expected, rel=1e-9)
+    assert rank_sum(np.ones(40), np.ones(30)) == rank_sum(np.ones(2), np.ones(3)) == 1.0

@@ -54,6 +54,24 @@ def test_clients_of_different_kinds_have_no_rows() -> None:
         Controls(HETERO.variant(client_space=wider), per_client=True)
 
 
+def test_what_is_not_active_has_no_value_and_costs_nothing() -> None:
+    task = get_task("Joint-ExamLondon").variant(system=HETERO.system)
+    for model, shape in (("lr", ()), ("mlp", ("model_depth", "model_width"))):
+        controls = Controls(task, configuration={"model": model})
+        free = {d.name for d in controls.space.dimensions}
+        assert free == set(task.space.names) - set(task.architecture)
+        seen = set()
+        for action in np.random.default_rng(0).uniform(-1, 1, (20, len(free))):
+            found = controls.decode(action.astype(np.float32))
+            rate = found.pop("client_sample_rate")
+            assert task.space.validate(found) == found
+            assert tuple(name for name in found if name in task.architecture[1:]) == shape
+            work = controls.work({**found, "client_sample_rate": rate}, 1, np.ones(64, np.bool_))
+            assert work.num_parameters == task.parameters_of(found)
+            seen.add(found["server_optimizer"])
+        assert seen == {"none", "sgd", "adam", "yogi"}
+
+
 @pytest.mark.raw
 def test_both_forms_train_the_same_course(
     shared_datasets: Path, monkeypatch: pytest.MonkeyPatch

@@ -341,12 +341,6 @@ def test_a_backend_refuses_what_it_cannot_honour(
 
 
 @pytest.mark.usefixtures("tiny")
-def test_constraints_need_a_scalar_reward() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"`constraints`.*without MO-"):
-        gym.make(f"MO-{ENV_ID}", constraints={"epsilon": 1.0})
-
-
-@pytest.mark.usefixtures("tiny")
 def test_one_seed_or_the_mean_of_all() -> None:
     losses = {}
     for seed in (1, 2, 3, None):

@@ -116,7 +116,9 @@ def test_privacy_of_training_is_another_one() -> None:
 
 
 def test_regret_is_of_what_incumbents_truly_are(tmp_path: Path) -> None:
-    kwargs = {"noise": PRIVATE, "budget_trials": 8}
+    space = gym.make(ID).get_wrapper_attr("fidelity_space")
+    full = {dimension.name: dimension.high for dimension in space.dimensions}
+    kwargs = {"noise": PRIVATE, "budget_trials": 8, "fidelity": full}
     assert do_run(Plan(ID, kwargs, "random", 2, workers=3), tmp_path, print, print)
     [path] = tmp_path.rglob("*.jsonl")
     record = read_record(path)
@@ -125,7 +127,7 @@ def test_regret_is_of_what_incumbents_truly_are(tmp_path: Path) -> None:
     optimum = truths - regret_of(record).regret
     assert optimum == pytest.approx([optimum[0]] * len(truths))
     assert min(regret_of(record).regret) >= 0.0
-    env: Any = RegretInfo(gym.make(ID, disable_env_checker=True, noise=PRIVATE))
+    env: Any = RegretInfo(gym.make(ID, disable_env_checker=True, noise=PRIVATE, fidelity=full))
     env.reset(seed=0)
     env.action_space.seed(0)
     for _ in range(6):

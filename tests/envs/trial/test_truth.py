@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
-from fedhpo_gym.envs.trial import asked
+from fedhpo_gym.envs.trial import asked, climbing
 from fedhpo_gym.envs.trial import truth as module
 from fedhpo_gym.envs.trial.asked import Asked
 from fedhpo_gym.envs.trial.truth import Truth
@@ -154,7 +154,7 @@ def test_a_surrogate_is_asked_on_a_grid_and_between(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(asked, "DRAWS", 200)
     found = fedhpo_gym.truth("FedHPO-GNN-Cora-v1", **arguments)
     assert not found.exact
-    assert (found.on_lattice, len(found.values)) == (300, 500)
+    assert (found.on_lattice, len(found.values)) == (300, 800 + climbing.STARTS)
     env = gym.make("MO-FedHPO-GNN-Cora-v1", **arguments)
     for row in (0, 299, 300, 499, found.optimum):
         configuration, fidelity = found.query(row)
@@ -235,9 +235,18 @@ def test_with_instances_it_is_that_of_the_episode() -> None:
     assert not np.array_equal(*found)
 
 
-def test_constraints_are_refused_instead_of_ignored() -> None:
-    with pytest.raises(InvalidArgumentError, match="`constraints` must not be given"):
-        fedhpo_gym.truth("FedHPO-LR-CreditG-v1", constraints={"fairness_std": 0.05})
+@pytest.mark.parametrize("name", [ID, "FedHPO-LR-CreditG-v1"])
+def test_constraints_bind_the_truth_as_they_bind_any_list_of_trials(name: str) -> None:
+    limits = {"fairness_std": 0.08}
+    plain, known = fedhpo_gym.truth(name), fedhpo_gym.truth(name, constraints=limits)
+    feasible = plain.values[plain.values[:, 1] <= 0.08]
+    assert known.ideal().tolist() == feasible.min(axis=0).tolist()
+    assert plain.ideal(constraints=limits).tolist() == known.ideal().tolist()
+    assert known.values[known.optimum, 1] <= 0.08
+    assert (known.violations[known.front()] == 0).all()
+    assert known.regret(feasible[:, 0]).min() == 0.0
+    nobody = plain.under({"fairness_std": -1.0})
+    assert nobody.values[nobody.optimum, 1] == plain.values[:, 1].min()
 
 
 def test_who_is_worse_than_a_random_trial_gains_no_volume() -> None:
@@ -261,8 +270,12 @@ def test_what_are_no_numbers_is_refused(truth: Truth, wrong: Any) -> None:
 def test_of_a_surrogate_portions_change_no_bit_and_no_query_is_checked_alone(
     id_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"backend": "surrogate", "fidelity": {"round": 27}, "objectives": TWO}
-    queries = fedhpo_gym.truth(id_, **asked)
+    monkeypatch.setattr(asked, "MAX_QUERIES", 2_000)
+    monkeypatch.setattr(asked, "DRAWS", 500)
+    monkeypatch.setattr(climbing, "ROUNDS", 3)
+    monkeypatch.setattr(module, "_known", type(module._known)())
+    arguments: Any = {"backend": "surrogate", "fidelity": {"round": 27}, "objectives": TWO}
+    queries = fedhpo_gym.truth(id_, **arguments)
     some = [0, 5, len(queries.values) - 1]
     backend = queries._setup.backend
     alone = [backend.evaluate(*queries.query(row)).mean("val", "loss") for row in some]
@@ -270,6 +283,6 @@ def test_of_a_surrogate_portions_change_no_bit_and_no_query_is_checked_alone(
     monkeypatch.setattr(module, "_known", type(module._known)())
     monkeypatch.setattr(module, "NUMBERS_AT_ONCE", 3 * 135)
     monkeypatch.setattr(type(backend), "evaluate_many", lambda *_: pytest.fail("one by one"))
-    again = fedhpo_gym.truth(id_, **asked)
+    again = fedhpo_gym.truth(id_, **arguments)
     assert again is not queries
     np.testing.assert_array_equal(again.values, queries.values)

@@ -1,5 +1,7 @@
 """Requests on the standard input, answers on what was the standard output: a JSON object a line.
 
+Every line says which request it answers, and its own number: one that is lost, comes twice or comes
+late is found out.
 Everything else that is printed goes to the standard error output, which is the log.
 """
 
@@ -28,12 +30,15 @@ class Wire:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         self._requests: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._request = self._lines = 0
         self._asker = os.getppid()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def say(self, **answer: Any) -> None:
-        """Send an answer."""
-        self._out.write(json.dumps(answer) + "\n")
+        """Send a line that belongs to the request that is being answered."""
+        numbers = {"request": self._request, "line": self._lines}
+        self._lines += 1
+        self._out.write(json.dumps({**numbers, **answer}) + "\n")
         self._out.flush()
 
     def requests(self) -> Iterator[dict[str, Any]]:
@@ -42,6 +47,7 @@ class Wire:
             request = self._requests.get()
             if request is None:
                 return
+            self._request = request["request"]
             yield request
 
     def _listen(self) -> None:

@@ -1,0 +1,86 @@
+"""The local search by which the truth of a surrogate finds what lies between the grid's points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.envs.trial.asked import Asked
+from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.seeding import stream
+
+STARTS = 64
+"""Places that the search starts from: the best queries that are known."""
+MOVES = 16
+"""Queries that every place asks in a round."""
+ROUNDS = 60
+"""Rounds of the search."""
+WIDEST, NARROWEST = 0.5, 1e-3
+"""Standard deviation of moves in the first and in the last round; coordinates lie in [-1, 1]."""
+
+Numbers = NDArray[np.float64]
+
+
+def climbed(
+    setup: TrialSetup, asked: Asked, values: Numbers, ask: Callable[[Asked], Numbers]
+) -> tuple[Asked, Numbers]:
+    """Search for the best value of the first objective from the best queries that are known.
+
+    Each place asks `MOVES` queries around itself: half of them move one coordinate, the others all
+    that differ between two places, as differential evolution does (Storn and Price, 1997), or all
+    coordinates a little. It goes to the best of them where that is better. Steps shrink
+    geometrically. Feasible queries are better than others, see `evaluation.constraints`.
+
+    Args:
+        setup: of the surrogate.
+        asked: (B,) queries that are known.
+        values: (B, objectives) what they answered.
+        ask: answers queries.
+
+    Returns:
+        The queries and their answers, with the places where the search ended behind them.
+    """
+    rng, space = stream(0, "truth_climbing"), setup.search_space
+    best = _best(setup, values)[:STARTS]
+    columns = asked.columns(np.sort(best))
+    places = np.column_stack([d.encode_many(columns[d.name]) for d in space.dimensions])
+    found = values[np.sort(best)]
+    nothing = replace(asked, cells=asked.cells[:0])
+    for scale in np.geomspace(WIDEST, NARROWEST, ROUNDS):
+        moved = _moved(places, scale, rng)
+        answers = ask(replace(nothing, drawn=_columns(setup, moved.reshape(-1, len(space)))))
+        answers = np.concatenate([found[:, None], answers.reshape(*moved.shape[:2], -1)], axis=1)
+        moved = np.concatenate([places[:, None], moved], axis=1)
+        chosen = np.array([_best(setup, rows)[0] for rows in answers])
+        each = np.arange(len(places))
+        places, found = moved[each, chosen], answers[each, chosen]
+    ends = _columns(setup, places)
+    drawn = {name: np.concatenate([asked.drawn[name], ends[name]]) for name in ends}
+    return replace(asked, drawn=drawn), np.concatenate([values, found])
+
+
+def _best(setup: TrialSetup, values: Numbers) -> NDArray[np.int64]:
+    """Return the rows of (B, objectives) values, the best one first; of equals the first."""
+    errors = setup.objectives[0].unclipped_errors(values[:, 0])
+    return np.lexsort((errors, setup.violations(values)))
+
+
+def _moved(places: Numbers, scale: float, rng: np.random.Generator) -> Numbers:
+    """Return (P, MOVES, n) points around (P, n) places."""
+    number, size = places.shape
+    steps = rng.normal(0.0, scale, (number, MOVES, size))
+    half = MOVES // 2
+    one = rng.integers(size, size=(number, half, 1)) == np.arange(size)
+    steps[:, :half] *= one
+    pairs = places[rng.integers(number, size=(2, number, half // 2))]
+    steps[:, half : half + half // 2] += 0.7 * (pairs[0] - pairs[1])
+    return np.clip(places[:, None] + steps, -1.0, 1.0)
+
+
+def _columns(setup: TrialSetup, actions: Numbers) -> dict[str, NDArray[Any]]:
+    fixed = {name: np.full(len(actions), value) for name, value in setup.fixed.items()}
+    return {**fixed, **setup.search_space.decode_columns(actions)}

@@ -1,0 +1,106 @@
+"""Limits on objectives: how they are said, and by how much values exceed them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.checks import as_number
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.typed import shown
+
+Constraints: TypeAlias = Mapping[str, float | Mapping[str, float]]
+Numbers = NDArray[np.float64]
+
+
+def read_constraints(
+    objectives: Sequence[Any], constraints: Constraints | None
+) -> dict[int, tuple[float, float]]:
+    """Return limit and weight of each constraint, by the position of its objective.
+
+    Args:
+        objectives: the objectives of an environment.
+        constraints: by objective, a limit in its unit, or `{"limit": limit, "weight": weight}`;
+            the weight is 1 if not given.
+
+    Raises:
+        UnknownNameError: a constraint names no objective of the environment.
+        InvalidArgumentError: `constraints` is no mapping, a limit is not finite or a weight is
+            negative.
+    """
+    names = [objective.name for objective in objectives]
+    found = {}
+    for name, constraint in _checked(constraints).items():
+        if name not in names:
+            raise unknown_name("constraint on the chosen `objectives`", name, names)
+        found[names.index(name)] = _limit_and_weight(name, constraint)
+    return found
+
+
+def violations(
+    objectives: Sequence[Any], constraints: Constraints | None, values: Numbers
+) -> Numbers:
+    """Return the total violation of each of (..., m) values; 0 where a trial is feasible.
+
+    It is the sum of what exceeds the limits, each in units of its objective's bounds, so that no
+    unit decides which of two infeasible trials is nearer. NaN exceeds every limit without end. A
+    weight plays no part: it only says what a penalty costs.
+    """
+    total = np.zeros(values.shape[:-1])
+    for column, (limit, _) in read_constraints(objectives, constraints).items():
+        low, high = objectives[column].bounds
+        excess = values[..., column] - limit
+        excess = (excess if objectives[column].minimize else -excess) / (high - low)
+        total = total + np.where(np.isnan(excess), np.inf, np.maximum(excess, 0.0))
+    return total
+
+
+def is_better(violation: Numbers, error: Numbers, than: tuple[Numbers, Numbers]) -> NDArray[Any]:
+    """Return where trials take the place of incumbents, all (N,).
+
+    Feasible trials come first, by their error; then the others, by their total violation (the rule
+    of Deb, 2000). The first of equals stays; any trial is better than NaN, which is none.
+
+    Args:
+        violation: total violation of the trials.
+        error: their error in the first objective.
+        than: violation and error of the incumbents.
+    """
+    nearer, further = violation < than[0], violation > than[0]
+    # Not "lower": the first trial is better than NaN, whatever its error.
+    return np.asarray(nearer | ~(further | (error >= than[1])))
+
+
+def _checked(constraints: object) -> Constraints:
+    if constraints is None:
+        return {}
+    if isinstance(constraints, Mapping) and all(isinstance(name, str) for name in constraints):
+        return constraints
+    raise InvalidArgumentError(
+        "`constraints` must be a mapping from objectives to limits, such as "
+        f"{{'fairness_std': 0.1}}, got {shown(constraints)}"
+    )
+
+
+def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tuple[float, float]:
+    record = constraint if isinstance(constraint, Mapping) else {"limit": constraint}
+    if "limit" not in record or set(record) - {"limit", "weight"}:
+        raise InvalidArgumentError(
+            f"constraint {name!r} must be a limit or {{'limit': .., 'weight': ..}}, got "
+            f"{shown(record)}"
+        )
+    limit, weight = as_number(record["limit"]), as_number(record.get("weight", 1.0))
+    if limit is None or not math.isfinite(limit):
+        raise InvalidArgumentError(
+            f"limit of constraint {name!r} must be finite, got {shown(record['limit'])}"
+        )
+    if weight is None or not 0 <= weight < math.inf:
+        raise InvalidArgumentError(
+            f"weight of constraint {name!r} must be finite and not negative, "
+            f"got {shown(record['weight'])}"
+        )
+    return float(limit), float(weight)

@@ -1,0 +1,108 @@
+"""What a federated learner really decides, as one space with conditions, on natural federations.
+
+Model, local training and the server's optimizer are chosen together; ranges are as wide as somebody
+would set them who knows nothing of the data. The regimes differ in what they leave time for:
+
+- `Joint`: forty rounds.
+- `JointFew`: five.
+- `JointPrivate`: forty, with the noise of NbAFL. Its clipping and pull are chosen, and no server
+  optimizer: that algorithm has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from fedhpo_gym.natural import NaturalTable
+from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.tasks.algorithms import ADAPTS, ALGORITHMS
+from fedhpo_gym.tasks.federated import Task
+from fedhpo_gym.tasks.mlp import ARCHITECTURE, perceptron_size
+from fedhpo_gym.tasks.natural import fidelity_space, shared_fields
+
+MODEL = "model"
+MODELS = {"lr": "LR", "mlp": "MLP"}
+"""What the engine calls the models, by the words of the space."""
+_DEEP = (MODEL, ("mlp",))
+
+CLIENT_SPACE = SearchSpace(
+    (
+        Dimension.of_categories(MODEL, tuple(MODELS)),
+        Dimension("model_depth", 1, 3, "int", bins=3, unit="hidden layers", active=_DEEP),
+        Dimension("model_width", 8, 256, "int", log=True, bins=6, unit="units", active=_DEEP),
+        Dimension("learning_rate", 1e-3, 10.0, "float", log=True, bins=9),
+        Dimension("rate_decay", 0.01, 1.0, "float", log=True, bins=3),
+        Dimension("momentum", 0.0, 0.95, "float", bins=4),
+        Dimension("weight_decay", 1e-6, 0.1, "float", log=True, bins=6),
+        Dimension("batch_size", 8, 256, "int", log=True, bins=6, unit="samples"),
+        Dimension("step_size", 1, 8, "int", log=True, bins=4, unit="local epochs"),
+    )
+)
+
+_SECOND = Dimension("second_decay", 0.9, 0.999, "float", bins=3, scope="server", active=ADAPTS)
+_CLIPPED = (
+    Dimension("w_clip", 0.01, 10.0, "float", log=True, bins=4),
+    Dimension("mu", 1e-4, 1.0, "float", log=True, bins=5),
+)
+_LAST = {"serveropt": (_SECOND,), "nbafl": _CLIPPED}
+"""Settings of an algorithm that are searched here, and fixed elsewhere."""
+
+ROUNDS, FEW = (1, 2, 3, 5, 10, 20, 30, 40), (1, 2, 3, 4, 5)
+REGIMES = ("Joint", "JointFew", "JointPrivate")
+EPSILON = 20.0
+BUDGET_S = 43_200.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointTask(Task):
+    """A task whose configurations choose the model and the server's optimizer, too."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """See `Task.models`."""
+        return tuple(MODELS.values())
+
+    @property
+    def space(self) -> SearchSpace:
+        """See `Task.space`; what the algorithm leaves to settings elsewhere is searched."""
+        own = (*self.client_space.dimensions, *ALGORITHMS[self.algorithm].dimensions)
+        return SearchSpace((*own, *_LAST.get(self.algorithm, ()), *self.tuned))
+
+    @property
+    def all_settings(self) -> dict[str, float]:
+        """See `Task.all_settings`."""
+        searched = self.space.names
+        return {k: v for k, v in super().all_settings.items() if k not in searched}
+
+    def parameters_of(self, configuration: Mapping[str, Value]) -> int:
+        """See `Task.parameters_of`; numbers may stand for words."""
+        if configuration[MODEL] in ("lr", 0):
+            return (self.num_features + 1) * self.num_classes
+        depth, width = (int(configuration[name]) for name in ARCHITECTURE)
+        return perceptron_size(self.num_features, self.num_classes, depth, width)
+
+
+def joint_names(table: NaturalTable) -> tuple[str, ...]:
+    """Return what the problems of a table are called."""
+    return tuple(f"{regime}-{table.name}" for regime in REGIMES)
+
+
+def joint_tasks(table: NaturalTable) -> Iterator[JointTask]:
+    """Yield the joint problem of a table in every regime."""
+    largest = (int(CLIENT_SPACE[name].high) for name in ARCHITECTURE)
+    plain = JointTask(
+        model=REGIMES[0],
+        num_parameters=perceptron_size(table.width, table.classes, *largest),
+        client_space=CLIENT_SPACE,
+        fidelity_space=fidelity_space(ROUNDS),
+        stored_rounds=ROUNDS,
+        budget_s=BUDGET_S,
+        algorithm="serveropt",
+        architecture=(MODEL, *ARCHITECTURE),
+        tags=frozenset({"joint", "natural", "cross-silo"}),
+        **shared_fields(table),
+    )
+    yield plain
+    yield replace(plain, model=REGIMES[1], fidelity_space=fidelity_space(FEW), stored_rounds=FEW)
+    yield replace(plain, model=REGIMES[2], algorithm="nbafl").fix({"epsilon": EPSILON})

@@ -1,0 +1,102 @@
+"""The first screen of a report: what its numbers are made of, and what they do not depend on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.analysis import group
+from fedhpo_gym.analysis.comparison import REGRET, compare
+from fedhpo_gym.analysis.files import read_judged, read_record
+from fedhpo_gym.analysis.overview import facts
+from fedhpo_gym.analysis.problems import LARGEST
+from fedhpo_gym.analysis.report import _studies
+from fedhpo_gym.analysis.trajectories import Study, Trials, incumbents
+from fedhpo_gym.studies.plan import Plan
+from fedhpo_gym.studies.regret import known_of
+from fedhpo_gym.studies.run import do_run
+
+ID = "FedHPO-LR-CreditG-v1"
+FULL = {"round": 500, "client_sample_rate": 1.0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return real runs of three agents, two of which fix their fidelity."""
+    found = tmp_path_factory.mktemp("runs")
+    for agent in ("random", "sobol", "hyperband"):
+        for seed in (0, 1):
+            fidelity = {"client_sample_rate": 1.0} if agent == "hyperband" else FULL
+            arguments = {"budget_trials": 4, "fidelity": fidelity}
+            plan = Plan(ID, arguments, agent, seed)
+            do_run(plan, found, lambda _: None, lambda _: None, columnar=bool(seed))
+    return found
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".jsonl", ".parquet"))
+
+
+def test_numbers_do_not_depend_on_company(folder: Path) -> None:
+    [problem] = group([(path, read_judged(path)) for path in files(folder)], known=known_of)
+    lines = [run.relative for agent in ("random", "sobol") for run in problem.runs[agent]]
+    known = [line for line in lines if line is not None]
+    assert len(known) == 4
+    # Company that is better than anything and worse than anything, and of other seeds.
+    others = [
+        replace(line, agent=f"other{place}", value=np.full_like(line.value, place / 9))
+        for place in range(10)
+        for line in known[:2]
+    ]
+    [few], [many] = (Study.whole(of) for of in (known, [*known, *others]))
+    alone, crowded = compare(few, REGRET), compare(many, REGRET)
+    for agent in ("random", "sobol"):
+        own, there = alone.numbers[agent], crowded.numbers[agent]
+        assert (own.iqm, own.iqm_interval, own.anytime) == (
+            there.iqm, there.iqm_interval, there.anytime,
+        )  # fmt: skip
+        np.testing.assert_array_equal(alone.regret[agent].mean, crowded.regret[agent].mean)
+
+
+def test_agents_that_choose_fidelities_are_ranked_apart_by_trials(folder: Path) -> None:
+    [problem] = group([(path, read_judged(path)) for path in files(folder)], known=known_of)
+    studies, notes = _studies([problem])
+    assert [study.agents for study, _ in studies] == [("random", "sobol")]
+    assert "hyperband chose the fidelity" in notes[0]
+    timed = replace(problem, kwargs={**problem.kwargs, "budget_trials": None, "budget_s": 9.0})
+    kwargs = {name: value for name, value in timed.kwargs.items() if value is not None}
+    [(together, _)], notes = _studies([replace(timed, kwargs=kwargs)])
+    assert together.agents == ("hyperband", "random", "sobol")
+    assert notes == []
+
+
+def test_what_a_run_cost_is_the_sum_of_its_trials(folder: Path) -> None:
+    [problem] = group([(path, read_judged(path)) for path in files(folder)], known=known_of)
+    [(study, measure)], _ = _studies([problem])
+    known = facts(compare(study, measure), [problem], [(ID, "sobol", "7", "failed", "")])
+    whole = [read_record(path) for path in files(folder) if "random" in path.name]
+    expected = [
+        np.mean([record.final.elapsed_s / 3600 for record in whole]),
+        np.mean(
+            [
+                sum(s.cost["upload_bytes"] + s.cost["download_bytes"] for s in one.steps) / 1e6
+                for one in whole
+            ]
+        ),
+        np.mean([sum(step.cost["rounds"] for step in one.steps) for one in whole]),
+        np.mean([len(one.steps) for one in whole]),
+    ]
+    np.testing.assert_allclose(known["random"].costs, expected, rtol=1e-12)
+    gone = sum(s.objectives["val_loss"] == LARGEST for one in whole for s in one.steps)
+    said = [word for word in known["random"].warnings if "diverged" in word]
+    assert said == ([f"{gone} of 8 trials diverged"] if gone else [])
+    assert "1 run unfinished" in known["sobol"].warnings
+
+
+def test_a_course_is_judged_by_its_last_step() -> None:
+    times, losses = np.arange(1.0, 5.0), np.array([0.5, 0.1, 0.3, 0.4])
+    assert incumbents(Trials(times, losses)).tolist() == [0, 1, 1, 1]
+    assert incumbents(Trials(times, losses, is_course=True)).tolist() == [0, 1, 2, 3]

@@ -1,0 +1,73 @@
+"""The meta-data set: equal configurations for all tasks, and a build that goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from crew_here import CrewHere
+from fedhpo_gym.building.sample import SampleDesign
+from fedhpo_gym.tables import Sample
+from fedhpo_gym.tasks import get_task
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+pytestmark = pytest.mark.raw
+
+
+@pytest.fixture
+def metadata(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("metadata")
+
+
+def test_tasks_of_equal_spaces_get_equal_courses(metadata: Any) -> None:
+    for regime, size in metadata.SIZES.items():
+        courses = []
+        for table in ("Yogurt", "HotelMarket"):
+            task = get_task(f"{regime}-{table}")
+            design = SampleDesign(task, 6 * size, None, metadata.RATES, metadata.REPEAT_EVERY)
+            courses.append(design._points)
+            assert set(metadata.RATES) == {course.client_sample_rate for course in design._points}
+            assert len(task.evaluated_rounds) == (5 if regime == "JointFew" else 8)
+        assert courses[0] == courses[1]
+
+
+def test_passes_grow_and_name_every_task_within_the_rows(metadata: Any) -> None:
+    plan = list(metadata.planned(["LR", "Joint"], [], 20_000, [1, 3]))
+    assert len(plan) == len({(task.key, size) for task, size in plan}) == 2 * 2 * 26
+    assert [size for _, size in plan] == [24] * 26 + [16] * 26 + [72] * 26 + [48] * 26
+    assert {task.key for task, _ in plan[:52]} == {task.key for task, _ in plan[52:]}
+
+
+@pytest.mark.slow
+def test_a_build_goes_on_where_it_was(
+    metadata: Any, tmp_path: Path, shared_datasets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
+    monkeypatch.setattr("fedhpo_gym.building.workers.Crew", CrewHere)
+    words = ["--regimes", "LR", "--tables", "ScotsSecondary"]
+
+    def build(folder: str, *factors: str) -> tuple[str, Sample]:
+        where = tmp_path / folder
+        assert metadata.main([*words, "--out", str(where), "--factors", *factors]) == 0
+        (card,) = where.glob("*.sample.json")
+        (arrays,) = where.glob("*.npz")
+        return hashlib.sha256(arrays.read_bytes()).hexdigest(), Sample(card)
+
+    first, small = build("one", "1")
+    units = sorted((tmp_path / "one" / "parts").rglob("*.npz"))
+    times = [unit.stat().st_mtime_ns for unit in units]
+    assert build("one", "1")[0] == first
+    grown, large = build("one", "1", "2")
+    assert [unit.stat().st_mtime_ns for unit in units] == times  # nothing was computed twice
+    assert large.configurations()[: len(small)] == small.configurations()
+    assert len(large) == 2 * len(small) == 48
+    units[0].unlink()  # as if killed before it was written
+    assert build("one", "2")[0] == grown == build("another", "2")[0]

@@ -1,0 +1,109 @@
+"""The ids of natural federations: registered, trained where the file is, refused in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+import fedhpo_gym  # noqa: F401
+from fedhpo_gym.datasets import SOURCES
+from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.keel import KEEL
+from fedhpo_gym.natural import NATURAL
+from fedhpo_gym.studies.suites import suite
+from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task
+from fedhpo_gym.testing import TaskConformance
+
+
+@pytest.mark.parametrize("task", TRAINED.values(), ids=lambda task: task.key)
+def test_a_task_agrees_with_its_data_and_its_model(task: Task) -> None:
+    source = SOURCES[task.dataset]
+    assert task.num_classes == source.num_classes
+    largest = {d.name: d.decode(1.0) for d in task.space.dimensions}
+    assert task.parameters_of(largest) == task.num_parameters
+    assert source.table.origin in task.citation  # type: ignore[attr-defined]
+    assert (task.seeds, task.version, task.unstored) == ((1, 2, 3), 1, "raw")
+    assert get_task(task.id) is get_task(task.name) is task
+    assert task.key not in TASKS
+    assert {task.id, f"MO-{task.id}", task.round_id, f"MO-{task.round_id}"} <= set(gym.registry)
+
+
+def test_every_table_has_its_problems_and_its_suite() -> None:
+    within = [f"FedHPO-{m}-{t.name}-v1" for t in NATURAL for m in ("LR", "MLP")]
+    assert suite("natural") == tuple(within)
+    assert suite("keel") == tuple(f"FedHPO-{m}-{t.name}-v1" for t in KEEL for m in ("LR", "MLP"))
+    for table in NATURAL:
+        assert get_task(f"MLP-{table.name}").num_clients == table.clients
+        unseen = get_task(f"MLP-{table.name}Unseen")
+        assert unseen.num_clients == pytest.approx(0.6 * table.clients, abs=0.5)
+    assert set(suite("natural-small")) < set(within)
+
+
+def test_an_id_without_its_file_says_in_one_line_what_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(tmp_path))
+    with pytest.raises(MissingDataError, match=r"yogurt\.csv\.xz .*Ecdat/Yogurt.* put it into"):
+        gym.make("FedHPO-LR-Yogurt-v1")
+
+
+def test_ids_are_registered_before_any_problem_is_made(run_python: Callable[..., str]) -> None:
+    code = (
+        "import sys, gymnasium, fedhpo_gym\n"
+        "from fedhpo_gym.tasks import TRAINED\n"
+        "print(len(gymnasium.registry), TRAINED._make.cache_info().currsize,\n"
+        "      *[m for m in sys.modules if m.startswith(('fedhpo_gym.datasets', 'torch'))])"
+    )
+    number, made, *loaded = run_python(code).split()
+    assert int(number) > 4 * len(TRAINED)
+    assert (made, loaded) == ("0", [])
+
+
+@pytest.mark.raw
+@pytest.mark.usefixtures("natural_data")
+class TestWithinClients(TaskConformance):
+    """Answered by training, without being asked."""
+
+    task_id = "FedHPO-LR-ExamLondon"
+    backend = "raw"
+
+
+@pytest.mark.slow
+@pytest.mark.raw
+@pytest.mark.usefixtures("natural_data")
+class TestUnseenClients(TaskConformance):
+    """Clients that nobody has trained on are evaluated on."""
+
+    task_id = "FedHPO-MLP-ScotsSecondaryUnseen"
+    backend = "raw"
+
+
+@pytest.mark.slow
+@pytest.mark.raw
+@pytest.mark.usefixtures("natural_data")
+class TestDealtClients(TaskConformance):
+    """A table without clients, dealt to them."""
+
+    task_id = "FedHPO-LR-TicTacToe"
+    backend = "raw"
+
+
+@pytest.fixture
+def natural_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load training data from the folder with the real data sets."""
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
+
+
+@pytest.mark.raw
+@pytest.mark.usefixtures("natural_data")
+def test_raw_answers_by_default() -> None:
+    env = gym.make("FedHPO-LR-ScotsSecondary-v1", seed=1, fidelity={"round": 3})
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    *_, info = env.step(env.action_space.sample())
+    assert env.unwrapped.backend.name == "raw"  # type: ignore[attr-defined]
+    assert 0 < info["test"]["accuracy"] < 1

@@ -1,0 +1,140 @@
+"""Constraints constrain the answer: every incumbent is the best trial that keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.analysis.files import read_record
+from fedhpo_gym.analysis.trajectories import incumbents
+from fedhpo_gym.analysis.trajectories.runs import trials_of_run
+from fedhpo_gym.evaluation.constraints import violations
+from fedhpo_gym.studies.plan import Plan
+from fedhpo_gym.studies.run import do_run
+
+ID = "FedHPO-LR-CreditG-v1"
+LIMITS: Any = {"fairness_std": {"limit": 0.08, "weight": 50}}
+LOOSE: Any = {"fairness_std": {"limit": 0.12, "weight": 50}}
+TIGHT: Any = {"fairness_std": 0.02, "val_loss": 0.55}
+"""Few trials keep one of them, and hardly any both."""
+
+
+def first_best(trials: list[dict[str, float]], limits: Any) -> int:
+    """Return the number of the incumbent, found by sorting; of equals the first."""
+
+    def key(number: int) -> tuple[float, float, int]:
+        total, found = 0.0, trials[number]
+        for name, limit in limits.items():
+            limit = limit["limit"] if isinstance(limit, dict) else limit
+            total += max(0.0, (found[name] - limit) / {"fairness_std": 0.5, "val_loss": 10.0}[name])
+        return total, found["val_loss"], number
+
+    return 1 + min(range(len(trials)), key=key)
+
+
+@pytest.mark.parametrize("limits", [LIMITS, TIGHT])
+@pytest.mark.parametrize("more", [{}, {"noise": {"clients": 0.5}}, {"backend": "surrogate"}])
+@pytest.mark.parametrize("prefix", ["", "MO-"])
+def test_the_incumbent_is_the_best_feasible_trial(limits: Any, more: Any, prefix: str) -> None:
+    arguments = {"constraints": limits, "budget_trials": 40, **more}
+    objectives = ["val_loss", "fairness_std"]
+    env = gym.make(prefix + ID, objectives=objectives, disable_env_checker=True, **arguments)
+    env.reset(seed=3)
+    env.action_space.seed(3)
+    told: list[dict[str, float]] = []
+    for _ in range(40):
+        *_, info = env.step(env.action_space.sample())
+        told.append(info["objectives"])
+        number = first_best(told, limits)
+        assert info["incumbent"]["trial"] == number
+        assert info["incumbent"]["val_loss"] == told[number - 1]["val_loss"]
+        is_feasible = info["incumbent"]["violation"] == 0
+        # Weights and bounds aside, feasible is what keeps every limit.
+        assert is_feasible == any(first_best([one], {}) and _keeps(one, limits) for one in told)
+
+
+def _keeps(trial: dict[str, float], limits: Any) -> bool:
+    pairs = ((name, one["limit"] if isinstance(one, dict) else one) for name, one in limits.items())
+    return all(trial[name] <= limit for name, limit in pairs)
+
+
+def test_vector_environments_agree_bit_for_bit() -> None:
+    arguments: Any = {"constraints": TIGHT, "budget_trials": 8, "reward": "improvement"}
+    envs = gym.make_vec(ID, num_envs=5, vectorization_mode="vector_entry_point", **arguments)
+    envs.reset(seed=0)
+    singles = [gym.make(ID, disable_env_checker=True, **arguments) for _ in range(5)]
+    for env in singles:
+        env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        actions = rng.uniform(-1, 1, envs.action_space.shape).astype(np.float32)
+        seen, rewards, _, _, info = envs.step(actions)
+        for place, env in enumerate(singles):
+            alone, reward, _, _, told = env.step(actions[place])
+            assert rewards[place] == reward
+            assert info["violation"][place] == told["violation"]
+            assert info["incumbent"]["trial"][place] == told["incumbent"]["trial"]
+            assert np.array_equal(seen["incumbent"][place], alone["incumbent"])
+
+
+def test_a_total_violation_knows_no_weight_and_no_unit() -> None:
+    objectives = gym.make(ID).get_wrapper_attr("objectives")
+    values = np.array([[0.5, 0.1, 20.0], [0.5, 0.05, 10.0], [0.5, np.nan, 0.0]])
+    found = violations(objectives, {"fairness_std": 0.05, "epsilon": 10.0}, values)
+    assert found[:2].tolist() == pytest.approx([0.05 / 0.5 + 10.0 / 1e4, 0.0], rel=1e-12)
+    assert np.isinf(found[2])
+    heavy = {"fairness_std": {"limit": 0.05, "weight": 9.0}, "epsilon": 10.0}
+    assert violations(objectives, heavy, values).tolist() == found.tolist()
+
+
+@pytest.mark.parametrize("agent", ["optuna-tpe", "random"])
+def test_records_and_judges_know_the_feasible_incumbent(agent: str, tmp_path: Path) -> None:
+    for seed in range(2):
+        kwargs = {"constraints": LOOSE, "budget_trials": 25, "fidelity": {"round": 500}}
+        plan = Plan(ID, kwargs, agent, seed)
+        do_run(plan, tmp_path, lambda _: None, lambda _: None)
+    paths = [*tmp_path.rglob("*.jsonl")]
+    assert len(paths) == 2
+    for path in paths:
+        record = read_record(path)
+        trials = trials_of_run(record)
+        assert trials.violation is not None
+        assert (trials.violation == 0).any(), "the law below says nothing"
+        best = record.final.best_step
+        assert record.steps[best - 1].extra["violation"] == 0.0
+        assert record.steps[best - 1].objectives["fairness_std"] <= 0.12
+        assert int(incumbents(trials, "best_seen")[-1]) == best - 1
+        for rule in ("highest_fidelity", "full_fidelity"):
+            assert trials.violation[incumbents(trials, rule)[-1]] == 0.0
+
+
+@pytest.mark.parametrize("name", ["optuna-tpe", "nsga2", "motpe"])
+def test_agents_of_optuna_hear_violations_as_such(name: str) -> None:
+    prefix = "" if name == "optuna-tpe" else "MO-"
+    env = gym.make(
+        prefix + ID,
+        objectives=["val_loss", "fairness_std"],
+        constraints=LOOSE,
+        fidelity={"round": 500},
+        budget_trials=60,
+        disable_env_checker=True,
+    )
+    agent: Any = make_agent(name, env, 0)
+    steps = list(run_episode(env, agent, 0))
+    told = [step.info["violation"] for step in steps]
+    assert [agent.violations[number] for number in range(60)] == told
+    assert [one.constraints["violation"] for one in agent._study.get_trials()] == told
+    if name == "optuna-tpe":
+        losses = [step.info["objectives"]["val_loss"] for step in steps]
+        best = min((v, loss, n) for n, (v, loss) in enumerate(zip(told, losses, strict=True)))
+        assert best[0] == 0.0, "the law below says nothing"
+        assert agent._study.best_trial.number == best[2]
+        assert [-one[0] for one in agent.results.values()] == pytest.approx(losses, rel=1e-6)
+    again: Any = make_agent(name, env, 0)
+    again.load_state_dict(agent.state_dict())
+    assert again.violations == agent.violations

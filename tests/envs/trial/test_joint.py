@@ -1,0 +1,157 @@
+"""The joint space: what is not active changes nothing, and what is trained is what was chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import fedhpo_gym  # noqa: F401
+from fedhpo_gym.backends import make_backend
+from fedhpo_gym.building import build_sample
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.tables import Sample
+from fedhpo_gym.tasks import TRAINED, get_task
+from fedhpo_gym.tasks.joint import REGIMES
+from fedhpo_gym.wrappers import NamedAction
+
+pytestmark = [pytest.mark.raw, pytest.mark.usefixtures("natural_data")]
+
+TASK = get_task("Joint-ScotsSecondary")
+LOCAL: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.001, "batch_size": 32}
+LOCAL |= {"step_size": 2}
+SHAPE = {"model_depth": 2, "model_width": 16}
+END = Fidelity(5, 0.4)
+
+
+@pytest.fixture
+def natural_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load training data from the folder with the real data sets."""
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
+
+
+def bits(evaluation: Evaluation) -> bytes:
+    return b"".join(np.asarray(part).tobytes() for part in (evaluation.best, evaluation.current))
+
+
+def drawn(space: SearchSpace, count: int, **fixed: object) -> list[dict[str, Any]]:
+    """Return quick random configurations, of all models and server optimizers."""
+    rng = stream(0, "joint test")
+    quick = {"batch_size": 64, "step_size": 1}
+    found = [{**space.sample(rng), **quick, **fixed} for _ in range(count)]
+    return [space.validate({n: v for n, v in one.items() if n in space.names}) for one in found]
+
+
+def test_every_table_has_the_joint_problem_in_three_regimes() -> None:
+    tasks = [t for t in TRAINED.values() if t.model in REGIMES]
+    assert len(tasks) == 3 * 37
+    assert {t.model: t.max_round for t in tasks} == dict(zip(REGIMES, (40, 5, 40), strict=True))
+    assert len(TASK.space) >= 12
+    rates = TASK.space["learning_rate"]
+    assert rates.high / rates.low == pytest.approx(1e4)
+    for task in tasks:
+        assert SearchSpace.from_dict(task.space.to_dict()) == task.space
+    assert {t.space for t in tasks if t.model != "JointPrivate"} == {TASK.space}
+
+
+def test_coordinates_that_are_not_active_change_no_bit() -> None:
+    env = gym.make("FedHPO-JointFew-ScotsSecondary-v1", seed=1, fidelity={"round": 2})
+    space: SearchSpace = env.get_wrapper_attr("search_space")
+    rng, silent = np.random.default_rng(4), 0
+    drawn = rng.uniform(-1, 1, (6, len(space))).astype(np.float32)
+    drawn[:, space.names.index("batch_size")] = 0.5
+    for action in drawn:
+        seen = []
+        inactive = [n not in space.decode(action) for n in space.names]
+        silent += sum(inactive)
+        for other in (-0.9, 0.7):
+            env.reset(seed=1)
+            changed = np.where(inactive, other, action).astype(np.float32)
+            seen.append(env.step(changed))
+        for name, value in seen[0][0].items():
+            np.testing.assert_array_equal(value, seen[1][0][name])
+        assert seen[0][1:4] == seen[1][1:4]
+        assert str(seen[0][4]) == str(seen[1][4])
+    assert silent >= 10
+
+
+def test_named_actions_leave_out_what_is_not_active() -> None:
+    env = NamedAction(gym.make("FedHPO-JointFew-ScotsSecondary-v1", seed=1, fidelity={"round": 1}))
+    env.reset(seed=1)
+    env.action_space.seed(3)
+    for _ in range(20):
+        one = env.action_space.sample()
+        assert one in env.action_space
+        assert ("model_depth" in one) == ("model_width" in one) == (one["model"] == "mlp")
+        adapts = one["server_optimizer"] in ("adam", "yogi")
+        assert ("second_decay" in one) == ("adaptivity" in one) == adapts
+        assert ("server_momentum" in one) == (one["server_optimizer"] != "none")
+    *_, info = env.step({**one, "batch_size": 64})
+    assert set(info["configuration"]) == {n for n in TASK.space.names if n in one}
+
+
+@pytest.mark.parametrize(("word", "kind"), [("lr", "LR"), ("mlp", "MLP")])
+def test_the_model_that_is_chosen_is_the_one_of_its_own_ids(word: str, kind: str) -> None:
+    shape = SHAPE if word == "mlp" else {}
+    joint = TASK.variant(algorithm="fedavg", seeds=(1, 2))
+    same = get_task(f"{kind}-ScotsSecondary").variant(
+        fidelity_space=joint.fidelity_space, stored_rounds=joint.stored_rounds, seeds=(1, 2)
+    )
+    plain = {"rate_decay": 1.0, "momentum": 0.0, "model": word}
+    found = make_backend("raw", joint).evaluate({**LOCAL, **shape, **plain}, END)
+    expected = make_backend("raw", same).evaluate({**LOCAL, **shape}, END)
+    assert bits(found) == bits(expected)
+    assert joint.parameters_of({**shape, **plain}) == same.parameters_of(shape)
+
+
+@pytest.mark.parametrize("algorithm", ["serveropt", "nbafl"])
+def test_company_and_rest_change_no_bit(algorithm: str) -> None:
+    task = TASK.variant(algorithm=algorithm, seeds=(1,))
+    configurations = drawn(task.space, 6)
+    assert {one["model"] for one in configurations} == {"lr", "mlp"}
+    together = make_backend("raw", task)
+    early = Fidelity(2, 0.4)
+    for fidelity in (early, END):  # trained together, and on from there
+        together.evaluate_many([(one, fidelity) for one in configurations])
+    for one in configurations:
+        alone = make_backend("raw", task)
+        for fidelity in (END, early):
+            assert bits(together.evaluate(one, fidelity)) == bits(alone.evaluate(one, fidelity))
+
+
+def test_the_private_regime_spends_more_the_larger_its_model() -> None:
+    env = gym.make("FedHPO-JointPrivate-ScotsSecondary-v1", seed=1, fidelity={"round": 1})
+    space: SearchSpace = env.get_wrapper_attr("search_space")
+    spent = []
+    for shape in ({"model": "lr"}, {"model": "mlp", "model_depth": 1, "model_width": 64}):
+        given = drawn(space, 1, **shape)[0]
+        env.reset(seed=0)
+        *_, info = env.step(space.encode(given))
+        spent.append(info["objectives"]["epsilon"])
+    assert 0 < spent[0] < spent[1] < np.inf
+
+
+@pytest.mark.slow
+def test_a_sample_of_the_space_extends_a_smaller_one_and_is_what_training_gives(
+    tmp_path: Path,
+) -> None:
+    task = get_task("JointFew-ScotsSecondary")
+    arguments: dict[str, Any] = {"rounds": 2, "rates": (0.1, 0.4), "workers": 1, "folder": tmp_path}
+    small = Sample(build_sample(task, 4, **arguments)).configurations()
+    sample = Sample(build_sample(task, 8, **arguments))
+    configurations, rates = sample.configurations(), sample.codes("client_sample_rate")
+    assert configurations[:4] == small
+    assert {one["model"] for one in configurations} == {"lr", "mlp"}
+    raw = make_backend("raw", task)
+    for course, given in enumerate(configurations):
+        truth = raw.evaluate(given, Fidelity(2, rates[course]))
+        expected = truth.best[sample.codes("seed")[course], :, 1, 0]
+        found = sample.values("best", "val", "loss")[course, -1]
+        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3)  # stored rounded
