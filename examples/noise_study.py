@@ -40,7 +40,7 @@ CONDITIONS: Mapping[str, Mapping[str, float]] = {
     "1 %, ε = 10": {"clients": 0.01, "epsilon": 10.0},
     "1 %, ε = 1": {"clients": 0.01, "epsilon": 1.0},
 }
-PROBLEMS = ("LR-Twitter", "LR-Synthetic", "MF-MadeRatings", "CNN-FEMNIST")
+PROBLEMS = ("LR-Twitter", "LR-Synthetic", "MF-MadeRatings")
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     study = Study()
     if options.quick:
         kept = {name: CONDITIONS[name] for name in ("all clients", "1 %", "1 %, ε = 100")}
-        two = ("MF-MadeRatings", "CNN-FEMNIST")
+        two = ("MF-MadeRatings", "LR-Synthetic")
         study = Study(two, ("random", "hyperband"), kept, seeds=2, courses=2)
     if options.seeds:
         study = replace(study, seeds=options.seeds)

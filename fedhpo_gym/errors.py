@@ -69,7 +69,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
         ``" Did you mean 'x'?"`` when something is close, else ``" Known: a, b."``, the first
         hundred of them.
     """
-    names = sorted(known)
+    names = sorted(set(known))
     by_lower = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.6)
     if close:

@@ -27,7 +27,10 @@ def steps() -> list[tuple[str, str]]:
 
 
 def fresh_checkout(folder: Path) -> dict[str, str]:
-    """Copy the checkout, as if `make` had installed this interpreter; return its environment."""
+    """Copy the checkout, as if `make` had installed this interpreter; return its environment.
+
+    A `make` that runs the tests would make the README's `make` say which folders it enters.
+    """
     shutil.copytree(ROOT, folder, ignore=LEFT)
     for name in STAMPS:
         (folder / name / "bin").mkdir(parents=True)
@@ -37,7 +40,8 @@ def fresh_checkout(folder: Path) -> dict[str, str]:
             script.chmod(0o755)
         (folder / name / ".installed").write_text("auto\n", encoding="utf-8")
     path = f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(folder), "MPLBACKEND": "Agg"}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return {**own, "PATH": path, "PYTHONPATH": str(folder), "MPLBACKEND": "Agg"}
 
 
 def run(kind: str, text: str, folder: Path, environment: dict[str, str]) -> str:

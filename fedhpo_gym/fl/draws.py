@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhpo_gym.fl.compiled.normal import standard_normal
 from fedhpo_gym.seeding import stream
 
 
@@ -98,10 +100,11 @@ def normal_like(parameter: Tensor, purpose: str, names: Names) -> Tensor:
         names: whom numbers are drawn for.
     """
     own, _, *inner, _ = parameter.shape
+    size = math.prod((own, *inner))
     distinct, where = names.distinct
     drawn = np.stack(
         [
-            stream(seed, purpose, *keys).standard_normal((own, *inner), dtype=np.float32)
+            standard_normal(seed, purpose, [tuple(keys)], size).reshape(own, *inner)
             for seed, *keys in distinct
         ],
         axis=1,

@@ -56,7 +56,7 @@ class CatalogueConformance(TaskConformance):
         space = env.unwrapped.reward_space  # type: ignore[attr-defined]
         assert isinstance(space, gym.spaces.Box)
         assert space.is_bounded()
-        weights = np.array([0.5, 0.25, 0.25])
+        weights = 0.5 ** np.arange(1.0, space.shape[0] + 1.0)
         linear = wrappers.LinearReward(self.make("MO-"), weight=weights)
         for made in (env, linear):
             made.reset(seed=0)

@@ -22,7 +22,7 @@ from fedhpo_gym.evaluation import Fidelity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.testing.rollout import plain
 
-TABLE, SURROGATE = "FedHPO-LR-CreditG-v0", "FedHPO-CNN-FEMNIST-v1"
+TABLE, SURROGATE = "FedHPO-LR-CreditG-v0", "FedHPO-LR-Synthetic-v1"
 NOISES: list[dict[str, Any]] = [
     {"noise": {"clients": 0.5, "bias": 1.0}},
     {"noise": {"clients": 0.3, "epsilon": 50}, "budget_trials": 7},

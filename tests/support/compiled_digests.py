@@ -1,16 +1,23 @@
 """Prints the digests of what compiled code makes of some courses: equal ones on every processor.
 
+`python tests/support/compiled_digests.py [--apart] [--write] [NAME ...]`; names are how cases
+begin. `--apart` trains every course alone, the last round from a snapshot in another batch, which
+must change no digest. `--write` records all cases in `tests/data/compiled_digests.json`: a change
+of that file is a change of what ids return.
+
 A program of its own, because a processor is chosen before anything is compiled. It takes neither
 torch nor a data set.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +29,7 @@ from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.seeding import stream
 
+FILE = Path(__file__).resolve().parents[1] / "data" / "compiled_digests.json"
 ROUNDS = 3
 GIVEN: Mapping[str, Mapping[str, float]] = {
     "fedprox": {"mu": 0.7, "momentum": 0.5, "rate_decay": 0.1},
@@ -64,32 +72,79 @@ def courses(**more: float) -> list[Course]:
     return found
 
 
-def digests() -> Iterator[tuple[str, str]]:
-    """Yield the name of a case, and the digest of its curves, feedback and parameters."""
-    dense = [("LR", 2), ("LR", 5), ("LeafLR", 3), ("MLP", 3)]
-    cases = [(*case, "fedavg", False) for case in dense] + [("LR", 2, "fedavg", True)]
+def cases() -> Iterator[tuple[str, str, int, str, Mapping[str, float]]]:
+    """Yield (name, model, classes, algorithm, shape)."""
+    deep = {"model_depth": 2.0, "model_width": 19.0}
+    for model, classes in (("LR", 2), ("LR", 5), ("LeafLR", 3), ("Sparse", 2), ("Sparse", 5)):
+        yield f"{model} {classes} fedavg", model, classes, "fedavg", {}
+    for depth, width in ((1, 64), (2, 19), (4, 7)):
+        shape = {"model_depth": float(depth), "model_width": float(width)}
+        yield f"MLP 3 fedavg {depth} x {width}", "MLP", 3, "fedavg", shape
     others = [name for name in ALGORITHMS if name != "fedavg"]
-    cases += [
-        (model, classes, name, False)
-        for (model, classes), name in itertools.product((("LR", 3), ("MLP", 2)), others)
-    ]
-    for model, classes, algorithm, sparse in cases:
-        shape = {"model_depth": 2, "model_width": 19} if model == "MLP" else {}
+    for (model, classes), name in itertools.product((("LR", 3), ("MLP", 2)), others):
+        yield f"{model} {classes} {name}", model, classes, name, deep if model == "MLP" else {}
+
+
+def digests(names: Sequence[str] = ("",), apart: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield cases, and the digests of their curves, feedback and parameters.
+
+    Args:
+        names: how the cases begin.
+        apart: whether every course is trained by itself, and the last round from a snapshot.
+    """
+    for name, model, classes, algorithm, shape in cases():
+        if not name.startswith(tuple(names)):
+            continue
         chosen = courses(**shape, **GIVEN.get(algorithm, {}))
-        known = {1: rows(classes, sparse)}
-        batch = CourseBatch(
-            known, get_model(model), get_algorithm(algorithm), chosen, observe=True, horizon=ROUNDS
-        )
-        curves = batch.advance(ROUNDS)
-        digest = hashlib.sha256(curves.metrics.tobytes())
-        for values in vars(curves.feedback).values():
-            digest.update(values.tobytes())
-        for state in batch.snapshot():
-            assert state is not None
-            for value in state.parameters.values():
-                digest.update(np.ascontiguousarray(value).tobytes())
-        yield f"{model} {classes} {algorithm}{' sparse' * sparse}", digest.hexdigest()
+        known = {1: rows(classes, model == "Sparse")}
+        digest = hashlib.sha256()
+        for group in [[course] for course in chosen] if apart else [chosen]:
+            batches = [
+                CourseBatch(
+                    known,
+                    get_model("LR" if model == "Sparse" else model),
+                    get_algorithm(algorithm),
+                    group,
+                    observe=True,
+                    horizon=ROUNDS,
+                )
+                for _ in range(2)
+            ]
+            for part in of_each(*batches, apart):
+                digest.update(part)
+        yield name, digest.hexdigest()
+
+
+def of_each(batch: CourseBatch, other: CourseBatch, apart: bool) -> Iterator[bytes]:
+    """Yield what came of each course of a batch; its last round is another's if `apart`."""
+    curves = [batch.advance(ROUNDS - 1)]
+    if apart:
+        other.restore(batch.snapshot())
+        batch = other
+    curves.append(batch.advance(1))
+    for row, state in enumerate(batch.snapshot()):
+        assert state is not None
+        for one in curves:
+            yield one.metrics[row].tobytes()
+            for values in vars(one.feedback).values():
+                yield values[row].tobytes()
+        for value in (*state.parameters.values(), *state.server.values()):
+            yield np.ascontiguousarray(value).tobytes()
+
+
+def main() -> None:
+    """Print the digests, or record them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=[""], help="how the cases begin")
+    parser.add_argument("--apart", action="store_true", help="train every course by itself")
+    parser.add_argument("--write", action="store_true", help="record the digests of all cases")
+    options = parser.parse_args()
+    if options.write:
+        FILE.write_text(json.dumps(dict(digests()), indent=0) + "\n", encoding="utf-8")
+        return
+    found = dict(digests(options.names or [""], options.apart))
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(dict(digests())) + "\n")
+    main()

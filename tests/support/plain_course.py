@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -134,7 +135,8 @@ def _private(
     limit, scale = config["w_clip"], config["w_clip"] * config["constant"] / config["epsilon"]
     weight, bias = values["weight"], values["bias"]
     rng = stream(course.seed, f"nbafl {link} weight", *keys)
-    drawn = rng.standard_normal((len(weight), weight.shape[1] + 1), dtype=np.float32)
+    uniform = np.maximum(rng.random((len(weight), weight.shape[1] + 1)), 2.0**-54)
+    drawn = np.vectorize(NormalDist().inv_cdf, otypes=[np.float32])(uniform)
     noise = torch.from_numpy(drawn) * float(scale * spread)
     assert trained == ["weight", "bias"]
     return {"weight": weight.clamp(-limit, limit) + noise[:, :-1],

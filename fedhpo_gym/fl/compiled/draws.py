@@ -104,16 +104,27 @@ def _step(state: State) -> None:
 
 
 @compiled
+def _next64(state: State) -> Any:
+    _step(state)
+    word, turn = state[0] ^ state[1], state[0] >> np.uint64(58)
+    return (word >> turn) | (word << ((np.uint64(64) - turn) & np.uint64(63)))
+
+
+@compiled
 def _next32(state: State) -> Any:
     """Draw 32 bits: of each word of 64 the lower half first."""
     if state[4]:
         state[4] = _ZERO
         return state[5]
-    _step(state)
-    word, turn = state[0] ^ state[1], state[0] >> np.uint64(58)
-    word = (word >> turn) | (word << ((np.uint64(64) - turn) & np.uint64(63)))
+    word = _next64(state)
     state[4], state[5] = _ONE, word >> _HALF
     return word & _LOW
+
+
+@compiled
+def uniform(state: State) -> Any:
+    """Draw a multiple of 2^-53 from [0, 1), as `numpy.random.Generator.random` does."""
+    return float(_next64(state) >> np.uint64(11)) * 2.0**-53
 
 
 @compiled

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.algorithms import Algorithm, Context
 from fedhpo_gym.fl.compiled.elementary import power
+from fedhpo_gym.fl.compiled.normal import standard_normal
 from fedhpo_gym.fl.compiled.training import Items, Settings
 from fedhpo_gym.fl.packing import FULL_BATCH, MOMENTUM, RATE_DECAY, Course
-from fedhpo_gym.seeding import stream
 
 Array = NDArray[np.float32]
 
@@ -139,11 +140,10 @@ def _normal(
 ) -> Array:
     """Draw standard normal numbers in a shape (own, items, ..., 1), by the names of the items."""
     own, _, *inner, _ = shape
-    drawn: Mapping[tuple[int, ...], Array] = {
-        keys: stream(seed, purpose, *keys).standard_normal((own, *inner), dtype=np.float32)
-        for keys in dict.fromkeys(names)
-    }
-    return np.stack([drawn[keys] for keys in names], axis=1)[..., None]
+    places = {keys: place for place, keys in enumerate(dict.fromkeys(names))}
+    drawn = standard_normal(seed, purpose, [*places], math.prod((own, *inner)))
+    found = drawn.reshape(len(places), own, *inner)[[places[keys] for keys in names]]
+    return np.moveaxis(found, 0, 1)[..., None]
 
 
 def _powers(base: Array, exponent: Array) -> Array:
