@@ -200,7 +200,7 @@ class Crew(Generic[J]):
     def _start(self) -> _Worker:
         context = get_context("spawn")
         here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there, self._work), daemon=True)
+        process = context.Process(target=_serve, args=(there,), daemon=True)
         # An interrupt from the keyboard reaches the whole group of processes. Workers leave it to
         # this one: they inherit that it is blocked, and here it waits until they have started.
         resource_tracker.ensure_running()  # else starting a process would unblock it again
@@ -212,6 +212,10 @@ class Crew(Generic[J]):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, old)
         there.close()
+        # Not an argument of the process: starting one that is killed meanwhile would wait for ever
+        # where it does not fit into a pipe.
+        with suppress(OSError):  # it has ended: reading from it tells
+            here.send(self._work)
         return worker
 
 
@@ -250,12 +254,13 @@ def _ending(code: int | None) -> str:
     return f"ended with status {code}"
 
 
-def _serve(connection: Connection, work: Work[Any]) -> None:
+def _serve(connection: Connection) -> None:
     """Do jobs until the crew ends: what a worker process runs, on one thread unless told."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):
+        work: Work[Any] = connection.recv()
         while True:
             job = connection.recv()
             try:

@@ -50,6 +50,12 @@ def test_what_a_job_raises_ends_the_crew_and_names_the_line() -> None:
     assert "crew_work.py" in caught.value.__notes__[0]
 
 
+def test_a_worker_that_is_killed_while_it_starts_is_an_error_too() -> None:
+    work = crew_work.KilledWhileStarting()
+    with pytest.raises(WorkerLostError, match="killed by signal 9"), Crew(1, work) as crew:
+        crew.do([1], int)
+
+
 def test_a_killed_worker_is_an_error_that_says_what_to_do() -> None:
     said = r"killed by signal 9.*fewer workers"
     with pytest.raises(WorkerLostError, match=said), Crew(2, crew_work.be_killed) as crew:

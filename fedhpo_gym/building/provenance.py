@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.courses.training import task_federation, task_label_frequencies
 from fedhpo_gym.datasets import SOURCES, load_dataset
-from fedhpo_gym.fl.precision import device_name
 from fedhpo_gym.landscape import LABELS
 from fedhpo_gym.processor import this_platform
 from fedhpo_gym.tables import codec
@@ -43,8 +43,16 @@ def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> di
         "licence": "Apache-2.0",
         "created": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "hardware": "; ".join(sorted(hardware)),
-        "software": {name: version(name) for name in ("numpy", "torch")},
+        "software": _versions("numpy", "numba", "torch"),
     }
+
+
+def _versions(*names: str) -> dict[str, str]:
+    found = {}
+    for name in names:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def this_machine(device: str, verdict: str = "") -> str:
@@ -62,4 +70,6 @@ def this_machine(device: str, verdict: str = "") -> str:
     words = ", ".join(filter(None, (*parts, verdict)))
     if device == "cpu":
         return words
+    from fedhpo_gym.fl.precision import device_name
+
     return f"{words}, torch {version('torch')} on {device_name(device)}"

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from fedhpo_gym.datasets.graphs import make_graph_set, make_graph_sets
 from fedhpo_gym.datasets.graphs.records import make_node_graph
@@ -19,22 +18,38 @@ from fedhpo_gym.datasets.records import Dataset, make_dataset
 from fedhpo_gym.federations.federation import Federation, make_user_federation
 from fedhpo_gym.federations.graphs import make_graph_federation
 from fedhpo_gym.federations.heterogeneous import make_hetero_federation
-from fedhpo_gym.fl.models import MODELS, BertTiny, Model
-from fedhpo_gym.fl.models.bert import Size
+from fedhpo_gym.fl.models import MODELS, Model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.seeding import stream
 
-BERT_SIZE = Size(vocabulary=60, hidden=24, layers=2, heads=2, inner=40, positions=12)
+if TYPE_CHECKING:
+    import torch
+
+BERT_SIZE: Mapping[str, int] = {
+    "vocabulary": 60,
+    "hidden": 24,
+    "layers": 2,
+    "heads": 2,
+    "inner": 40,
+    "positions": 12,
+}
 
 
-class SmallBert(BertTiny):
-    """The transformer with fewer of everything, from random weights."""
+def _small_bert() -> type[Model]:
+    from fedhpo_gym.fl.models.bert import BertTiny, Size
 
-    @classmethod
-    def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> BertTiny:
-        """See `Model.for_federation`."""
-        del shape
-        return cls(federation.num_classes, device, size=BERT_SIZE)
+    class SmallBert(BertTiny):
+        """The transformer with fewer of everything, from random weights."""
+
+        @classmethod
+        def for_federation(
+            cls, federation: Federation, device: torch.device, **shape: Any
+        ) -> BertTiny:
+            """See `Model.for_federation`."""
+            del shape
+            return cls(federation.num_classes, device, size=Size(**BERT_SIZE))
+
+    return SmallBert
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +77,9 @@ def make_case(family: str) -> Case:
         MissingDependencyError: the family needs a package that is not installed.
     """
     make, more, number = _FAMILIES[family]
-    model = SmallBert if family == "BERT" else MODELS[family]
+    model = MODELS[family]
+    if family == "BERT":
+        model = _small_bert()
     return Case(family, model, make(), tuple(_courses(more, number)))
 
 
@@ -101,7 +118,7 @@ def _images() -> Federation:
 def _sentences() -> Federation:
     rng, users = stream(1, "sentences"), _users(33, 25, 20, 11)
     n, length = len(users), 11
-    tokens = rng.integers(5, BERT_SIZE.vocabulary, (n, length), dtype=np.int32)
+    tokens = rng.integers(5, BERT_SIZE["vocabulary"], (n, length), dtype=np.int32)
     labels = rng.integers(2, size=n)
     tokens[:, 1] = 3 + labels
     tokens[np.arange(length) >= rng.integers(2, length + 1, n)[:, None]] = 0

@@ -16,7 +16,7 @@ from fedhpo_gym.federations.graphs import GraphFederation
 from fedhpo_gym.federations.heterogeneous import HeteroFederation
 from fedhpo_gym.fl.cases import BERT_SIZE, Case
 from fedhpo_gym.fl.models import BertTiny, TorchModel
-from fedhpo_gym.fl.models.bert import WORDS
+from fedhpo_gym.fl.models.bert import WORDS, Size
 from fedhpo_gym.fl.models.cnn import MEAN, STD
 from fedhpo_gym.fl.models.cnn_step import MAX_NORM
 from fedhpo_gym.fl.models.convolution import EPSILON, PADDING
@@ -114,7 +114,7 @@ def _graphs(case: Case, p: Values, client: int, rows: NDArray[np.int64]) -> Tens
 
 def _transformer(case: Case, p: Values, _: int, rows: NDArray[np.int64]) -> Tensor:
     tokens = torch.from_numpy(np.asarray(case.federation.features[rows]))
-    model = BertTiny(case.federation.num_classes, torch.device("cpu"), size=BERT_SIZE)
+    model = BertTiny(case.federation.num_classes, torch.device("cpu"), size=Size(**BERT_SIZE))
     return model._forward(dict(p), p[WORDS][tokens.long()], tokens, lambda x: x)
 
 

@@ -20,12 +20,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import MissingDependencyError, UnequalBitsError
+from fedhpo_gym.errors import MissingDependencyError, UnequalBitsError, needing
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.cases import Case, make_case
-from fedhpo_gym.fl.dispatch import fixed
 from fedhpo_gym.fl.engine import CourseBatch
-from fedhpo_gym.fl.exact import exact_step, has_exact
 from fedhpo_gym.fl.models import MODELS, Model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.processor import SETTING, STRICT, this_platform
@@ -82,8 +80,7 @@ def check_engine(families: Iterable[str] = tuple(MODELS)) -> list[Verdict]:
         together = _trained(case, case.courses)
         cases[family] = case, together
         verdicts += _in_company(case, together)
-        if has_exact(family):
-            verdicts.append(_gradient(case))
+        verdicts += _gradient(case)
     elsewhere = _digests_of_another_process(tuple(cases))
     for family, (_, together) in cases.items():
         holds = elsewhere.get(family) == _digest(together)
@@ -105,12 +102,19 @@ def require_equal_bits(model: type[Model], precision: str = "float32") -> str:
     Raises:
         UnequalBitsError: they have not; the message says what to set.
     """
-    family = next((name for name, known in MODELS.items() if known is model), "")
+    family = next((name for name in MODELS if _is(name, model)), "")
     if not family:  # a model of the user's own
         return "not tried"
     if broken := _broken(family, precision):
         raise UnequalBitsError(f"{broken}. {advice()}")
     return "equal bits alone and in any batch"
+
+
+def _is(family: str, model: type[Model]) -> bool:
+    try:
+        return MODELS[family] is model
+    except MissingDependencyError:
+        return False
 
 
 @cache
@@ -128,13 +132,21 @@ def _broken(family: str, precision: str) -> str:
 
 def advice() -> str:
     """Return what to do where courses have other bits beside others."""
-    state = {None: "there is none", True: "they are fixed", False: "they are not fixed"}[fixed()]
+    state = {None: "there is none", True: "they are fixed", False: "they are not fixed"}[_fixed()]
     return (
         f"Start again with the environment variable {SETTING}={STRICT}, or {SETTING}=COMPATIBLE, "
         f"which is slower, and unset what limits oneMKL, oneDNN or ATen (kernels of oneMKL: "
         f"{state}; {this_platform().get('settings', 'nothing is set')}); docs/processors.md says "
         "what is promised where."
     )
+
+
+def _fixed() -> bool | None:
+    try:
+        from fedhpo_gym.fl.dispatch import fixed
+    except ModuleNotFoundError:
+        return None
+    return fixed()
 
 
 def _in_company(
@@ -173,8 +185,16 @@ def _trained(
     return _batch(case, courses, precision).advance(ROUNDS).metrics
 
 
-def _gradient(case: Case) -> Verdict:
+def _gradient(case: Case) -> Iterator[Verdict]:
     """Compare one full-batch step of all clients with the same in float64."""
+    try:
+        with needing("differentiating in float64", "torch", "torch", "torch"):
+            from fedhpo_gym.fl.exact import exact_step, has_exact
+    except MissingDependencyError as error:
+        yield Verdict(case.family, GRADIENT, None, str(error))
+        return
+    if not has_exact(case.family):
+        return
     settings = {"learning_rate": 0.5, "weight_decay": 0.0, "step_size": 1, "pretrained": 0.0}
     batch = _batch(case, [Course({**settings, "dropout": 0.0}, 1.0, 1)])
     before, _, after = batch.snapshot()[0], batch.advance(1), batch.snapshot()[0]
@@ -186,12 +206,12 @@ def _gradient(case: Case) -> Verdict:
     largest = np.float32(max(np.abs(change).max() for change in step.values()))
     worst, where = 0.0, ""
     for name, expected in step.items():
-        error = float(np.abs(end[name].astype(float) - start[name] - expected).max())
+        off = float(np.abs(end[name].astype(float) - start[name] - expected).max())
         allowed = TOLERANCE * np.abs(expected).max() + np.spacing(np.abs(end[name]).max())
         allowed += np.spacing(largest)
-        if not error / allowed <= worst:
-            worst, where = float(error / allowed), name
-    return Verdict(case.family, GRADIENT, worst <= 1.0, f"error {worst:.0%} of bound ({where})")
+        if not off / allowed <= worst:
+            worst, where = float(off / allowed), name
+    yield Verdict(case.family, GRADIENT, worst <= 1.0, f"error {worst:.0%} of bound ({where})")
 
 
 def _digest(metrics: NDArray[np.float32]) -> str:

@@ -48,3 +48,30 @@ def refuse_to_end(job: Path, _advance: Callable[[], None]) -> None:
 def be_killed(_job: Path, _advance: Callable[[], None]) -> None:
     """End as a process does that needs more memory than there is."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KilledWhileStarting:
+    """Work whose process is killed before it has read all of it."""
+
+    rest = bytes(1 << 22)
+    """More than fits into a pipe."""
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[object, ...]]:
+        """Kill who reads it, and only then say the rest."""
+        return _first_then, (_Killing(), self.rest)
+
+    def __call__(self, _job: int, _advance: Callable[[], None]) -> None:
+        """Never done."""
+
+
+class _Killing:
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[object, ...]]:
+        return _kill_this_process, ()
+
+
+def _kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _first_then(*_: object) -> None:
+    """Come to nothing: the process was killed."""
