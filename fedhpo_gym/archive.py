@@ -54,6 +54,7 @@ DESCRIBING: Mapping[str, Any] = MappingProxyType(
         "health": Mapping[str, Any],
         "objectives": Mapping[str, Any],
         "claimed_best": Mapping[str, Any],
+        "survival": Mapping[str, Any],
     }
 )
 """Entries of cards that decide no answer, with their types: dates, machines, prose, commands in

@@ -325,6 +325,10 @@ def _add_health(commands: Commands) -> None:
     sub = _add(commands, "health", "health", "compare the health on cards with their numbers")
     sub.add_argument("ids", nargs="*", metavar="ID", help="environment ids; all by default")
     sub.add_argument("--write", action="store_true", help="write it onto the cards")
+    sub.add_argument(
+        "--survival", action="store_true",
+        help="train the best of tables anew, with initial weights moved by 1e-8, instead",
+    )  # fmt: skip
 
 
 def _add_difficulty(commands: Commands) -> None:

@@ -7,17 +7,21 @@ from pathlib import Path
 
 from fedhpo_gym.cli.console import complain, say
 from fedhpo_gym.cli.listing import answering
+from fedhpo_gym.cli.words import survival_words
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.landscape import HEALTH, LABELS, health_of, write_health
 from fedhpo_gym.landscape.cards import health_cards, open_card
 from fedhpo_gym.landscape.health import agree
 from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.tables import Table
 from fedhpo_gym.tasks import get_task, task_of
 
 
 def main(options: argparse.Namespace) -> int:
     """Compare, or with `--write` write, card by card; 1 where a card says something else."""
     cards = chosen(options.ids)
+    if options.survival:
+        return _survival(cards, options)
     differing = 0
     for card in cards:
         stored = open_card(card)
@@ -30,6 +34,22 @@ def main(options: argparse.Namespace) -> int:
         differing += not equal
     say(f"{len(cards)} cards{'' if options.write else f', {differing} differ'}")
     return 1 if differing else 0
+
+
+def _survival(cards: list[Path], options: argparse.Namespace) -> int:
+    """Say, table by table, whether the best configurations survive a perturbation."""
+    tables = [card for card in cards if card.name.endswith(".table.json")]
+    if not (options.ids and tables):
+        raise InvalidArgumentError(
+            "`ID` must name problems with a table for `--survival`, which trains, got "
+            f"{', '.join(options.ids) or 'none'}; `fedhpo-gym list` names them"
+        )
+    with needing("training the best configurations", "torch", "raw", "torch"):
+        from fedhpo_gym.cli.survival import survival_of, write_survival
+    for card in tables:
+        found = write_survival(card) if options.write else survival_of(Table(card))
+        say(f"{card.name}: {survival_words(found)}")
+    return 0
 
 
 def chosen(ids: list[str]) -> list[Path]:

@@ -15,10 +15,12 @@ from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.cli.problems import page
 from fedhpo_gym.cli.verdicts import claim_words, lines, verdicts_of
-from fedhpo_gym.cli.words import health_words, number
+from fedhpo_gym.cli.words import health_words, number, survival_words
 from fedhpo_gym.datasets import SOURCES
 from fedhpo_gym.errors import FedHPOError, unknown_name
 from fedhpo_gym.landscape import LABELS, health_on, labels_on
+from fedhpo_gym.landscape.cards import survival_on
+from fedhpo_gym.landscape.health import SURVIVAL
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates import open_preferred
@@ -183,6 +185,7 @@ def _stored(backend: str, task: Task) -> dict[str, Any] | None:
         **{key: card[key] for key in ORIGIN if key in card},
         LABELS: labels_on(stored),
         "health": dict(health_on(stored, command)),
+        SURVIVAL: survival_on(stored),
         OBJECTIVES: verdicts_of(stored),
         CLAIMED: claim_words(stored),
     }
@@ -230,11 +233,14 @@ def _print(found: Mapping[str, Any]) -> None:
 
 def _print_stored(stored: Mapping[str, Any]) -> None:
     for name, value in stored.items():
-        if name not in ("health", LABELS, OBJECTIVES, CLAIMED) and value is not None:
+        if name not in ("health", LABELS, SURVIVAL, OBJECTIVES, CLAIMED) and value is not None:
             say(f"{name.replace('_', ' ')}: {_listed(value)}")
     say("\nTheir health:\n")
     for line in health_words(stored["health"], stored[LABELS]):
         say(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  "))
+    if stored[SURVIVAL] is not None:
+        words = f"- {survival_words(stored[SURVIVAL])}"
+        say(textwrap.fill(words, WIDTH, subsequent_indent="  "))
     if stored[OBJECTIVES] is not None:
         words = f"Objectives that it answers: those with {RULE}. Held out:"
         say(f"\n{textwrap.fill(words, WIDTH)}\n")

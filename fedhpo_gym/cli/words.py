@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedhpo_gym.landscape.health import NEAR
+from fedhpo_gym.landscape.health import NEAR, SURVIVES
 from fedhpo_gym.space import Value
 
 
@@ -105,3 +105,16 @@ def _importance(importance: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     ranked = sorted(importance.items(), key=lambda item: -item[1]["total"])
     words = (f"{name} {percent(s['alone'])} ({percent(s['total'])})" for name, s in ranked)
     yield f"Share of the variance, alone (with interactions): {', '.join(words)}."
+
+
+def survival_words(found: Mapping[str, Any]) -> str:
+    """Return in words what `survival.survival_of` found."""
+    best, seeds = found["optimum"], found["seeds"]
+    beside = "" if seeds is None else f" (between seeds: {seeds:.3g})"
+    return (
+        f"With initial weights moved by {found['perturbation']:g}, {found['draws']} times, "
+        f"{found['surviving']} of the {found['cells']} best configurations train to within "
+        f"{SURVIVES:.0%} of the loss that is stored. The optimum has {best['stored']:.4g} and "
+        f"trains to {best['lowest']:.4g} to {best['highest']:.4g} (unmoved {best['trained']:.4g}); "
+        f"the logarithm of the loss moves by {found['moved']:.3g}{beside}."
+    )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fedhpo_gym import archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.landscape.health import HEALTH, LABELS, MEANS, health_of
+from fedhpo_gym.landscape.health import HEALTH, LABELS, MEANS, SURVIVAL, health_of
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import Value
 from fedhpo_gym.surrogates import surrogate
@@ -58,6 +58,16 @@ _FIGURES: Mapping[str, Any] = MappingProxyType(
     }
 )
 """The figures of a health, and the types of what they hold."""
+_SURVIVAL: Mapping[str, Any] = MappingProxyType(
+    {
+        "of": str,
+        **dict.fromkeys(("draws", "cells", "surviving"), int),
+        "perturbation": float,
+        "optimum": dict.fromkeys(("stored", "trained", "lowest", "highest"), float),
+        "moved": float,
+        "seeds": float | None,
+    }
+)
 
 
 def health_cards() -> list[Path]:
@@ -122,6 +132,24 @@ def health_on(stored: Stored, command: str) -> Mapping[str, Any]:
     except InvalidArgumentError as error:
         raise DamagedDataError(
             f"the card of {stored.card['name']}: {error}; run `{command}`"
+        ) from error
+
+
+def survival_on(stored: Stored) -> Mapping[str, Any] | None:
+    """Return what a card says of the best cells' survival; None where it says none of these.
+
+    Raises:
+        DamagedDataError: it says something else.
+    """
+    found = stored.card.get(SURVIVAL)
+    if found is None or found.get("of") != stored.digest:
+        return None
+    try:
+        return _figures(SURVIVAL, found, _SURVIVAL)  # type: ignore[no-any-return]
+    except InvalidArgumentError as error:
+        raise DamagedDataError(
+            f"the card of {stored.card['name']}: {error}; run `fedhpo-gym health ID --survival "
+            "--write`"
         ) from error
 
 

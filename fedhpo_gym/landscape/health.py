@@ -26,6 +26,10 @@ LABELS = "label_frequencies"
 """Entry of a card: what the frequencies of the labels, as a prediction, reach."""
 HEALTH = "health"
 """Entry of a card: what `health_of` returned."""
+SURVIVAL = "survival"
+"""Entry of a card: what `fedhpo-gym health ID --survival` found by training the best anew."""
+SURVIVES = 0.01
+"""Relative deviation from the stored loss up to which a cell survives."""
 MEANS = ("val_loss", "test_loss", "val_accuracy", "test_accuracy")
 """What is stated of an optimum, and of the label frequencies."""
 NEAR = 0.01

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.archive import DIGEST
 from fedhpo_gym.errors import DamagedDataError
-from fedhpo_gym.landscape.health import HEALTH
+from fedhpo_gym.landscape.health import HEALTH, SURVIVAL
 from fedhpo_gym.tables.store import Table, write_table
 from fedhpo_gym.tables.stored import FORMER, PLAIN
 from fedhpo_gym.typed import checked_types
@@ -68,8 +68,11 @@ def repack(card: Path, least: float = LEAST) -> Repacked | None:
     before, after = table.card["bytes"], trial.card["bytes"]
     written = bool(after <= (1.0 - least) * before)
     if written:
-        health = table.card.get(HEALTH)
-        stated = {} if health is None else {HEALTH: {**health, "of": trial.digest}}
+        stated = {
+            entry: {**table.card[entry], "of": trial.digest}
+            for entry in (HEALTH, SURVIVAL)
+            if entry in table.card
+        }
         write_table(card.parent, {**said, **stated}, arrays)
     return Repacked(before, after, written)
 
