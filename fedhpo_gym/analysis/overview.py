@@ -8,12 +8,17 @@ from html import escape
 
 import numpy as np
 
-from fedhpo_gym.analysis.comparison import FINAL, RETURN, Comparison
-from fedhpo_gym.analysis.comparison.answer import counted, unlike_fidelities
-from fedhpo_gym.analysis.comparison.tables import short
+from fedhpo_gym.analysis.comparison import (
+    FINAL,
+    RETURN,
+    Comparison,
+    counted,
+    short,
+    unlike_fidelities,
+)
 from fedhpo_gym.analysis.plot import Looks
 from fedhpo_gym.analysis.problems import Problem, Run
-from fedhpo_gym.analysis.stats.ranks import Numbers
+from fedhpo_gym.analysis.stats.summaries import Numbers
 from fedhpo_gym.analysis.tables import Cell, Table
 
 RANDOM = "random"

@@ -66,9 +66,6 @@ def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = No
         curves: curve of each agent, on one time grid.
         name: tells the figures of one page apart.
         looks: see `looks_of`; by default, those of these agents.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
     """
     size = (SIZE[0], TALL if len(curves) > CROWD else SIZE[1])
     return draw(name, lambda axes: _fill(axes, curves, looks or looks_of(curves)), size)
@@ -81,9 +78,6 @@ def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZ
         name: tells the figures of one page apart.
         fill: draws into the axes it is given.
         size: width and height in inches; what makes letters large or small.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
     """
     try:
         import matplotlib as mpl

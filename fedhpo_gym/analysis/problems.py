@@ -10,11 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.fronts import at_full_level, volume_regret
+from fedhpo_gym.analysis.incumbents import Trajectory, time_grid
+from fedhpo_gym.analysis.runs import Course, Scored, at_full_level, volume_regret
 from fedhpo_gym.analysis.stats import Band, bootstrap_band
-from fedhpo_gym.analysis.trajectories import Trajectory, time_grid
-from fedhpo_gym.analysis.trajectories.runs import Course
-from fedhpo_gym.analysis.trajectories.scored import Scored
 
 COSTS: Final = frozenset({"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"})
 """Objectives that a trial of lower fidelity is better in."""

@@ -6,7 +6,7 @@ import argparse
 
 from fedhpo_gym.agents import AGENTS, agent_class
 from fedhpo_gym.agents.base import Agent
-from fedhpo_gym.agents.ladder import LadderSearch
+from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.agents.search import TrialSearch
 from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.errors import MissingDependencyError, unknown_name

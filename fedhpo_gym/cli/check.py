@@ -15,11 +15,7 @@ from fedhpo_gym.tasks import TASKS
 
 
 def main(options: argparse.Namespace) -> int:
-    """Check ids, the engine, or both; 1 where something was refused or does not hold.
-
-    Raises:
-        InvalidArgumentError: there is nothing to check.
-    """
+    """Check ids, the engine, or both; 1 where something was refused or does not hold."""
     if options.truth:
         return 0 if _truths_hold(options.ids or ["all"]) else 1
     if not options.ids and not options.engine:
@@ -98,11 +94,7 @@ def _ids_pass(options: argparse.Namespace) -> bool:
 
 
 def chosen(words: Sequence[str], everything: Sequence[str]) -> list[str]:
-    """Return the ids that words name: an id, a pattern like `*DAC*`, or `all`.
-
-    Raises:
-        UnknownNameError: a word names none.
-    """
+    """Return the ids that words name: an id, a pattern like `*DAC*`, or `all`."""
     found: list[str] = []
     for word in words:
         found += matching(everything, "*" if word == "all" else word) or [resolve_id(word)]

@@ -55,11 +55,7 @@ def build(options: argparse.Namespace) -> int:
 
 
 def _announce(options: argparse.Namespace, found: Estimate) -> None:
-    """Say what a build will cost; a long one needs `--yes` when somebody is there to give it.
-
-    Raises:
-        InvalidArgumentError: it does, and the option is not there.
-    """
+    """Say what a build will cost; a long one needs `--yes` when somebody is there to give it."""
     from fedhpo_gym.building import tell
 
     tell(found)
@@ -123,12 +119,7 @@ def _fetch_weights() -> str:
 
 
 def asked_task(options: argparse.Namespace) -> Task:
-    """Return the variant of a task that the command line names.
-
-    Raises:
-        UnknownNameError: no such task, algorithm, preprocessing or precision.
-        InvalidArgumentError: alpha is not positive, or a setting is malformed or unknown.
-    """
+    """Return the variant of a task that the command line names."""
     wanted = {name: getattr(options, name) for name in OPTIONS}
     given = {name: value for name, value in wanted.items() if value is not None}
     task = get_task(options.id).variant(**given)

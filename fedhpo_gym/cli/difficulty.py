@@ -57,11 +57,7 @@ HEADS = (
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print the page of all stored problems, or of those that are named.
-
-    Raises:
-        InvalidArgumentError: there are too few configurations to train, or no id.
-    """
+    """Print the page of all stored problems, or of those that are named."""
     if options.train is not None and not options.ids:
         raise InvalidArgumentError("`--train` must come with the ids to train, got none")
     if options.train is not None:

@@ -33,12 +33,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def chosen(ids: list[str]) -> list[Path]:
-    """Return the cards whose numbers ids answer from; all where no id is given.
-
-    Raises:
-        UnknownNameError: there is no such id.
-        InvalidArgumentError: nothing is stored for an id.
-    """
+    """Return the cards whose numbers ids answer from; all where no id is given."""
     if not ids:
         return list(health_cards())
     found = [(card, {task.key for task in answering(open_card(card))}) for card in health_cards()]

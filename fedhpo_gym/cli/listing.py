@@ -25,11 +25,7 @@ HEADS = ("id", "data set", "clients", "configurations", "simulated budget", "bac
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print one line per environment; with a word, only lines that hold it.
-
-    Raises:
-        UnknownNameError: no line does.
-    """
+    """Print one line per environment; with a word, only lines that hold it."""
     registered, tables, surrogates = set(known_ids()), list_tables(), list_surrogates()
     rows = [
         _row(task, backends(task, tables, surrogates))
@@ -134,11 +130,7 @@ def stored_variants(
 
 
 def newest_id(identity: Identity) -> str:
-    """Return the newest id that answers from stored numbers; its variant takes their arguments.
-
-    Raises:
-        UnknownNameError: the catalogue has no such task.
-    """
+    """Return the newest id that answers from stored numbers; its variant takes their arguments."""
     shared = (identity.task, identity.version)
     known = [t for t in TASKS.values() if (t.name, t.numbers_version) == shared]
     return max(known or [get_task(identity.id)], key=lambda task: task.version).id
@@ -148,10 +140,6 @@ def answering(stored: Stored) -> list[Task]:
     """Return the versions of a variant that answer from stored numbers, the oldest first.
 
     A version that shares numbers does not answer from the surrogate of another if it has its own.
-
-    Raises:
-        UnknownNameError: the catalogue has no such task.
-        InvalidArgumentError: the task has no such variant.
     """
     identity = stored.identity
     changes = {**UNSAID, **dict(identity.options)}
@@ -171,12 +159,7 @@ def _is_fitted(identity: Identity) -> bool:
 
 
 def arguments_of(identity: Identity) -> Iterator[str]:
-    """Yield the algorithm, and what else differs from the defaults of the id.
-
-    Raises:
-        UnknownNameError: see `task_of`.
-        InvalidArgumentError: see `task_of`.
-    """
+    """Yield the algorithm, and what else differs from the defaults of the id."""
     default, settings = get_task(identity.id), task_of(identity).settings
     for name, value in identity.options:
         if name == "algorithm" or value != getattr(default, name):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedhpo_gym.analysis import RunRecord, read_folder, set_aside
 from fedhpo_gym.analysis.files import read_each, read_judged
-from fedhpo_gym.analysis.trajectories.runs import JudgedRun
+from fedhpo_gym.analysis.runs import JudgedRun
 from fedhpo_gym.cli.console import complain
 from fedhpo_gym.errors import DamagedDataError
 
@@ -23,9 +23,6 @@ def whole_records(
 
     Returns:
         Files and their records; and the files that were damaged.
-
-    Raises:
-        MissingDataError: there is no record in one of the folders, or no such file.
     """
     damaged: list[Path] = []
     return list(read_folder(paths, _teller(command, damaged))), damaged

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedhpo_gym.analysis import RunRecord
-from fedhpo_gym.analysis.trajectories.runs import problem_arguments
+from fedhpo_gym.analysis.runs import problem_arguments
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.console import complain, parse_pairs, say, say_table
 from fedhpo_gym.cli.records import whole_records

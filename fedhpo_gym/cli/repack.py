@@ -11,11 +11,7 @@ from fedhpo_gym.landscape import repack
 
 
 def main(options: argparse.Namespace) -> int:
-    """Repack, table by table.
-
-    Raises:
-        InvalidArgumentError: `--least` is no share.
-    """
+    """Repack, table by table."""
     if not 0.0 <= options.least < 1.0:
         raise InvalidArgumentError(f"`--least` must be in [0, 1), got {options.least!r}")
     for card in (card for card in chosen(options.ids) if card.name.endswith(".table.json")):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fedhpo_gym.analysis import Report, build_report, group
 from fedhpo_gym.analysis.figures import File
+from fedhpo_gym.analysis.incumbents import read_table
 from fedhpo_gym.analysis.landscape import landscape, landscape_figure
-from fedhpo_gym.analysis.trajectories import read_table
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.console import say
 from fedhpo_gym.cli.records import each_judged_run, whole_records

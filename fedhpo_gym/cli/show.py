@@ -158,11 +158,7 @@ def _trained(task: Task) -> str:
 
 
 def _stored(backend: str, task: Task) -> dict[str, Any] | None:
-    """Return where stored numbers come from, and their health; None where there are none.
-
-    Raises:
-        DamagedDataError: the card is damaged, or states no health.
-    """
+    """Return where stored numbers come from, and their health; None where there are none."""
     if backend not in OPENERS or not _answers(backend, task)["answers"]:
         return None
     stored = OPENERS[backend](task)

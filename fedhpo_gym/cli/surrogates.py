@@ -37,9 +37,6 @@ def fit_all(options: argparse.Namespace) -> int:
 
     What the folder already holds is skipped, if it was fitted on the same numbers: an interrupted
     command resumes.
-
-    Raises:
-        InvalidArgumentError: a variant is named, too.
     """
     from fedhpo_gym.fitting.fit import fit_surrogate
 
@@ -63,11 +60,7 @@ def fit_all(options: argparse.Namespace) -> int:
 
 
 def newest_identity(stored: Identity) -> Identity:
-    """Return what a surrogate fitted on stored numbers belongs to: the newest that answers from it.
-
-    Raises:
-        UnknownNameError: the catalogue has no such task.
-    """
+    """Return what a surrogate of stored numbers belongs to: the newest that answers from it."""
     options = dict(stored.options)
     task = get_task(newest_id(stored)).variant(**options).fix(dict(stored.settings))
     return task.surrogate_identities[0]

@@ -42,9 +42,6 @@ def claim(out: Path, study: Any) -> None:
     Args:
         out: the folder.
         study: a dataclass of all that its pieces depend on.
-
-    Raises:
-        InvalidArgumentError: it holds another study, or pieces that nobody claimed.
     """
     path = out / "study.json"
     asked = {**asdict(study), "fedhpo_gym": __version__, "engine": ENGINE_VERSION}

@@ -56,14 +56,7 @@ class Plan:
 
 
 def make_plans(request: Request) -> list[Plan]:
-    """Check all arguments before the first run, and return the runs in order.
-
-    Raises:
-        InvalidArgumentError: an argument is malformed or given twice, or an agent cannot act in an
-            environment.
-        UnknownNameError: no such environment, agent or fidelity.
-        MissingDependencyError: an agent's library is not installed.
-    """
+    """Check all arguments before the first run, and return the runs in order."""
     if request.seeds < 1:
         raise InvalidArgumentError(f"`--seeds` must be at least 1, got {request.seeds}")
     if request.workers < 1:
@@ -88,13 +81,7 @@ def make_plans(request: Request) -> list[Plan]:
 
 
 def _check_agent(agent: str, env_id: str) -> None:
-    """Refuse an agent that cannot act in an environment.
-
-    Raises:
-        InvalidArgumentError: see above.
-        UnknownNameError: no such agent.
-        MissingDependencyError: its library is not installed.
-    """
+    """Refuse an agent that cannot act in an environment."""
     kind = agent_class(agent)
     if kind.learned is not None:
         raise InvalidArgumentError(
@@ -108,13 +95,7 @@ def _check_agent(agent: str, env_id: str) -> None:
 
 
 def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str, Any]:
-    """Return the arguments of `gymnasium.make` that the command line and the agent ask for.
-
-    Raises:
-        InvalidArgumentError: an argument is malformed or given twice, or the agent cannot use the
-            environment's rewards.
-        UnknownNameError: no such fidelity.
-    """
+    """Return the arguments of `gymnasium.make` that the command line and the agent ask for."""
     kind = agent_class(agent)
     needed = {"per_client": kind.per_client, "report_moves": kind.report_moves}
     kwargs: dict[str, Any] = {name: True for name, wanted in needed.items() if wanted}
@@ -161,9 +142,6 @@ def fixed_fidelity(space: SearchSpace, asked: Mapping[str, Any]) -> dict[str, An
 
     The black-box protocol of FedHPO-Bench (Wang et al., 2022) evaluates at full fidelity only. Full
     is what the backend can answer: a surrogate of a sample may know fewer rounds than the task has.
-
-    Raises:
-        UnknownNameError: no such fidelity.
     """
     fixed: dict[str, Any] = {d.name: d.high for d in space.dimensions}
     for name, value in asked.items():

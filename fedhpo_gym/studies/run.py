@@ -8,13 +8,18 @@ from pathlib import Path
 
 from fedhpo_gym.agents import make_agent, run_crew, run_episode
 from fedhpo_gym.analysis import parquet
-from fedhpo_gym.analysis.files import read_record, record_path, set_aside, write_record
-from fedhpo_gym.analysis.growing import OPEN, growing
+from fedhpo_gym.analysis.files import (
+    OPEN,
+    growing,
+    read_record,
+    record_path,
+    set_aside,
+    write_record,
+)
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.processor import this_platform
-from fedhpo_gym.studies.environments import make_environment
-from fedhpo_gym.studies.own import spec_of
+from fedhpo_gym.studies.environments import make_environment, spec_of
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.tracking import tracked
 from fedhpo_gym.version import __version__
@@ -31,7 +36,7 @@ def do_run(
 ) -> bool:
     """Do one run and write its record, unless a complete one is there.
 
-    While it runs, its trials are in a file of their own (`fedhpo_gym.analysis.growing`).
+    While it runs, its trials are in a file of their own (`fedhpo_gym.analysis.files`).
 
     Args:
         plan: the run.
@@ -44,9 +49,6 @@ def do_run(
 
     Returns:
         Whether the run was done now.
-
-    Raises:
-        MissingDependencyError: something asked for is not installed.
     """
     with closing(make_environment(plan.id, plan.kwargs)) as env, ExitStack() as stack:
         _, info = env.reset(seed=plan.seed)

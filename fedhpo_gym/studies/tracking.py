@@ -28,10 +28,6 @@ def tracked(names: Sequence[str], folder: Path, run: str, header: Header) -> Ite
         folder: their files go to `<name>` below it.
         run: what the run is called.
         header: what it is.
-
-    Raises:
-        UnknownNameError: no such tracker.
-        MissingDependencyError: its library is not installed.
     """
     with ExitStack() as stack:
         follows = []

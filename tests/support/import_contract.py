@@ -80,7 +80,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "torch": (
         "fl",
         "fl.*",
-        "agents.rl.sb3",
+        "agents.sb3",
         "agents.botorch_vector",
         "agents.optuna_gp",
         PEER,
@@ -104,7 +104,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "botorch": ("agents.botorch_vector",),
     "gpytorch": ("agents.botorch_vector",),
     "pettingzoo": ("envs.round.parallel", "testing.checks"),
-    "stable_baselines3": ("agents.rl.sb3", "agents.rl.vectors", "testing.checks"),
+    "stable_baselines3": ("agents.sb3", "agents.sb3_vectors", "testing.checks"),
     "mo_gymnasium": ("testing.checks",),
     "moocore": ("evaluation.fronts",),
     "ConfigSpace": ("agents.*", "space.configspace"),
