@@ -32,6 +32,21 @@ from fedhpo_gym.analysis.stats.summaries import Numbers
 from fedhpo_gym.analysis.tables import Cell, Table
 from fedhpo_gym.typed import checked_types
 
+__all__ = [
+    "FINAL",
+    "REGRET",
+    "RETURN",
+    "VALIDATION",
+    "VOLUME",
+    "Comparison",
+    "answer",
+    "certainty",
+    "compare",
+    "comparison_tables",
+    "shown_p",
+    "verdict",
+]
+
 BUDGETS = (0.01, 0.1, 0.25, 0.5, 1.0)
 """Shares of the budget at which ranks are tested."""
 VALIDATION = "Validation loss of the final incumbent"

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -57,12 +57,15 @@ def record_path(folder: Path, header: Header) -> Path:
     The name holds a digest of the environment's spec, fingerprint and workers: runs under other
     settings, or on other data, never take each other's place.
     """
-    decisive: list[object] = [header.spec, header.fingerprint]
-    if header.workers > 1:
-        decisive.append(header.workers)
+    key = record_key(header.spec, header.fingerprint, header.workers)
+    return folder / header.id / f"{header.agent}-seed{header.seed}-{key}{SUFFIX}"
+
+
+def record_key(spec: Mapping[str, Any], fingerprint: str, workers: int) -> str:
+    """Return what the names of records of one setting on the same data end with."""
+    decisive: list[object] = [spec, fingerprint, *([workers] if workers > 1 else [])]
     content = json.dumps(decisive, sort_keys=True)
-    digest = hashlib.sha256(content.encode("utf-8")).hexdigest()[:10]
-    return folder / header.id / f"{header.agent}-seed{header.seed}-{digest}{SUFFIX}"
+    return hashlib.sha256(content.encode("utf-8")).hexdigest()[:10]
 
 
 @checked_types

@@ -42,6 +42,16 @@ from fedhpo_gym.errors import (
 )
 from fedhpo_gym.typed import checked_types
 
+__all__ = [
+    "RULES",
+    "Study",
+    "Trajectory",
+    "Trials",
+    "incumbents",
+    "read_table",
+    "time_grid",
+]
+
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
 

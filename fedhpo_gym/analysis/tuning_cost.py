@@ -22,6 +22,26 @@ from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDat
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.typed import Axes, checked_types
 
+__all__ = [
+    "WEIGHTS",
+    "Prior",
+    "RunLibrary",
+    "Runs",
+    "alpha_tunability",
+    "calibrate",
+    "epochs_run",
+    "expected_best",
+    "expected_curve",
+    "near_best",
+    "omega_tunability",
+    "probability_of_best",
+    "read_library",
+    "relative_performance",
+    "selection",
+    "simulate",
+    "simulate_by_cost",
+]
+
 COLUMNS: Final = ("algorithm", "problem", "validation", "test", "cost")
 """Of a table of runs; `test` and `cost` may be missing."""
 

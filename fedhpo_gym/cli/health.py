@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, say
 from fedhpo_gym.cli.listing import answering
+from fedhpo_gym.cli.options import Ids
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.landscape import HEALTH, LABELS, health_of, write_health
 from fedhpo_gym.landscape.cards import health_cards, open_card
@@ -15,24 +18,24 @@ from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.tasks import get_task, task_of
 
 
-def main(options: argparse.Namespace) -> int:
+def main(ids: Ids = (), *, write: Annotated[bool, Arg("write it onto the cards")] = False) -> int:
     """Compare, or with `--write` write, card by card; 1 where a card says something else."""
-    cards = chosen(options.ids)
+    cards = chosen(ids)
     differing = 0
     for card in cards:
         stored = open_card(card)
-        if options.write:
+        if write:
             write_health(card, _labels(stored))
             say(f"{card.name}: written")
             continue
         equal = agree(health_of(stored), stored.card.get(HEALTH))
         say(f"{card.name}: {'as on the card' if equal else 'not as on the card'}")
         differing += not equal
-    say(f"{len(cards)} cards{'' if options.write else f', {differing} differ'}")
+    say(f"{len(cards)} cards{'' if write else f', {differing} differ'}")
     return 1 if differing else 0
 
 
-def chosen(ids: list[str]) -> list[Path]:
+def chosen(ids: Sequence[str]) -> list[Path]:
     """Return the cards whose numbers ids answer from; all where no id is given."""
     if not ids:
         return list(health_cards())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.cli.options import Word
 from fedhpo_gym.errors import FedHPOError, unknown_name
 from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.keel import KEEL
@@ -24,7 +24,7 @@ SOME = 3
 HEADS = ("id", "data set", "clients", "configurations", "simulated budget", "backends")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(word: Word = None) -> int:
     """Print one line per environment; with a word, only lines that hold it."""
     registered, tables, surrogates = set(known_ids()), list_tables(), list_surrogates()
     rows = [
@@ -32,7 +32,6 @@ def main(options: argparse.Namespace) -> int:
         for task in TASKS.values()
         if task.id in registered
     ]
-    word = getattr(options, "filter", None)
     if word is not None:
         kept = [row for row in rows if word in " ".join(row)]
         if not kept:

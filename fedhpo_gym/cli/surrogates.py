@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
+from typing import Annotated
 
+from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, say
-from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.cli.listing import newest_id
+from fedhpo_gym.cli.options import OwnTables, Variant, asked_task
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.surrogates.surrogate import SUFFIX, Surrogate
@@ -19,20 +20,32 @@ from fedhpo_gym.tasks import get_task
 ALL = "all"
 
 
-def main(options: argparse.Namespace) -> int:
+def main(
+    variant: Variant,
+    *,
+    candidate: Annotated[str | None, Arg("write this one, whatever its error", "NAME")] = None,
+    keep: Annotated[
+        bool, Arg("write it even if its errors are not accepted; its card says so")
+    ] = False,
+    out: OwnTables = None,
+) -> int:
     """Fit one surrogate, or all."""
     from fedhpo_gym.fitting.fit import fit_surrogate
 
-    if options.id == ALL:
-        return fit_all(options)
-    task = asked_task(options)
+    if variant.id == ALL:
+        if candidate or variant.settings or variant.alpha or variant.preprocessing:
+            raise InvalidArgumentError(
+                "`all` must come without a variant or a candidate: all stored ones are fitted"
+            )
+        return fit_all(out or table_folder(), keep=keep)
+    task = asked_task(variant)
     belongs_to = task.surrogate_identities[0]
-    chosen = {"candidate": options.candidate, "keep": options.keep, "identity": belongs_to}
-    say(str(fit_surrogate(task.identity, options.out, **chosen)))
+    card = fit_surrogate(task.identity, out, candidate=candidate, keep=keep, identity=belongs_to)
+    say(str(card))
     return 0
 
 
-def fit_all(options: argparse.Namespace) -> int:
+def fit_all(folder: Path, *, keep: bool) -> int:
     """Fit the surrogates of all stored tables and samples, for the newest version of each problem.
 
     What the folder already holds is skipped, if it was fitted on the same numbers: an interrupted
@@ -40,18 +53,13 @@ def fit_all(options: argparse.Namespace) -> int:
     """
     from fedhpo_gym.fitting.fit import fit_surrogate
 
-    if options.settings or any((options.alpha, options.preprocessing, options.candidate)):
-        raise InvalidArgumentError(
-            "`all` must come without a variant or a candidate: all stored ones are fitted"
-        )
-    folder = options.out or table_folder()
     failed = 0
     for source in _sources():
         identity = newest_identity(source.identity)
         card = folder / f"{identity.name}{SUFFIX}.json"
         try:
             if not _is_fitted(card, source):
-                fit_surrogate(source.name, folder, keep=options.keep, identity=identity)
+                fit_surrogate(source.name, folder, keep=keep, identity=identity)
             say(str(card))
         except FedHPOError as error:
             complain("surrogate", error)

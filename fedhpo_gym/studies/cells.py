@@ -97,7 +97,8 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             found = json.loads(line)
-            last[json.dumps(found["plan"], sort_keys=True)] = found
+            cell = {name: value for name, value in found["plan"].items() if name != "key"}
+            last[json.dumps(cell, sort_keys=True)] = found
         except (ValueError, KeyError, TypeError):
             continue
     return list(last.values())

@@ -10,12 +10,15 @@ from typing import Any
 
 from fedhpo_gym.agents import agent_class, read_problem
 from fedhpo_gym.agents.base import WHERE
+from fedhpo_gym.analysis.files import record_key
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.studies.environments import make_environment, resolve_id
+from fedhpo_gym.studies.environments import make_environment, resolve_id, spec_of
 from fedhpo_gym.tasks import get_task
 
 FREE = "free"
+STORED = ("tabular", "surrogate")
+"""Backends that say what answers before an episode begins, and at no cost."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,24 @@ class Request:
 
 @dataclass(frozen=True)
 class Plan:
-    """One run to do: what to make, and who acts in it."""
+    """One run to do: what to make, and who acts in it.
+
+    Attributes:
+        id: environment id.
+        kwargs: arguments of `gymnasium.make`.
+        agent: name of the agent.
+        seed: of the agent and of `reset`.
+        workers: simulated workers.
+        key: what the name of its record ends with, see `record_key`; None where only a reset of the
+            environment says what answers.
+    """
 
     id: str
     kwargs: Mapping[str, Any]
     agent: str
     seed: int
     workers: int = 1
+    key: str | None = None
 
 
 def make_plans(request: Request) -> list[Plan]:
@@ -73,11 +87,20 @@ def make_plans(request: Request) -> list[Plan]:
                 f"each other in {env_id}; use its id without DAC"
             )
     return [
-        Plan(env_id, kwargs, agent, seed, request.workers)
+        Plan(env_id, kwargs, agent, seed, request.workers, key)
         for env_id, agent in pairs
         for kwargs in [environment_arguments(env_id, request, agent)]
+        for key in [_key(env_id, kwargs, request.workers)]
         for seed in range(request.seeds)
     ]
+
+
+def _key(env_id: str, kwargs: Mapping[str, Any], workers: int) -> str | None:
+    with closing(make_environment(env_id, kwargs)) as env:
+        backend: Any = getattr(env.unwrapped, "backend", None)
+        if getattr(backend, "name", None) not in STORED:
+            return None
+        return record_key(spec_of(env), backend.fingerprint, workers)
 
 
 def _check_agent(agent: str, env_id: str) -> None:

@@ -10,6 +10,7 @@ from fedhpo_gym.agents import make_agent, run_crew, run_episode
 from fedhpo_gym.analysis import parquet
 from fedhpo_gym.analysis.files import (
     OPEN,
+    SUFFIX,
     growing,
     read_record,
     record_path,
@@ -50,6 +51,10 @@ def do_run(
     Returns:
         Whether the run was done now.
     """
+    if plan.key is not None:
+        known = folder / plan.id / f"{plan.agent}-seed{plan.seed}-{plan.key}{SUFFIX}"
+        if _is_done(known, warn):
+            return False
     with closing(make_environment(plan.id, plan.kwargs)) as env, ExitStack() as stack:
         _, info = env.reset(seed=plan.seed)
         header = Header(
