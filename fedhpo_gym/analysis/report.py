@@ -294,7 +294,7 @@ def _data(problem: Problem) -> str:
 
 def _meta(problems: Sequence[Problem], version: str, now: datetime) -> str:
     runs = [run for problem in problems for of_agent in problem.runs.values() for run in of_agent]
-    written_by = ", ".join(sorted({run.version for run in runs if run.version}))
+    written_by = ", ".join(sorted({run.header.package_version for run in runs if run.header}))
     records = f"; records written by fedhpo-gym {written_by}" if written_by else ""
     return escape(
         f"{counted(len(runs), 'run')} on {counted(len(problems), 'problem')}. "

@@ -20,15 +20,11 @@ def main(
     *,
     truth: Annotated[
         bool,
-        Arg(
-            "search 100,000 queries of each id with stored numbers for one that beats its truth",
-        ),
+        Arg("search 100,000 queries of each id with stored numbers for one that beats its truth"),
     ] = False,
     engine: Annotated[
         bool,
-        Arg(
-            "say whether courses have the same bits in any company here, and follow the gradient",
-        ),
+        Arg("say whether courses have the same bits in any company here, and follow the gradient"),
     ] = False,
 ) -> int:
     """Check ids, the engine, or both; 1 where something was refused or does not hold."""

@@ -40,10 +40,7 @@ def build(
     ] = None,
     repeat_every: Annotated[
         int | None,
-        Arg(
-            "of N configurations of a sample, the first comes under all seeds (none does)",
-            "N",
-        ),
+        Arg("of N configurations of a sample, the first comes under all seeds (none does)", "N"),
     ] = None,
     only_finished: Annotated[
         bool, Arg("compute nothing: store those courses of the sample that are finished")
@@ -61,8 +58,7 @@ def build(
     device: Annotated[str, Arg("torch device (cpu)")] = "cpu",
     out: OwnTables = None,
     yes: Annotated[
-        bool,
-        Arg("start a build of more than an hour; without it, you are told what it will cost"),
+        bool, Arg("start a build of more than an hour; without it, you are told what it will cost")
     ] = False,
 ) -> int:
     """Compute the table of a problem, or a sample of it."""

@@ -64,8 +64,7 @@ def main(
     train: Annotated[
         int | None,
         Arg(
-            "really train N random configurations of each id, instead of asking stored numbers",
-            "N",
+            "really train N random configurations of each id, instead of asking stored numbers", "N"
         ),
     ] = None,
 ) -> int:

@@ -22,8 +22,7 @@ def main(
     ] = None,
     fraction: Annotated[float, Arg("of the samples (0.1)", flag="--sf")] = 0.1,
     iid_users: Annotated[
-        float,
-        Arg("users made by iid sampling: a share below 1, else a number (0.01)", flag="--iu"),
+        float, Arg("users made by iid sampling: a share below 1, else a number (0.01)", flag="--iu")
     ] = 0.01,
     min_samples: Annotated[int | None, Arg("fewest samples of a user", flag="-k")] = None,
     split: Annotated[

@@ -51,8 +51,7 @@ def main(
     landscape: Annotated[
         str | None,
         Arg(
-            "draw the losses of one problem over two hyperparameters instead; --out as above",
-            "X,Y",
+            "draw the losses of one problem over two hyperparameters instead; --out as above", "X,Y"
         ),
     ] = None,
     rule: Rule = "highest_fidelity",
