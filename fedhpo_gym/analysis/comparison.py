@@ -230,10 +230,6 @@ def alike_on(runs: Mapping[str, Numbers], alpha: float = 0.05) -> dict[str, bool
 
     Its runs are compared with those of each other agent by the rank-sum test, with Holm's
     correction.
-
-    Args:
-        runs: (S,) final values of each agent; lower is better.
-        alpha: level of the tests.
     """
     best = min(runs, key=lambda agent: float(runs[agent].mean()))
     others = [agent for agent in runs if agent != best]

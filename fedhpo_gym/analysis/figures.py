@@ -90,13 +90,7 @@ class Figure:
 
 
 def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Figure, ...]:
-    """Draw ranks over time, regret over time, profiles, and critical differences.
-
-    Args:
-        found: what is drawn.
-        prefix: tells the figures of one page apart.
-        looks: colour and line style of each agent.
-    """
+    """Draw ranks over time, regret over time, profiles, and critical differences."""
     size = (SIZE[0], TALL)
     ranks = {agent: found.ranks[agent] for agent in found.order}
     profile = {
@@ -220,12 +214,7 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
 
 
 def attainment_figures(problem: Problem, name: str, looks: Looks) -> list[Figure]:
-    """Draw what half of each agent's runs attain in every two objectives.
-
-    Returns:
-        None where rewards are numbers, where no run reached full fidelity, or where the extra
-        `fronts` is not installed.
-    """
+    """Draw what half of each agent's runs attain in every two objectives."""
     scored = {
         agent: [one for one in of if len(one.errors)] for agent, of in problem.scored().items()
     }

@@ -242,13 +242,7 @@ class GrowingRecord:
     """
 
     def __init__(self, path: Path, descriptor: int, warn: Callable[[str], None]) -> None:
-        """Read the lines that are there; see `growing`.
-
-        Args:
-            path: of the file.
-            descriptor: the file, open for reading and writing.
-            warn: is told if the run is not what it was.
-        """
+        """Read the lines that are there; see `growing`."""
         self._path, self._descriptor, self._warn = path, descriptor, warn
         self._former = _whole_lines(path.read_bytes())
         self._digest, self._end = START, 0
@@ -290,12 +284,7 @@ class GrowingRecord:
 
 @contextmanager
 def growing(path: Path, warn: Callable[[str], None]) -> Iterator[GrowingRecord]:
-    """Open the file of a run for the body of the `with` statement; others wait until it ends.
-
-    Args:
-        path: where the record will be.
-        warn: is told if the run is not what it was.
-    """
+    """Open the file of a run for the body of the `with` statement; others wait until it ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     own = path.with_name(f"{path.name}{OPEN}")
     descriptor = _locked(own)
@@ -306,12 +295,7 @@ def growing(path: Path, warn: Callable[[str], None]) -> Iterator[GrowingRecord]:
 
 
 def read_unfinished(path: Path) -> list[dict[str, Any]]:
-    """Return header and steps that a run has left so far, as plain data.
-
-    Args:
-        path: a file whose name ends with `OPEN`. A line that was cut, and what follows a damaged
-            one, are left out.
-    """
+    """Return header and steps that a run has left so far, as plain data."""
     found, digest = [], START
     for line in _whole_lines(path.read_bytes()):
         pair = opened(line[:-1], digest)

@@ -43,13 +43,7 @@ class Facts:
 def facts(
     found: Comparison, problems: Sequence[Problem], unfinished: Iterable[Sequence[str]]
 ) -> dict[str, Facts]:
-    """Return what each agent's runs cost, and what is wrong with them.
-
-    Args:
-        found: the agents.
-        problems: those of the comparison.
-        unfinished: runs without a record: problem, agent and what became of them.
-    """
+    """Return what each agent's runs cost, and what is wrong with them."""
     without, below = unlike_fidelities(found)
     ids = {problem.id for problem in problems}
     is_noisy = any(problem.kwargs.get("noise") for problem in problems)

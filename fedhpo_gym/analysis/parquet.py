@@ -163,14 +163,7 @@ def write_columns(path: Path, record: RunRecord) -> None:
 
 
 def store(path: Path, header: Header, columns: Sequence[Column], digest: str) -> None:
-    """Write columns, which a program has already, as the record of a run.
-
-    Args:
-        path: where the file goes.
-        header: what was run.
-        columns: see `fedhpo_gym.analysis.parquet`; arrays of numpy will do for their values.
-        digest: of all steps; without the right one, the record cannot be read whole.
-    """
+    """Write columns, which a program has already, as the record of a run."""
     arrow, parquet = _arrow()
     if clash := {column.name for column in columns} & {*_CONSTANT}:
         raise InvalidArgumentError(f"`extra` must not hold {sorted(clash)}: columns have the name")
@@ -353,12 +346,7 @@ def _mark(words: bytes) -> bytes:
 
 
 def _digest_place(content: bytes, words: bytes) -> int:
-    """Return where the digest of a file's bytes stands in it.
-
-    Args:
-        content: the bytes.
-        words: the metadata that the mark follows from.
-    """
+    """Return where the digest of a file's bytes stands in it."""
     mark = _mark(words)
     place = content.rfind(mark)
     if place < 0:

@@ -34,23 +34,13 @@ def sealed(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def seal(line: bytes, before: str) -> tuple[bytes, str]:
-    """Return a line, a JSON object with at least one field, with its digest, and the digest.
-
-    Args:
-        line: what is written.
-        before: digest of the line before, or `START`.
-    """
+    """Return a line, a JSON object with at least one field, with its digest, and the digest."""
     digest = _digest(line, before)
     return line[:-1] + _BEFORE + digest.encode("ascii") + _AFTER, digest
 
 
 def opened(line: bytes, before: str) -> tuple[bytes, str] | None:
-    """Return a line without its digest, and the digest; None if it does not belong there.
-
-    Args:
-        line: a line that `sealed` made.
-        before: digest of the line before, or `START`.
-    """
+    """Return a line without its digest, and the digest; None if it does not belong there."""
     content = line[:-_TAIL] + b"}"
     digest = _digest(content, before)
     whole = line[-_TAIL:] == _BEFORE + digest.encode("ascii") + _AFTER

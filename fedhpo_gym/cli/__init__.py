@@ -84,14 +84,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand.
-
-    Args:
-        arguments: words of the command line; by default those of this process.
-
-    Returns:
-        The exit status; see the docstring of this module.
-    """
+    """Run one subcommand."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     named = next((word for word in words if word in COMMANDS), "fedhpo-gym")
     try:

@@ -102,12 +102,7 @@ def reasons(tasks: Sequence[Task]) -> Iterator[str]:
 def stored_variants(
     tables: Sequence[str], surrogates: Sequence[str]
 ) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Return the stored variants that no id has by default, as their cards tell them.
-
-    Returns:
-        Id, arguments of `gymnasium.make` and backends of each, and what is wrong with cards that
-        cannot be read.
-    """
+    """Return the stored variants that no id has by default, as their cards tell them."""
     defaults = {
         i.name for task in TASKS.values() for i in (task.identity, *task.surrogate_identities)
     }

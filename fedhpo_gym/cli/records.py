@@ -15,15 +15,7 @@ from fedhpo_gym.errors import DamagedDataError
 def whole_records(
     command: str, paths: Sequence[Path]
 ) -> tuple[list[tuple[Path, RunRecord]], list[Path]]:
-    """Read every record in some files and folders; a damaged one is named and set aside.
-
-    Args:
-        command: the subcommand, for the lines that name damaged records.
-        paths: files and folders.
-
-    Returns:
-        Files and their records; and the files that were damaged.
-    """
+    """Read every record in some files and folders; a damaged one is named and set aside."""
     damaged: list[Path] = []
     return list(read_folder(paths, _teller(command, damaged))), damaged
 

@@ -59,13 +59,7 @@ def main(
 
 
 def description(task: Task, backend: str, env_id: str = "") -> dict[str, Any]:
-    """Return what is known of a variant of a task, as JSON data.
-
-    Args:
-        task: the variant.
-        backend: the backend whose numbers are described.
-        env_id: the id that was asked for: of trials or of rounds, with one reward or with many.
-    """
+    """Return what is known of a variant of a task, as JSON data."""
     of_rounds = "DAC-" in env_id
     plain = task.round_id if of_rounds else task.id
     return {

@@ -112,14 +112,7 @@ def faults(outcomes: Iterable[Outcome]) -> list[Outcome]:
 def on_dask(
     cells: Sequence[Plan], work: CellWork, address: str, timeout_s: float = math.inf
 ) -> Iterator[Outcome]:
-    """Do cells on a cluster, and yield how each ended, as it does.
-
-    Args:
-        cells: the cells.
-        work: what is done with each.
-        address: of the scheduler.
-        timeout_s: real seconds that a cell may take.
-    """
+    """Do cells on a cluster, and yield how each ended, as it does."""
     seconds = None if timeout_s == math.inf else timeout_s
     for done in each_on_cluster(partial(run_alone, work, timeout_s=seconds), cells, address):
         if done.error is None:
@@ -134,13 +127,7 @@ _SHOWN = 500
 
 
 def run_alone(work: CellWork, plan: Plan, timeout_s: float | None = None) -> Outcome:
-    """Do a cell in a process of its own, and return how it ended.
-
-    Args:
-        work: what is done; its folder is one that every worker sees.
-        plan: the cell.
-        timeout_s: real seconds that it may take; None for any number.
-    """
+    """Do a cell in a process of its own, and return how it ended."""
     begun = monotonic()
     content = {"work": {**asdict(work), "folder": str(work.folder)}, "plan": asdict(plan)}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -43,12 +43,7 @@ def spec_of(env: gym.Env[Any, Any]) -> dict[str, Any]:
 
 
 def with_own(kwargs: Mapping[str, Any], own: Mapping[str, Objective]) -> dict[str, Any]:
-    """Return recorded arguments with the user's objectives in the place of what stands for them.
-
-    Args:
-        kwargs: arguments of `gymnasium.make`, from a record.
-        own: the objectives, by name.
-    """
+    """Return recorded arguments with the user's objectives in the place of what stands for them."""
     lists = {name: kwargs[name] for name in _LISTS if isinstance(kwargs.get(name), list | tuple)}
     found = {name: [_found(one, own) for one in named] for name, named in lists.items()}
     return {**kwargs, **found}
@@ -119,12 +114,7 @@ MOST_ENTRIES: Final = 10_000
 
 
 def trusted(arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the arguments of a record, with what the user names in place of what it may not say.
-
-    Args:
-        arguments: of an environment, as a record holds them.
-        named: programs, folders and files that the user names in the same command.
-    """
+    """Return the arguments of a record, with what the user names in place of what it may not say."""
     chosen = dict(named or {})
     if (entries := _entries(arguments)) > MOST_ENTRIES:
         raise InvalidArgumentError(

@@ -35,21 +35,9 @@ def do_run(
     columnar: bool = False,
     track: Sequence[str] = (),
 ) -> bool:
-    """Do one run and write its record, unless a complete one is there.
+    """Do one run and write its record, unless it is there; return whether it was done now.
 
     While it runs, its trials are in a file of their own (`fedhpo_gym.analysis.files`).
-
-    Args:
-        plan: the run.
-        folder: where records go.
-        show: shows how far the run is.
-        warn: is told of a damaged record, which is set aside and made again, and of a run that is
-            not what it was.
-        columnar: whether the record is a Parquet file.
-        track: names of `fedhpo_gym.studies.tracking.TRACKERS` that follow the run.
-
-    Returns:
-        Whether the run was done now.
     """
     if plan.key is not None:
         known = folder / plan.id / f"{plan.agent}-seed{plan.seed}-{plan.key}{SUFFIX}"
