@@ -114,7 +114,7 @@ MOST_ENTRIES: Final = 10_000
 
 
 def trusted(arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the arguments of a record, with what the user names in place of what it may not say."""
+    """Return the arguments of a record, and what the user names where it may not say it itself."""
     chosen = dict(named or {})
     if (entries := _entries(arguments)) > MOST_ENTRIES:
         raise InvalidArgumentError(
