@@ -19,7 +19,7 @@ import gymnasium as gym
 from measuring import load_average, parser, table, write_report
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.agents import AGENTS, agent_class, make_agent, run_episode
+from fedhpo_gym.agents import AGENTS, Step, agent_class, make_agent, run_episode
 from fedhpo_gym.analysis.records import StepRecord
 from fedhpo_gym.errors import MissingDependencyError
 from fedhpo_gym.testing import make_env
@@ -44,7 +44,7 @@ def cost(name: str) -> tuple[int, float, float]:
         asked = process_time() - start
         observation, reward, over, _, info = env.step(action)
         start = process_time()
-        agent.tell(action, reward, observation, over, info)  # type: ignore[arg-type]
+        agent.tell(Step(action, reward, terminated=over, info=info, observation=observation))
         spent.append(asked + process_time() - start)
     state = json.loads(json.dumps(agent.state_dict()))
     again = make_agent(name, env, 0)

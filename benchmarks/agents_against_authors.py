@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 
 import fedhpo_gym
 from fedhpo_gym.agents import SearchProblem, agent_class
-from fedhpo_gym.agents.ladder import LadderSearch
+from fedhpo_gym.agents.base import Step
+from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.space import Dimension, SearchSpace
 
 Array = NDArray[np.float64]
@@ -135,7 +136,7 @@ def ours(agent: str, function: Function, seed: int) -> Iterator[tuple[Array, int
         action = made.ask({})
         trained = int(rounds.decode(float(action[-1]))) if climbs else function.rungs[-1]
         point = (action[:width].astype(np.float64) + 1.0) / 2.0
-        yield point, trained, lambda loss, a=action: made.tell(a, -loss, {}, False, {})
+        yield point, trained, lambda loss, a=action: made.tell(Step(a, -loss))
 
 
 def _bottom(rounds: Dimension, number: int) -> int:

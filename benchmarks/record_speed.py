@@ -17,9 +17,8 @@ import gymnasium as gym
 
 import fedhpo_gym
 from fedhpo_gym.agents import make_agent, run_episode
-from fedhpo_gym.analysis.chain import sealed
 from fedhpo_gym.analysis.files import read_record, write_record
-from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
+from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord, sealed
 
 ID = "FedHPO-LR-CreditG-v0"
 TRIALS, REPEATS = 2000, 5

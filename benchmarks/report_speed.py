@@ -20,13 +20,12 @@ from time import process_time
 import numpy as np
 
 from fedhpo_gym.analysis import build_report, group
-from fedhpo_gym.analysis.columns import Column
 from fedhpo_gym.analysis.comparison import compare
 from fedhpo_gym.analysis.files import read_record, write_record
-from fedhpo_gym.analysis.parquet import read_judged, store
+from fedhpo_gym.analysis.incumbents import Study, Trajectory, Trials
+from fedhpo_gym.analysis.parquet import Column, read_judged, store
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
-from fedhpo_gym.analysis.trajectories import Study, Trajectory, Trials, trials_of_run
-from fedhpo_gym.analysis.trajectories.runs import JudgedRun
+from fedhpo_gym.analysis.runs import JudgedRun, trials_of_run
 from fedhpo_gym.seeding import stream
 
 sys.path.insert(0, str(Path(__file__).parent))

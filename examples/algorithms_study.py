@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.analysis.tuning_cost import (
+    COLUMNS,
     WEIGHTS,
     RunLibrary,
     Runs,
@@ -33,7 +34,6 @@ from fedhpo_gym.analysis.tuning_cost import (
     read_library,
     relative_performance,
 )
-from fedhpo_gym.analysis.tuning_cost.library import COLUMNS
 from fedhpo_gym.files import write_text
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.studies.pieces import claim, pieces

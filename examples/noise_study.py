@@ -25,6 +25,7 @@ from noise_report import draw, report
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import Agent, agent_class, make_agent, run_episode
+from fedhpo_gym.agents.base import Step
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.pieces import claim, pieces
 from studies import positive, study_parser
@@ -80,7 +81,7 @@ def evaluations(agent: Agent, study: Study, most: int) -> int:
     while spent < study.courses * most:
         action = agent.ask({})
         spent += int(agent.problem.fidelities.dimensions[0].decode(float(action[-1])))
-        agent.tell(action, 0.0, {}, False, {"score": 0.0})
+        agent.tell(Step(action, 0.0, info={"score": 0.0}))
         number += 1
     return number
 
@@ -113,7 +114,7 @@ def tune(study: Study, problem: str, agent: str, condition: str) -> list[float]:
         actions = [one.ask({}) for one in agents]
         *_, info = envs.step(np.array(actions))
         for one, action, score in zip(agents, actions, info["score"].tolist(), strict=True):
-            one.tell(action, score, {}, False, {"score": score})
+            one.tell(Step(action, score, info={"score": score}))
         rounds.append(info["fidelity"]["round"])
         heard.append(info["objectives"]["val_error"])
         true.append(info["truth"]["objectives"]["val_error"])

@@ -28,10 +28,10 @@ from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.comparison import VALIDATION, VOLUME, Comparison, answer, compare
 from fedhpo_gym.analysis.figures import draw_difference
 from fedhpo_gym.analysis.files import read_each, read_judged
+from fedhpo_gym.analysis.incumbents import Study, Trajectory
 from fedhpo_gym.analysis.plot import looks_of
 from fedhpo_gym.analysis.problems import Problem
-from fedhpo_gym.analysis.trajectories import Study, Trajectory
-from fedhpo_gym.analysis.trajectories.runs import JudgedRun
+from fedhpo_gym.analysis.runs import JudgedRun
 from studies import positive, table
 
 NAMES = {"v0": "LR v0", "v1": "LR v1", "others": "other families"}

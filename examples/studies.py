@@ -54,8 +54,8 @@ def trained_policy(
     Returns:
         The returns of its episodes, and how many steps and seconds of processor time it took.
     """
-    from fedhpo_gym.agents.rl.policy import save_policy
-    from fedhpo_gym.agents.rl.sb3 import train
+    from fedhpo_gym.agents.policy import save_policy
+    from fedhpo_gym.agents.sb3 import train
 
     line = {"desc": f"policy {seed}", "position": seed + 1, "leave": False}
     began = time.process_time()

@@ -25,9 +25,8 @@ from dac_report import write_report
 from numpy.typing import NDArray
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.agents.rl.agent import Acts
-from fedhpo_gym.agents.rl.policy import load_policy
-from fedhpo_gym.agents.rl.vectors import make_vector
+from fedhpo_gym.agents.policy import Acts, load_policy
+from fedhpo_gym.agents.sb3_vectors import make_vector
 from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhpo_gym.agents.rl.policy import load_policy, save_policy
+from fedhpo_gym.agents.policy import load_policy, save_policy
 from fedhpo_gym.archive import card_digest, reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError
 from pairs import arrays_of

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.agents.rl.policy import Policy, load_policy, save_policy
+from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.archive import DIGEST, UNDIGESTED
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.errors import DamagedDataError

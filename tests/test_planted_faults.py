@@ -12,6 +12,7 @@ import pytest
 
 from box_problem import box_problem
 from fedhpo_gym.agents import agent_class
+from fedhpo_gym.agents.base import Step
 from fedhpo_gym.analysis.stats import critical_difference, improvement_interval, wilcoxon_holm
 from fedhpo_gym.datasets.records import make_dataset
 from fedhpo_gym.envs.trial.draws import TrialDraws
@@ -184,7 +185,7 @@ def test_no_more_than_the_best_third_is_promoted() -> None:
         action = agent.ask({})
         again.append(any(np.array_equal(action[:-1], other[:-1]) for other in asked))
         asked.append(action)
-        agent.tell(action, -float(number), {}, False, {})
+        agent.tell(Step(action, -float(number)))
     # After two results nobody is of the best third; after three one is, and it runs next.
     assert again == [False, False, False, True, False]
 

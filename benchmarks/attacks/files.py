@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhpo_gym.agents.rl.policy import Policy, load_policy, save_policy
+from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.analysis.files import read_record, write_record
 from fedhpo_gym.archive import write_archive
 from fedhpo_gym.datasets import SOURCES, cache

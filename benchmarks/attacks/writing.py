@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from attacks.files import leaf, make_part, make_record, policy, read_part
-from fedhpo_gym.agents.rl.policy import load_policy, save_policy
+from fedhpo_gym.agents.policy import load_policy, save_policy
 from fedhpo_gym.analysis.files import read_record, write_record
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.cli import main

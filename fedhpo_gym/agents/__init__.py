@@ -1,10 +1,10 @@
-"""Optimizers, one per file; they see what any user of an environment sees.
+"""Optimizers, in a file per family; they see what any user of an environment sees.
 
-To add one, write its file and add one line to `AGENTS`; the file is imported when the agent is
+To add one, write its class and add one line to `AGENTS`; the file is imported when the agent is
 first made, so that its libraries stay optional. What an agent needs and can do, its class says.
 
-Population-based training (`agents.population`) and a search around FedEx (`agents.fedex.wrapped`)
-are no agents: each needs more than one course. Their docstrings say how they are run.
+Population-based training (`fedhpo_gym.studies.population`) and a search around FedEx
+(`fedhpo_gym.studies.wrapped_fedex`) are no agents: each needs more than one course.
 """
 
 from __future__ import annotations
@@ -16,48 +16,46 @@ from typing import Any
 
 import gymnasium as gym
 
-from fedhpo_gym.agents.base import Agent
-from fedhpo_gym.agents.loop import Step, run_crew, run_episode
-from fedhpo_gym.agents.problem import SearchProblem, read_problem
+from fedhpo_gym.agents.base import Agent, SearchProblem, Step, read_problem, run_crew, run_episode
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.typed import as_arguments, as_typed, checked_types, explained_types
 
 AGENTS: Mapping[str, str] = MappingProxyType(
     {
-        "random": "fedhpo_gym.agents.random_search:RandomSearch",
-        "grid": "fedhpo_gym.agents.designs:GridSearch",
+        "random": "fedhpo_gym.agents.black_box:RandomSearch",
+        "grid": "fedhpo_gym.agents.black_box:GridSearch",
         "sobol": "fedhpo_gym.agents.spread:SobolSearch",
         "latin-hypercube": "fedhpo_gym.agents.spread:LatinHypercube",
-        "de": "fedhpo_gym.agents.evolution:DifferentialEvolution",
+        "de": "fedhpo_gym.agents.black_box:DifferentialEvolution",
         "cma-es": "fedhpo_gym.agents.cma_es:CMAES",
         "bo-gp": "fedhpo_gym.agents.optuna_gp:GaussianProcessSearch",
         "bo-rf": "fedhpo_gym.agents.forest:ForestSearch",
-        "bo-kde": "fedhpo_gym.agents.kde:KernelDensitySearch",
-        "optuna-tpe": "fedhpo_gym.agents.optuna_tpe:OptunaTPE",
-        "tpe-md": "fedhpo_gym.agents.optuna_pruned:MedianTPE",
-        "tpe-hb": "fedhpo_gym.agents.optuna_pruned:HyperbandTPE",
-        "successive-halving": "fedhpo_gym.agents.hyperband:SuccessiveHalving",
-        "asha": "fedhpo_gym.agents.asha:ASHA",
-        "hyperband": "fedhpo_gym.agents.hyperband:Hyperband",
+        "bo-kde": "fedhpo_gym.agents.bohb:KernelDensitySearch",
+        "optuna-tpe": "fedhpo_gym.agents.optuna_agents:OptunaTPE",
+        "tpe-md": "fedhpo_gym.agents.optuna_agents:MedianTPE",
+        "tpe-hb": "fedhpo_gym.agents.optuna_agents:HyperbandTPE",
+        "successive-halving": "fedhpo_gym.agents.multi_fidelity:SuccessiveHalving",
+        "asha": "fedhpo_gym.agents.multi_fidelity:ASHA",
+        "hyperband": "fedhpo_gym.agents.multi_fidelity:Hyperband",
         "bohb": "fedhpo_gym.agents.bohb:BOHB",
-        "dehb": "fedhpo_gym.agents.dehb:DEHB",
-        "priorband": "fedhpo_gym.agents.priorband:PriorBand",
-        "nsga2": "fedhpo_gym.agents.optuna_vector:NSGA2",
-        "motpe": "fedhpo_gym.agents.optuna_vector:MOTPE",
+        "dehb": "fedhpo_gym.agents.multi_fidelity:DEHB",
+        "priorband": "fedhpo_gym.agents.bohb:PriorBand",
+        "nsga2": "fedhpo_gym.agents.optuna_agents:NSGA2",
+        "motpe": "fedhpo_gym.agents.optuna_agents:MOTPE",
         "parego": "fedhpo_gym.agents.botorch_vector:ParEGO",
         "qlognehvi": "fedhpo_gym.agents.botorch_vector:QLogNEHVI",
         "schedule": "fedhpo_gym.agents.schedule:ScheduleAgent",
         "fedtune": "fedhpo_gym.agents.fedtune:FedTune",
-        "fedex": "fedhpo_gym.agents.fedex.agent:FedEx",
-        "fedex-personalised": "fedhpo_gym.agents.fedex.personalised:PersonalisedFedEx",
-        "fts": "fedhpo_gym.agents.fts.agent:FTS",
-        "dp-fts-de": "fedhpo_gym.agents.fts.private:PrivateFTS",
+        "fedex": "fedhpo_gym.agents.fedex:FedEx",
+        "fedex-personalised": "fedhpo_gym.agents.fedex_personalised:PersonalisedFedEx",
+        "fts": "fedhpo_gym.agents.fts:FTS",
+        "dp-fts-de": "fedhpo_gym.agents.fts:PrivateFTS",
         "flora": "fedhpo_gym.agents.flora:FLoRA",
         "fedpop": "fedhpo_gym.agents.fedpop:FedPop",
         "fedhyper": "fedhpo_gym.agents.fedhyper:FedHyper",
         "auto-fedrl": "fedhpo_gym.agents.auto_fedrl:AutoFedRL",
         "proxy": "fedhpo_gym.agents.proxy:ProxyTuning",
-        "policy": "fedhpo_gym.agents.rl.agent:PolicyAgent",
+        "policy": "fedhpo_gym.agents.policy:PolicyAgent",
     }
 )
 """Name of each agent -> where it is, as `module:Class`."""

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
 
@@ -81,17 +80,12 @@ class AutoFedRL(Agent):
         box = self.action_space
         return np.clip(drawn, box.low, box.high).astype(np.float32)
 
-    def tell(
-        self,
-        action: NDArray[np.float32],
-        reward: float,
-        observation: Observation,
-        terminated: bool,
-        info: Mapping[str, Any],
-    ) -> None:
-        if not np.isfinite(reward):
+    def tell(self, step: Step) -> None:
+        if not np.isfinite(step.reward):
             return
-        self._past = [*self._past, (action.tolist(), float(reward))][-self._settings.window :]
+        self._past = [*self._past, (step.action.tolist(), float(step.reward))][
+            -self._settings.window :
+        ]
         if len(self._past) > 1:
             self._reinforce()
 

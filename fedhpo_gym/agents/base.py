@@ -1,17 +1,110 @@
-"""What an agent is: one optimizer that sees only the public interface of an environment."""
+"""What an agent is, the problem it solves, and the loop between it and an environment."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.problem import SCALAR, Process, SearchProblem
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.typed import checked_types, explained_types, shown
+
+Process: TypeAlias = Literal["trial", "round"]
+SCALAR = ("reward",)
+"""Objectives of an environment whose reward is one number."""
+NOTHING_FREE = SearchSpace(())
+"""Fidelities where all are fixed."""
+
+
+@dataclass(frozen=True)
+class SearchProblem:
+    """What an agent is to solve, and from which seed. Every agent is made from one.
+
+    Attributes:
+        action_space: what actions lie in; for environments of this package a Box in [-1, 1] of
+            (n,), or of (clients, n) where every client has its own row.
+        search_space: what the n coordinates of an action, or of a row of it, mean.
+        fidelities: those dimensions of `search_space` that are fidelities and were left free.
+        seed: non-negative integer; the only source of an agent's randomness.
+        objectives: names of the entries of the reward; `SCALAR` where it is one number.
+        constrained: whether `info["violation"]` says how far a trial is from keeping limits.
+        process: what a step is: a whole trial, or some rounds of one course.
+
+    Raises:
+        InvalidArgumentError: the seed is negative or no integer.
+    """
+
+    action_space: gym.Space[Any]
+    search_space: SearchSpace
+    fidelities: SearchSpace = NOTHING_FREE
+    seed: int = 0
+    objectives: tuple[str, ...] = SCALAR
+    process: Process = "trial"
+    constrained: bool = False
+
+    def __post_init__(self) -> None:
+        seed = as_integer(self.seed)
+        if seed is None or seed < 0:
+            raise InvalidArgumentError(
+                f"`seed` must be a non-negative integer, got {shown(self.seed)}."
+            )
+        object.__setattr__(self, "seed", seed)
+
+
+@explained_types
+def read_problem(env: gym.Env[Any, Any], seed: int) -> SearchProblem:
+    """Return what an agent has to solve in an environment; the environment is not reset.
+
+    Reads `action_space`, `search_space` and, where they are, `fidelity_space`, `vector_reward`,
+    `reward_space`, `describe`, `constraints` and `step_kind`.
+
+    Args:
+        env: wrappers may hide any of these attributes behind their own.
+        seed: of the agent.
+
+    Raises:
+        InvalidArgumentError: `env` is no environment, has no search space, or the seed is negative.
+    """
+    if not isinstance(env, gym.Env):
+        raise InvalidArgumentError(
+            f"`env` must be an environment, as `gymnasium.make` returns it, got {shown(env)}."
+        )
+    space = _attribute(env, "search_space", None)
+    if not isinstance(space, SearchSpace):
+        raise InvalidArgumentError(
+            f"`env` must have a `search_space` that says what its actions mean, got {env}; use an "
+            "environment of this package, or make the agent's class with a SearchProblem."
+        )
+    fidelities = _attribute(env, "fidelity_space", ())
+    return SearchProblem(
+        action_space=env.action_space,
+        search_space=space,
+        fidelities=SearchSpace(tuple(d for d in space.dimensions if d.name in fidelities)),
+        seed=seed,
+        objectives=_objectives(env),
+        process=_attribute(env, "step_kind", "trial"),
+        constrained=bool(_attribute(env, "constraints", None)),
+    )
+
+
+def _objectives(env: gym.Env[Any, Any]) -> tuple[str, ...]:
+    # A bare environment with bounds for a vector returns one, unless a wrapper says otherwise.
+    bounds = _attribute(env, "reward_space", None)
+    if not _attribute(env, "vector_reward", bounds is not None):
+        return SCALAR
+    return tuple(_attribute(env, "describe", dict)()["objective_names"])
+
+
+def _attribute(env: gym.Env[Any, Any], name: str, default: Any) -> Any:
+    return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else default
+
 
 Observation = Mapping[str, NDArray[Any]]
 
@@ -19,6 +112,34 @@ WHERE: Mapping[Process, str] = {
     "trial": "trial environments, `FedHPO-<Model>-<Dataset>`",
     "round": "round environments, `FedHPO-DAC-<Model>-<Dataset>`",
 }
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of an episode, as the environment returned it and as agents are told of it.
+
+    Attributes:
+        action: (n,) what the agent did.
+        reward: a number, or a vector in `MO-` environments; higher is better.
+        terminated: whether the budget is spent.
+        truncated: whether the episode was cut off from outside.
+        info: what the environment reports about the step.
+        worker: which simulated worker did it; None where there are none.
+        observation: what the environment shows now.
+    """
+
+    action: NDArray[np.float32]
+    reward: Any
+    terminated: bool = False
+    truncated: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+    worker: int | None = None
+    observation: Observation = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode ended here."""
+        return self.terminated or self.truncated
 
 
 class Agent(ABC):
@@ -73,23 +194,8 @@ class Agent(ABC):
             observation: what `reset` or the last `step` returned.
         """
 
-    def tell(  # noqa: B027 - an agent that learns nothing, such as random search, is a whole agent
-        self,
-        action: NDArray[np.float32],
-        reward: float,
-        observation: Observation,
-        terminated: bool,
-        info: Mapping[str, Any],
-    ) -> None:
-        """Take in the outcome of the action that `ask` returned; by default, forget it.
-
-        Args:
-            action: (n,) what was done.
-            reward: what it brought; higher is better.
-            observation: what the environment shows now.
-            terminated: whether the budget is spent.
-            info: what the environment reports about this step.
-        """
+    def tell(self, step: Step) -> None:  # noqa: B027 - an agent that learns nothing, such as random search, is a whole agent
+        """Take in what came of an action that `ask` returned; by default, forget it."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the agent has learned and drawn, as JSON data, between two steps.
@@ -184,9 +290,6 @@ def score_of(reward: float, info: Mapping[str, Any]) -> float:
 
     A trial says its score in `info`, whatever its reward is, which may depend on the trials before
     it. Where a step has no score, as one of a round environment, it is the reward.
-
-    Raises:
-        InvalidArgumentError: there is no score, and the reward is a vector.
     """
     if "score" in info:
         return float(info["score"])
@@ -196,3 +299,71 @@ def score_of(reward: float, info: Mapping[str, Any]) -> float:
             "without `MO-`, whose reward is a float."
         )
     return float(reward)
+
+
+@checked_types
+def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Step]:
+    """Run one episode to its end, and yield its steps as they happen.
+
+    Args:
+        env: the environment; it is reset first.
+        agent: a new agent for the environment's action space.
+        seed: seed of the environment's `reset`.
+
+    Yields:
+        Every step; the last one is terminated or truncated.
+    """
+    observation, over = env.reset(seed=seed)[0], False
+    while not over:
+        action = agent.ask(observation)
+        observation, reward, terminated, truncated, info = env.step(action)
+        step = Step(action, reward, terminated, truncated, info, observation=observation)
+        agent.tell(step)
+        over = step.over
+        yield step
+
+
+class Crew(Protocol):
+    """Workers that run trials side by side, as `fedhpo_gym.parallel` makes them."""
+
+    @property
+    def free(self) -> int:
+        """How many workers have nothing to do."""
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; all workers are free."""
+
+    def start(self, action: NDArray[np.float32]) -> int:
+        """Give a trial to a free worker."""
+
+    def finish(self) -> Any:
+        """Return the next trial that ends; see `fedhpo_gym.wrappers.parallel_trials.Finished`."""
+
+
+@checked_types
+def run_crew(crew: Crew, agent: Agent, seed: int) -> Iterator[Step]:
+    """Run one episode of simulated workers to its end, and yield its trials as they end.
+
+    Whenever a worker is free, the agent is asked, before it knows what the others will find.
+
+    Args:
+        crew: the workers; their environment is reset first.
+        agent: a new agent for the environment's action space.
+        seed: seed of `reset`.
+
+    Yields:
+        Every trial that ends; the last one is terminated or truncated.
+    """
+    observation, over = crew.reset(seed=seed)[0], False
+    while not over:
+        while crew.free:
+            crew.start(agent.ask(observation))
+        done = crew.finish()
+        observation = done.observation
+        step = Step(
+            done.action, done.reward, done.terminated, done.truncated, done.info, done.worker,
+            observation,
+        )  # fmt: skip
+        agent.tell(step)
+        over = step.over
+        yield step

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array, TrialSearch, has_cells
 from fedhpo_gym.errors import needing
 from fedhpo_gym.seeding import stream

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 
@@ -85,22 +84,15 @@ class FedHyper(Agent):
     def ask(self, observation: Observation) -> NDArray[np.float32]:
         return self._space.encode({**self._start, self._name: self._rate()}).astype(np.float32)
 
-    def tell(
-        self,
-        action: NDArray[np.float32],
-        reward: float,
-        observation: Observation,
-        terminated: bool,
-        info: Mapping[str, Any],
-    ) -> None:
-        if "move_product" not in info:
+    def tell(self, step: Step) -> None:
+        if "move_product" not in step.info:
             raise InvalidArgumentError(
                 "`info` must say 'move_product' to FedHyper; make the environment with "
                 "report_moves=True"
             )
-        rate = float(self._space.decode(action)[self._name]) if self._name == GLOBAL else 1.0
+        rate = float(self._space.decode(step.action)[self._name]) if self._name == GLOBAL else 1.0
         self._scales = [self._scales[-1], rate]
-        gain = self._step * float(info["move_product"]) / float(np.prod(self._scales))
+        gain = self._step * float(step.info["move_product"]) / float(np.prod(self._scales))
         if np.isfinite(gain):
             self.factor = float(np.clip(self.factor + gain, 1.0 / self._gamma, self._gamma))
 

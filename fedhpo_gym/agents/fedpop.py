@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.arms.clients import Point, PointAgent
-from fedhpo_gym.agents.arms.feedback import ArmFeedback
-from fedhpo_gym.agents.population import exploit
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.clients import ArmFeedback, Point, PointAgent
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
 
@@ -63,7 +61,7 @@ class FedPop(PointAgent):
     A member's score is the mean fall of its clients' validation losses by their local training
     since the last exchange; the worst members become moved copies of the best. Moves get smaller
     as the course goes on. A population of whole courses (FedPop-G) is population-based training,
-    `fedhpo_gym.agents.population`.
+    `fedhpo_gym.studies.population`.
 
     Differs from the paper: scores are falls and not losses, which differ more between clients than
     between hyperparameters; server hyperparameters are part of a row like others, where they are.
@@ -131,3 +129,23 @@ class FedPop(PointAgent):
         self.population = np.array(state["population"], dtype=np.float64)
         self._falls = [list(falls) for falls in state["falls"]]
         self._turn, self._steps = int(state["turn"]), int(state["steps"])
+
+
+def exploit(
+    scores: Sequence[float], truncation: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return whom each member continues: (members,) indices; most continue themselves.
+
+    Each of the worst share copies one of the best share, chosen uniformly ("truncation
+    selection"). The share is rounded up, to at most half of the population.
+
+    Args:
+        scores: (members,) higher is better.
+        truncation: the share.
+        rng: who copies whom.
+    """
+    count = min(int(np.ceil(truncation * len(scores))), len(scores) // 2)
+    order = np.argsort(np.asarray(scores), kind="stable")
+    parents = np.arange(len(scores))
+    parents[order[:count]] = rng.choice(order[len(scores) - count :], count)
+    return parents

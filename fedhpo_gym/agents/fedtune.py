@@ -1,18 +1,219 @@
-"""FedTune as an agent: one configuration in which two hyperparameters move while a course runs."""
+"""FedTune: two hyperparameters move while a course runs, by preferences over four costs.
+
+Zhang et al., "FedTune: Automatic tuning of federated learning hyper-parameters from system
+perspective" (arXiv 2110.03061), Section 4.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation
-from fedhpo_gym.agents.fedtune_controller import FedTuneController, Preferences, round_costs
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace, Value
+
+Array = NDArray[np.float64]
+
+START_SLOPE: Final = 1e9
+"""All slopes start here: only their ratios decide, so any equal number would do."""
+PARTICIPANT_SIGNS: Final = np.array([1.0, 1.0, -1.0, -1.0])
+"""More participants cost less time, of computation and transmission, but more load."""
+PASS_SIGNS: Final = np.array([-1.0, 1.0, -1.0, 1.0])
+"""More local passes cost less transmission, time and load, but more computation."""
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """How much each cost matters; only ratios do.
+
+    Attributes:
+        computation_time: α.
+        transmission_time: β.
+        computation_load: γ.
+        transmission_load: δ.
+
+    Raises:
+        InvalidArgumentError: a weight is negative or not finite, or all are 0.
+    """
+
+    computation_time: float = 0.25
+    transmission_time: float = 0.25
+    computation_load: float = 0.25
+    transmission_load: float = 0.25
+
+    def __post_init__(self) -> None:
+        weights = self.vector
+        if not np.all(np.isfinite(weights) & (weights >= 0)) or not weights.any():
+            raise InvalidArgumentError(
+                f"`preferences` must be finite, at least 0 and not all 0, got {weights.tolist()}."
+            )
+
+    @property
+    def vector(self) -> Array:
+        """The weights (α, β, γ, δ)."""
+        return np.array(
+            [
+                self.computation_time,
+                self.transmission_time,
+                self.computation_load,
+                self.transmission_load,
+            ]
+        )
+
+
+def round_costs(samples: NDArray[np.float64], passes: float) -> Array:
+    """Return what one round costs, in the order of the preferences: (4,).
+
+    Units are samples processed by the slowest client, transmissions one after the other, samples
+    processed by all clients, and transmissions of all clients.
+
+    Args:
+        samples: (k,) training samples of each client that took part.
+        passes: local passes over them.
+    """
+    return np.array([passes * samples.max(), 1.0, passes * samples.sum(), float(len(samples))])
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """The rounds between two decisions.
+
+    Attributes:
+        participants: clients per round, M.
+        passes: local passes per round, E.
+        costs: (4,) sum over the rounds; once the stage is over, per unit of accuracy gained.
+        accuracy: at its end.
+    """
+
+    participants: int
+    passes: int
+    costs: Array = field(default_factory=lambda: np.zeros(4))
+    accuracy: float = 0.0
+
+
+class FedTuneController:
+    """Moves participants and passes by one whenever accuracy has risen enough.
+
+    Differs from the original: the term of the transmission load in the comparison of two
+    stages is written as the paper has it (the original subtracts another cost there); a slope whose
+    denominator is 0 keeps its value.
+
+    Attributes:
+        participants: M for the next round.
+        passes: E for the next round.
+        decisions: how many stages are over.
+    """
+
+    def __init__(
+        self,
+        preferences: Preferences,
+        participants: int,
+        passes: int,
+        *,
+        participant_limits: tuple[int, int],
+        pass_limits: tuple[int, int],
+        penalty: float = 10.0,
+        threshold: float = 0.01,
+    ) -> None:
+        for name, value, (low, high) in (
+            ("participants", participants, participant_limits),
+            ("passes", passes, pass_limits),
+        ):
+            if not low <= value <= high:
+                raise InvalidArgumentError(f"`{name}` must be in [{low}, {high}], got {value}.")
+        if not 1 <= penalty < math.inf or not 0 <= threshold < 1:
+            raise InvalidArgumentError(
+                "`penalty` must be at least 1 and `threshold` in [0, 1), got "
+                f"penalty={penalty}, threshold={threshold}."
+            )
+        self._weights = preferences.vector
+        self._limits = (participant_limits, pass_limits)
+        self._penalty = penalty
+        self._threshold = threshold
+        self._slopes = np.full((2, 4), START_SLOPE)
+        self._stage = Stage(participants, passes)
+        self._previous = self._before = Stage(0, 0)
+        self.decisions = 0
+
+    @property
+    def participants(self) -> int:
+        """Clients of the next round."""
+        return self._stage.participants
+
+    @property
+    def passes(self) -> int:
+        """Local passes of the next round."""
+        return self._stage.passes
+
+    def update(self, accuracy: float, costs: Array) -> None:
+        """Take in one round; decide if accuracy has risen by more than the threshold.
+
+        The first decision is skipped: there is nothing yet to compare with.
+
+        Args:
+            accuracy: validation accuracy after the round.
+            costs: (4,) positive, as `round_costs` returns them.
+        """
+        costs = np.asarray(costs, dtype=np.float64)
+        if costs.shape != (4,) or not np.all((costs > 0) & np.isfinite(costs)):
+            raise InvalidArgumentError(f"`costs` must be four positive numbers, got {costs}.")
+        if not math.isfinite(accuracy):
+            raise InvalidArgumentError(f"`accuracy` must be finite, got {accuracy}.")
+        self._stage = replace(self._stage, costs=self._stage.costs + costs)
+        gain = accuracy - self._previous.accuracy
+        if gain <= self._threshold:
+            return
+        over = replace(self._stage, costs=self._stage.costs / gain, accuracy=accuracy)
+        settings = (over.participants, over.passes)
+        if self.decisions:
+            settings = self._decide(over)
+        self._before, self._previous = self._previous, over
+        self._stage = Stage(*settings)
+        self.decisions += 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what it remembers, as plain JSON data."""
+        stages = (self._stage, self._previous, self._before)
+        return {
+            "stages": [{**vars(stage), "costs": stage.costs.tolist()} for stage in stages],
+            "slopes": self._slopes.tolist(),
+            "decisions": self.decisions,
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on where the one was that returned `data`, with the same settings."""
+        self._stage, self._previous, self._before = (
+            Stage(**{**stage, "costs": np.array(stage["costs"])}) for stage in data["stages"]
+        )
+        self._slopes = np.array(data["slopes"])
+        self.decisions = int(data["decisions"])
+
+    def _decide(self, over: Stage) -> tuple[int, int]:
+        change = np.abs(over.costs - self._previous.costs)
+        worse = self._weights @ ((over.costs - self._previous.costs) / over.costs) > 0
+        now = (over.participants, over.passes)
+        then = (self._previous.participants, self._previous.passes)
+        moved = []
+        for knob, signs in enumerate((PARTICIPANT_SIGNS, PASS_SIGNS)):
+            self._learn(knob, (signs > 0) == (now[knob] > then[knob]), change, bool(worse))
+            pull = (signs * self._weights * self._slopes[knob] * change / over.costs).sum()
+            low, high = self._limits[knob]
+            moved.append(min(max(now[knob] + (1 if pull > 0 else -1), low), high))
+        return moved[0], moved[1]
+
+    def _learn(self, knob: int, favoured: NDArray[np.bool_], change: Array, worse: bool) -> None:
+        """Renew the slopes of the costs that the last move favoured; penalise the others."""
+        earlier = np.abs(self._previous.costs - self._before.costs)
+        known = favoured & (earlier > 0)
+        self._slopes[knob, known] = change[known] / earlier[known]
+        if worse:
+            self._slopes[knob, ~favoured] *= self._penalty
 
 
 class FedTune(Agent):
@@ -71,20 +272,15 @@ class FedTune(Agent):
             self._configuration[self._participants] = points[self.controller.participants]
         return self._space.encode(self._configuration)
 
-    def tell(
-        self,
-        action: NDArray[np.float32],
-        reward: float,
-        observation: Observation,
-        terminated: bool,
-        info: Mapping[str, Any],
-    ) -> None:
-        if missing := [key for key in ("val_accuracy", "num_train_samples") if key not in info]:
+    def tell(self, step: Step) -> None:
+        if missing := [
+            key for key in ("val_accuracy", "num_train_samples") if key not in step.info
+        ]:
             raise InvalidArgumentError(
-                f"`info` must have {missing}, got {sorted(info)}; use a round environment."
+                f"`info` must have {missing}, got {sorted(step.info)}; use a round environment."
             )
-        samples = np.asarray(info["num_train_samples"], dtype=np.float64)
-        accuracy = float(info["val_accuracy"])
+        samples = np.asarray(step.info["num_train_samples"], dtype=np.float64)
+        accuracy = float(step.info["val_accuracy"])
         if (samples > 0).any() and np.isfinite(accuracy):
             passes = float(self._configuration[self._passes])
             self.controller.update(accuracy, round_costs(samples[samples > 0], passes))

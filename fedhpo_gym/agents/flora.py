@@ -12,9 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.arms.clients import Point, PointAgent
-from fedhpo_gym.agents.arms.feedback import ArmFeedback
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.clients import ArmFeedback, Point, PointAgent
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, needing, unknown_name
 from fedhpo_gym.seeding import stream

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.optuna_search import Space, new_study, quiet
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.optuna_agents import Space, new_study, quiet
 from fedhpo_gym.agents.search import TrialSearch
 from fedhpo_gym.errors import needing
 from fedhpo_gym.seeding import stream

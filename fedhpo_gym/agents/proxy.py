@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation, score_of
-from fedhpo_gym.agents.loop import Step
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step, score_of
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, Value
 

@@ -12,8 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import SearchSpace
 

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation, score_of
-from fedhpo_gym.agents.problem import Process, SearchProblem
+from fedhpo_gym.agents.base import Agent, Observation, Process, SearchProblem, Step, score_of
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.space import Dimension
 
@@ -63,25 +62,18 @@ class TrialSearch(Agent):
         self._note(action)
         return action.copy()
 
-    def tell(
-        self,
-        action: NDArray[np.float32],
-        reward: float,
-        observation: Observation,
-        terminated: bool,
-        info: Mapping[str, Any],
-    ) -> None:
-        is_vector = self.rewards != "scalar" and np.ndim(reward) > 0
-        given = reward if is_vector else score_of(reward, info)
+    def tell(self, step: Step) -> None:
+        is_vector = self.rewards != "scalar" and np.ndim(step.reward) > 0
+        given = step.reward if is_vector else score_of(step.reward, step.info)
         scores = np.atleast_1d(np.asarray(given, dtype=np.float64))
-        key = np.asarray(action, dtype=np.float32).tobytes()
+        key = np.asarray(step.action, dtype=np.float32).tobytes()
         if not self._open.get(key):
             raise InvalidArgumentError(
-                f"`tell` must follow `ask`, but nothing was asked with the action {action}."
+                f"`tell` must follow `ask`, but nothing was asked with the action {step.action}."
             )
         if self.takes_constraints and self.problem.constrained:
-            self.violations[self._open[key][0]] = float(info["violation"])
-            scores = scores + info.get("penalty", 0.0)
+            self.violations[self._open[key][0]] = float(step.info["violation"])
+            scores = scores + step.info.get("penalty", 0.0)
         self._take_in(self._open[key][0], np.where(np.isfinite(scores), scores, -np.inf))
 
     def told(self) -> tuple[Array, Array]:

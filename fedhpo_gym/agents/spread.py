@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array, TrialSearch
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, needing

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.comparison import Comparison, shown_p
-from fedhpo_gym.analysis.fronts import REFERENCE
 from fedhpo_gym.analysis.plot import (
     INK,
     SIZE,
@@ -29,9 +28,9 @@ from fedhpo_gym.analysis.plot import (
     time_unit,
 )
 from fedhpo_gym.analysis.problems import Problem
+from fedhpo_gym.analysis.runs import REFERENCE, Scored
 from fedhpo_gym.analysis.stats import CriticalDifference, data_profile, ecdf
 from fedhpo_gym.analysis.tables import Cell, Table
-from fedhpo_gym.analysis.trajectories.scored import Scored
 from fedhpo_gym.errors import MissingDependencyError
 from fedhpo_gym.evaluation.fronts import attained, non_dominated
 
@@ -91,16 +90,7 @@ class Figure:
 
 
 def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Figure, ...]:
-    """Draw ranks over time, regret over time, profiles, and critical differences.
-
-    Args:
-        found: what is drawn.
-        prefix: tells the figures of one page apart.
-        looks: colour and line style of each agent.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """Draw ranks over time, regret over time, profiles, and critical differences."""
     size = (SIZE[0], TALL)
     ranks = {agent: found.ranks[agent] for agent in found.order}
     profile = {
@@ -169,11 +159,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
 
 
 def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
-    """Draw the mean regret of every agent on one problem, with two bootstrap bands.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """Draw the mean regret of every agent on one problem, with two bootstrap bands."""
     curves = problem.regret()
     what, axis = "validation loss above the best final value of any run here", "mean regret"
     if problem.known is not None:
@@ -228,15 +214,7 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
 
 
 def attainment_figures(problem: Problem, name: str, looks: Looks) -> list[Figure]:
-    """Draw what half of each agent's runs attain in every two objectives.
-
-    Returns:
-        None where rewards are numbers, where no run reached full fidelity, or where the extra
-        `fronts` is not installed.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """Draw what half of each agent's runs attain in every two objectives."""
     scored = {
         agent: [one for one in of if len(one.errors)] for agent, of in problem.scored().items()
     }
@@ -363,11 +341,7 @@ def _schedule(
 
 
 def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
-    """Draw the incumbents of every agent on one problem: median, and a band between quartiles.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """Draw the incumbents of every agent on one problem: median, and a band between quartiles."""
     curves = problem.curves()
     rows = [
         [Cell(agent), *(Cell(repr(v), v) for v in values)]

@@ -2,34 +2,42 @@
 
 A record is a JSONL file or, of a study with many, a Parquet file: the name's ending says which.
 Both hold the same, and reading gives the same record.
+
+While a run goes on, its file is named as the record with `.open` behind it, where no command looks
+for records. A run that was killed starts over, because optimizers remember what they did; what it
+does again is compared with the lines that are there, and only what is new is written.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from fedhpo_gym.analysis import parquet
-from fedhpo_gym.analysis.chain import START, opened, sealed
 from fedhpo_gym.analysis.records import (
     FORMAT,
     KIND,
+    START,
     Header,
     RunRecord,
     StepRecord,
     first_fault,
-    is_old,
-    step_builder,
+    opened,
+    seal,
+    sealed,
     to_dict,
 )
-from fedhpo_gym.analysis.trajectories.runs import JudgedRun
+from fedhpo_gym.analysis.runs import JudgedRun
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.files import new_file
+from fedhpo_gym.files import naming, new_file
 from fedhpo_gym.typed import checked_types
 
 SUFFIX = ".jsonl"
@@ -49,12 +57,15 @@ def record_path(folder: Path, header: Header) -> Path:
     The name holds a digest of the environment's spec, fingerprint and workers: runs under other
     settings, or on other data, never take each other's place.
     """
-    decisive: list[object] = [header.spec, header.fingerprint]
-    if header.workers > 1:
-        decisive.append(header.workers)
+    key = record_key(header.spec, header.fingerprint, header.workers)
+    return folder / header.id / f"{header.agent}-seed{header.seed}-{key}{SUFFIX}"
+
+
+def record_key(spec: Mapping[str, Any], fingerprint: str, workers: int) -> str:
+    """Return what the names of records of one setting on the same data end with."""
+    decisive: list[object] = [spec, fingerprint, *([workers] if workers > 1 else [])]
     content = json.dumps(decisive, sort_keys=True)
-    digest = hashlib.sha256(content.encode("utf-8")).hexdigest()[:10]
-    return folder / header.id / f"{header.agent}-seed{header.seed}-{digest}{SUFFIX}"
+    return hashlib.sha256(content.encode("utf-8")).hexdigest()[:10]
 
 
 @checked_types
@@ -93,14 +104,11 @@ def read_record(path: Path) -> RunRecord:
     if cut or not lines:
         raise _damaged(path, len(lines) + 1, "the file is cut short here")
     first = _json(path, 1, lines[0])
-    if not is_old(first):
-        _check_claims(path, first)
-        lines = list(_checked_lines(path, lines))
-        first = _json(path, 1, lines[0])
-    header = _built(path, 1, first, Header.from_dict)
-    build = step_builder(first)
+    _check_claims(path, first)
+    lines = list(_checked_lines(path, lines))
+    header = _built(path, 1, _json(path, 1, lines[0]), Header.from_dict)
     steps = [
-        _built(path, number, _json(path, number, line), build)
+        _built(path, number, _json(path, number, line), StepRecord.from_dict)
         for number, line in enumerate(lines[1:], start=2)
     ]
     if fault := first_fault(steps):
@@ -109,13 +117,7 @@ def read_record(path: Path) -> RunRecord:
 
 
 def read_judged(path: Path) -> JudgedRun:
-    """Read what judges read of a record; of a Parquet file, nothing else.
-
-    Raises:
-        InvalidArgumentError: validation loss is not among the objectives.
-        MissingDataError: there is no such file.
-        DamagedDataError: see `read_record`.
-    """
+    """Read what judges read of a record; of a Parquet file, nothing else."""
     if path.suffix == parquet.SUFFIX and path.is_file():
         return parquet.read_judged(path)
     return JudgedRun.of(read_record(path))
@@ -227,3 +229,102 @@ def _refuse(constant: str) -> Any:
 
 def _damaged(path: Path, line: int, reason: str) -> DamagedDataError:
     return DamagedDataError(f"{path}, line {line}: not a run record: {reason}{_REPAIR}")
+
+
+OPEN: Final = ".open"
+
+
+class GrowingRecord:
+    """The file of one run that is not over.
+
+    Attributes:
+        kept: how many lines of a run before this one hold so far, the header's included.
+    """
+
+    def __init__(self, path: Path, descriptor: int, warn: Callable[[str], None]) -> None:
+        """Read the lines that are there; see `growing`."""
+        self._path, self._descriptor, self._warn = path, descriptor, warn
+        self._former = _whole_lines(path.read_bytes())
+        self._digest, self._end = START, 0
+        self.kept = 0
+        os.ftruncate(descriptor, sum(map(len, self._former)))
+
+    def add(self, content: Header | StepRecord) -> None:
+        """Append a line, unless it is there."""
+        text = json.dumps(to_dict(content), allow_nan=False).encode("utf-8")
+        line, self._digest = seal(text, self._digest)
+        line += b"\n"
+        if self.kept < len(self._former):
+            if self._former[self.kept] == line:
+                self.kept += 1
+                self._end += len(line)
+                return
+            self._drop_former()
+        with naming(self._path):
+            written = 0
+            while written < len(line):  # a disk that gets full takes a part first
+                written += os.pwrite(self._descriptor, line[written:], self._end + written)
+        self._end += len(line)
+
+    def sync(self) -> None:
+        """Have all lines on the disk, and none of a run before this one that went on longer."""
+        with naming(self._path):
+            os.ftruncate(self._descriptor, self._end)
+            os.fsync(self._descriptor)
+
+    def _drop_former(self) -> None:
+        self._warn(
+            f"{self._path}: line {self.kept + 1} is not what the run before it wrote, from the "
+            "same seed; the package, a library or the data has changed, or the agent's randomness "
+            "has other sources than its seed. What follows was written anew"
+        )
+        self._former = self._former[: self.kept]
+        os.ftruncate(self._descriptor, self._end)
+
+
+@contextmanager
+def growing(path: Path, warn: Callable[[str], None]) -> Iterator[GrowingRecord]:
+    """Open the file of a run for the body of the `with` statement; others wait until it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    own = path.with_name(f"{path.name}{OPEN}")
+    descriptor = _locked(own)
+    try:
+        yield GrowingRecord(own, descriptor, warn)
+    finally:
+        os.close(descriptor)
+
+
+def read_unfinished(path: Path) -> list[dict[str, Any]]:
+    """Return header and steps that a run has left so far, as plain data."""
+    found, digest = [], START
+    for line in _whole_lines(path.read_bytes()):
+        pair = opened(line[:-1], digest)
+        assert pair is not None  # noqa: S101 - whole lines are those that open
+        content, digest = pair
+        found.append(json.loads(content))
+    return found
+
+
+def _locked(path: Path) -> int:
+    """Open a file that nobody else has open here; where the system knows no locks, open it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            return descriptor
+        # Who had it may have finished, and so renamed or removed it.
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+        os.close(descriptor)
+
+
+def _whole_lines(content: bytes) -> list[bytes]:
+    lines, digest = [], START
+    for line in content.split(b"\n")[:-1]:
+        found = opened(line, digest)
+        if found is None:
+            break
+        digest = found[1]
+        lines.append(line + b"\n")
+    return lines

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedhpo_gym.analysis.incumbents import Trajectory, incumbents
 from fedhpo_gym.analysis.problems import LARGEST, Best, Known, Problem, Run
 from fedhpo_gym.analysis.records import Header, RunRecord
-from fedhpo_gym.analysis.trajectories import Trajectory, incumbents
-from fedhpo_gym.analysis.trajectories.runs import JudgedRun, agent_arguments, problem_of
+from fedhpo_gym.analysis.runs import JudgedRun, agent_arguments, problem_of
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.typed import checked_types
 
 RULE, FULL = "highest_fidelity", "full_fidelity"
-
-
-@dataclass(frozen=True)
-class _Read:
-    """A run, and the header of its record."""
-
-    run: Run
-    header: Header
-
-    @property
-    def agent(self) -> str:
-        return self.header.agent
-
-    @property
-    def question(self) -> str:
-        """What was asked, whatever answered."""
-        return _text([self.header.id, problem_of(self.header)])
 
 
 @checked_types
@@ -49,7 +32,7 @@ def group(
 
     A problem is an id, its variant, budget, system and simulated workers, and the numbers that
     answered. How an agent fixed its fidelity and what reward it learned from belongs to the agent:
-    see `fedhpo_gym.analysis.trajectories.runs.OF_THE_AGENT`. Where runs of one agent on one problem
+    see `fedhpo_gym.analysis.runs.OF_THE_AGENT`. Where runs of one agent on one problem
     differ in these, they are contestants of their own, and their names say in what.
 
     Records are read one at a time, and only their incumbents are kept.
@@ -60,7 +43,7 @@ def group(
         present: the present name of a fingerprint. It is asked where records of one problem name
             several: a stored table was called otherwise by older versions, and the runs on it are
             one problem. Runs on numbers that differ are not.
-        rule: which trial is the incumbent; see `fedhpo_gym.analysis.trajectories.rules`.
+        rule: which trial is the incumbent; see `fedhpo_gym.analysis.incumbents`.
         known: what stored numbers know of the problem of a run. It is asked once per problem.
 
     Raises:
@@ -70,7 +53,7 @@ def group(
     """
     read = [_reduced(path, record, rule) for path, record in records]
     problems = [
-        _judged(_problem(name, runs), known(runs[0].header) if known else None)
+        _judged(_problem(name, runs), known(_header(runs[0])) if known else None)
         for name, runs in _named(_sorted_out(read, present))
     ]
     foreign: dict[str, list[Run]] = {}
@@ -110,7 +93,7 @@ def _since(run: Run, level: float) -> Run:
     return replace(run, trajectory=line, best=run.best if len(line.value) else None)
 
 
-def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> _Read:
+def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> Run:
     run = JudgedRun.of(record) if isinstance(record, RunRecord) else record
     header, trials = run.header, run.trials
     place = int(incumbents(trials, rule)[-1])
@@ -131,11 +114,10 @@ def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> _Read:
         configurations = [run.described(int(place))[0] for place in own[kept]]
         recommended = trials.time_s[kept], trials.test[own[kept]], configurations
     diverged = int((trials.value >= LARGEST).sum())
-    found = Run(
-        line, path, best, header.package_version, run.scored, recommended,
+    return Run(
+        line, path, best, header, run.scored, recommended,
         spent=run.spent, diverged=diverged, varies=_varies(run, fidelity), course=run.course,
     )  # fmt: skip
-    return _Read(found, header)
 
 
 def _varies(run: JudgedRun, fidelity: Mapping[str, Any]) -> bool:
@@ -144,32 +126,40 @@ def _varies(run: JudgedRun, fidelity: Mapping[str, Any]) -> bool:
     return run.course is None and not {*fidelity} <= {*fixed}
 
 
-def _sorted_out(read: Sequence[_Read], present: Callable[[Header], str]) -> list[list[_Read]]:
+def _header(run: Run) -> Header:
+    if run.header is None:
+        raise InvalidArgumentError(f"{run.path} must be a run record to be grouped")
+    return run.header
+
+
+def _sorted_out(read: Sequence[Run], present: Callable[[Header], str]) -> list[list[Run]]:
     """Sort by question, and by the numbers that answered."""
-    by_question: dict[str, list[_Read]] = {}
+    by_question: dict[str, list[Run]] = {}
     for one in read:
-        by_question.setdefault(one.question, []).append(one)
+        header = _header(one)
+        question = _text([header.id, problem_of(header)])  # what was asked, whatever answered
+        by_question.setdefault(question, []).append(one)
     found = []
     for question in sorted(by_question):
         runs = by_question[question]
-        names = sorted({one.header.fingerprint for one in runs})
+        names = sorted({_header(one).fingerprint for one in runs})
         now = {name: name for name in names}
         if len(names) > 1:
-            headers = {one.header.fingerprint: one.header for one in runs}
+            headers = {_header(one).fingerprint: _header(one) for one in runs}
             now = {name: present(headers[name]) for name in names}
         for answered in sorted(set(now.values())):
-            found.append([one for one in runs if now[one.header.fingerprint] == answered])
+            found.append([one for one in runs if now[_header(one).fingerprint] == answered])
     return found
 
 
-def _named(groups: Sequence[list[_Read]]) -> list[tuple[str, list[_Read]]]:
+def _named(groups: Sequence[list[Run]]) -> list[tuple[str, list[Run]]]:
     """Name problems by their id, and by what they differ in where there are several of one id."""
-    by_id: dict[str, list[list[_Read]]] = {}
+    by_id: dict[str, list[list[Run]]] = {}
     for runs in groups:
-        by_id.setdefault(runs[0].header.id, []).append(runs)
+        by_id.setdefault(_header(runs[0]).id, []).append(runs)
     found = []
     for env_id, several in by_id.items():
-        arguments = [_flat(problem_of(runs[0].header)) for runs in several]
+        arguments = [_flat(problem_of(_header(runs[0]))) for runs in several]
         words = [_differences(own, arguments) for own in arguments]
         for place, runs in enumerate(several):
             own = words[place]
@@ -180,21 +170,21 @@ def _named(groups: Sequence[list[_Read]]) -> list[tuple[str, list[_Read]]]:
     return found
 
 
-def _problem(name: str, read: Sequence[_Read]) -> Problem:
+def _problem(name: str, read: Sequence[Run]) -> Problem:
+    given = [(run, _header(run), agent_arguments(_header(run).kwargs)) for run in read]
     ways: dict[str, set[str]] = {}
-    for one in read:
-        ways.setdefault(one.agent, set()).add(_text(agent_arguments(one.header.kwargs)))
+    for _, header, own in given:
+        ways.setdefault(header.agent, set()).add(_text(own))
     runs: dict[str, dict[int, Run]] = {}
-    for one in read:
-        label = one.agent
+    for run, header, own in given:
+        label = header.agent
         if len(ways[label]) > 1:
             others = [_flat(json.loads(way)) for way in ways[label]]
-            own = _differences(_flat(agent_arguments(one.header.kwargs)), others)
-            label = f"{label} ({', '.join(own) or 'defaults'})"
-        line = replace(one.run.trajectory, problem=name, agent=label)
-        _add(runs, replace(one.run, trajectory=line))
-    header = read[0].header
-    fingerprints = tuple(sorted({one.header.fingerprint for one in read}))
+            label = f"{label} ({', '.join(_differences(_flat(own), others)) or 'defaults'})"
+        line = replace(run.trajectory, problem=name, agent=label)
+        _add(runs, replace(run, trajectory=line))
+    header = given[0][1]
+    fingerprints = tuple(sorted({header.fingerprint for _, header, _ in given}))
     return Problem(name, header.id, problem_of(header), fingerprints, _in_order(runs))
 
 

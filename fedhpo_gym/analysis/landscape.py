@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.analysis.figures import Figure
 from fedhpo_gym.analysis.plot import SIZE, TALL, draw
 from fedhpo_gym.analysis.records import RunRecord
+from fedhpo_gym.analysis.runs import level_of, problem_of
 from fedhpo_gym.analysis.tables import Cell, Table
-from fedhpo_gym.analysis.trajectories.runs import problem_of
-from fedhpo_gym.analysis.trajectories.scored import level_of
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, unknown_name
 
 BINS: Final = 8
@@ -86,11 +85,7 @@ def landscape(records: Sequence[RunRecord], names: tuple[str, str]) -> Landscape
 
 
 def landscape_figure(found: Landscape, title: str) -> Figure:
-    """Draw a landscape.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """Draw a landscape."""
     caption = (
         "Median validation loss of the trials at the highest fidelity, over all other "
         "hyperparameters; darker is better, and colours end at the median of all cells. Blank: "

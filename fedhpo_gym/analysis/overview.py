@@ -8,12 +8,17 @@ from html import escape
 
 import numpy as np
 
-from fedhpo_gym.analysis.comparison import FINAL, RETURN, Comparison
-from fedhpo_gym.analysis.comparison.answer import counted, unlike_fidelities
-from fedhpo_gym.analysis.comparison.tables import short
+from fedhpo_gym.analysis.comparison import (
+    FINAL,
+    RETURN,
+    Comparison,
+    counted,
+    short,
+    unlike_fidelities,
+)
 from fedhpo_gym.analysis.plot import Looks
 from fedhpo_gym.analysis.problems import Problem, Run
-from fedhpo_gym.analysis.stats.ranks import Numbers
+from fedhpo_gym.analysis.stats.summaries import Numbers
 from fedhpo_gym.analysis.tables import Cell, Table
 
 RANDOM = "random"
@@ -38,13 +43,7 @@ class Facts:
 def facts(
     found: Comparison, problems: Sequence[Problem], unfinished: Iterable[Sequence[str]]
 ) -> dict[str, Facts]:
-    """Return what each agent's runs cost, and what is wrong with them.
-
-    Args:
-        found: the agents.
-        problems: those of the comparison.
-        unfinished: runs without a record: problem, agent and what became of them.
-    """
+    """Return what each agent's runs cost, and what is wrong with them."""
     without, below = unlike_fidelities(found)
     ids = {problem.id for problem in problems}
     is_noisy = any(problem.kwargs.get("noise") for problem in problems)

@@ -1,10 +1,10 @@
 """Run records as Parquet files: what judges read is read at once, what replays is read whole.
 
-A file has a row per step. Its columns are the leaves of a step (`fedhpo_gym.analysis.columns`), and
+A file has a row per step. Its columns are the leaves of a step (`fedhpo_gym.analysis.parquet`), and
 the environment's id, the agent and the seed, so that pandas, polars and duckdb read many files as
 one table. Its metadata hold the header, what the columns are, and two digests: one of all steps,
 which is that of other forms of the record, and one of the bytes of the file, which is quick to
-check. Files of format 1 have the former only, and are read whole.
+check.
 """
 
 from __future__ import annotations
@@ -12,19 +12,97 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from fedhpo_gym.analysis.chain import START, seal
-from fedhpo_gym.analysis.columns import KINDS, Column, from_columns, to_columns
-from fedhpo_gym.analysis.records import NUMBERS, Header, RunRecord, StepRecord, to_dict
-from fedhpo_gym.analysis.trajectories.rules import Numbers, Trials
-from fedhpo_gym.analysis.trajectories.runs import COSTS, Course, JudgedRun
+from fedhpo_gym.analysis.incumbents import Numbers, Trials
+from fedhpo_gym.analysis.records import NUMBERS, START, Header, RunRecord, StepRecord, seal, to_dict
+from fedhpo_gym.analysis.runs import COSTS, Course, JudgedRun
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, missing_dependency
 from fedhpo_gym.files import new_file
+
+KINDS: Final = ("bool", "int64", "double", "string", "list<double>", "json")
+"""Types of entries; the first five are called as in Arrow."""
+_LARGEST: Final = 2**63
+
+
+@dataclass(frozen=True)
+class Column:
+    """One leaf of all rows.
+
+    Attributes:
+        path: names that lead to it.
+        kind: one of `KINDS`.
+        values: an entry per row, None where a row does not have it.
+    """
+
+    path: tuple[str, ...]
+    kind: str
+    values: Sequence[Any]
+
+    @property
+    def name(self) -> str:
+        """What readers of tables call it."""
+        return ".".join(self.path)
+
+
+def to_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return the leaves of some rows as columns, in the order in which they first appear."""
+    found: dict[tuple[str, ...], list[Any]] = {}
+    for place, row in enumerate(rows):
+        for path, value in _leaves(row):
+            column = found.get(path)
+            if column is None:
+                column = found[path] = [None] * len(rows)
+            column[place] = value
+    return [_typed(path, values) for path, values in found.items()]
+
+
+def from_columns(columns: Sequence[Column], length: int) -> list[dict[str, Any]]:
+    """Return the rows that `to_columns` was given."""
+    rows: list[dict[str, Any]] = [{} for _ in range(length)]
+    for column in columns:
+        *parents, last = column.path
+        is_json = column.kind == "json"
+        for row, value in zip(rows, column.values, strict=True):
+            if value is None:
+                continue
+            inner = row
+            for name in parents:
+                inner = inner.setdefault(name, {})
+            inner[last] = json.loads(value) if is_json else value
+    return rows
+
+
+def _leaves(
+    value: Mapping[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, item in value.items():
+        if isinstance(item, Mapping) and item:
+            yield from _leaves(item, (*path, name))
+        else:
+            yield (*path, name), item
+
+
+def _typed(path: tuple[str, ...], values: Sequence[Any]) -> Column:
+    kinds = {_kind(value) for value in values if value is not None}
+    if len(kinds) == 1 and (kind := kinds.pop()) != "json":
+        return Column(path, kind, values)
+    texts = [None if value is None else json.dumps(value) for value in values]
+    return Column(path, "json", texts)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list) and all(type(item) is float for item in value):
+        return "list<double>"
+    if type(value) is int and not -_LARGEST <= value < _LARGEST:
+        return "json"
+    return {bool: "bool", int: "int64", float: "double", str: "string"}.get(type(value), "json")
+
 
 SUFFIX: Final = ".parquet"
 FORMAT: Final = 2
@@ -50,11 +128,10 @@ class _Read(NamedTuple):
 
     def check_bytes(self, path: Path) -> None:
         """Refuse a file of which a byte was changed since it was written."""
-        if self.about["format"] == FORMAT:
-            content = path.read_bytes()
-            place = _digest_place(content, self.file.schema_arrow.metadata[_KEY])
-            if _digest_of_bytes(content, place) != content[place : place + _LENGTH]:
-                raise ValueError("the digest of its bytes is wrong: it was changed")
+        content = path.read_bytes()
+        place = _digest_place(content, self.file.schema_arrow.metadata[_KEY])
+        if _digest_of_bytes(content, place) != content[place : place + _LENGTH]:
+            raise ValueError("the digest of its bytes is wrong: it was changed")
 
     def numbers(self, names: Sequence[str]) -> dict[str, Numbers]:
         """Return columns of numbers by name: (N,) each."""
@@ -80,29 +157,13 @@ def is_installed() -> bool:
 
 
 def write_columns(path: Path, record: RunRecord) -> None:
-    """Write a record as a Parquet file; a crash leaves the old file, if any.
-
-    Raises:
-        InvalidArgumentError: a value cannot be written.
-        MissingDependencyError: pyarrow is not installed.
-    """
+    """Write a record as a Parquet file; a crash leaves the old file, if any."""
     rows = [to_dict(step) for step in record.steps]
     store(path, record.header, to_columns(rows), _digest(record.header, rows))
 
 
 def store(path: Path, header: Header, columns: Sequence[Column], digest: str) -> None:
-    """Write columns, which a program has already, as the record of a run.
-
-    Args:
-        path: where the file goes.
-        header: what was run.
-        columns: see `fedhpo_gym.analysis.columns`; arrays of numpy will do for their values.
-        digest: of all steps; without the right one, the record cannot be read whole.
-
-    Raises:
-        InvalidArgumentError: a column has a name that is taken.
-        MissingDependencyError: pyarrow is not installed.
-    """
+    """Write columns, which a program has already, as the record of a run."""
     arrow, parquet = _arrow()
     if clash := {column.name for column in columns} & {*_CONSTANT}:
         raise InvalidArgumentError(f"`extra` must not hold {sorted(clash)}: columns have the name")
@@ -139,12 +200,7 @@ def store(path: Path, header: Header, columns: Sequence[Column], digest: str) ->
 
 
 def read_columns(path: Path) -> RunRecord:
-    """Read a whole record and check all of it.
-
-    Raises:
-        DamagedDataError: it is damaged, or no record.
-        MissingDependencyError: pyarrow is not installed.
-    """
+    """Read a whole record and check all of it."""
     with _opened(path) as found:
         found.check_bytes(path)
         table = found.file.read()
@@ -159,16 +215,10 @@ def read_columns(path: Path) -> RunRecord:
 
 
 def read_judged(path: Path) -> JudgedRun:
-    """Read what judges read of a record, and check that.
-
-    Raises:
-        InvalidArgumentError: validation loss is not among the objectives.
-        DamagedDataError: it is damaged, or no record.
-        MissingDependencyError: pyarrow is not installed.
-    """
+    """Read what judges read of a record, and check that."""
     with _opened(path) as found:
-        names, is_sealed = found.about["columns"], found.about["format"] == FORMAT
-    if not is_sealed or _VALUE not in names or names["reward"]["kind"] != "double":
+        names = found.about["columns"]
+    if _VALUE not in names or names["reward"]["kind"] != "double":
         return JudgedRun.of(read_columns(path))  # says what is missing, and has vectors
     with _opened(path) as found:
         found.check_bytes(path)
@@ -256,8 +306,8 @@ class _opened:  # noqa: N801 - used as a function
         try:
             self._file = parquet.ParquetFile(self._path, page_checksum_verification=True)
             about = json.loads(self._file.schema_arrow.metadata[_KEY])
-            if about["format"] not in (1, FORMAT):
-                raise ValueError(f"its format is {about['format']!r}, not 1 or {FORMAT}")
+            if about["format"] != FORMAT:
+                raise ValueError(f"its format is {about['format']!r}, not {FORMAT}")
             if bad := [c["kind"] for c in about["columns"].values() if c["kind"] not in KINDS]:
                 raise ValueError(f"it has columns of kind {bad[0]!r}")
             return _Read(self._file, Header.from_dict(about["header"]), about)
@@ -296,12 +346,7 @@ def _mark(words: bytes) -> bytes:
 
 
 def _digest_place(content: bytes, words: bytes) -> int:
-    """Return where the digest of a file's bytes stands in it.
-
-    Args:
-        content: the bytes.
-        words: the metadata that the mark follows from.
-    """
+    """Return where the digest of a file's bytes stands in it."""
     mark = _mark(words)
     place = content.rfind(mark)
     if place < 0:

@@ -60,31 +60,13 @@ class Drawn(NamedTuple):
 
 
 def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = None) -> Drawn:
-    """Draw the incumbent validation loss of every agent: median, and a band between quartiles.
-
-    Args:
-        curves: curve of each agent, on one time grid.
-        name: tells the figures of one page apart.
-        looks: see `looks_of`; by default, those of these agents.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """Draw the incumbent validation loss of every agent: median, and a band between quartiles."""
     size = (SIZE[0], TALL if len(curves) > CROWD else SIZE[1])
     return draw(name, lambda axes: _fill(axes, curves, looks or looks_of(curves)), size)
 
 
 def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> Drawn:
-    """Return what a function draws into axes.
-
-    Args:
-        name: tells the figures of one page apart.
-        fill: draws into the axes it is given.
-        size: width and height in inches; what makes letters large or small.
-
-    Raises:
-        MissingDependencyError: matplotlib is not installed.
-    """
+    """Return what a function draws into axes."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure

@@ -10,11 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.fronts import at_full_level, volume_regret
+from fedhpo_gym.analysis.incumbents import Trajectory, time_grid
+from fedhpo_gym.analysis.records import Header
+from fedhpo_gym.analysis.runs import Course, Scored, at_full_level, volume_regret
 from fedhpo_gym.analysis.stats import Band, bootstrap_band
-from fedhpo_gym.analysis.trajectories import Trajectory, time_grid
-from fedhpo_gym.analysis.trajectories.runs import Course
-from fedhpo_gym.analysis.trajectories.scored import Scored
 
 COSTS: Final = frozenset({"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"})
 """Objectives that a trial of lower fidelity is better in."""
@@ -86,7 +85,7 @@ class Run:
         trajectory: its incumbent over time, named by problem and contestant.
         path: where it was read.
         best: its final incumbent; None for a run of a foreign table.
-        version: of the package that wrote its record; None for a run of a foreign table.
+        header: of its record; None for a run of a foreign table.
         scored: its trials, where rewards are vectors.
         recommended: the environment's incumbents, each time they change: seconds, values on test
             data and configurations.
@@ -101,7 +100,7 @@ class Run:
     trajectory: Trajectory
     path: Path
     best: Best | None = None
-    version: str | None = None
+    header: Header | None = None
     scored: Scored | None = None
     recommended: tuple[NDArray[Any], NDArray[Any], Sequence[Mapping[str, Any]]] | None = None
     regret: Trajectory | None = None

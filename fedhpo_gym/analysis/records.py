@@ -2,26 +2,57 @@
 
 A record is a JSONL file: a header line, then one line per step. Floats are written so that reading
 them back gives the same bits; NaN and infinity are refused. Every line ends with a digest of itself
-and of all lines before it (`fedhpo_gym.analysis.chain`). Records of formats 1 and 2 have none; they
-are brought to this format when they are read.
+and of all lines before it: a changed, lost, doubled or moved line is noticed when it is read. It
+guards against damage, not against forgers: whoever writes a line can write its digest, too.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, Final, TypeGuard, TypeVar
+from typing import Any, Final, TypeVar
 
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError
 
+START: Final = ""
+"""What stands for the digest before the first line."""
+_LENGTH: Final = 16
+_BEFORE, _AFTER = b', "digest": "', b'"}'
+_TAIL: Final = len(_BEFORE) + _LENGTH + len(_AFTER)
+
+
+def sealed(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines, JSON objects with at least one field, with their digests."""
+    digest = START
+    for line in lines:
+        whole, digest = seal(line, digest)
+        yield whole
+
+
+def seal(line: bytes, before: str) -> tuple[bytes, str]:
+    """Return a line, a JSON object with at least one field, with its digest, and the digest."""
+    digest = _digest(line, before)
+    return line[:-1] + _BEFORE + digest.encode("ascii") + _AFTER, digest
+
+
+def opened(line: bytes, before: str) -> tuple[bytes, str] | None:
+    """Return a line without its digest, and the digest; None if it does not belong there."""
+    content = line[:-_TAIL] + b"}"
+    digest = _digest(content, before)
+    whole = line[-_TAIL:] == _BEFORE + digest.encode("ascii") + _AFTER
+    return (content, digest) if whole else None
+
+
+def _digest(line: bytes, before: str) -> str:
+    return hashlib.sha256(before.encode("ascii") + line).hexdigest()[:_LENGTH]
+
+
 KIND: Final = "fedhpo_gym.run"
 FORMAT: Final = 3
-"""Lines of formats 1 and 2 have no digest; in format 1, steps of round environments counted as
-"trial" in `incumbent`."""
-OLD_FORMATS: Final = (1, 2)
 
 OPTIONAL: Final = ("regret", "relative_regret", "violation")
 """Entries of `info` that a step keeps where they are, beside those that every step has."""
@@ -108,13 +139,11 @@ class Header:
 
     @classmethod
     def from_dict(cls, content: object) -> Header:
-        """Build a header from a parsed JSON line, of this format or of an old one.
+        """Build a header from a parsed JSON line.
 
         Raises:
             InvalidArgumentError: a field is missing or of the wrong type.
         """
-        if is_old(content):
-            content = {**content, "format": FORMAT}
         return _from_dict(cls, content)
 
 
@@ -298,28 +327,6 @@ def first_fault(steps: Sequence[StepRecord]) -> tuple[int, str] | None:
     )
 
 
-def step_builder(header: object) -> Callable[[object], StepRecord]:
-    """Return what builds the steps of a record, whose parsed header line may be of format 1."""
-    if not is_old(header) or header["format"] != 1 or not _is_spec(header["spec"]):
-        return StepRecord.from_dict
-    of_rounds = str(header["spec"].get("entry_point")).endswith(":make_round_env")
-    return _from_trial if of_rounds else StepRecord.from_dict
-
-
-def is_old(header: object) -> TypeGuard[dict[str, Any]]:
-    """Return whether a parsed header line is of a format without digests."""
-    return isinstance(header, dict) and header.get("format") in OLD_FORMATS and "spec" in header
-
-
-def _from_trial(content: object) -> StepRecord:
-    """Build a step of a round environment of format 1."""
-    if isinstance(content, dict) and isinstance(content.get("incumbent"), dict):
-        names = {"trial": "step"}
-        incumbent = {names.get(key, key): value for key, value in content["incumbent"].items()}
-        content = {**content, "incumbent": incumbent}
-    return StepRecord.from_dict(content)
-
-
 def to_dict(record: Header | StepRecord) -> dict[str, Any]:
     """Return a record as plain values, in the order in which they are written."""
     content: dict[str, Any] = {one.name: getattr(record, one.name) for one in fields(record)}
@@ -348,7 +355,6 @@ def _from_dict(cls: type[_Record], content: object) -> _Record:
 def _check_extra(record: Header | StepRecord) -> None:
     """Refuse further fields that are no plain data, or stand in the place of a known one."""
     rule = "an object of plain data under names of its own"
-    # A line without its format would else be one of a format without digests.
     names = _taken("Header" if isinstance(record, Header) else "StepRecord")
     holds = _is_object(record.extra, _is_plain) and names.isdisjoint(record.extra)
     _require("extra", rule, holds, record.extra)

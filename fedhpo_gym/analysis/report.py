@@ -21,14 +21,14 @@ from fedhpo_gym.analysis.comparison import (
     VALIDATION,
     VOLUME,
     Comparison,
+    alike_on,
     answer,
     certainty,
     compare,
     comparison_tables,
+    counted,
     verdict,
 )
-from fedhpo_gym.analysis.comparison.answer import counted
-from fedhpo_gym.analysis.comparison.compare import alike_on
 from fedhpo_gym.analysis.figures import (
     Figure,
     File,
@@ -39,6 +39,7 @@ from fedhpo_gym.analysis.figures import (
     schedule_figures,
 )
 from fedhpo_gym.analysis.grouping import RULE, group
+from fedhpo_gym.analysis.incumbents import COLUMNS, Study, Trajectory
 from fedhpo_gym.analysis.overview import Facts, facts, legend, overview, summary_table
 from fedhpo_gym.analysis.page import (
     ANSWER,
@@ -54,8 +55,6 @@ from fedhpo_gym.analysis.plot import INK, Looks, looks_of
 from fedhpo_gym.analysis.problems import Known, Problem, Run, Summary, finals
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.tables import Cell, Table
-from fedhpo_gym.analysis.trajectories import Study, Trajectory
-from fedhpo_gym.analysis.trajectories.foreign import COLUMNS
 from fedhpo_gym.errors import MissingDataError, MissingDependencyError
 from fedhpo_gym.typed import checked_types
 
@@ -295,7 +294,7 @@ def _data(problem: Problem) -> str:
 
 def _meta(problems: Sequence[Problem], version: str, now: datetime) -> str:
     runs = [run for problem in problems for of_agent in problem.runs.values() for run in of_agent]
-    written_by = ", ".join(sorted({run.version for run in runs if run.version}))
+    written_by = ", ".join(sorted({run.header.package_version for run in runs if run.header}))
     records = f"; records written by fedhpo-gym {written_by}" if written_by else ""
     return escape(
         f"{counted(len(runs), 'run')} on {counted(len(problems), 'problem')}. "

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-
 from fedhpo_gym.agents import AGENTS, agent_class
 from fedhpo_gym.agents.base import Agent
-from fedhpo_gym.agents.ladder import LadderSearch
+from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.agents.search import TrialSearch
 from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.cli.options import Word
 from fedhpo_gym.errors import MissingDependencyError, unknown_name
 
 HEADS = ("agent", "acts on", "chooses rounds", "objectives", "constraints", "several workers")
 MANY = {"scalar": "one", "vector": "many", "any": "one or many"}
 
 
-def main(options: argparse.Namespace) -> int:
+def main(word: Word = None) -> int:
     """Print a line per agent whose line holds a word; 0."""
     rows, missing = [], []
     for name in AGENTS:
@@ -23,7 +22,6 @@ def main(options: argparse.Namespace) -> int:
             rows.append(_row(name, agent_class(name)))
         except MissingDependencyError as error:
             missing.append(f"{name}: {error}")
-    word = options.filter
     if word is not None:
         rows = [row for row in rows if word in " ".join(row)]
         if not rows:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from fnmatch import filter as matching
 from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
+from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, needing
 from fedhpo_gym.processor import this_platform
@@ -14,18 +15,25 @@ from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import TASKS
 
 
-def main(options: argparse.Namespace) -> int:
-    """Check ids, the engine, or both; 1 where something was refused or does not hold.
-
-    Raises:
-        InvalidArgumentError: there is nothing to check.
-    """
-    if options.truth:
-        return 0 if _truths_hold(options.ids or ["all"]) else 1
-    if not options.ids and not options.engine:
+def main(
+    ids: Annotated[Sequence[str], Arg("ids, patterns like `FedHPO-DAC-*`, or `all`", "ID")] = (),
+    *,
+    truth: Annotated[
+        bool,
+        Arg("search 100,000 queries of each id with stored numbers for one that beats its truth"),
+    ] = False,
+    engine: Annotated[
+        bool,
+        Arg("say whether courses have the same bits in any company here, and follow the gradient"),
+    ] = False,
+) -> int:
+    """Check ids, the engine, or both; 1 where something was refused or does not hold."""
+    if truth:
+        return 0 if _truths_hold(ids or ["all"]) else 1
+    if not ids and not engine:
         raise InvalidArgumentError("`ids` must name what to check, got none; or give `--engine`")
-    refused = options.engine and not _engine_holds()
-    if options.ids and not _ids_pass(options):
+    refused = engine and not _engine_holds()
+    if ids and not _ids_pass(ids):
         return 1
     return 1 if refused else 0
 
@@ -72,7 +80,7 @@ def _engine_holds() -> bool:
     return not broken
 
 
-def _ids_pass(options: argparse.Namespace) -> bool:
+def _ids_pass(ids: Sequence[str]) -> bool:
     """Print a Markdown table, a line per id as it is checked; return whether no id was refused."""
     with needing("the kit of checks", "pytest", "check", "pytest"):
         from fedhpo_gym.testing import checks
@@ -80,7 +88,7 @@ def _ids_pass(options: argparse.Namespace) -> bool:
     say(f"| id | {' | '.join(f'{name} {_version(name)}' for name in checks.CHECKS)} | CPU s |")
     say(f"|---{'|---' * len(checks.CHECKS)}|---|")
     found: list[checks.Verdict] = []
-    for env_id in chosen(options.ids, everything):
+    for env_id in chosen(ids, everything):
         verdicts = {verdict.check: verdict for verdict in checks.check_id(env_id)}
         cells = [verdicts[name].outcome if name in verdicts else "–" for name in checks.CHECKS]
         seconds = sum(verdict.cpu_s for verdict in verdicts.values())
@@ -98,11 +106,7 @@ def _ids_pass(options: argparse.Namespace) -> bool:
 
 
 def chosen(words: Sequence[str], everything: Sequence[str]) -> list[str]:
-    """Return the ids that words name: an id, a pattern like `*DAC*`, or `all`.
-
-    Raises:
-        UnknownNameError: a word names none.
-    """
+    """Return the ids that words name: an id, a pattern like `*DAC*`, or `all`."""
     found: list[str] = []
     for word in words:
         found += matching(everything, "*" if word == "all" else word) or [resolve_id(word)]

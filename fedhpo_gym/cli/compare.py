@@ -2,37 +2,69 @@
 
 from __future__ import annotations
 
-import argparse
 import math
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
 
-from fedhpo_gym.cli import report
+from fedhpo_gym.cli import report as reporting
+from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, parse_pairs, say
+from fedhpo_gym.cli.options import Asked, Cluster, Rule, Runs
 from fedhpo_gym.studies import Means, compare
 
 
-def main(options: argparse.Namespace) -> int:
+def main(
+    problems: Annotated[
+        Sequence[str],
+        Arg(
+            "a suite, such as lr, paper, small or natural (docs/arena.md), or environment ids",
+            "SUITE",
+        ),
+    ],
+    *,
+    agents: Annotated[str, Arg("names of agents", "A,B,C")],
+    seeds: Annotated[int, Arg("runs per agent (30)", "N")] = 30,
+    workers: Annotated[int, Arg("processes here (1)", "N")] = 1,
+    cluster: Cluster,
+    timeout_s: Annotated[float | None, Arg("real seconds that a run may take", "X")] = None,
+    records: Annotated[
+        Literal["parquet", "jsonl"] | None,
+        Arg("kind of record files (parquet where pyarrow is installed)"),
+    ] = None,
+    out: Runs = Path("runs"),
+    report: Annotated[bool, Arg("only run", flag="--no-report")] = True,
+    noise: Annotated[
+        Sequence[str],
+        Arg(
+            "what evaluations lack, for example `clients=0.01`: clients, bias, iid, epsilon",
+            "NAME=VALUE",
+            several=True,
+        ),
+    ] = (),
+    rule: Rule = "highest_fidelity",
+    asked: Asked,
+) -> int:
     """Do every run whose record is not there yet, and write the report; 1 if a run failed."""
-    names: list[str] = options.problems
-    out = options.out
     compared = compare(
-        names[0] if len(names) == 1 else names,
-        [name for name in options.agents.split(",") if name],
-        options.seeds,
+        problems[0] if len(problems) == 1 else problems,
+        [name for name in agents.split(",") if name],
+        seeds,
         out,
-        backend=options.backend,
-        budget_s=options.budget_s,
-        fidelity=dict(parse_pairs("--fidelity", options.fidelity)),
-        arguments=dict(parse_pairs("--set", options.settings)),
-        noise=dict(parse_pairs("--noise", options.noise)) or None,
-        simulated_workers=options.simulated_workers,
+        backend=asked.backend,
+        budget_s=asked.budget_s,
+        fidelity=dict(parse_pairs("--fidelity", asked.fidelity)),
+        arguments=dict(parse_pairs("--set", asked.settings)),
+        noise=dict(parse_pairs("--noise", noise)) or None,
+        simulated_workers=asked.simulated_workers,
         means=Means(
-            workers=options.workers,
-            executor=options.executor,
-            address=options.address,
-            timeout_s=math.inf if options.timeout_s is None else options.timeout_s,
-            columnar=None if options.records is None else options.records == "parquet",
-            track=options.track,
+            workers=workers,
+            executor=cluster.executor,
+            address=cluster.address,
+            timeout_s=math.inf if timeout_s is None else timeout_s,
+            columnar=None if records is None else records == "parquet",
+            track=asked.track,
         ),
         warn=partial(complain, "compare"),
         tell=say,
@@ -42,7 +74,7 @@ def main(options: argparse.Namespace) -> int:
         f"{count['done']} runs done, {count['there']} already there, {len(compared.faults)} "
         f"failed, records in {out}"
     )
-    if options.report and any(count.values()):
-        options.paths, options.tables, options.out, options.tell = [out], [], None, True
-        return max(report.main(options), int(bool(compared.faults)))
-    return int(bool(compared.faults))
+    failed = int(bool(compared.faults))
+    if report and any(count.values()):
+        return max(reporting.main([out], rule=rule, tell=True), failed)
+    return failed

@@ -34,12 +34,7 @@ def say_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def parse_pairs(option: str, words: Sequence[str]) -> list[tuple[str, Any]]:
-    """Return the (name, value) pairs of words `name=value`; values are JSON, else plain text.
-
-    Raises:
-        InvalidArgumentError: a word is malformed, a name is given twice, or a value begins as JSON
-            does and is none.
-    """
+    """Return the (name, value) pairs of words `name=value`; values are JSON, else plain text."""
     pairs: list[tuple[str, Any]] = []
     for word in words:
         name, equals, value = word.partition("=")

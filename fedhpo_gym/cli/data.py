@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from fedhpo_gym.cli.console import complain, parse_pairs, say
+from fedhpo_gym.cli.arguments import Arg
+from fedhpo_gym.cli.console import complain, say
+from fedhpo_gym.cli.options import Cluster, OwnTables, Variant, asked_task
 from fedhpo_gym.cluster import check_executor
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
-from fedhpo_gym.identity import OPTIONS
-from fedhpo_gym.tasks import Task, get_task
 
 if TYPE_CHECKING:
     from fedhpo_gym.building import Estimate
@@ -23,56 +24,88 @@ LONG_H = 1.0
 """A build that takes more hours is started with `--yes` only, unless by a script."""
 
 
-def main(options: argparse.Namespace) -> int:
-    """Do one of the two."""
-    return {"build": build, "download": download}[options.command](options)
-
-
-def build(options: argparse.Namespace) -> int:
+def build(
+    variant: Variant,
+    *,
+    sample: Annotated[
+        int | None, Arg("N courses spread evenly over the space instead of the whole grid", "N")
+    ] = None,
+    rounds: Annotated[
+        str | None,
+        Arg("rounds of a sample's courses (all); 27,27,81: two of three end after 27", "R,S"),
+    ] = None,
+    rates: Annotated[
+        str | None,
+        Arg("client sample rates of a sample (the grid's); what is named twice comes twice", "A,B"),
+    ] = None,
+    repeat_every: Annotated[
+        int | None,
+        Arg("of N configurations of a sample, the first comes under all seeds (none does)", "N"),
+    ] = None,
+    only_finished: Annotated[
+        bool, Arg("compute nothing: store those courses of the sample that are finished")
+    ] = False,
+    merge: Annotated[
+        Sequence[Path],
+        Arg(
+            "folders of the same build on other machines, to take finished courses from",
+            "DIR",
+            several=True,
+        ),
+    ] = (),
+    workers: Annotated[int | None, Arg("processes (one per core)", "N")] = None,
+    cluster: Cluster,
+    device: Annotated[str, Arg("torch device (cpu)")] = "cpu",
+    out: OwnTables = None,
+    yes: Annotated[
+        bool, Arg("start a build of more than an hour; without it, you are told what it will cost")
+    ] = False,
+) -> int:
     """Compute the table of a problem, or a sample of it."""
     from fedhpo_gym.building import build_sample, build_table
 
-    check_executor(options.executor, options.address)
-    task = asked_task(options)
-    where = {name: getattr(options, name) for name in ("workers", "merge", "device", "address")}
-    where["announce"] = partial(_announce, options)
-    if options.sample is None:
-        _refuse_without_sample(options)
-        card = build_table(task, folder=options.out, **where)
+    check_executor(cluster.executor, cluster.address)
+    task = asked_task(variant)
+    where: dict[str, Any] = {
+        "workers": workers, "merge": merge, "device": device, "address": cluster.address,
+        "announce": partial(_announce, yes), "folder": out,
+    }  # fmt: skip
+    of_samples = {
+        "rounds": rounds, "rates": rates, "repeat_every": repeat_every,
+        "only_finished": only_finished,
+    }  # fmt: skip
+    if sample is None:
+        _refuse_without_sample(of_samples)
+        card = build_table(task, **where)
     else:
         card = build_sample(
             task,
-            options.sample,
-            rounds=_numbers("rounds", options.rounds, int),
-            rates=_numbers("rates", options.rates, float),
-            repeat_every=options.repeat_every,
-            folder=options.out,
-            only_finished=options.only_finished,
+            sample,
+            rounds=_numbers("rounds", rounds, int),
+            rates=_numbers("rates", rates, float),
+            repeat_every=repeat_every,
+            only_finished=only_finished,
             **where,
         )
     say(str(card))
     return 0
 
 
-def _announce(options: argparse.Namespace, found: Estimate) -> None:
-    """Say what a build will cost; a long one needs `--yes` when somebody is there to give it.
-
-    Raises:
-        InvalidArgumentError: it does, and the option is not there.
-    """
+def _announce(yes: bool, found: Estimate) -> None:
+    """Say what a build will cost; a long one needs `--yes` when somebody is there to give it."""
     from fedhpo_gym.building import tell
 
     tell(found)
-    if found.hours > LONG_H and not options.yes and sys.stdin.isatty():
+    if found.hours > LONG_H and not yes and sys.stdin.isatty():
         raise InvalidArgumentError(
             f"`--yes` must be given for a build of more than {LONG_H:g} hour, and nothing was "
             "computed; `--sample N` computes N courses instead, enough to fit a surrogate on"
         )
 
 
-def _refuse_without_sample(options: argparse.Namespace) -> None:
-    for name in ("rounds", "rates", "repeat_every", "only_finished"):
-        if value := getattr(options, name):
+def _refuse_without_sample(given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if value:
             word = f"--{name.replace('_', '-')}"
             raise InvalidArgumentError(
                 f"`{word}` is for samples, got {value!r}; add `--sample N`: a table is whole"
@@ -88,14 +121,17 @@ def _numbers(name: str, words: str | None, kind: type[N]) -> list[N] | None:
         ) from error
 
 
-def download(options: argparse.Namespace) -> int:
+def download(
+    names: Annotated[
+        Sequence[str], Arg("names of data sets, `all` of them, or BERT-Tiny", "DATASET")
+    ],
+) -> int:
     """Fetch data sets; those that cannot be had do not keep the others from coming."""
     from fedhpo_gym.datasets import SOURCES
     from fedhpo_gym.datasets.bert_weights import NAME as WEIGHTS
 
-    names = list(SOURCES) if "all" in options.names else options.names
     failed = 0
-    for name in names:
+    for name in SOURCES if "all" in names else names:
         try:
             say(_fetch_weights() if name == WEIGHTS else _fetch_data(name))
         except FedHPOError as error:
@@ -120,16 +156,3 @@ def _fetch_weights() -> str:
     from fedhpo_gym.datasets.bert_weights import NAME, fetch_weights
 
     return f"{NAME}: {fetch_weights()}"
-
-
-def asked_task(options: argparse.Namespace) -> Task:
-    """Return the variant of a task that the command line names.
-
-    Raises:
-        UnknownNameError: no such task, algorithm, preprocessing or precision.
-        InvalidArgumentError: alpha is not positive, or a setting is malformed or unknown.
-    """
-    wanted = {name: getattr(options, name) for name in OPTIONS}
-    given = {name: value for name, value in wanted.items() if value is not None}
-    task = get_task(options.id).variant(**given)
-    return task.fix(dict(parse_pairs("--setting", options.settings)))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator
+from typing import Annotated
 
 from fedhpo_gym.backends import make_backend
+from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say
 from fedhpo_gym.cli.health import chosen
 from fedhpo_gym.cli.listing import answering, arguments_of
+from fedhpo_gym.cli.options import Ids
 from fedhpo_gym.cli.words import number, percent
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
@@ -56,19 +58,24 @@ HEADS = (
 )
 
 
-def main(options: argparse.Namespace) -> int:
-    """Print the page of all stored problems, or of those that are named.
-
-    Raises:
-        InvalidArgumentError: there are too few configurations to train, or no id.
-    """
-    if options.train is not None and not options.ids:
+def main(
+    ids: Ids = (),
+    *,
+    train: Annotated[
+        int | None,
+        Arg(
+            "really train N random configurations of each id, instead of asking stored numbers", "N"
+        ),
+    ] = None,
+) -> int:
+    """Print the page of all stored problems, or of those that are named."""
+    if train is not None and not ids:
         raise InvalidArgumentError("`--train` must come with the ids to train, got none")
-    if options.train is not None:
-        rows = [list(_trained(get_task(word), options.train)) for word in options.ids]
+    if train is not None:
+        rows = [list(_trained(get_task(word), train)) for word in ids]
     else:
-        rows = [list(_cells(open_card(card))) for card in chosen(options.ids)]
-    if not options.ids:
+        rows = [list(_cells(open_card(card))) for card in chosen(ids)]
+    if not ids:
         say(TITLE)
     say(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")
     for row in rows:

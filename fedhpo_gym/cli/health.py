@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, say
 from fedhpo_gym.cli.listing import answering
+from fedhpo_gym.cli.options import Ids
 from fedhpo_gym.cli.words import survival_words
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.landscape import HEALTH, LABELS, health_of, write_health
@@ -17,48 +20,50 @@ from fedhpo_gym.tables import Table
 from fedhpo_gym.tasks import get_task, task_of
 
 
-def main(options: argparse.Namespace) -> int:
+def main(
+    ids: Ids = (),
+    *,
+    write: Annotated[bool, Arg("write it onto the cards")] = False,
+    survival: Annotated[
+        bool, Arg("train the best of tables anew, with initial weights moved by 1e-8, instead")
+    ] = False,
+) -> int:
     """Compare, or with `--write` write, card by card; 1 where a card says something else."""
-    cards = chosen(options.ids)
-    if options.survival:
-        return _survival(cards, options)
+    cards = chosen(ids)
+    if survival:
+        return _survival(cards, ids, write=write)
     differing = 0
     for card in cards:
         stored = open_card(card)
-        if options.write:
+        if write:
             write_health(card, _labels(stored))
             say(f"{card.name}: written")
             continue
         equal = agree(health_of(stored), stored.card.get(HEALTH))
         say(f"{card.name}: {'as on the card' if equal else 'not as on the card'}")
         differing += not equal
-    say(f"{len(cards)} cards{'' if options.write else f', {differing} differ'}")
+    say(f"{len(cards)} cards{'' if write else f', {differing} differ'}")
     return 1 if differing else 0
 
 
-def _survival(cards: list[Path], options: argparse.Namespace) -> int:
+def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:
     """Say, table by table, whether the best configurations survive a perturbation."""
     tables = [card for card in cards if card.name.endswith(".table.json")]
-    if not (options.ids and tables):
+    if not (ids and tables):
         raise InvalidArgumentError(
             "`ID` must name problems with a table for `--survival`, which trains, got "
-            f"{', '.join(options.ids) or 'none'}; `fedhpo-gym list` names them"
+            f"{', '.join(ids) or 'none'}; `fedhpo-gym list` names them"
         )
     with needing("training the best configurations", "torch", "raw", "torch"):
         from fedhpo_gym.cli.survival import survival_of, write_survival
     for card in tables:
-        found = write_survival(card) if options.write else survival_of(Table(card))
+        found = write_survival(card) if write else survival_of(Table(card))
         say(f"{card.name}: {survival_words(found)}")
     return 0
 
 
-def chosen(ids: list[str]) -> list[Path]:
-    """Return the cards whose numbers ids answer from; all where no id is given.
-
-    Raises:
-        UnknownNameError: there is no such id.
-        InvalidArgumentError: nothing is stored for an id.
-    """
+def chosen(ids: Sequence[str]) -> list[Path]:
+    """Return the cards whose numbers ids answer from; all where no id is given."""
     if not ids:
         return list(health_cards())
     found = [(card, {task.key for task in answering(open_card(card))}) for card in health_cards()]

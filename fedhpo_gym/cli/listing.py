@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.cli.options import Word
 from fedhpo_gym.errors import FedHPOError, unknown_name
 from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.keel import KEEL
@@ -24,19 +24,14 @@ SOME = 3
 HEADS = ("id", "data set", "clients", "configurations", "simulated budget", "backends")
 
 
-def main(options: argparse.Namespace) -> int:
-    """Print one line per environment; with a word, only lines that hold it.
-
-    Raises:
-        UnknownNameError: no line does.
-    """
+def main(word: Word = None) -> int:
+    """Print one line per environment; with a word, only lines that hold it."""
     registered, tables, surrogates = set(known_ids()), list_tables(), list_surrogates()
     rows = [
         _row(task, backends(task, tables, surrogates))
         for task in TASKS.values()
         if task.id in registered
     ]
-    word = getattr(options, "filter", None)
     if word is not None:
         kept = [row for row in rows if word in " ".join(row)]
         if not kept:
@@ -107,12 +102,7 @@ def reasons(tasks: Sequence[Task]) -> Iterator[str]:
 def stored_variants(
     tables: Sequence[str], surrogates: Sequence[str]
 ) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Return the stored variants that no id has by default, as their cards tell them.
-
-    Returns:
-        Id, arguments of `gymnasium.make` and backends of each, and what is wrong with cards that
-        cannot be read.
-    """
+    """Return the stored variants that no id has by default, as their cards tell them."""
     defaults = {
         i.name for task in TASKS.values() for i in (task.identity, *task.surrogate_identities)
     }
@@ -134,11 +124,7 @@ def stored_variants(
 
 
 def newest_id(identity: Identity) -> str:
-    """Return the newest id that answers from stored numbers; its variant takes their arguments.
-
-    Raises:
-        UnknownNameError: the catalogue has no such task.
-    """
+    """Return the newest id that answers from stored numbers; its variant takes their arguments."""
     shared = (identity.task, identity.version)
     known = [t for t in TASKS.values() if (t.name, t.numbers_version) == shared]
     return max(known or [get_task(identity.id)], key=lambda task: task.version).id
@@ -148,10 +134,6 @@ def answering(stored: Stored) -> list[Task]:
     """Return the versions of a variant that answer from stored numbers, the oldest first.
 
     A version that shares numbers does not answer from the surrogate of another if it has its own.
-
-    Raises:
-        UnknownNameError: the catalogue has no such task.
-        InvalidArgumentError: the task has no such variant.
     """
     identity = stored.identity
     changes = {**UNSAID, **dict(identity.options)}
@@ -171,12 +153,7 @@ def _is_fitted(identity: Identity) -> bool:
 
 
 def arguments_of(identity: Identity) -> Iterator[str]:
-    """Yield the algorithm, and what else differs from the defaults of the id.
-
-    Raises:
-        UnknownNameError: see `task_of`.
-        InvalidArgumentError: see `task_of`.
-    """
+    """Yield the algorithm, and what else differs from the defaults of the id."""
     default, settings = get_task(identity.id), task_of(identity).settings
     for name, value in identity.options:
         if name == "algorithm" or value != getattr(default, name):

@@ -57,11 +57,7 @@ KINDS = {"table": "Tables", "surrogate": "Surrogates"}
 
 
 def page() -> str:
-    """Return the page.
-
-    Raises:
-        DamagedDataError: a card states no health, or is damaged.
-    """
+    """Return the page."""
     stored = [(card, open_card(card)) for card in health_cards()]
     parts = [TITLE]
     for kind, title in KINDS.items():
@@ -75,11 +71,7 @@ def page() -> str:
 
 
 def health_of_card(stored: Stored) -> Mapping[str, Any]:
-    """Return the health on a card.
-
-    Raises:
-        DamagedDataError: it states none.
-    """
+    """Return the health on a card."""
     return health_on(stored, f"fedhpo-gym health {stored.identity.id} --write")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedhpo_gym.analysis import RunRecord, read_folder, set_aside
 from fedhpo_gym.analysis.files import read_each, read_judged
-from fedhpo_gym.analysis.trajectories.runs import JudgedRun
+from fedhpo_gym.analysis.runs import JudgedRun
 from fedhpo_gym.cli.console import complain
 from fedhpo_gym.errors import DamagedDataError
 
@@ -15,18 +15,7 @@ from fedhpo_gym.errors import DamagedDataError
 def whole_records(
     command: str, paths: Sequence[Path]
 ) -> tuple[list[tuple[Path, RunRecord]], list[Path]]:
-    """Read every record in some files and folders; a damaged one is named and set aside.
-
-    Args:
-        command: the subcommand, for the lines that name damaged records.
-        paths: files and folders.
-
-    Returns:
-        Files and their records; and the files that were damaged.
-
-    Raises:
-        MissingDataError: there is no record in one of the folders, or no such file.
-    """
+    """Read every record in some files and folders; a damaged one is named and set aside."""
     damaged: list[Path] = []
     return list(read_folder(paths, _teller(command, damaged))), damaged
 

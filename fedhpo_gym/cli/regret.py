@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from fedhpo_gym.analysis import RunRecord
-from fedhpo_gym.analysis.trajectories.runs import problem_arguments
+from fedhpo_gym.analysis.runs import problem_arguments
 from fedhpo_gym.archive import require_writable
+from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, parse_pairs, say, say_table
+from fedhpo_gym.cli.options import Named, Records
 from fedhpo_gym.cli.records import whole_records
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.files import write_text
@@ -26,20 +28,25 @@ COLUMNS = (
 )
 
 
-def main(options: argparse.Namespace) -> int:
+def main(
+    paths: Records,
+    *,
+    out: Annotated[Path | None, Arg("a CSV file of the regret after every trial", "FILE")] = None,
+    settings: Named = (),
+) -> int:
     """Print the final regret of every record; 1 if one is damaged or cannot be judged.
 
     Runs of courses that are trained have none that anybody knows: they are counted and left out.
     """
-    named = dict(parse_pairs("--set", options.settings))
-    if options.out is not None:
-        require_writable(options.out.parent, "`--out`, without its last part,")
-        if options.out.is_dir():
+    named = dict(parse_pairs("--set", settings))
+    if out is not None:
+        require_writable(out.parent, "`--out`, without its last part,")
+        if out.is_dir():
             raise InvalidArgumentError(
-                f"`--out` must be a file, got the folder {options.out}; name a file in it, such as "
-                f"{options.out / 'regret.csv'}"
+                f"`--out` must be a file, got the folder {out}; name a file in it, such as "
+                f"{out / 'regret.csv'}"
             )
-    records, damaged = whole_records("regret", options.paths)
+    records, damaged = whole_records("regret", paths)
     table, rows, failed, trained = io.StringIO(), [], 0, 0
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -64,9 +71,9 @@ def main(options: argparse.Namespace) -> int:
             f"left out: {trained} runs of courses that were trained; what those can reach, nobody "
             "knows"
         )
-    if options.out is not None:
-        write_text(options.out, table.getvalue())
-        say(str(options.out))
+    if out is not None:
+        write_text(out, table.getvalue())
+        say(str(out))
     return 1 if damaged or failed else 0
 
 

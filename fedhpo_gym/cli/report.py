@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from fedhpo_gym.analysis import Report, build_report, group
 from fedhpo_gym.analysis.figures import File
-from fedhpo_gym.analysis.landscape import landscape, landscape_figure
-from fedhpo_gym.analysis.trajectories import read_table
+from fedhpo_gym.analysis.incumbents import read_table
+from fedhpo_gym.analysis.landscape import landscape as landscape_of
+from fedhpo_gym.analysis.landscape import landscape_figure
 from fedhpo_gym.archive import require_writable
+from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say
+from fedhpo_gym.cli.options import Records, Rule
 from fedhpo_gym.cli.records import each_judged_run, whole_records
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, unknown_name
 from fedhpo_gym.files import new_file, write_text
@@ -25,48 +28,72 @@ _OURS = re.compile(r"(study|problem)-\d+-[a-z0-9-]+\.(csv|tex|svg|pdf)")
 _KINDS = (".pdf", ".svg", ".csv")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(
+    paths: Records = (),
+    *,
+    tables: Annotated[
+        Sequence[Path],
+        Arg(
+            "runs of another program: a CSV file with problem, agent, seed, time, value and, if "
+            "known, level (how much of a course was trained) and test; may be given several times",
+            "FILE",
+            "--table",
+        ),
+    ] = (),
+    figure: Annotated[
+        str | None,
+        Arg(
+            "write one figure only, for example `rank-over-time`; --out ends with .pdf or .svg, or "
+            "with .csv for the numbers behind it",
+            "NAME",
+        ),
+    ] = None,
+    landscape: Annotated[
+        str | None,
+        Arg(
+            "draw the losses of one problem over two hyperparameters instead; --out as above", "X,Y"
+        ),
+    ] = None,
+    rule: Rule = "highest_fidelity",
+    out: Annotated[Path | None, Arg("(report.html in the folder)", "FILE")] = None,
+    tell: bool = False,
+) -> int:
     """Read all records and write the page; 1 if one of them is damaged and not on it."""
     damaged: list[Path] = []
-    paths = [*options.paths, *options.tables]
-    if not paths:
+    named = [*paths, *tables]
+    if not named:
         raise MissingDataError("there is nothing to report; name folders of records, or `--table`")
-    if options.landscape is not None:
-        return _landscape(options)
-    tables = [(path, run) for path in options.tables for run in read_table(path, options.rule)]
-    records = each_judged_run("report", options.paths, damaged) if options.paths else ()
-    problems = group(records, tables, present_fingerprint, options.rule, known_of)
-    if options.figure is None:
-        target = options.out or _beside(paths[0])
-    else:
-        target = _figure_file(options.figure, options.out)
+    if landscape is not None:
+        return _landscape(landscape, paths, out)
+    foreign = [(path, run) for path in tables for run in read_table(path, rule)]
+    records = each_judged_run("report", paths, damaged) if paths else ()
+    problems = group(records, foreign, present_fingerprint, rule, known_of)
+    target = _figure_file(figure, out) if figure else out or _beside(named[0])
     require_writable(target.parent, "`--out`, without its last part,")
-    report = build_report(
-        problems, __version__, unfinished=_unfinished(options.paths), rule=options.rule
-    )
-    if options.figure is None:
+    report = build_report(problems, __version__, unfinished=_unfinished(paths), rule=rule)
+    if figure is None:
         _write(report, target)
     else:
-        _write_figure(report, options.figure, target)
-    if getattr(options, "tell", False):
+        _write_figure(report, figure, target)
+    if tell:
         say("\n".join(report.words))
     say(str(target))
     return 1 if damaged else 0
 
 
-def _landscape(options: argparse.Namespace) -> int:
+def _landscape(names: str, paths: Sequence[Path], out: Path | None) -> int:
     """Draw the losses of one problem over two hyperparameters."""
-    first, comma, second = options.landscape.partition(",")
+    first, comma, second = names.partition(",")
     if not (first and comma and second) or "," in second:
         raise InvalidArgumentError(
-            f"`--landscape` must be two names with a comma between them, got {options.landscape!r}"
+            f"`--landscape` must be two names with a comma between them, got {names!r}"
         )
-    target = _figure_file("landscape", options.out)
+    target = _figure_file("landscape", out)
     require_writable(target.parent, "`--out`, without its last part,")
-    records, damaged = whole_records("report", options.paths)
-    found = landscape([record for _, record in records], (first, second))
-    figure = landscape_figure(found, f"Validation loss over {first} and {second}")
-    _write_file(target, figure.files()[f"landscape{target.suffix}"])
+    records, damaged = whole_records("report", paths)
+    found = landscape_of([record for _, record in records], (first, second))
+    drawn = landscape_figure(found, f"Validation loss over {first} and {second}")
+    _write_file(target, drawn.files()[f"landscape{target.suffix}"])
     say(str(target))
     return 1 if damaged else 0
 

@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from tqdm import tqdm
 
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.backends.federatedscope.sharing import kept
+from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, parse_pairs, say
+from fedhpo_gym.cli.options import Asked, Runs
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 
 
-def main(options: argparse.Namespace) -> int:
+def main(
+    ids: Annotated[Sequence[str], Arg("environment ids, version optional", "ID")],
+    *,
+    agents: Annotated[
+        Sequence[str],
+        Arg(
+            "an agent, for example `random` or `optuna-tpe`; may be given several times",
+            "NAME",
+            "--agent",
+        ),
+    ],
+    seeds: Annotated[int, Arg("runs per agent (5)", "N")] = 5,
+    out: Runs = Path("runs"),
+    asked: Asked,
+) -> int:
     """Do every run whose complete record is not there yet."""
-    with kept():  # processes of other frameworks start once, not for every run
-        return _run(options)
-
-
-def _run(options: argparse.Namespace) -> int:
-    plans = make_plans(
-        Request(
-            ids=options.ids,
-            agents=options.agents,
-            seeds=options.seeds,
-            backend=options.backend,
-            budget_s=options.budget_s,
-            fidelity=dict(parse_pairs("--fidelity", options.fidelity)),
-            arguments=dict(parse_pairs("--set", options.settings)),
-            workers=options.simulated_workers,
-        )
+    request = Request(
+        ids=ids,
+        agents=agents,
+        seeds=seeds,
+        backend=asked.backend,
+        budget_s=asked.budget_s,
+        fidelity=dict(parse_pairs("--fidelity", asked.fidelity)),
+        arguments=dict(parse_pairs("--set", asked.settings)),
+        workers=asked.simulated_workers,
     )
-    require_writable(options.out, "`--out`")
-    done = 0
-    with options.progress(total=len(plans), unit="run", disable=None) as bar:
-        for plan in plans:
-            bar.set_postfix_str(f"{plan.id} {plan.agent} seed {plan.seed}")
-            warn = partial(complain, "run")
-            done += do_run(plan, options.out, bar.set_postfix_str, warn, track=options.track)
-            bar.update()
-    kept = len(plans) - done
-    say(f"{done} runs done, {kept} already there, records in {options.out}")
+    with kept():  # processes of other frameworks start once, not for every run
+        plans, done = make_plans(request), 0
+        require_writable(out, "`--out`")
+        with tqdm(total=len(plans), unit="run", disable=None) as bar:
+            for plan in plans:
+                bar.set_postfix_str(f"{plan.id} {plan.agent} seed {plan.seed}")
+                warn = partial(complain, "run")
+                done += do_run(plan, out, bar.set_postfix_str, warn, track=asked.track)
+                bar.update()
+    say(f"{done} runs done, {len(plans) - done} already there, records in {out}")
     return 0

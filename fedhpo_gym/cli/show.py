@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Annotated, Any
 
 from fedhpo_gym.backends import BACKENDS, default_backend
 from fedhpo_gym.backends.federatedscope.doctor import why_not
+from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say, say_table
-from fedhpo_gym.cli.data import asked_task
+from fedhpo_gym.cli.options import Variant, asked_task
 from fedhpo_gym.cli.problems import page
 from fedhpo_gym.cli.verdicts import claim_words, lines, verdicts_of
 from fedhpo_gym.cli.words import health_words, number, survival_words
@@ -42,16 +42,21 @@ COPIED = (
 ORIGIN = ("licence", "data_licence", "created", "hardware")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(
+    variant: Variant,
+    *,
+    backend: Annotated[str | None, Arg("tabular, surrogate, raw or federatedscope", "NAME")] = None,
+    as_json: Annotated[bool, Arg("print JSON, for machines", flag="--json")] = False,
+) -> int:
     """Print one environment in words or as JSON, or the page of all."""
-    if options.id == "all":
+    if variant.id == "all":
         say(page().rstrip("\n"))
         return 0
-    task = asked_task(options)
-    if options.backend is not None and options.backend not in BACKENDS:
-        raise unknown_name("backend", options.backend, BACKENDS)
-    found = description(task, options.backend or default_backend(task), options.id)
-    if options.json:
+    task = asked_task(variant)
+    if backend is not None and backend not in BACKENDS:
+        raise unknown_name("backend", backend, BACKENDS)
+    found = description(task, backend or default_backend(task), variant.id)
+    if as_json:
         say(json.dumps(found, indent=1))
     else:
         _print(found)
@@ -59,13 +64,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def description(task: Task, backend: str, env_id: str = "") -> dict[str, Any]:
-    """Return what is known of a variant of a task, as JSON data.
-
-    Args:
-        task: the variant.
-        backend: the backend whose numbers are described.
-        env_id: the id that was asked for: of trials or of rounds, with one reward or with many.
-    """
+    """Return what is known of a variant of a task, as JSON data."""
     of_rounds = "DAC-" in env_id
     plain = task.round_id if of_rounds else task.id
     return {
@@ -163,11 +162,7 @@ def _trained(task: Task) -> str:
 
 
 def _stored(backend: str, task: Task) -> dict[str, Any] | None:
-    """Return where stored numbers come from, and their health; None where there are none.
-
-    Raises:
-        DamagedDataError: the card is damaged, or states no health.
-    """
+    """Return where stored numbers come from, and their health; None where there are none."""
     if backend not in OPENERS or not _answers(backend, task)["answers"]:
         return None
     stored = OPENERS[backend](task)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
+from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, say
-from fedhpo_gym.cli.data import asked_task
 from fedhpo_gym.cli.listing import newest_id
+from fedhpo_gym.cli.options import OwnTables, Variant, asked_task
 from fedhpo_gym.datasets import load_dataset
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
 from fedhpo_gym.evaluation.records import Fidelity
@@ -29,53 +30,59 @@ CHEAP = ("LR", "MLP")
 """Models whose claimed best is trained before a surrogate is accepted."""
 
 
-def main(options: argparse.Namespace) -> int:
+def main(
+    variant: Variant,
+    *,
+    candidate: Annotated[str | None, Arg("write this one, whatever its error", "NAME")] = None,
+    keep: Annotated[
+        bool, Arg("write it even if its errors are not accepted; its card says so")
+    ] = False,
+    measure: Annotated[
+        bool,
+        Arg("fit nothing: write onto the cards of stored ones how far each objective is off"),
+    ] = False,
+    out: OwnTables = None,
+) -> int:
     """Fit one surrogate, or all; with `--measure`, measure the objectives of stored ones."""
     from fedhpo_gym.fitting.fit import fit_surrogate
 
-    if options.measure:
-        return measure(options)
-    if options.id == ALL:
-        return fit_all(options)
-    task = asked_task(options)
-    belongs_to = task.surrogate_identities[0]
-    train = None if options.keep or not can_train(task) else train_claimed
-    chosen = {
-        "candidate": options.candidate,
-        "keep": options.keep,
-        "identity": belongs_to,
-        "train": train,
-    }
-    say(str(fit_surrogate(task.identity, options.out, **chosen)))
+    if measure:
+        return measure_stored(variant)
+    if variant.id == ALL:
+        if candidate or variant.settings or variant.alpha or variant.preprocessing:
+            raise InvalidArgumentError(
+                "`all` must come without a variant or a candidate: all stored ones are fitted"
+            )
+        return fit_all(out or table_folder(), keep=keep)
+    task = asked_task(variant)
+    card = fit_surrogate(
+        task.identity,
+        out,
+        candidate=candidate,
+        keep=keep,
+        identity=task.surrogate_identities[0],
+        train=None if keep or not can_train(task) else train_claimed,
+    )
+    say(str(card))
     return 0
 
 
-def fit_all(options: argparse.Namespace) -> int:
+def fit_all(folder: Path, *, keep: bool) -> int:
     """Fit the surrogates of all stored tables and samples, for the newest version of each problem.
 
     What the folder already holds is skipped, if it was fitted on the same numbers: an interrupted
     command resumes.
-
-    Raises:
-        InvalidArgumentError: a variant is named, too.
     """
     from fedhpo_gym.fitting.fit import fit_surrogate
 
-    if options.settings or any((options.alpha, options.preprocessing, options.candidate)):
-        raise InvalidArgumentError(
-            "`all` must come without a variant or a candidate: all stored ones are fitted"
-        )
-    folder = options.out or table_folder()
     failed = 0
     for source in _sources():
         identity = newest_identity(source.identity)
         card = folder / f"{identity.name}{SUFFIX}.json"
         try:
             if not _is_fitted(card, source):
-                train = None if options.keep or not can_train(task_of(identity)) else train_claimed
-                fit_surrogate(
-                    source.name, folder, keep=options.keep, identity=identity, train=train
-                )
+                train = None if keep or not can_train(task_of(identity)) else train_claimed
+                fit_surrogate(source.name, folder, keep=keep, identity=identity, train=train)
             say(str(card))
         except FedHPOError as error:
             complain("surrogate", error)
@@ -113,15 +120,15 @@ def train_claimed(surrogate: Surrogate) -> float:
     return float(np.mean(losses))
 
 
-def measure(options: argparse.Namespace) -> int:
+def measure_stored(variant: Variant) -> int:
     """Write onto cards of stored surrogates how far each of their objectives is off.
 
     With `all`, surrogates whose courses or recipe are gone are left as they are, and named.
     """
     from fedhpo_gym.fitting.verdicts import write_verdicts
 
-    if options.id != ALL:
-        name = open_preferred(asked_task(options).surrogate_identities).name
+    if variant.id != ALL:
+        name = open_preferred(asked_task(variant).surrogate_identities).name
         say(str(write_verdicts(_card(name))))
         return 0
     for name in list_surrogates():
@@ -140,11 +147,7 @@ def _card(name: str) -> Path:
 
 
 def newest_identity(stored: Identity) -> Identity:
-    """Return what a surrogate fitted on stored numbers belongs to: the newest that answers from it.
-
-    Raises:
-        UnknownNameError: the catalogue has no such task.
-    """
+    """Return what a surrogate of stored numbers belongs to: the newest that answers from it."""
     options = dict(stored.options)
     task = get_task(newest_id(stored)).variant(**options).fix(dict(stored.settings))
     return task.surrogate_identities[0]

@@ -22,12 +22,7 @@ def percent(share: float) -> str:
 
 
 def health_words(health: Mapping[str, Any], labels: Mapping[str, float] | None) -> Iterator[str]:
-    """Yield sentences.
-
-    Args:
-        health: what `landscape.health_of` returned.
-        labels: what the label frequencies reach, if it is known.
-    """
+    """Yield sentences."""
     yield from _optimum(health)
     yield _beside_labels(health, labels)
     losing, near = health["losing"], health["near_optimum"]

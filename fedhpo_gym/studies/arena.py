@@ -20,8 +20,7 @@ from fedhpo_gym.cluster import check_executor
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, missing_dependency, unknown_name
 from fedhpo_gym.files import write_text
 from fedhpo_gym.processes import Crew
-from fedhpo_gym.studies.cells import CellWork, Outcome, faults, log, read_log
-from fedhpo_gym.studies.dask_executor import on_dask
+from fedhpo_gym.studies.cells import CellWork, Outcome, faults, log, on_dask, read_log
 from fedhpo_gym.studies.plan import Plan, Request, make_plans
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.studies.tracking import TRACKERS

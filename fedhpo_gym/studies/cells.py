@@ -1,14 +1,22 @@
-"""Cells of a study: one run each, and how it ended."""
+"""Cells of a study: one run each, and how it ended; here, in an interpreter of its own, or afar."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Literal
 
+from fedhpo_gym.cluster import each_on_cluster
 from fedhpo_gym.errors import WorkerLostError, WorkerTimeoutError
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.run import do_run
@@ -89,7 +97,8 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             found = json.loads(line)
-            last[json.dumps(found["plan"], sort_keys=True)] = found
+            cell = {name: value for name, value in found["plan"].items() if name != "key"}
+            last[json.dumps(cell, sort_keys=True)] = found
         except (ValueError, KeyError, TypeError):
             continue
     return list(last.values())
@@ -98,3 +107,79 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 def faults(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return the outcomes of cells that left no record."""
     return [one for one in outcomes if one.status not in GOOD]
+
+
+def on_dask(
+    cells: Sequence[Plan], work: CellWork, address: str, timeout_s: float = math.inf
+) -> Iterator[Outcome]:
+    """Do cells on a cluster, and yield how each ended, as it does."""
+    seconds = None if timeout_s == math.inf else timeout_s
+    for done in each_on_cluster(partial(run_alone, work, timeout_s=seconds), cells, address):
+        if done.error is None:
+            yield done.result
+            continue
+        words = f"the cluster lost it: {type(done.error).__name__}: {done.error}"
+        yield Outcome.of_error(done.job, WorkerLostError(words))
+
+
+_SHOWN = 500
+"""Characters of what a crashed process said last."""
+
+
+def run_alone(work: CellWork, plan: Plan, timeout_s: float | None = None) -> Outcome:
+    """Do a cell in a process of its own, and return how it ended."""
+    begun = monotonic()
+    content = {"work": {**asdict(work), "folder": str(work.folder)}, "plan": asdict(plan)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "fedhpo_gym.studies.cells"]
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(  # noqa: S603 - this interpreter, on this module
+            words, stdin=subprocess.PIPE, stdout=out, stderr=err, env=environment
+        )
+        try:
+            _tell(process, json.dumps(content))
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            error = WorkerTimeoutError(f"it took more than {timeout_s:g} s, and was ended")
+            return Outcome.of_error(plan, error, monotonic() - begun)
+        finally:
+            process.kill()
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        out.seek(0)
+        err.seek(0)
+        said, complained = out.read().decode(), err.read().decode(errors="replace")
+    if process.returncode:
+        told = complained.strip()[-_SHOWN:]
+        lost = WorkerLostError(f"its process ended with status {process.returncode}: {told}")
+        return Outcome.of_error(plan, lost, monotonic() - begun)
+    answer = json.loads(said.splitlines()[-1])
+    return replace(Outcome(**{**answer, "plan": plan}), seconds=monotonic() - begun)
+
+
+def _tell(process: subprocess.Popen[bytes], line: str) -> None:
+    assert process.stdin is not None  # noqa: S101 - it was asked for
+    process.stdin.write(line.encode("utf-8") + b"\n")
+    process.stdin.flush()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+def main() -> None:
+    """Do the cell that standard input names, and say on standard output how it ended."""
+    content = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    asked = content["work"]
+    work = CellWork(Path(asked["folder"]), asked["columnar"], tuple(asked["track"]))
+    outcome = work(Plan(**content["plan"]), lambda: None)
+    sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # the thread holds standard input, which a usual end would wait for
+
+
+if __name__ == "__main__":
+    main()

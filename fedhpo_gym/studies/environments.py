@@ -1,29 +1,237 @@
-"""Environments by id or by recorded spec; nothing in a record can choose what code runs."""
+"""Environments by id or by recorded spec; nothing in a record can choose what code runs.
+
+A record comes from whoever wrote it. Environments are made from one again, so each of their
+arguments has a class in `TRUST`, which `SECURITY.md` shows: numbers and names of this package, but
+no program and no file. Objectives of a user's own are functions, which no record holds: what they
+are is said instead.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
 
+from fedhpo_gym import wrappers as ours
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, unknown_name
 from fedhpo_gym.objectives import Objective
-from fedhpo_gym.studies.own import with_own
-from fedhpo_gym.studies.trust import trusted
-from fedhpo_gym.studies.wrappers import check_wrapper
-from fedhpo_gym.typed import as_arguments, as_typed, shown
+from fedhpo_gym.typed import as_arguments, as_typed, parameter_types, shown
+
+_LISTS = ("objectives", "rewards")
+"""Arguments that may hold objectives: of trial environments, and of round environments."""
+OWN = "own_objective"
+"""Entry that tells what stands for an objective from other mappings."""
+
+
+def spec_of(env: gym.Env[Any, Any]) -> dict[str, Any]:
+    """Return the spec of an environment as plain JSON; of functions, only what they are called."""
+    if env.spec is None:
+        return {}
+    kwargs = dict(env.spec.kwargs)
+    for name in _LISTS:
+        if kwargs.get(name) is not None:
+            kwargs[name] = [_described(one) for one in kwargs[name]]
+    found: dict[str, Any] = json.loads(replace(env.spec, kwargs=kwargs).to_json())
+    return found
+
+
+def with_own(kwargs: Mapping[str, Any], own: Mapping[str, Objective]) -> dict[str, Any]:
+    """Return recorded arguments with the user's objectives in the place of what stands for them."""
+    lists = {name: kwargs[name] for name in _LISTS if isinstance(kwargs.get(name), list | tuple)}
+    found = {name: [_found(one, own) for one in named] for name, named in lists.items()}
+    return {**kwargs, **found}
+
+
+def _described(objective: str | Objective) -> str | dict[str, Any]:
+    if isinstance(objective, str):
+        return objective
+    return {
+        OWN: objective.name,
+        "unit": objective.unit,
+        "minimize": objective.minimize,
+        "bounds": list(objective.bounds),
+    }
+
+
+def _found(entry: Any, own: Mapping[str, Objective]) -> Any:
+    if not isinstance(entry, Mapping) or OWN not in entry:
+        return entry
+    name = entry[OWN]
+    if name not in own:
+        raise InvalidArgumentError(
+            f"`own` must hold the objective {shown(name)}: the record was made with a function of "
+            "the user's own, which no record holds, and cannot be replayed without it; use "
+            "`replay(record, own={name: objective})`"
+        )
+    if _described(own[name]) != entry:
+        raise InvalidArgumentError(
+            f"`own` must hold the objective {shown(name)} as the record says it, "
+            f"{shown(dict(entry))}, got {shown(_described(own[name]))}"
+        )
+    return own[name]
+
+
+DATA: Final = "data"
+"""Numbers, and names that this package knows: checked by their types and ranges."""
+PROGRAM: Final = "program"
+"""A program, a folder of code, or settings of a foreign program: only the user may name it."""
+SYSTEM: Final = "system"
+"""Parameters of a clock: data, but for those that name a file."""
+
+TRUST: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                *("task", "version", "vector_reward", "render_mode", "backend", "algorithm"),
+                *("alpha", "preprocessing", "precision", "settings", "tune", "seed", "device"),
+                *("time_limit_s", "objectives", "constraints", "fidelity", "grid", "freeze_thaw"),
+                *("reward_transform", "budget_s", "budget_rounds", "budget_trials", "max_trials"),
+                *("instances", "reward", "reward_discount", "reward_per_cost", "noise"),
+                *("per_client", "rounds_per_step", "horizon", "client_sample_rate", "dynamic"),
+                *("configuration", "history", "potential", "rewards", "reward_scale"),
+                *("time_price", "divergence_penalty", "report_moves"),
+            ),
+            DATA,
+        ),
+        **dict.fromkeys(("source", "interpreter", "own_data"), PROGRAM),
+        "system": SYSTEM,
+    }
+)
+"""The class of every argument of an environment."""
+
+FILES: Final = ("path", "devices_path", "availability_path")
+"""Parameters of a clock that name a file."""
+
+MOST_ENTRIES: Final = 10_000
+"""Numbers and names that the arguments in a record may hold altogether."""
+
+
+def trusted(arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the arguments of a record, and what the user names where it may not say it itself."""
+    chosen = dict(named or {})
+    if (entries := _entries(arguments)) > MOST_ENTRIES:
+        raise InvalidArgumentError(
+            f"`spec` of the record must hold at most {MOST_ENTRIES:,} numbers and names as "
+            f"arguments, got {entries:,} or more; make the environment in Python if you trust it"
+        )
+    for name in chosen:
+        if TRUST.get(name) not in (PROGRAM, SYSTEM):
+            raise InvalidArgumentError(
+                f"`--set {name}` must be one of the arguments that a record may not decide: "
+                "source, interpreter, own_data, or system with the path of a file; all others are "
+                "the record's"
+            )
+    kept = dict(arguments)
+    for name, value in arguments.items():
+        if value is not None and TRUST.get(name) == PROGRAM and name not in chosen:
+            raise _refused(name, value, f"{name}=...")
+    kept |= {name: value for name, value in chosen.items() if TRUST[name] == PROGRAM}
+    if isinstance(system := arguments.get("system"), Mapping):
+        kept["system"] = _trusted_system(system, chosen.get("system"))
+    return kept
+
+
+def _trusted_system(system: Mapping[str, Any], named: Any) -> dict[str, Any]:
+    files = dict(named) if isinstance(named, Mapping) else {}
+    if set(files) - set(FILES):
+        raise InvalidArgumentError(
+            f"`--set system=` must name files only, by {FILES}, got {shown(named)}; the rest is "
+            "the record's"
+        )
+    for name in FILES:
+        if system.get(name) not in (None, "") and name not in files:
+            raise _refused(f"system[{name!r}]", system[name], f'system={{"{name}": "..."}}')
+    return {**system, **files}
+
+
+def _refused(name: str, value: Any, setting: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"`{name}` must be named by you, not by a record, which could choose any program or file; "
+        f"the record has {shown(value)}: if you trust it, repeat the command with "
+        f"`--set '{setting}'`"
+    )
+
+
+def _entries(value: Any) -> int:
+    """Count the leaves of nested lists and mappings, at most a little more than are allowed."""
+    waiting, found = [value], 0
+    while waiting and found <= MOST_ENTRIES:
+        one = waiting.pop()
+        if isinstance(one, Mapping):
+            waiting += one.values()
+        elif isinstance(one, list | tuple):
+            waiting += one[: MOST_ENTRIES + 1]
+            found += max(len(one) - MOST_ENTRIES, 0)
+        else:
+            found += 1
+    return found + len(waiting)
+
+
+Types = Mapping[str, Any]
+
+_FOREIGN: Final[tuple[tuple[Callable[..., Any], Types], ...]] = (
+    (gym.wrappers.TimeLimit, {"max_episode_steps": int}),
+    (gym.wrappers.OrderEnforcing, {"disable_render_order_enforcing": bool}),
+    (gym.wrappers.PassiveEnvChecker, {}),
+    (gym.wrappers.RecordEpisodeStatistics, {"buffer_length": int, "stats_key": str}),
+    (gym.wrappers.FlattenObservation, {}),
+    (gym.wrappers.FilterObservation, {"filter_keys": Sequence[str]}),
+    (gym.wrappers.NormalizeObservation, {"epsilon": float}),
+    (gym.wrappers.ClipAction, {}),
+    (gym.wrappers.RescaleAction, {"min_action": float, "max_action": float}),
+    (gym.wrappers.ClipReward, {"min_reward": float | None, "max_reward": float | None}),
+    (gym.wrappers.NormalizeReward, {"gamma": float, "epsilon": float}),
+)
+"""Those of Gymnasium with the types of their arguments: their own signatures are wider."""
+
+
+def _entry_point(wrapper: Any) -> str:
+    return f"{wrapper.__module__}:{wrapper.__name__}"
+
+
+def _own_types(wrapper: Callable[..., Any]) -> Types:
+    return {name: hint for name, hint in parameter_types(wrapper).items() if name != "env"}
+
+
+ALLOWED: Final[Mapping[str, Callable[[], Types]]] = {
+    **{
+        _entry_point(getattr(ours, name)): partial(_own_types, getattr(ours, name))
+        for name in ours.__all__
+        if issubclass(getattr(ours, name), gym.Wrapper)
+    },
+    **{_entry_point(wrapper): partial(dict, types) for wrapper, types in _FOREIGN},
+}
+"""Entry point of each wrapper -> what gives its arguments' types."""
+
+
+def check_wrapper(wrapper: WrapperSpec) -> None:
+    """Refuse a wrapper of a record that is not on the list, or has other arguments."""
+    known = ALLOWED.get(wrapper.entry_point) if isinstance(wrapper.entry_point, str) else None
+    if known is None:
+        raise InvalidArgumentError(
+            f"`spec` of the record names the wrapper {shown(wrapper.entry_point)}; a record may "
+            f"only ask for {', '.join(sorted(name.rpartition(':')[2] for name in ALLOWED))}. "
+            "Replay it in Python, with the environment that it was made in"
+        )
+    types = known()
+    if not isinstance(wrapper.kwargs, dict) or set(wrapper.kwargs) - set(types):
+        raise InvalidArgumentError(
+            f"`spec` of the record must give {wrapper.entry_point} arguments among "
+            f"{sorted(types)}, got {shown(wrapper.kwargs)}"
+        )
+    for name, value in wrapper.kwargs.items():
+        as_typed(f"spec: {wrapper.entry_point}: {name}", value, types[name])
+
 
 _ID = re.compile(r"^(MO-)?FedHPO-")
 _VERSION = re.compile(r"-v(\d+)$")
-_FORMER_ENTRY_POINTS = {
-    "fedhpo_gym.envs.registration:make_trial_env": "fedhpo_gym.envs:make_trial_env",
-    "fedhpo_gym.envs.round_registration:make_round_env": "fedhpo_gym.envs:make_round_env",
-}
-"""What records of version 0.1.0 name, before entry points had names of their own."""
 IDENTIFYING = ("task", "version", "vector_reward")
 """Arguments that say which problem an id stands for: only the id decides them."""
 
@@ -34,11 +242,7 @@ def known_ids() -> tuple[str, ...]:
 
 
 def resolve_id(name: str) -> str:
-    """Return the full id of a name that may lack its version: the newest one is meant.
-
-    Raises:
-        UnknownNameError: no environment has this id.
-    """
+    """Return the full id of a name that may lack its version: the newest one is meant."""
     if name in gym.registry:
         return name
     versions = [known for known in known_ids() if _VERSION.sub("", known) == name]
@@ -48,21 +252,12 @@ def resolve_id(name: str) -> str:
 
 
 def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
-    """Make an environment for a recorded run, without Gymnasium's checks of every step.
-
-    Raises:
-        InvalidArgumentError: the environment does not take these arguments; see `as_settable`.
-    """
+    """Make an environment for a recorded run, without Gymnasium's checks of every step."""
     return gym.make(env_id, disable_env_checker=True, **as_settable(env_id, kwargs))
 
 
 def as_settable(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of an environment as the types that its entry point says.
-
-    Raises:
-        InvalidArgumentError: there is no such argument, it has another type, or it would make
-            another problem of the id.
-    """
+    """Return arguments of an environment as the types that its entry point says."""
     entry_point = gym.spec(env_id).entry_point
     maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     if maker is None:
@@ -88,7 +283,7 @@ def remake_environment(
         env_id: what the record names.
         spec: its spec.
         own: objectives of the user's own that it was made with, by name.
-        named: programs and files that the user names, see `fedhpo_gym.studies.trust`.
+        named: programs and files that the user names, see `fedhpo_gym.studies.environments`.
 
     Raises:
         UnknownNameError: no environment has this id.
@@ -102,14 +297,13 @@ def remake_environment(
     except (ValueError, TypeError, KeyError, gym.error.Error) as error:
         raise InvalidArgumentError(f"`spec` of the record is no EnvSpec: {error}") from error
     registered = gym.spec(env_id)
-    wanted.entry_point = _FORMER_ENTRY_POINTS.get(str(wanted.entry_point), wanted.entry_point)
     # A spec names what is imported and called: a foreign record could name anything.
     if (wanted.id, wanted.entry_point) != (env_id, registered.entry_point):
         raise InvalidArgumentError(
             f"`spec` of the record must be one of {env_id} (entry point {registered.entry_point}), "
             f"got {wanted.id} (entry point {wanted.entry_point})"
         )
-    # Records of version 0.1.0 name a task without its version; an id has exactly one.
+    # Only the id says which problem it is.
     decided = {name: registered.kwargs[name] for name in IDENTIFYING if name in registered.kwargs}
     kept = {name: value for name, value in wanted.kwargs.items() if name not in IDENTIFYING}
     wanted.kwargs = with_own({**trusted(kept, named), **decided}, own or {})

@@ -37,15 +37,7 @@ def read(path: Path) -> Any:
 
 
 def claim(out: Path, study: Any) -> None:
-    """Say in a new folder which study it holds; pieces of two studies are never mixed.
-
-    Args:
-        out: the folder.
-        study: a dataclass of all that its pieces depend on.
-
-    Raises:
-        InvalidArgumentError: it holds another study, or pieces that nobody claimed.
-    """
+    """Say in a new folder which study it holds; pieces of two studies are never mixed."""
     path = out / "study.json"
     asked = {**asdict(study), "fedhpo_gym": __version__, "engine": ENGINE_VERSION}
     if not path.exists():

@@ -10,12 +10,15 @@ from typing import Any
 
 from fedhpo_gym.agents import agent_class, read_problem
 from fedhpo_gym.agents.base import WHERE
+from fedhpo_gym.analysis.files import record_key
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.studies.environments import make_environment, resolve_id
+from fedhpo_gym.studies.environments import make_environment, resolve_id, spec_of
 from fedhpo_gym.tasks import get_task
 
 FREE = "free"
+STORED = ("tabular", "surrogate")
+"""Backends that say what answers before an episode begins, and at no cost."""
 
 
 @dataclass(frozen=True)
@@ -46,24 +49,28 @@ class Request:
 
 @dataclass(frozen=True)
 class Plan:
-    """One run to do: what to make, and who acts in it."""
+    """One run to do: what to make, and who acts in it.
+
+    Attributes:
+        id: environment id.
+        kwargs: arguments of `gymnasium.make`.
+        agent: name of the agent.
+        seed: of the agent and of `reset`.
+        workers: simulated workers.
+        key: what the name of its record ends with, see `record_key`; None where only a reset of the
+            environment says what answers.
+    """
 
     id: str
     kwargs: Mapping[str, Any]
     agent: str
     seed: int
     workers: int = 1
+    key: str | None = None
 
 
 def make_plans(request: Request) -> list[Plan]:
-    """Check all arguments before the first run, and return the runs in order.
-
-    Raises:
-        InvalidArgumentError: an argument is malformed or given twice, or an agent cannot act in an
-            environment.
-        UnknownNameError: no such environment, agent or fidelity.
-        MissingDependencyError: an agent's library is not installed.
-    """
+    """Check all arguments before the first run, and return the runs in order."""
     if request.seeds < 1:
         raise InvalidArgumentError(f"`--seeds` must be at least 1, got {request.seeds}")
     if request.workers < 1:
@@ -80,21 +87,24 @@ def make_plans(request: Request) -> list[Plan]:
                 f"each other in {env_id}; use its id without DAC"
             )
     return [
-        Plan(env_id, kwargs, agent, seed, request.workers)
+        Plan(env_id, kwargs, agent, seed, request.workers, key)
         for env_id, agent in pairs
         for kwargs in [environment_arguments(env_id, request, agent)]
+        for key in [_key(env_id, kwargs, request.workers)]
         for seed in range(request.seeds)
     ]
 
 
-def _check_agent(agent: str, env_id: str) -> None:
-    """Refuse an agent that cannot act in an environment.
+def _key(env_id: str, kwargs: Mapping[str, Any], workers: int) -> str | None:
+    with closing(make_environment(env_id, kwargs)) as env:
+        backend: Any = getattr(env.unwrapped, "backend", None)
+        if getattr(backend, "name", None) not in STORED:
+            return None
+        return record_key(spec_of(env), backend.fingerprint, workers)
 
-    Raises:
-        InvalidArgumentError: see above.
-        UnknownNameError: no such agent.
-        MissingDependencyError: its library is not installed.
-    """
+
+def _check_agent(agent: str, env_id: str) -> None:
+    """Refuse an agent that cannot act in an environment."""
     kind = agent_class(agent)
     if kind.learned is not None:
         raise InvalidArgumentError(
@@ -108,13 +118,7 @@ def _check_agent(agent: str, env_id: str) -> None:
 
 
 def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str, Any]:
-    """Return the arguments of `gymnasium.make` that the command line and the agent ask for.
-
-    Raises:
-        InvalidArgumentError: an argument is malformed or given twice, or the agent cannot use the
-            environment's rewards.
-        UnknownNameError: no such fidelity.
-    """
+    """Return the arguments of `gymnasium.make` that the command line and the agent ask for."""
     kind = agent_class(agent)
     needed = {"per_client": kind.per_client, "report_moves": kind.report_moves}
     kwargs: dict[str, Any] = {name: True for name, wanted in needed.items() if wanted}
@@ -161,9 +165,6 @@ def fixed_fidelity(space: SearchSpace, asked: Mapping[str, Any]) -> dict[str, An
 
     The black-box protocol of FedHPO-Bench (Wang et al., 2022) evaluates at full fidelity only. Full
     is what the backend can answer: a surrogate of a sample may know fewer rounds than the task has.
-
-    Raises:
-        UnknownNameError: no such fidelity.
     """
     fixed: dict[str, Any] = {d.name: d.high for d in space.dimensions}
     for name, value in asked.items():

@@ -106,15 +106,7 @@ def truth_of_run(
 
 
 def known_of(header: Header) -> Known | None:
-    """Return what stored numbers know of the problem of a run, for a report.
-
-    Args:
-        header: of a run's record.
-
-    Returns:
-        None where a course is trained, where instances are drawn, or where the numbers that
-        answered are not on this machine.
-    """
+    """Return what stored numbers know of the problem of a run, for a report."""
     if not from_stored_numbers(header) or header.kwargs.get("instances") is not None:
         return None
     try:

@@ -8,13 +8,19 @@ from pathlib import Path
 
 from fedhpo_gym.agents import make_agent, run_crew, run_episode
 from fedhpo_gym.analysis import parquet
-from fedhpo_gym.analysis.files import read_record, record_path, set_aside, write_record
-from fedhpo_gym.analysis.growing import OPEN, growing
+from fedhpo_gym.analysis.files import (
+    OPEN,
+    SUFFIX,
+    growing,
+    read_record,
+    record_path,
+    set_aside,
+    write_record,
+)
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.processor import this_platform
-from fedhpo_gym.studies.environments import make_environment
-from fedhpo_gym.studies.own import spec_of
+from fedhpo_gym.studies.environments import make_environment, spec_of
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.tracking import tracked
 from fedhpo_gym.version import __version__
@@ -29,25 +35,14 @@ def do_run(
     columnar: bool = False,
     track: Sequence[str] = (),
 ) -> bool:
-    """Do one run and write its record, unless a complete one is there.
+    """Do one run and write its record, unless it is there; return whether it was done now.
 
-    While it runs, its trials are in a file of their own (`fedhpo_gym.analysis.growing`).
-
-    Args:
-        plan: the run.
-        folder: where records go.
-        show: shows how far the run is.
-        warn: is told of a damaged record, which is set aside and made again, and of a run that is
-            not what it was.
-        columnar: whether the record is a Parquet file.
-        track: names of `fedhpo_gym.studies.tracking.TRACKERS` that follow the run.
-
-    Returns:
-        Whether the run was done now.
-
-    Raises:
-        MissingDependencyError: something asked for is not installed.
+    While it runs, its trials are in a file of their own (`fedhpo_gym.analysis.files`).
     """
+    if plan.key is not None:
+        known = folder / plan.id / f"{plan.agent}-seed{plan.seed}-{plan.key}{SUFFIX}"
+        if _is_done(known, warn):
+            return False
     with closing(make_environment(plan.id, plan.kwargs)) as env, ExitStack() as stack:
         _, info = env.reset(seed=plan.seed)
         header = Header(

@@ -133,13 +133,7 @@ SUITES: Mapping[str, Callable[[], tuple[str, ...]]] = MappingProxyType(
 def representative(
     names: Sequence[str], features: NDArray[np.float64], count: int
 ) -> tuple[str, ...]:
-    """Return some names that are far from each other, the most central one first.
-
-    Args:
-        names: in the order in which ties are broken.
-        features: (N, F) what tells them apart; NaN where it is unknown.
-        count: how many are chosen.
-    """
+    """Return some names that are far from each other, the most central one first."""
     places = np.stack([_ranked(column) for column in features.T], axis=1)
     distances = np.linalg.norm(places[:, None] - places[None], axis=2)
     chosen = [int(np.argmin(distances.sum(axis=1).round(9)))]

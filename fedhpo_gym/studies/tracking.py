@@ -21,18 +21,7 @@ Follow = Callable[[StepRecord], None]
 
 @contextmanager
 def tracked(names: Sequence[str], folder: Path, run: str, header: Header) -> Iterator[Follow]:
-    """Give what every step of a run is to be handed to.
-
-    Args:
-        names: keys of `TRACKERS`.
-        folder: their files go to `<name>` below it.
-        run: what the run is called.
-        header: what it is.
-
-    Raises:
-        UnknownNameError: no such tracker.
-        MissingDependencyError: its library is not installed.
-    """
+    """Give what every step of a run is to be handed to."""
     with ExitStack() as stack:
         follows = []
         for name in names:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import Agent, Step, agent_class, make_agent, read_problem, run_episode
-from fedhpo_gym.agents.problem import SCALAR
+from fedhpo_gym.agents.base import SCALAR
 from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.testing.analytic import make_env
 from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
@@ -162,7 +162,9 @@ class AgentConformance:
             assert plain(observation) == shown
             observation, reward, terminated, _, info = env.step(action)
             before = plain([action, observation, info])
-            agent.tell(action, reward, observation, terminated, info)  # type: ignore[arg-type]
+            agent.tell(
+                Step(action, reward, terminated=terminated, info=info, observation=observation)
+            )
             assert plain([action, observation, info]) == before
 
     def test_a_restored_agent_goes_on_as_the_first_would(self) -> None:
@@ -178,7 +180,9 @@ class AgentConformance:
             assert all(np.array_equal(action, asked[0]) for action in asked)
             observation, reward, terminated, _, info = env.step(asked[0])
             for agent, action in zip(agents, asked, strict=True):
-                agent.tell(action, reward, observation, terminated, info)  # type: ignore[arg-type]
+                agent.tell(
+                    Step(action, reward, terminated=terminated, info=info, observation=observation)
+                )
         assert agents[1].state_dict() == first.state_dict()
 
     def test_it_refuses_the_state_of_another_seed(self) -> None:
@@ -274,12 +278,12 @@ class TrialAgentConformance(AgentConformance):
         assert all(action in env.action_space for action in flying)
         told = [(action, *env.step(action)) for action in reversed(flying)]
         for action, seen, reward, _, _, info in told[: STEPS // 2]:
-            agent.tell(action, reward, seen, False, info)  # type: ignore[arg-type]
+            agent.tell(Step(action, reward, info=info, observation=seen))
         again = self.make(env, seed=5)
         again.load_state_dict(_through_json(agent.state_dict()))
         for action, seen, reward, _, _, info in told[STEPS // 2 :]:
             for one in (agent, again):
-                one.tell(action, reward, seen, False, info)  # type: ignore[arg-type]
+                one.tell(Step(action, reward, info=info, observation=seen))
         assert np.array_equal(agent.ask(observation), again.ask(observation))
 
     def test_it_never_repeats_one_action_only(self) -> None:

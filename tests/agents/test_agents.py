@@ -21,6 +21,7 @@ from fedhpo_gym.agents import (
     read_problem,
     run_episode,
 )
+from fedhpo_gym.agents.base import Step
 from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError, UnknownNameError
 
 BOX = gym.spaces.Box(np.array([-1, 0], np.float32), np.array([1, 3], np.float32))
@@ -33,7 +34,7 @@ def actions(name: str, seed: int, steps: int = 15) -> NDArray[np.float32]:
     done = []
     for _ in range(steps):
         action = agent.ask(OBSERVATION)
-        agent.tell(action, -float(((action - 0.5) ** 2).sum()), OBSERVATION, False, {})
+        agent.tell(Step(action, -float(((action - 0.5) ** 2).sum()), observation=OBSERVATION))
         done.append(action)
     return np.array(done)
 
@@ -73,9 +74,9 @@ def test_tpe_refuses_a_vector_reward() -> None:
     agent = agent_class("optuna-tpe")(box_problem(BOX))
     action = agent.ask(OBSERVATION)
     with pytest.raises(InvalidArgumentError, match=r"one number.*without `MO-`"):
-        agent.tell(action, np.zeros(2), OBSERVATION, False, {})  # type: ignore[arg-type]
+        agent.tell(Step(action, np.zeros(2), observation=OBSERVATION))
     with pytest.raises(InvalidArgumentError, match="must follow `ask`"):
-        agent_class("optuna-tpe")(box_problem(BOX)).tell(action, 0.0, OBSERVATION, False, {})
+        agent_class("optuna-tpe")(box_problem(BOX)).tell(Step(action, 0.0, observation=OBSERVATION))
 
 
 def test_an_unknown_agent_is_named_with_its_neighbour() -> None:
@@ -85,7 +86,7 @@ def test_an_unknown_agent_is_named_with_its_neighbour() -> None:
 
 def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    monkeypatch.delitem(sys.modules, "fedhpo_gym.agents.optuna_tpe", raising=False)
+    monkeypatch.delitem(sys.modules, "fedhpo_gym.agents.optuna_agents", raising=False)
     with pytest.raises(MissingDependencyError, match=r"pip install '\.\[agents\]'"):
         agent_class("optuna-tpe")(box_problem(BOX))
 
@@ -105,15 +106,15 @@ class Recorder(Agent):
 
     def __init__(self, problem: SearchProblem) -> None:
         super().__init__(problem)
-        self.told: list[tuple[Any, ...]] = []
+        self.told: list[Step] = []
         self.seen: list[float] = []
 
     def ask(self, observation: Any) -> NDArray[np.float32]:
         self.seen.append(float(observation["left"][0]))
         return np.full(2, len(self.seen) / 10, dtype=np.float32)
 
-    def tell(self, *outcome: Any) -> None:
-        self.told.append(outcome)
+    def tell(self, step: Step) -> None:
+        self.told.append(step)
 
 
 def test_the_loop_gives_every_step_to_agent_and_caller() -> None:
@@ -123,9 +124,8 @@ def test_the_loop_gives_every_step_to_agent_and_caller() -> None:
     assert [step.terminated for step in steps] == [False, False, True]
     assert [step.info["trial"] for step in steps] == [1, 2, 3]
     assert agent.seen == pytest.approx([1.0, 1 - 550 / 1600, 1 - 1100 / 1600])
-    for step, (action, reward, _, terminated, info) in zip(steps, agent.told, strict=True):
-        assert (step.action is action, step.reward, step.terminated) == (True, reward, terminated)
-        assert step.info is info
+    assert all(step is told for step, told in zip(steps, agent.told, strict=True))
+    assert [step.observation["left"][0] for step in steps[:-1]] == agent.seen[1:]
     again = list(run_episode(env, Recorder(read_problem(env, 0)), seed=5))
     assert [step.info for step in again] == [step.info for step in steps]
     other = list(run_episode(env, Recorder(read_problem(env, 0)), seed=6))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 pytest.importorskip("botorch")
 
 from fedhpo_gym.agents import agent_class, make_agent, run_episode
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.base import SearchProblem, Step
 from fedhpo_gym.space import Dimension, SearchSpace
 
 GRID = SearchSpace(
@@ -40,7 +40,7 @@ def _on_grid(
 
     for _ in range(trials):
         action = agent.ask({})
-        agent.tell(action, told(action), {}, False, {})
+        agent.tell(Step(action, told(action)))
     return tried
 
 

@@ -14,15 +14,10 @@ from numpy.typing import NDArray
 
 from box_problem import box_problem
 from fedhpo_gym.agents import AGENTS, Agent, agent_class, make_agent, run_episode
-from fedhpo_gym.agents.asha import ASHA
-from fedhpo_gym.agents.dehb import DEHB
-from fedhpo_gym.agents.designs import GridSearch
-from fedhpo_gym.agents.evolution import DifferentialEvolution, Evolution
-from fedhpo_gym.agents.hyperband import Hyperband, SuccessiveHalving
-from fedhpo_gym.agents.ladder import LadderSearch
-from fedhpo_gym.agents.priorband import PriorBand
-from fedhpo_gym.agents.priors import Belief, expert_prior
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.base import SearchProblem, Step
+from fedhpo_gym.agents.black_box import DifferentialEvolution, Evolution, GridSearch
+from fedhpo_gym.agents.bohb import Belief, PriorBand, expert_prior
+from fedhpo_gym.agents.multi_fidelity import ASHA, DEHB, Hyperband, LadderSearch, SuccessiveHalving
 from fedhpo_gym.agents.proxy import best_configurations
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.seeding import stream
@@ -69,7 +64,7 @@ def play(agent: Any, number: int, score: Any) -> list[tuple[NDArray[np.float32],
     for _ in range(number):
         action = agent.ask({})
         found.append((action, score(action)))
-        agent.tell(action, found[-1][1], {}, False, {})
+        agent.tell(Step(action, found[-1][1]))
     return found
 
 
@@ -251,7 +246,7 @@ def test_a_worker_is_never_without_a_trial(name: str) -> None:
     agent = agent_class(name)(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
     flying = [agent.ask({}) for _ in range(4)]
     for _ in range(60):
-        agent.tell(flying[0], bowl(flying.pop(0)), {}, False, {})
+        agent.tell(Step(flying[0], bowl(flying.pop(0))))
         flying.append(agent.ask({}))
     rounds = [int(ROUNDS.decode(float(a[3]))) for a in agent.actions]
     assert set(rounds) == {3, 9, 27}
@@ -399,7 +394,7 @@ def test_targets_of_dehb_go_on_from_bracket_to_bracket() -> None:
         action = agent.ask({})
         ((target),) = agent._targets.values()
         targets[agent.rungs.index(int(ROUNDS.decode(float(action[3]))))].append(target)
-        agent.tell(action, bowl(action), {}, False, {})
+        agent.tell(Step(action, bowl(action)))
     for rung, members in enumerate(agent.populations):
         assert targets[rung] == [i % len(members) for i in range(len(targets[rung]))]
 

@@ -11,10 +11,10 @@ import pytest
 from box_problem import box_problem
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.agents.auto_fedrl import AutoFedRL, AutoFedRLSettings
+from fedhpo_gym.agents.base import SearchProblem, Step
 from fedhpo_gym.agents.fedhyper import FedHyper
 from fedhpo_gym.agents.fedpop import FedPop, FedPopSettings
-from fedhpo_gym.agents.fts.private import PrivateSettings, PrivateThompson
-from fedhpo_gym.agents.problem import SearchProblem
+from fedhpo_gym.agents.fts import PrivateSettings, PrivateThompson
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
@@ -34,7 +34,7 @@ def rounds(agent: Any, number: int) -> list[np.ndarray]:
             "val_loss_after": after,
             "num_val_samples": np.full(4, 10),
         }
-        agent.tell(action, 0.0, {}, False, info)
+        agent.tell(Step(action, 0.0, info=info))
         actions.append(action)
     return actions
 
@@ -76,11 +76,11 @@ def test_auto_fedrl_follows_the_reward() -> None:
     agent = AutoFedRL(box_problem(box, 0, process="round"), settings=settings)
     for _ in range(200):
         action = agent.ask({})
-        agent.tell(action, -float(((action - TARGET) ** 2).sum()), {}, False, {})
+        agent.tell(Step(action, -float(((action - TARGET) ** 2).sum())))
     assert np.abs(agent.mean - TARGET).max() < 0.25
     assert (agent.deviation < settings.width).all()
     before = agent.mean.copy()
-    agent.tell(agent.ask({}), float("nan"), {}, False, {})
+    agent.tell(Step(agent.ask({}), float("nan")))
     np.testing.assert_array_equal(agent.mean, before)
     with pytest.raises(InvalidArgumentError, match="`narrowest`"):
         AutoFedRLSettings(narrowest=0.0)
@@ -140,7 +140,7 @@ def rates(agent: FedHyper, name: str, products: list[float]) -> list[float]:
     for product in [*products, 0.0]:
         action = agent.ask({})
         found.append(float(agent.problem.search_space.decode(action)[name]))
-        agent.tell(action, 0.0, {}, False, {"move_product": product})
+        agent.tell(Step(action, 0.0, info={"move_product": product}))
     return found
 
 
@@ -183,4 +183,4 @@ def test_fedhyper_refuses_what_it_cannot_move() -> None:
         FedHyper(course_problem(CLIENT), step=0.0)
     agent = FedHyper(course_problem(CLIENT))
     with pytest.raises(InvalidArgumentError, match="report_moves=True"):
-        agent.tell(agent.ask({}), 0.0, {}, False, {})
+        agent.tell(Step(agent.ask({}), 0.0))

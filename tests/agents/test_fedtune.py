@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhpo_gym.agents import SearchProblem
-from fedhpo_gym.agents.fedtune import FedTune
-from fedhpo_gym.agents.fedtune_controller import FedTuneController, Preferences, round_costs
+from fedhpo_gym.agents.base import Step
+from fedhpo_gym.agents.fedtune import FedTune, FedTuneController, Preferences, round_costs
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.space import Dimension, SearchSpace
 
@@ -163,7 +163,7 @@ def play(tuner: FedTune, rounds: int) -> list[dict[str, Any]]:
         configurations.append(SPACE.decode(action))
         samples = np.array([30.0, 0.0, 50.0 + i])
         info = {"val_accuracy": 0.1 * (i + 1), "num_train_samples": samples}
-        tuner.tell(action, 0.0, {}, False, info)
+        tuner.tell(Step(action, 0.0, info=info))
     return configurations
 
 
@@ -183,8 +183,8 @@ def test_by_default_it_starts_in_the_middle() -> None:
 def test_rounds_without_a_finite_accuracy_teach_nothing() -> None:
     tuner = agent()
     info = {"val_accuracy": np.nan, "num_train_samples": np.ones(3)}
-    tuner.tell(tuner.ask({}), 0.0, {}, False, info)
-    tuner.tell(tuner.ask({}), 0.0, {}, False, {"val_accuracy": 1.0, "num_train_samples": [0.0]})
+    tuner.tell(Step(tuner.ask({}), 0.0, info=info))
+    tuner.tell(Step(tuner.ask({}), 0.0, info={"val_accuracy": 1.0, "num_train_samples": [0.0]}))
     assert tuner.controller.decisions == 0
 
 
@@ -197,7 +197,7 @@ def test_clients_that_did_not_take_part_cost_nothing() -> None:
                 "val_accuracy": 0.1 * (i + 1),
                 "num_train_samples": np.append(samples, np.zeros(absent)),
             }
-            tuner.tell(tuner.ask({}), 0.0, {}, False, info)
+            tuner.tell(Step(tuner.ask({}), 0.0, info=info))
     np.testing.assert_array_equal(listed.controller._slopes, padded.controller._slopes)
 
 
@@ -211,7 +211,7 @@ def test_clients_that_did_not_take_part_cost_nothing() -> None:
         (lambda: FedTuneController(Preferences(), 9, 9, penalty=0.5, **LIMITS), "`penalty`"),
         (lambda: controller().update(0.5, np.array([1.0, 0.0, 1.0, 1.0])), "`costs`"),
         (lambda: controller().update(np.nan, np.ones(4)), "`accuracy`"),
-        (lambda: agent().tell(np.zeros(3), 0.0, {}, False, {}), "`info` must have"),
+        (lambda: agent().tell(Step(np.zeros(3), 0.0)), "`info` must have"),
         (
             lambda: FedTune(PROBLEM, start={**START, "rate": 0.5}, participants="rate"),
             "'rate'",

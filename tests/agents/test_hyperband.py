@@ -13,11 +13,12 @@ from scipy import stats
 from bowl_clients import BowlClients
 from box_problem import box_problem
 from fedhpo_gym.agents import agent_class, make_agent, run_episode
+from fedhpo_gym.agents.base import Step
 from fedhpo_gym.agents.bohb import BOHB, Density, ModelSettings
-from fedhpo_gym.agents.fedex.wrapped import Neighbourhood, row_problem, wrapped_search
-from fedhpo_gym.agents.hyperband import Hyperband
+from fedhpo_gym.agents.multi_fidelity import Hyperband
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space.dimension import Dimension
+from fedhpo_gym.studies.wrapped_fedex import Neighbourhood, row_problem, wrapped_search
 from fedhpo_gym.testing import make_env
 
 ROUNDS = Dimension("round", 1, 27, "int")
@@ -39,7 +40,7 @@ def asked(agent: Any, number: int) -> list[tuple[np.ndarray, int, float]]:
         assert action in BOX
         assert action.dtype == np.float32
         score = -float(np.abs(action[:2] - TARGET).sum())
-        agent.tell(action, score, {}, False, {})
+        agent.tell(Step(action, score))
         found.append((action[:2], int(ROUNDS.decode(float(action[2]))), score))
     return found
 
@@ -206,10 +207,10 @@ def test_other_spaces_and_rewards_are_refused() -> None:
             Hyperband(box_problem(box, 0, ROUNDS))
     agent = Hyperband(box_problem(BOX, 0, ROUNDS))
     with pytest.raises(InvalidArgumentError, match="follow `ask`"):
-        agent.tell(np.zeros(3, np.float32), 0.0, {}, False, {})
+        agent.tell(Step(np.zeros(3, np.float32), 0.0))
     action = agent.ask({})
     with pytest.raises(InvalidArgumentError, match="one number"):
-        agent.tell(action, np.zeros(2), {}, False, {})  # type: ignore[arg-type]
+        agent.tell(Step(action, np.zeros(2)))
     with pytest.raises(InvalidArgumentError, match="`random_share`"):
         ModelSettings(random_share=2.0)
     with pytest.raises(InvalidArgumentError, match="`candidates`"):

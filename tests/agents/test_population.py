@@ -11,15 +11,15 @@ import pytest
 from numpy.typing import NDArray
 
 from fake_env import FakeEnv
-from fedhpo_gym.agents.population import (
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.studies.population import (
     Generation,
     PopulationSettings,
     evolve,
     exploit,
     explore,
 )
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.space import Dimension, SearchSpace
 
 SPACE = SearchSpace(
     (

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import make_agent, read_problem
-from fedhpo_gym.agents.fedex.wrapped import row_problem
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.space import Dimension
+from fedhpo_gym.studies.wrapped_fedex import row_problem
 from fedhpo_gym.testing import AnalyticRounds, make_env
 from fedhpo_gym.wrappers import NamedAction
 

@@ -16,9 +16,8 @@ pytest.importorskip("moocore")
 
 from fedhpo_gym.analysis import build_report, group
 from fedhpo_gym.analysis.files import read_judged, read_record, write_record
-from fedhpo_gym.analysis.fronts import at_full_level, scaled, volume_regret
 from fedhpo_gym.analysis.records import RunRecord
-from fedhpo_gym.analysis.trajectories.scored import Scored
+from fedhpo_gym.analysis.runs import Scored, at_full_level, scaled, volume_regret
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.fronts import attained
 from fedhpo_gym.seeding import stream

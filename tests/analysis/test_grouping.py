@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord, build_report, group
-from fedhpo_gym.analysis.trajectories import Trajectory, Trials
+from fedhpo_gym.analysis.incumbents import Trajectory, Trials
 from fedhpo_gym.errors import InvalidArgumentError
 
 ID = "FedHPO-LR-CreditG-v0"

@@ -11,10 +11,10 @@ import pytest
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.comparison import REGRET, compare
 from fedhpo_gym.analysis.files import read_judged, read_record
+from fedhpo_gym.analysis.incumbents import Study, Trials, incumbents
 from fedhpo_gym.analysis.overview import facts
 from fedhpo_gym.analysis.problems import LARGEST
 from fedhpo_gym.analysis.report import _studies
-from fedhpo_gym.analysis.trajectories import Study, Trials, incumbents
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.regret import known_of
 from fedhpo_gym.studies.run import do_run

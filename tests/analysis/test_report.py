@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord, group, make_report
+from fedhpo_gym.analysis.incumbents import Trajectory
 from fedhpo_gym.analysis.plot import draw_curves
 from fedhpo_gym.analysis.problems import Problem
-from fedhpo_gym.analysis.trajectories import Trajectory, trials_of_run
+from fedhpo_gym.analysis.runs import trials_of_run
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)

@@ -14,8 +14,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.analysis.files import read_folder
-from fedhpo_gym.analysis.trajectories.rules import incumbents
-from fedhpo_gym.analysis.trajectories.runs import trials_of_run
+from fedhpo_gym.analysis.incumbents import incumbents
+from fedhpo_gym.analysis.runs import trials_of_run
 from fedhpo_gym.cli import main
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation import Fidelity

@@ -16,7 +16,7 @@ pytest.importorskip("moocore")
 
 from crew_here import CrewHere
 from fedhpo_gym.analysis import group
-from fedhpo_gym.analysis.trajectories import read_table
+from fedhpo_gym.analysis.incumbents import read_table
 from fedhpo_gym.tasks import get_task
 
 REPOSITORY = Path(__file__).resolve().parents[2]

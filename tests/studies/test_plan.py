@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fedhpo_gym.cli import make_parser
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.studies.plan import Request, make_plans
+from fedhpo_gym.studies.run import do_run
 
 ID = "FedHPO-LR-BreastCancer-v0"
 
@@ -22,3 +25,18 @@ def test_a_fidelity_that_the_agent_chooses_cannot_be_fixed() -> None:
         make_plans(Request([ID], ["hyperband"], seeds=1, fidelity={"round": 500}))
     [plan] = make_plans(Request([ID], ["hyperband"], seeds=1, fidelity={"round": "free"}))
     assert plan.kwargs["fidelity"] == {"client_sample_rate": 1.0}
+
+
+def test_a_run_whose_record_is_there_opens_no_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [plan] = make_plans(Request([ID], ["random"], seeds=1, arguments={"budget_trials": 2}))
+    assert do_run(plan, tmp_path, lambda _: None, pytest.fail)
+    [path] = tmp_path.rglob("*.jsonl")
+    assert plan.key is not None
+    assert path.stem.endswith(plan.key)
+    monkeypatch.setattr("fedhpo_gym.studies.run.make_environment", pytest.fail)
+    assert not do_run(plan, tmp_path, lambda _: None, pytest.fail)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(pytest.fail.Exception):
+        do_run(plan, tmp_path, lambda _: None, lambda _: None)

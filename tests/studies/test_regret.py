@@ -14,8 +14,8 @@ import fedhpo_gym
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.comparison import REGRET, compare
 from fedhpo_gym.analysis.files import read_judged, read_record, write_record
+from fedhpo_gym.analysis.incumbents import Study
 from fedhpo_gym.analysis.records import RunRecord, StepRecord
-from fedhpo_gym.analysis.trajectories import Study
 from fedhpo_gym.cli import main
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.studies.plan import Plan

@@ -16,7 +16,7 @@ from gymnasium.envs.registration import load_env_creator
 from edited_records import edit
 from fedhpo_gym import cli
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.studies.trust import FILES, MOST_ENTRIES, PROGRAM, SYSTEM, TRUST, trusted
+from fedhpo_gym.studies.environments import FILES, MOST_ENTRIES, PROGRAM, SYSTEM, TRUST, trusted
 from fedhpo_gym.systems import SYSTEM_MODELS
 from fedhpo_gym.typed import parameter_types
 

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 
 from fedhpo_gym.agents import SearchProblem
-from fedhpo_gym.agents.problem import Process
+from fedhpo_gym.agents.base import Process
 from fedhpo_gym.space import Dimension, SearchSpace
 
 

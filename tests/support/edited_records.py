@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.analysis.chain import sealed
+from fedhpo_gym.analysis.records import sealed
 
 
 def contents(path: Path) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "torch": (
         "fl",
         "fl.*",
-        "agents.rl.sb3",
+        "agents.sb3",
         "agents.botorch_vector",
         "agents.optuna_gp",
         PEER,
@@ -104,7 +104,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "botorch": ("agents.botorch_vector",),
     "gpytorch": ("agents.botorch_vector",),
     "pettingzoo": ("envs.round.parallel", "testing.checks"),
-    "stable_baselines3": ("agents.rl.sb3", "agents.rl.vectors", "testing.checks"),
+    "stable_baselines3": ("agents.sb3", "agents.sb3_vectors", "testing.checks"),
     "mo_gymnasium": ("testing.checks",),
     "moocore": ("evaluation.fronts",),
     "ConfigSpace": ("agents.*", "space.configspace"),
@@ -270,7 +270,7 @@ def _unsafe_call(node: ast.Call) -> str:
 
 
 NARROWED = {
-    "analysis.growing": 1,
+    "analysis.files": 1,
     "backends.federatedscope.backend": 5,
     "backends.federatedscope.process": 3,
     "courses.running": 1,
@@ -283,7 +283,7 @@ NARROWED = {
     "fl.models.cnn_step": 1,
     "fl.stack": 1,
     "processes": 1,
-    "studies.alone": 1,
+    "studies.cells": 1,
 }
 """How many asserts a module may have; they tell a type to the checker, and no input reaches them.
 The kit in `testing` asserts what it demands, as tests do."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedhpo_gym.agents.rl.policy import Policy, save_policy
+from fedhpo_gym.agents.policy import Policy, save_policy
 
 
 def numbered(number: int) -> Policy:

@@ -13,7 +13,7 @@ import pytest
 
 from fedhpo_gym import register_all
 from fedhpo_gym.cli import make_parser
-from fedhpo_gym.cli.data import asked_task
+from fedhpo_gym.cli.options import asked_task
 from fedhpo_gym.datasets import SOURCES
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, MissingDataError, UnknownNameError
 from fedhpo_gym.identity import Identity

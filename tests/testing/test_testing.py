@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import Agent, SearchProblem, read_problem
+from fedhpo_gym.agents.base import Step
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
@@ -186,12 +187,10 @@ class FaultyAgent(Agent):
         type_ = np.float64 if self.fault == "double" else np.float32
         return self._rng.uniform(-1, 1, self.action_space.shape).astype(type_)
 
-    def tell(
-        self, action: Any, reward: float, observation: Any, terminated: bool, info: Any
-    ) -> None:
-        self._lost = self.fault == "lost" and not np.isfinite(info["objectives"]["val_loss"])
+    def tell(self, step: Step) -> None:
+        self._lost = self.fault == "lost" and not np.isfinite(step.info["objectives"]["val_loss"])
         if self.fault == "writes":
-            observation["trials"][:] = 0
+            step.observation["trials"][:] = 0
 
 
 class FaultyClients(FaultyAgent):

@@ -4,22 +4,11 @@ Lower values are better throughout. Names of axes: P problems, A agents, S seeds
 (problems, or runs that share problem and seed).
 """
 
-from fedhpo_gym.analysis.stats.aggregates import (
-    data_profile,
-    ecdf,
-    interquartile_mean,
-    probability_of_improvement,
-)
-from fedhpo_gym.analysis.stats.bands import (
-    Band,
-    bootstrap_band,
-    bootstrap_interval,
-    improvement_interval,
-)
-from fedhpo_gym.analysis.stats.differences import CriticalDifference, critical_difference
 from fedhpo_gym.analysis.stats.hypotheses import (
+    CriticalDifference,
     Friedman,
     WinTieLoss,
+    critical_difference,
     friedman,
     holm,
     nemenyi,
@@ -29,11 +18,20 @@ from fedhpo_gym.analysis.stats.hypotheses import (
     wilcoxon,
     wilcoxon_holm,
 )
-from fedhpo_gym.analysis.stats.ranks import mean_ranks, ranks
-from fedhpo_gym.analysis.stats.regret import (
+from fedhpo_gym.analysis.stats.summaries import (
+    Band,
     area,
+    bootstrap_band,
+    bootstrap_interval,
+    data_profile,
+    ecdf,
+    improvement_interval,
+    interquartile_mean,
+    mean_ranks,
     normalised_regret,
     overtuning,
+    probability_of_improvement,
+    ranks,
     regret,
     relative_overtuning,
     worst_problem,

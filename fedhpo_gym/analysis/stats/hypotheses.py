@@ -4,22 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from functools import cache
+from math import comb, erfc, exp, lgamma, log, sqrt
 from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.stats.distributions import (
-    binomial_tail,
-    chi2_tail,
-    normal_tail,
-    range_quantile,
-    range_tail,
-)
-from fedhpo_gym.analysis.stats.ranks import Matrix, Numbers, Vector, mean_ranks, ranks
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.analysis.stats.summaries import Matrix, Numbers, Vector, mean_ranks, ranks
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.typed import Axes, checked_types
+
+_NODES = 200
+_REACH = 9.0
+"""Standard deviations beyond which a normal density adds less than 1e-17."""
+
+
+def normal_tail(z: float) -> float:
+    """Return P(Z > z) of the standard normal distribution."""
+    return 0.5 * erfc(z / sqrt(2.0))
+
+
+def chi2_tail(x: float, freedom: int) -> float:
+    """Return P(X > x) of the chi-squared distribution with a whole number of degrees of freedom.
+
+    With h = x / 2 and integer a = freedom / 2 it is exp(-h) sum_{i<a} h^i / i!; with half-integer
+    a, erfc(sqrt h) + exp(-h) sum_{i<a-1/2} h^(i+1/2) / Gamma(i+3/2) (Abramowitz and Stegun, 1964,
+    26.4.4 and 26.4.5).
+    """
+    if freedom < 1:
+        raise InvalidArgumentError(f"`freedom` must be at least 1, got {freedom}")
+    if x <= 0:
+        return 1.0
+    half, odd = x / 2.0, freedom % 2
+    start = erfc(sqrt(half)) if odd else 0.0
+    powers = np.arange(freedom // 2) + odd / 2.0
+    return min(1.0, start + sum(exp(p * log(half) - half - lgamma(p + 1.0)) for p in powers))
+
+
+def binomial_tail(wins: int, trials: int) -> float:
+    """Return P(X >= wins) of fair coins thrown some times."""
+    ways = sum(comb(trials, k) for k in range(wins, trials + 1))
+    return float(ways / 2**trials)
+
+
+def range_tail(q: float, groups: int) -> float:
+    """Return P(Q > q) of the studentised range of some groups with infinite degrees of freedom.
+
+    P(Q <= q) = k integral phi(z) [Phi(z) - Phi(z - q)]^(k-1) dz: one of k standard normal values is
+    the largest, at z, and the others lie within q below it (Tukey, 1953).
+    """
+    if groups < 2:
+        raise InvalidArgumentError(f"`groups` must be at least 2, got {groups}")
+    if q <= 0:
+        return 1.0
+    z, weights, tails = _quadrature()
+    below = np.array([normal_tail(value - q) for value in z.tolist()]) - tails
+    inside = groups * np.sum(weights * below ** (groups - 1))
+    return float(np.clip(1.0 - inside, 0.0, 1.0))
+
+
+@cache
+def _quadrature() -> tuple[Numbers, Numbers, Numbers]:
+    """Return points z, weights for integrals over phi(z) dz, and P(Z > z)."""
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    z = _REACH * nodes
+    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    return z, _REACH * weights * density, np.array([normal_tail(value) for value in z.tolist()])
+
+
+@cache
+def range_quantile(alpha: float, groups: int) -> float:
+    """Return the q for which P(Q > q) = alpha; see `range_tail`."""
+    if not 0 < alpha < 1:
+        raise InvalidArgumentError(f"`alpha` must lie in (0, 1), got {alpha}")
+    low, high = 0.0, 20.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if range_tail(middle, groups) > alpha else (low, middle)
+    return (low + high) / 2
+
 
 EXACT: Final = 50
 """Differences up to which the Wilcoxon test counts all signs; beyond, a normal approximation."""
@@ -262,3 +326,87 @@ def _check_matrix(values: Numbers) -> None:
         raise InvalidArgumentError(
             f"`values` must have a row per block and at least two columns, got {values.shape}"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class CriticalDifference:
+    """Everything a critical-difference diagram shows (Demsar, 2006, figure 1).
+
+    Attributes:
+        agents: names, the best mean rank first.
+        ranks: (A,) their mean ranks.
+        blocks: number of blocks.
+        friedman: whether any differ at all.
+        p_values: (A, A) of pairs, adjusted for being several.
+        groups: runs of neighbours (first, last) that cannot be told apart, longest possible; none
+            is part of another one. An agent alone is no group.
+        distance: critical difference of Nemenyi's test; None for Wilcoxon's.
+        alpha: level at which agents count as different.
+    """
+
+    agents: tuple[str, ...]
+    ranks: Numbers
+    blocks: int
+    friedman: Friedman
+    p_values: Numbers
+    groups: tuple[tuple[int, int], ...]
+    distance: float | None
+    alpha: float
+
+
+@checked_types
+def critical_difference(
+    values: Matrix, agents: Sequence[str], method: str = "wilcoxon", alpha: float = 0.05
+) -> CriticalDifference:
+    """Compare all agents over blocks.
+
+    A pair differs if Friedman's test rejects and the pair's own test does: Wilcoxon's with Holm's
+    correction (Benavoli et al., 2016), or Nemenyi's.
+
+    Args:
+        values: (B, A), lower is better.
+        agents: names of the columns.
+        method: "wilcoxon" or "nemenyi".
+        alpha: level of both tests.
+
+    Raises:
+        InvalidArgumentError: there are fewer than two agents or no block, a value is NaN, or names
+            and columns differ in number.
+        UnknownNameError: there is no such method.
+    """
+    if method not in ("wilcoxon", "nemenyi"):
+        raise unknown_name("test of pairs", method, ("wilcoxon", "nemenyi"))
+    if len(agents) != values.shape[1]:
+        raise InvalidArgumentError(
+            f"`agents` must name {values.shape[1]} columns, got {len(agents)} names"
+        )
+    found = friedman(values)
+    order = np.argsort(found.mean_ranks, kind="stable")
+    p_values = (nemenyi if method == "nemenyi" else wilcoxon_holm)(values)[np.ix_(order, order)]
+    distance = None
+    if method == "nemenyi":
+        distance = nemenyi_distance(values.shape[1], len(values), alpha)
+    alike = (p_values >= alpha) | (found.p_value >= alpha)
+    return CriticalDifference(
+        agents=tuple(agents[place] for place in order),
+        ranks=found.mean_ranks[order],
+        blocks=len(values),
+        friedman=found,
+        p_values=p_values,
+        groups=_groups(alike),
+        distance=distance,
+        alpha=alpha,
+    )
+
+
+def _groups(alike: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """Return the longest runs of neighbours of which every pair is alike."""
+    found: list[tuple[int, int]] = []
+    count = len(alike)
+    for first in range(count):
+        last = first
+        while last + 1 < count and alike[first : last + 2, first : last + 2].all():
+            last += 1
+        if last > first and (not found or last > found[-1][1]):
+            found.append((first, last))
+    return tuple(found)

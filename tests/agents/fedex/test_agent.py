@@ -7,7 +7,8 @@ import pytest
 
 from bowl_clients import BowlClients
 from fedhpo_gym.agents import make_agent, read_problem, run_episode
-from fedhpo_gym.agents.arms.arms import (
+from fedhpo_gym.agents.base import Step
+from fedhpo_gym.agents.clients import (
     Arms,
     grid_arms,
     listed_arms,
@@ -15,8 +16,7 @@ from fedhpo_gym.agents.arms.arms import (
     random_arms,
     space_arms,
 )
-from fedhpo_gym.agents.fedex.agent import FedEx
-from fedhpo_gym.agents.fedex.policy import FedExSettings
+from fedhpo_gym.agents.fedex import FedEx, FedExSettings
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
 
@@ -78,11 +78,11 @@ def test_it_learns_from_clients_that_report_and_punishes_divergence() -> None:
         "val_loss_after": np.array([1.0, 0, np.nan, 3.0] + [0] * 8),
         "num_val_samples": np.array([3, 9, 9, 1] + [9] * 8),
     }
-    agent.tell(action, 0.0, {}, False, info)
+    agent.tell(Step(action, 0.0, info=info))
     # The third client diverged: twice the highest finite loss, which is 4. Its arm loses most.
     assert agent.policy.traces.after == pytest.approx([(3 * 1.0 + 9 * 8.0 + 1 * 3.0) / 13])
     with pytest.raises(InvalidArgumentError, match="per_client=True"):
-        agent.tell(action, 0.0, {}, False, {})
+        agent.tell(Step(action, 0.0))
     with pytest.raises(InvalidArgumentError, match="per_client=True"):
         agent.ask({})
 
@@ -93,7 +93,7 @@ def test_without_a_single_report_it_learns_nothing() -> None:
     before = agent.policy.to_dict()
     action = agent.ask({"sampled": np.zeros(12)})
     nothing = {name: np.zeros(12) for name in ("val_loss_before", "val_loss_after")}
-    agent.tell(action, 0.0, {}, False, {**nothing, "num_val_samples": np.ones(12)})
+    agent.tell(Step(action, 0.0, info={**nothing, "num_val_samples": np.ones(12)}))
     assert agent.policy.to_dict() == before
 
 

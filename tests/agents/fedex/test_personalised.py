@@ -10,14 +10,16 @@ import pytest
 
 from bowl_clients import BowlClients
 from fedhpo_gym.agents import read_problem, run_episode
-from fedhpo_gym.agents.arms.arms import listed_arms
-from fedhpo_gym.agents.arms.feedback import ArmFeedback
-from fedhpo_gym.agents.fedex.agent import FedEx
-from fedhpo_gym.agents.fedex.hypernetwork import Adam, backward, forward, initial_parameters
-from fedhpo_gym.agents.fedex.personalised import (
+from fedhpo_gym.agents.clients import ArmFeedback, listed_arms
+from fedhpo_gym.agents.fedex import FedEx
+from fedhpo_gym.agents.fedex_personalised import (
+    Adam,
     PersonalisedFedEx,
     PersonalPolicy,
     PersonalSettings,
+    backward,
+    forward,
+    initial_parameters,
 )
 from fedhpo_gym.errors import InvalidArgumentError
 

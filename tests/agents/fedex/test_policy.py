@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhpo_gym.agents.arms.feedback import ArmFeedback, Traces, discounted_mean
-from fedhpo_gym.agents.fedex.policy import FedExPolicy, FedExSettings, Schedule
+from fedhpo_gym.agents.clients import ArmFeedback, Traces, discounted_mean
+from fedhpo_gym.agents.fedex import FedExPolicy, FedExSettings, Schedule
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 
 SCHEDULES = get_args(Schedule)

@@ -11,9 +11,11 @@ import pytest
 
 from bowl_clients import BowlClients
 from box_problem import box_problem
-from fedhpo_gym.agents import Agent, SearchProblem, agent_class
-from fedhpo_gym.agents.fedex.policy import FedExSettings
-from fedhpo_gym.agents.fedex.wrapped import (
+from fedhpo_gym.agents import Agent, SearchProblem, Step, agent_class
+from fedhpo_gym.agents.fedex import FedExSettings
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.studies.wrapped_fedex import (
     NOTHING_LEARNED,
     Neighbourhood,
     WrappedTrial,
@@ -21,8 +23,6 @@ from fedhpo_gym.agents.fedex.wrapped import (
     row_space,
     wrapped_search,
 )
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.space import Dimension, SearchSpace
 
 
 def bowls(steps: int = 25) -> BowlClients:
@@ -94,8 +94,8 @@ class Listener(Agent):
     def ask(self, observation: Any) -> np.ndarray:
         return np.zeros(2, np.float32)
 
-    def tell(self, action: Any, reward: float, *_: Any) -> None:
-        self.told.append(reward)
+    def tell(self, step: Step) -> None:
+        self.told.append(step.reward)
 
 
 def test_every_neighbourhood_is_drawn_anew_and_explored_anew() -> None:

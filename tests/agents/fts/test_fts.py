@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 
 from bowl_clients import BowlClients
-from fedhpo_gym.agents import read_problem, run_episode
-from fedhpo_gym.agents.fts import policy as fts_policy
-from fedhpo_gym.agents.fts.agent import FTS
-from fedhpo_gym.agents.fts.fourier_features import (
+from fedhpo_gym.agents import fts, read_problem, run_episode
+from fedhpo_gym.agents.fts import (
+    FTS,
+    FederatedThompson,
+    FTSSettings,
     draw_features,
     maximise,
+    own_probability,
     posterior,
     sample_weights,
 )
-from fedhpo_gym.agents.fts.policy import FederatedThompson, FTSSettings, own_probability
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
 
 QUICK = FTSSettings(shared_features=30, own_features=40, candidates=200)
 
@@ -88,7 +90,7 @@ def test_one_client_is_plain_thompson_sampling() -> None:
     tried = search(policy, 10)[:, 0]
     points, values = list(tried[:3]), [bowl(point) for point in tried[:3]]
     for trial in range(3, 10):
-        rng = fts_policy.stream(5, "fts", 0, trial)
+        rng = stream(5, "fts", 0, trial)
         features = draw_features(2, 40, QUICK.length_scale, rng)
         scores = (np.array(values) - np.mean(values)) / np.std(values)
         weights = sample_weights(features(np.array(points)), scores, QUICK.noise, rng)
@@ -100,7 +102,7 @@ def test_one_client_is_plain_thompson_sampling() -> None:
 
 def test_clients_that_never_mix_search_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     together = search(FederatedThompson(3, 2, 5, QUICK), 8)
-    monkeypatch.setattr(fts_policy, "own_probability", lambda _: 1.0)
+    monkeypatch.setattr(fts, "own_probability", lambda _: 1.0)
     apart = search(FederatedThompson(3, 2, 5, QUICK), 8)
     alone = search(FederatedThompson(1, 2, 5, QUICK), 8)
     np.testing.assert_array_equal(apart[:, 0], alone[:, 0])
@@ -112,7 +114,7 @@ def test_a_new_client_that_mixes_learns_from_those_that_know(
 ) -> None:
     def error_of_the_newcomer(probability: float) -> float:
         errors = []
-        monkeypatch.setattr(fts_policy, "own_probability", lambda _: 1.0)
+        monkeypatch.setattr(fts, "own_probability", lambda _: 1.0)
         for seed in range(8):
             policy = FederatedThompson(2, 2, seed, FTSSettings(candidates=300))
             for trial in range(25):
@@ -120,7 +122,7 @@ def test_a_new_client_that_mixes_learns_from_those_that_know(
                 policy.observe(0, point, bowl(point))
             for corner in ([0.9, 0.9], [0.95, 0.9], [0.9, 0.95]):
                 policy.observe(1, corner, bowl(np.array(corner)))
-            monkeypatch.setattr(fts_policy, "own_probability", lambda _: probability)
+            monkeypatch.setattr(fts, "own_probability", lambda _: probability)
             errors.append(-bowl(policy.suggest(1)))
         return float(np.mean(errors))
 
@@ -192,6 +194,6 @@ def test_the_initial_trials_do_not_count_towards_the_own_model() -> None:
         return own_probability(trial)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fts_policy, "own_probability", noted)
+        patch.setattr(fts, "own_probability", noted)
         search(FederatedThompson(2, 2, seed=0, settings=QUICK), QUICK.initial + 3)
     assert sorted(set(asked)) == [0, 1, 2]

@@ -15,7 +15,7 @@ import pytest
 from box_problem import box_problem
 from fake_env import FakeEnv
 from fedhpo_gym.agents import agent_class, make_agent, run_episode
-from fedhpo_gym.agents.rl.policy import Policy, load_policy, save_policy
+from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from pairs import arrays_of, stamped
 
@@ -107,7 +107,7 @@ def test_loading_needs_numpy_and_gymnasium_alone(
 import sys
 from pathlib import Path
 import numpy as np
-from fedhpo_gym.agents.rl.policy import load_policy
+from fedhpo_gym.agents.policy import load_policy
 policy = load_policy(Path({str(tmp_path)!r}))
 print(policy.act({{"a": np.ones(3), "b": np.ones((2, 2))}}).tolist())
 heavy = {{"torch", "stable_baselines3"}}

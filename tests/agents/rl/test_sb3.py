@@ -12,13 +12,13 @@ import pytest
 
 import fedhpo_gym
 from fedhpo_gym.agents import make_agent, run_episode
-from fedhpo_gym.agents.rl.policy import load_policy, save_policy
+from fedhpo_gym.agents.policy import load_policy, save_policy
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.testing.analytic import make_env
 
 sb3 = pytest.importorskip("stable_baselines3")
-from fedhpo_gym.agents.rl import sb3 as door  # noqa: E402 - needs the library
-from fedhpo_gym.agents.rl.vectors import JoinedVecEnv, make_vector  # noqa: E402 - likewise
+from fedhpo_gym.agents import sb3 as door  # noqa: E402 - needs the library
+from fedhpo_gym.agents.sb3_vectors import JoinedVecEnv, make_vector  # noqa: E402 - likewise
 
 ID = "FedHPO-LR-BreastCancer-v0"
 ROUND_ID = "FedHPO-DAC-LR-BreastCancer-v0"

@@ -20,7 +20,7 @@ from fedhpo_gym.analysis.stats import (
     wilcoxon,
     wilcoxon_holm,
 )
-from fedhpo_gym.analysis.stats.differences import _groups
+from fedhpo_gym.analysis.stats.hypotheses import _groups
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.seeding import stream
 

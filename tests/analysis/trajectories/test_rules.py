@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.analysis.trajectories import RULES, Trajectory, Trials, incumbents
+from fedhpo_gym.analysis.incumbents import RULES, Trajectory, Trials, incumbents
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.seeding import stream
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhpo_gym.analysis.trajectories import Study, Trajectory, Trials, read_table
-from fedhpo_gym.analysis.trajectories.foreign import COLUMNS
-from fedhpo_gym.analysis.trajectories.runs import level_of, problem_arguments
+from fedhpo_gym.analysis.incumbents import COLUMNS, Study, Trajectory, Trials, read_table
+from fedhpo_gym.analysis.runs import level_of, problem_arguments
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 
 

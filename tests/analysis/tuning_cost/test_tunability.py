@@ -15,12 +15,12 @@ from fedhpo_gym.analysis.tuning_cost import (
     alpha_tunability,
     calibrate,
     epochs_run,
+    exponential,
     near_best,
     omega_tunability,
     read_library,
     relative_performance,
 )
-from fedhpo_gym.analysis.tuning_cost.tunability import exponential
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.seeding import stream
 

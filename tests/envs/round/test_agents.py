@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.agents import make_agent, run_episode
-from fedhpo_gym.agents.population import PopulationSettings, evolve
 from fedhpo_gym.cli import main
+from fedhpo_gym.studies.population import PopulationSettings, evolve
 from fedhpo_gym.testing import plain, rollout
 
 pytestmark = pytest.mark.raw

@@ -13,6 +13,7 @@ pytest.importorskip("sklearn")
 
 import fedhpo_gym  # noqa: F401
 from fedhpo_gym.agents import make_agent
+from fedhpo_gym.agents.base import Step
 from fedhpo_gym.tasks import TASKS, UPCOMING, get_task
 from fedhpo_gym.wrappers import NamedAction
 
@@ -86,7 +87,9 @@ def test_optimizers_search_trees(name: str) -> None:
     for _ in range(6):
         action = agent.ask(observation)
         observation, reward, terminated, _, info = env.step(action)
-        agent.tell(action, float(reward), observation, terminated, info)
+        agent.tell(
+            Step(action, float(reward), terminated=terminated, info=info, observation=observation)
+        )
 
 
 def test_versions_without_numbers_are_asked_for_by_their_version_alone() -> None:

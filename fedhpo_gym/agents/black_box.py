@@ -1,0 +1,202 @@
+"""Black-box optimizers that numpy is enough for: random search, grids, differential evolution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
+from fedhpo_gym.agents.search import Array, TrialSearch
+from fedhpo_gym.checks import as_integer
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+
+BLOCK = 64
+"""Actions that are drawn at once."""
+
+
+class RandomSearch(Agent):
+    """Independent uniform actions (Bergstra and Bengio, 2012).
+
+    The action codec holds the prior, log scales and grids included, so uniform actions are draws
+    from the prior of the search space.
+    """
+
+    def __init__(self, problem: SearchProblem) -> None:
+        super().__init__(problem)
+        self._rng = stream(self.seed, "random_search")
+        self._drawn, self._next = self._block(0), 0
+
+    def ask(self, observation: Observation) -> NDArray[np.float32]:
+        if self._next == len(self._drawn):
+            self._drawn, self._next = self._block(BLOCK), 0
+        self._next += 1
+        action: NDArray[np.float32] = self._drawn[self._next - 1].copy()
+        return action
+
+    def _block(self, number: int) -> NDArray[np.float32]:
+        """Draw several actions at once: the same numbers as one by one, sooner."""
+        box = self.action_space
+        return self._rng.uniform(box.low, box.high, (number, *box.shape)).astype(np.float32)
+
+    def _state(self) -> dict[str, Any]:
+        left = self._drawn[self._next :]
+        return {"rng": self._rng.bit_generator.state, "left": left.tolist()}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._rng.bit_generator.state = state["rng"]
+        left = np.array(state["left"], dtype=np.float32)
+        self._drawn, self._next = left.reshape(-1, *self.action_space.shape), 0
+
+
+MAX_GRID = 2**24
+"""Points of a grid whose order is drawn at once."""
+
+
+class GridSearch(TrialSearch):
+    """All points of the grid, once each, in an order drawn from the seed; then all again.
+
+    Dimensions with values have these as their points, others their `bins`, or `points` evenly
+    spaced ones. As in FedHPO-Bench, the order is random: a run that stops early has not spent
+    itself on one corner.
+
+    Args:
+        problem: what it acts on.
+        points: of an interval that has no `bins`, and the most of one that has.
+
+    Raises:
+        InvalidArgumentError: the grid is too large, or `points` is no integer of at least 2.
+    """
+
+    rewards = "any"
+    replays = False
+
+    def __init__(self, problem: SearchProblem, *, points: int = 5) -> None:
+        super().__init__(problem)
+        number = as_integer(points)
+        if number is None or number < 2:
+            raise InvalidArgumentError(f"`points` must be an integer of at least 2, got {points!r}")
+        self._sizes = tuple(
+            len(d.values) if d.values is not None else min(d.bins or number, number)
+            for d in problem.search_space.dimensions
+        )
+        if math.prod(self._sizes) > MAX_GRID:
+            raise InvalidArgumentError(
+                f"`points` must leave at most {MAX_GRID} points, got {points} and a grid of "
+                f"{self._sizes}; choose fewer, or fix some dimensions."
+            )
+        self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._time = -1
+
+    def _suggest(self, number: int) -> NDArray[Any]:
+        time, turn = divmod(number, math.prod(self._sizes))
+        if time != self._time:
+            rng = stream(self.seed, "grid_search", time)
+            self._order, self._time = rng.permutation(math.prod(self._sizes)), time
+        cells = np.array(np.unravel_index(self._order[turn], self._sizes))
+        return self.from_unit(np.array([self._place(i, int(c)) for i, c in enumerate(cells)]))
+
+    def _place(self, axis: int, cell: int) -> float:
+        """Return where a point of an axis is: cell centres of values, ends and all of intervals."""
+        size = self._sizes[axis]
+        if self.problem.search_space.dimensions[axis].values is not None:
+            return (cell + 0.5) / size
+        return cell / (size - 1)
+
+
+MOST_MEMBERS = 10_000
+"""Of a population: far more than any budget has trials for."""
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """How a trial point is made; the defaults are those of FedHPO-Bench, Appendix C.
+
+    Attributes:
+        factor: F, what a difference is multiplied by.
+        crossover: CR, the chance that a coordinate is the mutant's.
+
+    Raises:
+        InvalidArgumentError: a number is out of its range.
+    """
+
+    factor: float = 0.5
+    crossover: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor <= 2 or not 0 <= self.crossover <= 1:
+            raise InvalidArgumentError(
+                "`factor` must be in (0, 2] and `crossover` in [0, 1], got "
+                f"factor={self.factor}, crossover={self.crossover}."
+            )
+
+    def offspring(self, target: Array, pool: Array, rng: np.random.Generator) -> Array:
+        """Return (n,) rand1/bin: a + F (b - c) of three different points of the pool, crossed.
+
+        A coordinate outside the unit cube is drawn anew, as in DEHB (Awad et al., 2021).
+
+        Args:
+            target: (n,) the point whose coordinates are kept where there is no crossover.
+            pool: (m, n) with m >= 3 points in the unit cube.
+            rng: what decides.
+        """
+        first, second, third = pool[rng.choice(len(pool), 3, replace=False)]
+        mutant = first + self.factor * (second - third)
+        outside = (mutant < 0.0) | (mutant > 1.0)
+        mutant = np.where(outside, rng.random(len(mutant)), mutant)
+        crossed = rng.random(len(mutant)) < self.crossover
+        crossed[rng.integers(len(mutant))] = True
+        return np.where(crossed, mutant, target)
+
+
+class DifferentialEvolution(TrialSearch):
+    """DE with the strategy rand1/bin, F = CR = 0.5 and 20 members (FedHPO-Bench, Appendix C).
+
+    Storn and Price, "Differential evolution: a simple and efficient heuristic for global
+    optimization over continuous spaces", Journal of Global Optimization 11 (1997).
+
+    A member is replaced as soon as a trial point of it is at least as good, so that the next one
+    can use it already (as in DEHB's DE; Storn and Price exchange whole generations). The three
+    points of a mutation are different ones, of which the target may be one.
+
+    Args:
+        problem: what it acts on.
+        members: of the population; the first trials are as many draws from the prior.
+        settings: how trial points are made.
+
+    Raises:
+        InvalidArgumentError: there are fewer than four members, or more than `MOST_MEMBERS`.
+    """
+
+    def __init__(
+        self, problem: SearchProblem, *, members: int = 20, settings: Evolution | None = None
+    ) -> None:
+        super().__init__(problem)
+        number = as_integer(members)
+        if number is None or not 4 <= number <= MOST_MEMBERS:
+            raise InvalidArgumentError(
+                f"`members` must be an integer from 4 to {MOST_MEMBERS:,}, got {members!r}"
+            )
+        self._evolution = settings or Evolution()
+        self._rng = stream(self.seed, "differential_evolution")
+        self.population = self._rng.random((number, self.action_space.shape[0]))
+        self._fitness = np.full(number, -np.inf)
+        self._targets: dict[int, tuple[int, Array]] = {}
+
+    def _suggest(self, number: int) -> NDArray[Any]:
+        member = number % len(self.population)
+        point = self.population[member]
+        if number >= len(self.population):
+            point = self._evolution.offspring(point, self.population, self._rng)
+        self._targets[number] = (member, point)
+        return self.from_unit(point)
+
+    def _learn(self, number: int, scores: Array) -> None:
+        member, point = self._targets.pop(number)
+        if scores[0] >= self._fitness[member]:
+            self.population[member], self._fitness[member] = point, scores[0]

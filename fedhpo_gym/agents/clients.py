@@ -1,0 +1,448 @@
+"""Agents that act for every client: what clients try, what they report, and who learns from it."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.space import SearchSpace
+
+
+@dataclass(frozen=True, eq=False)
+class Arms:
+    """A product of factors; an action is the concatenation of one row of each.
+
+    A list of configurations is one factor as wide as the action; a grid of independent
+    hyperparameters is one factor of width 1 per coordinate.
+
+    Attributes:
+        factors: (arms, width) coordinates in [-1, 1] of each factor, in the action's order.
+
+    Raises:
+        InvalidArgumentError: a factor is empty, has another shape, or leaves [-1, 1].
+    """
+
+    factors: tuple[NDArray[np.float64], ...]
+
+    def __post_init__(self) -> None:
+        if not self.factors:
+            raise InvalidArgumentError("`factors` must hold at least one factor, got none.")
+        for factor in self.factors:
+            if factor.ndim != 2 or not factor.size or not np.all(np.abs(factor) <= 1.0):
+                raise InvalidArgumentError(
+                    "`factors` must be non-empty arrays of shape (arms, width) in [-1, 1], got "
+                    f"{factor.tolist()}."
+                )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of arms of each factor."""
+        return tuple(len(factor) for factor in self.factors)
+
+    @property
+    def width(self) -> int:
+        """Number of coordinates of an action."""
+        return sum(factor.shape[1] for factor in self.factors)
+
+    def actions(self, indices: ArrayLike) -> NDArray[np.float32]:
+        """Return the (..., width) actions of (..., factors) indices."""
+        index = np.asarray(indices, dtype=np.int64)
+        parts = [factor[index[..., i]] for i, factor in enumerate(self.factors)]
+        return np.concatenate(parts, axis=-1).astype(np.float32)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arms as plain JSON data."""
+        return {"factors": [factor.tolist() for factor in self.factors]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild arms from what `to_dict` returned.
+
+        Raises:
+            InvalidArgumentError: they are no arms.
+        """
+        return cls(tuple(np.array(factor, dtype=np.float64) for factor in data["factors"]))
+
+
+def listed_arms(actions: ArrayLike) -> Arms:
+    """Return the arms that are the rows of `actions`: (arms, n)."""
+    return Arms((np.array(actions, dtype=np.float64),))
+
+
+def grid_arms(coordinates: Sequence[ArrayLike]) -> Arms:
+    """Return the grid in which each coordinate has its own arms, chosen independently."""
+    return Arms(tuple(np.array(points, dtype=np.float64)[:, None] for points in coordinates))
+
+
+def space_arms(space: SearchSpace) -> Arms:
+    """Return the grid of a search space, one factor per dimension.
+
+    Raises:
+        InvalidArgumentError: a dimension is an interval without `bins`.
+    """
+    dimensions = space.discretized().dimensions
+    return grid_arms([[d.encode(value) for value in d.grid] for d in dimensions])
+
+
+def random_arms(width: int, number: int, rng: np.random.Generator) -> Arms:
+    """Return `number` configurations drawn from the prior of the search space."""
+    return listed_arms(rng.uniform(-1.0, 1.0, (number, width)))
+
+
+def perturbed_arms(
+    centre: ArrayLike,
+    number: int,
+    epsilon: float,
+    rng: np.random.Generator,
+    space: SearchSpace | None = None,
+) -> Arms:
+    """Return a configuration and `number - 1` others near it, as FedEx is given them.
+
+    Khodak et al. (2021), Appendix: intervals move by up to `epsilon` of their range either way,
+    on the scale of the search space; grids by up to `ceil(epsilon * (points - 1))` points. All
+    moves are uniform and end at the edge of the space.
+
+    Args:
+        centre: (n,) the configuration as an action in [-1, 1]; it is arm 0, unchanged.
+        number: how many arms, at least 1.
+        epsilon: size of the neighbourhood, in [0, 1] of the range; FedHPO-Bench uses 0.1.
+        rng: where the moves come from.
+        space: says which coordinates are grids; without it, all are intervals.
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range or the shapes differ.
+    """
+    point = np.asarray(centre, dtype=np.float64)
+    if point.ndim != 1 or (space is not None and len(space) != len(point)):
+        rule = "one coordinate per dimension" if space is None else f"shape ({len(space)},)"
+        raise InvalidArgumentError(f"`centre` must have {rule}, got shape {point.shape}.")
+    if number < 1 or not 0 <= epsilon <= 1:
+        raise InvalidArgumentError(
+            "`number` must be at least 1 and `epsilon` in [0, 1], got "
+            f"number={number}, epsilon={epsilon}."
+        )
+    moves = rng.uniform(-1.0, 1.0, (number - 1, len(point)))
+    moved = np.clip(point + 2.0 * epsilon * moves, -1.0, 1.0)
+    for i, values in enumerate(d.values for d in (space.dimensions if space else ())):
+        if values is not None:
+            moved[:, i] = _grid_moves(point[i], moves[:, i], len(values), epsilon)
+    return listed_arms(np.concatenate([point[None], moved]))
+
+
+def _grid_moves(
+    centre: float, moves: NDArray[np.float64], points: int, epsilon: float
+) -> NDArray[np.float64]:
+    """Return cell centres; a move in [-1, 1) is spread evenly over -reach .. reach points."""
+    reach = math.ceil(epsilon * (points - 1))
+    start = min(int((centre + 1.0) / 2.0 * points), points - 1)
+    steps = np.floor((moves + 1.0) / 2.0 * (2 * reach + 1)).astype(np.int64) - reach
+    cells = np.clip(start + steps, 0, points - 1)
+    return np.asarray((2.0 * cells + 1.0) / points - 1.0)
+
+
+@dataclass(frozen=True)
+class ArmFeedback:
+    """One client's answer of one round.
+
+    Attributes:
+        arms: index of the arm played, one per factor.
+        before: validation loss of the received model, before local training (nats).
+        after: the same loss after local training (nats).
+        weight: size of the client's validation set; only shares matter.
+        client: index of the client; only personalised policies look at it.
+    """
+
+    arms: tuple[int, ...]
+    before: float
+    after: float
+    weight: float = 1.0
+    client: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("before", "after"):
+            if not math.isfinite(getattr(self, name)):
+                raise InvalidArgumentError(
+                    f"`{name}` must be a finite loss, got {getattr(self, name)}; leave clients "
+                    "that diverged out, or give them a finite penalty."
+                )
+        if not 0 < self.weight < math.inf:
+            raise InvalidArgumentError(
+                f"`weight` must be finite and positive, got {self.weight}; leave clients without "
+                "validation data out."
+            )
+
+
+def checked_arms(feedbacks: Sequence[ArmFeedback], sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Return the arms that clients played: (clients, factors).
+
+    Args:
+        feedbacks: one per client.
+        sizes: number of arms of each factor.
+    """
+    for feedback in feedbacks:
+        pairs = zip(feedback.arms, sizes, strict=False)
+        if len(feedback.arms) != len(sizes) or not all(0 <= arm < size for arm, size in pairs):
+            raise InvalidArgumentError(
+                f"`arms` must be one index per factor below {list(sizes)}, got "
+                f"{list(feedback.arms)}."
+            )
+    arms = [feedback.arms for feedback in feedbacks]
+    return np.array(arms, dtype=np.int64).reshape(-1, len(sizes))
+
+
+def shares(feedbacks: Sequence[ArmFeedback]) -> NDArray[np.float64]:
+    """Return the clients' weights divided by their sum: (clients,)."""
+    if not feedbacks:
+        raise InvalidArgumentError("`feedbacks` must hold at least one client's, got none.")
+    weights = np.array([feedback.weight for feedback in feedbacks], dtype=np.float64)
+    return np.asarray(weights / weights.sum())
+
+
+def discounted_mean(values: Sequence[float], gamma: float) -> float:
+    """Return the mean of `values` with weights gamma^age, the last one's age being 0.
+
+    0^0 counts as 1, so gamma = 0 is the last value and gamma = 1 the plain mean.
+    """
+    if not values:
+        raise InvalidArgumentError("`values` must hold at least one number, got none.")
+    weights = gamma ** np.arange(len(values) - 1, -1, -1, dtype=np.float64)
+    return float(weights @ np.asarray(values, dtype=np.float64) / weights.sum())
+
+
+@dataclass
+class Traces:
+    """What happened in every round so far; `entropy` and `mle` also hold the start.
+
+    Attributes:
+        before: weighted mean loss of the clients before local training, one per round (nats).
+        after: the same after local training.
+        entropy: entropy of the policy (nats), one more than rounds.
+        mle: probability of the likeliest arms, one more than rounds.
+    """
+
+    before: list[float] = field(default_factory=list)
+    after: list[float] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+    mle: list[float] = field(default_factory=list)
+
+    def baseline(self, gamma: float, diff: bool) -> float:
+        """Return the discounted mean of past scores; 0 in the first round.
+
+        Args:
+            gamma: discount in [0, 1].
+            diff: whether a score is `after - before` and not `after`.
+        """
+        if not self.after:
+            return 0.0
+        past = np.subtract(self.after, self.before) if diff else np.asarray(self.after)
+        return discounted_mean(past.tolist(), gamma)
+
+    def advantages(
+        self, feedbacks: Sequence[ArmFeedback], gamma: float, diff: bool
+    ) -> NDArray[np.float64]:
+        """Return (clients,) shares times (score - baseline), then append the round's means.
+
+        The baseline is that of the rounds before this one. Lower is better, as for losses.
+        """
+        share = shares(feedbacks)
+        before = np.array([feedback.before for feedback in feedbacks])
+        after = np.array([feedback.after for feedback in feedbacks])
+        weighted = share * ((after - before if diff else after) - self.baseline(gamma, diff))
+        self.before.append(float(share @ before))
+        self.after.append(float(share @ after))
+        return weighted
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """Return the traces as plain JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild traces from what `to_dict` returned."""
+        return cls(**{name: [float(value) for value in values] for name, values in data.items()})
+
+
+DIVERGED = 2.0
+"""What the highest loss of a step is multiplied by, as the loss of a client that diverged."""
+
+
+def check_unit_rows(space: gym.spaces.Box) -> int:
+    """Return the number of coordinates per client of a box in [-1, 1]."""
+    if np.any(space.low != -1) or np.any(space.high != 1):
+        raise InvalidArgumentError(f"`action_space` must be a box in [-1, 1], got {space}.")
+    return int(space.shape[1])
+
+
+def sampled_clients(observation: Observation) -> NDArray[np.int64]:
+    """Return the indices of the clients that train in the next step."""
+    return np.flatnonzero(np.asarray(_entry(observation, "sampled", "observation")) > 0.5)
+
+
+def collect_feedback(
+    clients: NDArray[np.int64], arms: NDArray[np.int64], info: Mapping[str, Any]
+) -> list[ArmFeedback]:
+    """Return what the clients of one step reported.
+
+    Clients without validation data are left out, and so are those that received a model whose loss
+    is not finite: that is no fault of what they played. A client that diverged has the highest
+    finite loss of the step times `DIVERGED`, so that what it played is punished: left out, an arm
+    that diverges would look like one that nobody played.
+
+    Args:
+        clients: (k,) indices of the clients that trained.
+        arms: (k, factors) what they played.
+        info: what the step returned.
+    """
+    before, after, weight = (
+        np.asarray(_entry(info, name, "info"), dtype=np.float64)[clients]
+        for name in ("val_loss_before", "val_loss_after", "num_val_samples")
+    )
+    usable = np.isfinite(before) & (weight > 0)
+    if usable.any():
+        finite = np.concatenate([before[usable], after[usable & np.isfinite(after)]])
+        after = np.where(np.isfinite(after), after, _worse_than(float(finite.max())))
+    return [
+        ArmFeedback(
+            arms=tuple(int(arm) for arm in arms[i]),
+            before=float(before[i]),
+            after=float(after[i]),
+            weight=float(weight[i]),
+            client=int(clients[i]),
+        )
+        for i in np.flatnonzero(usable)
+    ]
+
+
+def _worse_than(loss: float) -> float:
+    return min(DIVERGED * max(loss, 0.0), float(np.finfo(np.float64).max))
+
+
+def _entry(mapping: Mapping[str, Any], name: str, what: str) -> Any:
+    if name not in mapping:
+        raise InvalidArgumentError(
+            f"`{what}` must have {name!r}, got {sorted(mapping)}; make the environment with "
+            "per_client=True."
+        )
+    return mapping[name]
+
+
+DEFAULT_ARMS: Final = 27
+"""Number of arms in Khodak et al. (2021) and in FedHPO-Bench, Section 4.2."""
+
+
+class ArmAgent(Agent):
+    """Plays an arm on every sampled client, and learns from those that report.
+
+    Rows of clients that are not sampled hold their likeliest arm; the environment ignores them.
+    A step in which no client reports (see `collect_feedback`) teaches nothing.
+
+    Args:
+        problem: its actions are (clients, n) in [-1, 1].
+        arms: what it chooses from; by default 27 draws from the prior.
+    """
+
+    acts_on = ("round",)
+    per_client = True
+
+    def __init__(self, problem: SearchProblem, *, arms: Arms | None = None) -> None:
+        super().__init__(problem)
+        width = check_unit_rows(self.action_space)
+        self.arms = arms or random_arms(width, DEFAULT_ARMS, stream(self.seed, "arms"))
+        if self.arms.width != width:
+            raise InvalidArgumentError(
+                f"`arms` must have {width} coordinates, as the action space, got {self.arms.width}."
+            )
+        self._rng = stream(self.seed, "arm_choice")
+        self._clients = np.empty(0, dtype=np.int64)
+        self._played = np.empty((0, len(self.arms.sizes)), dtype=np.int64)
+
+    @abstractmethod
+    def choose(self, rng: np.random.Generator, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Draw arms for some clients: (k,) indices -> (k, factors)."""
+
+    @abstractmethod
+    def likeliest(self) -> NDArray[np.int64]:
+        """Return the likeliest arm of every client: (clients, factors)."""
+
+    @abstractmethod
+    def learn(self, feedbacks: Sequence[ArmFeedback]) -> None:
+        """Learn from what at least one client reported."""
+
+    def best_actions(self) -> NDArray[np.float32]:
+        """Return the likeliest arm of every client as an action: (clients, n)."""
+        return self.arms.actions(self.likeliest())
+
+    @abstractmethod
+    def policy_state(self) -> dict[str, Any]:
+        """Return what the policy has learned, as JSON data."""
+
+    @abstractmethod
+    def restore_policy(self, state: Mapping[str, Any]) -> None:
+        """Take in what `policy_state` returned."""
+
+    def _state(self) -> dict[str, Any]:
+        return {"rng": self._rng.bit_generator.state, "policy": self.policy_state()}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._rng.bit_generator.state = state["rng"]
+        self.restore_policy(state["policy"])
+
+    def ask(self, observation: Observation) -> NDArray[np.float32]:
+        self._clients = sampled_clients(observation)
+        self._played = self.choose(self._rng, self._clients)
+        action = self.best_actions()
+        action[self._clients] = self.arms.actions(self._played)
+        return action
+
+    def tell(self, step: Step) -> None:
+        if feedbacks := collect_feedback(self._clients, self._played, step.info):
+            self.learn(feedbacks)
+
+
+Point = NDArray[np.float64]
+
+
+class PointAgent(Agent):
+    """Chooses a point in [-1, 1]^n for each client that trains; others get the middle.
+
+    Args:
+        problem: its actions are (clients, n) in [-1, 1].
+    """
+
+    acts_on = ("round",)
+    per_client = True
+
+    def __init__(self, problem: SearchProblem) -> None:
+        super().__init__(problem)
+        self.width = check_unit_rows(self.action_space)
+        self._clients = np.empty(0, dtype=np.int64)
+
+    @abstractmethod
+    def choose(self, clients: NDArray[np.int64]) -> Point:
+        """Return (k, n) points of k clients."""
+
+    @abstractmethod
+    def learn(self, points: Point, feedbacks: Sequence[ArmFeedback]) -> None:
+        """Learn from the reports of at least one client; `points` are (clients, n)."""
+
+    def ask(self, observation: Observation) -> NDArray[np.float32]:
+        self._clients = sampled_clients(observation)
+        action = np.zeros(self.action_space.shape, dtype=np.float32)
+        if len(self._clients):
+            action[self._clients] = self.choose(self._clients)
+        return action
+
+    def tell(self, step: Step) -> None:
+        no_arms = np.empty((len(self._clients), 0), dtype=np.int64)
+        if feedbacks := collect_feedback(self._clients, no_arms, step.info):
+            self.learn(np.asarray(step.action, dtype=np.float64), feedbacks)

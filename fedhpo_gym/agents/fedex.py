@@ -1,0 +1,252 @@
+"""FedEx: exponentiated gradients over arms that clients try side by side.
+
+Khodak et al., "Federated hyperparameter tuning: challenges, baselines, and connections to
+weight-sharing", NeurIPS 2021, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.clients import ArmAgent, ArmFeedback, Arms, Traces, checked_arms
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+
+Schedule = Literal["adaptive", "aggressive", "auto", "constant", "scale"]
+
+MAX_LOG_IMPORTANCE: Final = 300.0
+"""Importance weights 1/θ are at most e^300, so that gradients and their sums stay finite."""
+
+
+@dataclass(frozen=True)
+class FedExSettings:
+    """How the policy learns.
+
+    Attributes:
+        schedule: what the step size eta0 is divided by, t being the round and g the gradient:
+            adaptive: sqrt(sum over rounds of max|g|²); aggressive: max|g| of this round;
+            auto: sqrt(t); constant: 1; scale: 1/sqrt(2 log n) for n arms.
+        eta0: initial step size; None is sqrt(2 log n), for each factor its own.
+        gamma: discount of the baseline, in [0, 1]: 0 is the last round, 1 the mean of all.
+        diff: whether a client's score is its improvement instead of its loss after training.
+        cutoff: entropy (nats) below which exploration stops for good; 0 never stops it.
+
+    Raises:
+        UnknownNameError: there is no such schedule.
+        InvalidArgumentError: a number is out of its range.
+    """
+
+    schedule: Schedule = "auto"
+    eta0: float | None = None
+    gamma: float = 0.0
+    diff: bool = False
+    cutoff: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.schedule not in get_args(Schedule):
+            raise unknown_name("schedule", self.schedule, get_args(Schedule))
+        if self.eta0 is not None and not 0 < self.eta0 < math.inf:
+            raise InvalidArgumentError(
+                f"`eta0` must be finite and positive, or None for sqrt(2 log n), got {self.eta0}."
+            )
+        if not 0 <= self.gamma <= 1:
+            raise InvalidArgumentError(f"`gamma` must be in [0, 1], got {self.gamma}.")
+        if not 0 <= self.cutoff < math.inf:
+            raise InvalidArgumentError(f"`cutoff` must be at least 0 nats, got {self.cutoff}.")
+
+
+class FedExPolicy:
+    """Independent categorical distributions, one per factor, learned from clients' losses.
+
+    One factor with k arms is a list of k configurations; several factors are a grid.
+
+    The schedule by default is that of the authors' class; their experiments say "aggressive".
+
+    Differs from the original: probabilities are kept as logarithms, so that none becomes 0 / 0 or
+    0 * inf. Where an arm of vanished probability is played all the same, its importance weight is
+    at most e^300: a bad outcome leaves it vanished, a good one gives it all the mass (among several
+    such arms, to the best), as the formulas say; the original ends in NaN there.
+
+    Attributes:
+        sizes: number of arms of each factor.
+        settings: how it learns.
+        traces: losses, entropy and certainty of every round so far.
+        stopped: whether exploration has stopped; `sample` then returns `mle`.
+
+    Raises:
+        InvalidArgumentError: `sizes` is empty or holds a number below 1.
+    """
+
+    def __init__(self, sizes: Sequence[int], settings: FedExSettings | None = None) -> None:
+        self.sizes = tuple(int(size) for size in sizes)
+        if not self.sizes or min(self.sizes) < 1:
+            raise InvalidArgumentError(
+                f"`sizes` must be the number of arms (at least 1) per factor, got {list(sizes)}."
+            )
+        self.settings = settings or FedExSettings()
+        self.stopped = False
+        self._logs = [np.full(size, -math.log(size)) for size in self.sizes]
+        self._store = [0.0] * len(self.sizes)
+        self.traces = Traces(entropy=[self.entropy()], mle=[self.certainty()])
+
+    @property
+    def theta(self) -> list[NDArray[np.float64]]:
+        """Probabilities of the arms of each factor: (arms,) each, summing to 1."""
+        return [np.exp(logs) for logs in self._logs]
+
+    def entropy(self) -> float:
+        """Return the entropy of the product of all factors, in nats."""
+        return float(sum(-(np.exp(logs) * logs).sum() for logs in self._logs)) + 0.0
+
+    def certainty(self) -> float:
+        """Return the probability of the likeliest combination of arms."""
+        return math.exp(sum(float(logs.max()) for logs in self._logs))
+
+    def mle(self) -> tuple[int, ...]:
+        """Return the likeliest arm of each factor."""
+        return tuple(int(logs.argmax()) for logs in self._logs)
+
+    def sample(self, rng: np.random.Generator, clients: int) -> NDArray[np.int64]:
+        """Draw arms for some clients, independently: (clients, factors)."""
+        if self.stopped:
+            return np.tile(np.array(self.mle(), dtype=np.int64), (clients, 1))
+        return np.stack([_draw(theta, rng, clients) for theta in self.theta], axis=1)
+
+    def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
+        """Learn from one round.
+
+        Args:
+            feedbacks: one per client that trained.
+
+        Raises:
+            InvalidArgumentError: there is no feedback, or it names arms that do not exist.
+        """
+        arms = checked_arms(feedbacks, self.sizes)
+        advantages = self.traces.advantages(feedbacks, self.settings.gamma, self.settings.diff)
+        if self.stopped:
+            self.traces.entropy.append(0.0)
+            self.traces.mle.append(1.0)
+            return
+        for factor, logs in enumerate(self._logs):
+            gradient = _gradient(logs, arms[:, factor], advantages)
+            logs = logs - self._step(factor, gradient)
+            self._logs[factor] = logs - _log_sum_exp(logs)
+        self.traces.entropy.append(self.entropy())
+        self.traces.mle.append(self.certainty())
+        self.stopped = self.traces.entropy[-1] < self.settings.cutoff
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return settings and state as plain JSON data, exactly."""
+        return {
+            "sizes": list(self.sizes),
+            "settings": asdict(self.settings),
+            "log_theta": [logs.tolist() for logs in self._logs],
+            "store": list(self._store),
+            "stopped": self.stopped,
+            "traces": self.traces.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild a policy from what `to_dict` returned; it goes on as if never interrupted.
+
+        Raises:
+            InvalidArgumentError: `log_theta` does not have the shape that `sizes` says.
+        """
+        policy = cls(data["sizes"], FedExSettings(**data["settings"]))
+        logs = [np.array(row, dtype=np.float64) for row in data["log_theta"]]
+        if [len(row) for row in logs] != list(policy.sizes):
+            raise InvalidArgumentError(
+                f"`log_theta` must have rows of {list(policy.sizes)} numbers, got "
+                f"{[len(row) for row in logs]}; the saved policy is damaged."
+            )
+        policy._logs = logs
+        policy._store = [float(value) for value in data["store"]]
+        policy.stopped = bool(data["stopped"])
+        policy.traces = Traces.from_dict(data["traces"])
+        return policy
+
+    def _step(self, factor: int, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the step of the schedule; dividing first, so that tiny gradients are safe."""
+        natural = math.sqrt(2 * math.log(self.sizes[factor]))
+        eta0 = natural if self.settings.eta0 is None else self.settings.eta0
+        steepest = float(np.abs(gradient).max())
+        match self.settings.schedule:
+            case "adaptive":
+                self._store[factor] = math.hypot(self._store[factor], steepest)
+                return eta0 * (gradient / (self._store[factor] or 1.0))
+            case "aggressive":
+                return eta0 * (gradient / (steepest or 1.0))
+            case "auto":
+                self._store[factor] += 1.0
+                return eta0 * (gradient / math.sqrt(self._store[factor]))
+            case "constant":
+                return eta0 * gradient
+            case "scale":
+                return eta0 * natural * gradient
+
+
+def _draw(theta: NDArray[np.float64], rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+    """Draw indices by inverting the cumulative sum, which needs no sum of exactly 1."""
+    edges = np.cumsum(theta)
+    found = np.searchsorted(edges, rng.random(count) * edges[-1], side="right")
+    return np.asarray(np.minimum(found, len(theta) - 1), dtype=np.int64)
+
+
+def _gradient(
+    logs: NDArray[np.float64], arms: NDArray[np.int64], advantages: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the importance-weighted estimate of the loss of each arm: (arms,)."""
+    importance = np.exp(np.minimum(-logs[arms], MAX_LOG_IMPORTANCE))
+    gradient = np.zeros_like(logs)
+    np.add.at(gradient, arms, advantages * importance)
+    return gradient
+
+
+def _log_sum_exp(logs: NDArray[np.float64]) -> float:
+    highest = float(logs.max())
+    return highest + math.log(float(np.exp(logs - highest).sum()))
+
+
+class FedEx(ArmAgent):
+    """Khodak et al. (2021) on the rounds of one course; see `FedExPolicy` for what differs.
+
+    Attributes:
+        arms: what it chooses from.
+        policy: what it has learned.
+
+    Raises:
+        InvalidArgumentError: the action space is no (clients, n) box in [-1, 1], or the arms have
+            another width.
+    """
+
+    def __init__(
+        self,
+        problem: SearchProblem,
+        *,
+        arms: Arms | None = None,
+        settings: FedExSettings | None = None,
+    ) -> None:
+        super().__init__(problem, arms=arms)
+        self.policy = FedExPolicy(self.arms.sizes, settings)
+
+    def choose(self, rng: np.random.Generator, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.policy.sample(rng, len(clients))
+
+    def likeliest(self) -> NDArray[np.int64]:
+        return np.tile(self.policy.mle(), (self.action_space.shape[0], 1))
+
+    def learn(self, feedbacks: Sequence[ArmFeedback]) -> None:
+        self.policy.update(feedbacks)
+
+    def policy_state(self) -> dict[str, Any]:
+        return self.policy.to_dict()
+
+    def restore_policy(self, state: Mapping[str, Any]) -> None:
+        self.policy = FedExPolicy.from_dict(state)

@@ -1,1 +1,0 @@
-"""FedEx (Khodak et al., 2021), personalised and wrapped by another optimizer."""

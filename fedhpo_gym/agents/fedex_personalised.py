@@ -1,0 +1,347 @@
+"""Personalised FedEx: a hypernetwork gives every client its own distribution over the arms.
+
+FedHPO-Bench (Wang et al., 2023) and its implementation in FederatedScope; trained with the
+score-function estimator (Williams, 1992).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.clients import ArmAgent, ArmFeedback, Arms, Traces, checked_arms
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+
+Array = NDArray[np.float64]
+Parameters = dict[str, Array]
+
+
+def initial_parameters(
+    widths: Sequence[int], heads: Sequence[int], rng: np.random.Generator
+) -> Parameters:
+    """Draw weights and biases from U(-1/sqrt(inputs), 1/sqrt(inputs)).
+
+    Args:
+        widths: size of the encoding, then of every hidden layer.
+        heads: number of arms of each factor.
+        rng: where they come from.
+
+    Returns:
+        `layer<i>.weight` (outputs, inputs), `layer<i>.bias` (outputs,), and the same for `head<i>`.
+    """
+    shapes = {f"layer{i}": (widths[i + 1], widths[i]) for i in range(len(widths) - 1)}
+    shapes |= {f"head{i}": (arms, widths[-1]) for i, arms in enumerate(heads)}
+    parameters = {}
+    for name, (outputs, inputs) in shapes.items():
+        bound = 1.0 / np.sqrt(inputs)
+        parameters[f"{name}.weight"] = rng.uniform(-bound, bound, (outputs, inputs))
+        parameters[f"{name}.bias"] = rng.uniform(-bound, bound, outputs)
+    return parameters
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """What a pass through the network leaves for the way back.
+
+    Attributes:
+        log_theta: (clients, arms) of each factor.
+        inputs: (clients, width) of each hidden layer, and last of the heads.
+        spectra: for each hidden layer its largest singular value and the two singular vectors.
+    """
+
+    log_theta: list[Array]
+    inputs: list[Array]
+    spectra: list[tuple[float, Array, Array]]
+
+
+def forward(parameters: Parameters, encodings: Array) -> Forward:
+    """Return log-probabilities of the arms of some clients.
+
+    Args:
+        parameters: as `initial_parameters` returns them.
+        encodings: (clients, width).
+    """
+    inputs, spectra = [encodings], []
+    for i in range(_count(parameters, "layer")):
+        weight = parameters[f"layer{i}.weight"]
+        left, values, right = np.linalg.svd(weight, full_matrices=False)
+        spectra.append((float(values[0]), left[:, 0], right[0]))
+        outputs = inputs[-1] @ (weight / values[0]).T + parameters[f"layer{i}.bias"]
+        inputs.append(np.maximum(outputs, 0.0))
+    logits = [
+        inputs[-1] @ parameters[f"head{i}.weight"].T + parameters[f"head{i}.bias"]
+        for i in range(_count(parameters, "head"))
+    ]
+    return Forward([_log_softmax(row) for row in logits], inputs, spectra)
+
+
+def backward(parameters: Parameters, seen: Forward, slopes: Sequence[Array]) -> Parameters:
+    """Return the gradient of a loss with respect to every parameter.
+
+    Args:
+        parameters: those of the pass.
+        seen: what the pass left.
+        slopes: (clients, arms) of each factor, the gradient with respect to `log_theta`.
+    """
+    gradients: Parameters = {}
+    signal = np.zeros_like(seen.inputs[-1])
+    for i, (slope, log_theta) in enumerate(zip(slopes, seen.log_theta, strict=True)):
+        logits = slope - np.exp(log_theta) * slope.sum(axis=1, keepdims=True)
+        gradients[f"head{i}.weight"] = logits.T @ seen.inputs[-1]
+        gradients[f"head{i}.bias"] = logits.sum(axis=0)
+        signal = signal + logits @ parameters[f"head{i}.weight"]
+    for i in reversed(range(len(seen.spectra))):
+        norm, left, right = seen.spectra[i]
+        signal = signal * (seen.inputs[i + 1] > 0)
+        normed = parameters[f"layer{i}.weight"] / norm
+        outer = signal.T @ seen.inputs[i]
+        # The norm depends on the weights too: its gradient is the outer product of its vectors.
+        along = float((outer * normed).sum())
+        gradients[f"layer{i}.weight"] = (outer - along * np.outer(left, right)) / norm
+        gradients[f"layer{i}.bias"] = signal.sum(axis=0)
+        signal = signal @ normed
+    return gradients
+
+
+@dataclass
+class Adam:
+    """Adam (Kingma and Ba, 2015) with weight decay added to the gradient.
+
+    Attributes:
+        learning_rate: step size.
+        weight_decay: times the parameter, added to its gradient.
+        steps: steps taken.
+        first: running mean of the gradients, decay 0.9.
+        second: running mean of their squares, decay 0.999.
+    """
+
+    learning_rate: float
+    weight_decay: float
+    steps: int = 0
+    first: Parameters = field(default_factory=dict)
+    second: Parameters = field(default_factory=dict)
+
+    def step(self, parameters: Parameters, gradients: Parameters) -> Parameters:
+        """Return the parameters one step down the gradients."""
+        self.steps += 1
+        moved = {}
+        for name, value in parameters.items():
+            gradient = gradients[name] + self.weight_decay * value
+            mean = 0.9 * self.first.get(name, 0.0) + 0.1 * gradient
+            square = 0.999 * self.second.get(name, 0.0) + 0.001 * gradient**2
+            self.first[name], self.second[name] = mean, square
+            direction = mean / (1 - 0.9**self.steps)
+            scale = np.sqrt(square / (1 - 0.999**self.steps)) + 1e-8
+            moved[name] = value - self.learning_rate * direction / scale
+        return moved
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as plain JSON data."""
+        return {
+            "learning_rate": self.learning_rate,
+            "weight_decay": self.weight_decay,
+            "steps": self.steps,
+            "first": listed(self.first),
+            "second": listed(self.second),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild the state from what `to_dict` returned."""
+        moments = {name: arrays(data[name]) for name in ("first", "second")}
+        return cls(data["learning_rate"], data["weight_decay"], data["steps"], **moments)
+
+
+def listed(parameters: Mapping[str, Array]) -> dict[str, Any]:
+    """Return arrays as nested lists."""
+    return {name: value.tolist() for name, value in parameters.items()}
+
+
+def arrays(data: Mapping[str, Any]) -> Parameters:
+    """Return nested lists as arrays."""
+    return {name: np.array(value, dtype=np.float64) for name, value in data.items()}
+
+
+def _count(parameters: Parameters, kind: str) -> int:
+    return sum(name.startswith(kind) and name.endswith("bias") for name in parameters)
+
+
+def _log_softmax(logits: Array) -> Array:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+ENCODING: Final = 8
+HIDDEN: Final = (64, 32)
+MIN_LOG_THETA: Final = math.log(1e-8)
+"""Arms less likely than this are not pushed any further."""
+
+
+@dataclass(frozen=True)
+class PersonalSettings:
+    """How the network learns.
+
+    Attributes:
+        learning_rate: of Adam; one step per round.
+        weight_decay: of Adam.
+        gamma: discount of the baseline, in [0, 1].
+        diff: whether a client's score is its improvement instead of its loss after training.
+
+    Raises:
+        InvalidArgumentError: a number is out of its range.
+    """
+
+    learning_rate: float = 0.01
+    weight_decay: float = 1e-5
+    gamma: float = 0.0
+    diff: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate < math.inf or not 0 <= self.weight_decay < math.inf:
+            raise InvalidArgumentError(
+                "`learning_rate` must be positive and `weight_decay` at least 0, got "
+                f"learning_rate={self.learning_rate}, weight_decay={self.weight_decay}."
+            )
+        if not 0 <= self.gamma <= 1:
+            raise InvalidArgumentError(f"`gamma` must be in [0, 1], got {self.gamma}.")
+
+
+class PersonalPolicy:
+    """Categorical distributions over the arms of each factor, of each client its own.
+
+    Differs from the original: the spectral norm is exact, not one step of power iteration.
+
+    Attributes:
+        sizes: number of arms of each factor.
+        settings: how it learns.
+        encodings: (clients, 8) fixed random inputs of the network.
+        traces: losses of every round so far; entropies are not recorded.
+    """
+
+    def __init__(
+        self,
+        clients: int,
+        sizes: Sequence[int],
+        seed: int,
+        settings: PersonalSettings | None = None,
+    ) -> None:
+        self.sizes = tuple(int(size) for size in sizes)
+        if clients < 1 or not self.sizes or min(self.sizes) < 1:
+            raise InvalidArgumentError(
+                "`clients` and all `sizes` must be at least 1, got "
+                f"clients={clients}, sizes={list(sizes)}."
+            )
+        self.settings = settings or PersonalSettings()
+        rng = stream(seed, "personalised_fedex_network")
+        self.encodings = rng.standard_normal((clients, ENCODING)) / np.sqrt(ENCODING)
+        self.traces = Traces()
+        self._parameters = initial_parameters((ENCODING, *HIDDEN), self.sizes, rng)
+        self._adam = Adam(self.settings.learning_rate, self.settings.weight_decay)
+
+    def log_theta(self, clients: ArrayLike) -> list[Array]:
+        """Return the log-probabilities of some clients' arms: (clients, arms) per factor."""
+        return forward(self._parameters, self.encodings[np.asarray(clients)]).log_theta
+
+    def sample(self, rng: np.random.Generator, clients: ArrayLike) -> NDArray[np.int64]:
+        """Draw arms for some clients: (clients, factors)."""
+        chosen = []
+        for logs in self.log_theta(clients):
+            # The largest of log-probabilities with Gumbel noise is a draw from them.
+            chosen.append((logs + rng.gumbel(size=logs.shape)).argmax(axis=1))
+        return np.stack(chosen, axis=1).astype(np.int64)
+
+    def mle(self, clients: ArrayLike) -> NDArray[np.int64]:
+        """Return some clients' likeliest arms: (clients, factors)."""
+        return np.stack([logs.argmax(axis=1) for logs in self.log_theta(clients)], axis=1)
+
+    def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
+        """Learn from one round, by one step down the gradient of the expected score.
+
+        Args:
+            feedbacks: one per client that trained.
+        """
+        arms = checked_arms(feedbacks, self.sizes)
+        clients = [feedback.client for feedback in feedbacks]
+        if unknown := [c for c in clients if not 0 <= c < len(self.encodings)]:
+            raise InvalidArgumentError(
+                f"`client` must be in [0, {len(self.encodings)}), got {unknown[0]}."
+            )
+        advantages = self.traces.advantages(feedbacks, self.settings.gamma, self.settings.diff)
+        seen = forward(self._parameters, self.encodings[clients])
+        rows = np.arange(len(feedbacks))
+        slopes = []
+        for factor, logs in enumerate(seen.log_theta):
+            played = arms[:, factor]
+            slope = np.zeros_like(logs)
+            slope[rows, played] = advantages * (logs[rows, played] > MIN_LOG_THETA)
+            slopes.append(slope)
+        gradients = backward(self._parameters, seen, slopes)
+        self._parameters = self._adam.step(self._parameters, gradients)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return settings and state as plain JSON data, exactly."""
+        return {
+            "sizes": list(self.sizes),
+            "settings": asdict(self.settings),
+            "encodings": self.encodings.tolist(),
+            "parameters": listed(self._parameters),
+            "adam": self._adam.to_dict(),
+            "traces": self.traces.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild a policy from what `to_dict` returned; it goes on as if never interrupted."""
+        encodings = np.array(data["encodings"], dtype=np.float64)
+        policy = cls(len(encodings), data["sizes"], 0, PersonalSettings(**data["settings"]))
+        policy.encodings = encodings
+        policy._parameters = arrays(data["parameters"])
+        policy._adam = Adam.from_dict(data["adam"])
+        policy.traces = Traces.from_dict(data["traces"])
+        return policy
+
+
+class PersonalisedFedEx(ArmAgent):
+    """FedEx with a distribution per client; see `PersonalPolicy` for what differs.
+
+    Attributes:
+        arms: what it chooses from.
+        policy: what it has learned.
+
+    Raises:
+        InvalidArgumentError: the action space is no (clients, n) box in [-1, 1], or the arms have
+            another width.
+    """
+
+    def __init__(
+        self,
+        problem: SearchProblem,
+        *,
+        arms: Arms | None = None,
+        settings: PersonalSettings | None = None,
+    ) -> None:
+        super().__init__(problem, arms=arms)
+        clients = self.action_space.shape[0]
+        self.policy = PersonalPolicy(clients, self.arms.sizes, self.seed, settings)
+
+    def choose(self, rng: np.random.Generator, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.policy.sample(rng, clients)
+
+    def likeliest(self) -> NDArray[np.int64]:
+        return self.policy.mle(np.arange(self.action_space.shape[0]))
+
+    def learn(self, feedbacks: Sequence[ArmFeedback]) -> None:
+        self.policy.update(feedbacks)
+
+    def policy_state(self) -> dict[str, Any]:
+        return self.policy.to_dict()
+
+    def restore_policy(self, state: Mapping[str, Any]) -> None:
+        self.policy = PersonalPolicy.from_dict(state)

@@ -1,0 +1,433 @@
+"""Federated Thompson sampling (FTS), and its differentially private form DP-FTS-DE.
+
+Dai, Low and Jaillet, "Federated Bayesian optimization via Thompson sampling", NeurIPS 2020,
+Algorithms 1 and 2, and "Differentially private federated Bayesian optimization with distributed
+exploration", NeurIPS 2021, Algorithms 1 and 2; written from the papers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
+from fedhpo_gym.agents.clients import (
+    check_unit_rows,
+    collect_feedback,
+    sampled_clients,
+)
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+
+Array = NDArray[np.float64]
+
+REFINEMENTS: Final = (0.1, 0.03, 0.01, 0.003)
+"""Standard deviations of the random steps around the best point, one stage each."""
+
+
+@dataclass(frozen=True, eq=False)
+class FourierFeatures:
+    """Features whose inner products approximate a squared-exponential kernel of variance 1.
+
+    Rahimi and Recht (NeurIPS 2007); normalised as in Dai, Low and Jaillet (2020), Section 2, under
+    which the features of every point have the same length.
+
+    Attributes:
+        frequencies: (features, n), drawn from N(0, 1 / length_scale²).
+        phases: (features,), drawn uniformly from [0, 2π).
+    """
+
+    frequencies: Array
+    phases: Array
+
+    def __call__(self, points: Array) -> Array:
+        """Return the (m, features) features of (m, n) points; every row has length 1."""
+        waves = np.cos(points @ self.frequencies.T + self.phases)
+        return np.asarray(waves / np.linalg.norm(waves, axis=1, keepdims=True))
+
+
+def draw_features(
+    dimensions: int, number: int, length_scale: float, rng: np.random.Generator
+) -> FourierFeatures:
+    """Draw features for points of some dimensions."""
+    frequencies = rng.standard_normal((number, dimensions)) / length_scale
+    return FourierFeatures(frequencies, rng.uniform(0.0, 2.0 * np.pi, number))
+
+
+def posterior(features: Array, values: Array, noise: float) -> tuple[Array, Array]:
+    """Return the posterior of the weights, prior N(0, I), as its mean and a square root.
+
+    With Σ = ΦᵀΦ + noise I the weights are N(Σ⁻¹Φᵀy, noise Σ⁻¹); Dai et al. (2020), Eq. 1.
+
+    Args:
+        features: (m, features) Φ, one row per observation.
+        values: (m,) y.
+        noise: variance of an observation.
+
+    Returns:
+        The (features,) mean, and the (features, features) S with S Sᵀ the covariance.
+    """
+    precision = features.T @ features + noise * np.eye(features.shape[1])
+    lower = np.linalg.cholesky(precision)
+    root = np.linalg.solve(lower, np.eye(len(lower))).T
+    mean = root @ (root.T @ (features.T @ values))
+    return mean, np.sqrt(noise) * root
+
+
+def sample_weights(features: Array, values: Array, noise: float, rng: np.random.Generator) -> Array:
+    """Draw (features,) weights from the posterior: one function that fits what was seen."""
+    mean, root = posterior(features, values, noise)
+    return np.asarray(mean + root @ rng.standard_normal(len(mean)))
+
+
+def maximise(
+    features: FourierFeatures,
+    weights: Array,
+    candidates: int,
+    rng: np.random.Generator,
+    value: Callable[[Array], Array] | None = None,
+) -> Array:
+    """Return the (n,) point of the unit cube where the drawn function is (about) largest.
+
+    The best of `candidates` uniform points, then of a tenth as many around it per stage. With
+    `value`, (m, n) points -> (m,), that function is maximised instead.
+    """
+    dimensions = features.frequencies.shape[1]
+    points = rng.random((candidates, dimensions))
+    for spread in (*REFINEMENTS, 0.0):
+        values = features(points) @ weights if value is None else value(points)
+        best: Array = points[np.argmax(values)]
+        steps = spread * rng.standard_normal((max(candidates // 10, 1), dimensions))
+        points = np.concatenate([best[None], np.clip(best + steps, 0.0, 1.0)])
+    return best
+
+
+@dataclass(frozen=True)
+class FTSSettings:
+    """How the clients model their objective and search.
+
+    Attributes:
+        length_scale: of the kernel, in widths of the search space.
+        noise: variance of an observation, in variances of a client's own observations.
+        shared_features: number of features of what clients send; the same for all.
+        own_features: number of features of a client's own draws.
+        candidates: number of random points per maximisation.
+        initial: number of random trials of each client before it models anything.
+
+    Raises:
+        InvalidArgumentError: a number is not positive.
+    """
+
+    length_scale: float = 0.5
+    noise: float = 0.02
+    shared_features: int = 100
+    own_features: int = 200
+    candidates: int = 500
+    initial: int = 3
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0 < value < math.inf:
+                raise InvalidArgumentError(f"`{name}` must be finite and positive, got {value}.")
+
+
+def own_probability(trial: int) -> float:
+    """Return p_t = 1 - 1/(t + 1)², the chance that a client's trial t uses its own model.
+
+    As in the authors' code, t counts from 0 after the initial trials, and p_0 is p_1.
+    """
+    return 1.0 - 1.0 / (max(trial, 1) + 1) ** 2
+
+
+class FederatedThompson:
+    """One Bayesian optimizer per client; each sometimes follows a function another one sampled.
+
+    Differs from the paper: every client is a target; a client's message is renewed after each
+    of its observations, not sent once; observations are standardised per client; kernel
+    parameters are fixed; the maximiser is random search. Clients are chosen uniformly.
+
+    Attributes:
+        clients: how many there are.
+        dimensions: coordinates of a point of the unit cube.
+    """
+
+    def __init__(
+        self, clients: int, dimensions: int, seed: int, settings: FTSSettings | None = None
+    ) -> None:
+        if clients < 1 or dimensions < 1:
+            raise InvalidArgumentError(
+                "`clients` and `dimensions` must be at least 1, got "
+                f"clients={clients}, dimensions={dimensions}."
+            )
+        self.clients = clients
+        self.dimensions = dimensions
+        self.settings = settings or FTSSettings()
+        self._seed = seed
+        self._points: list[list[list[float]]] = [[] for _ in range(clients)]
+        self._values: list[list[float]] = [[] for _ in range(clients)]
+        self._shared = self._features(self.settings.shared_features, "fts_shared")
+        self._sent: dict[int, tuple[int, Array]] = {}
+
+    def suggest(self, client: int) -> Array:
+        """Return the next point of a client: (n,) in [0, 1]. Asking twice gives the same point."""
+        trial = self._trials(client)
+        rng = stream(self._seed, "fts", client, trial)
+        if trial < self.settings.initial:
+            return self._first_point(client, rng)
+        if (point := self._guided(client, trial, rng)) is not None:
+            return point
+        features = draw_features(
+            self.dimensions, self.settings.own_features, self.settings.length_scale, rng
+        )
+        weights = self._sample(client, features, rng)
+        return maximise(features, weights, self.settings.candidates, rng)
+
+    def observe(self, client: int, point: ArrayLike, value: float) -> None:
+        """Tell a client what a point brought; higher is better."""
+        self._trials(client)
+        x = np.asarray(point, dtype=np.float64)
+        if x.shape != (self.dimensions,) or not np.all((x >= 0) & (x <= 1)):
+            raise InvalidArgumentError(
+                f"`point` must have shape ({self.dimensions},) and lie in [0, 1], got {x.tolist()}."
+            )
+        if not math.isfinite(value):
+            raise InvalidArgumentError(f"`value` must be finite, got {value}; leave it out.")
+        self._points[client].append(x.tolist())
+        self._values[client].append(float(value))
+
+    def message(self, client: int) -> Array:
+        """Return what a client sends: (shared_features,) weights drawn from its posterior."""
+        trial = self._trials(client)
+        if self._sent.get(client, (-1,))[0] != trial:
+            rng = stream(self._seed, "fts_message", client, trial)
+            self._sent[client] = (trial, self._sample(client, self._shared, rng))
+        return self._sent[client][1]
+
+    def best(self, client: int) -> Array | None:
+        """Return the best point a client has tried, (n,), or None before its first."""
+        if not self._trials(client):
+            return None
+        return np.array(self._points[client][int(np.argmax(self._values[client]))])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return settings and observations as plain JSON data."""
+        return {
+            "clients": self.clients,
+            "dimensions": self.dimensions,
+            "seed": self._seed,
+            "settings": asdict(self.settings),
+            "points": [[list(point) for point in points] for points in self._points],
+            "values": [list(values) for values in self._values],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild the optimizers from what `to_dict` returned; they go on as before."""
+        return cls.restored(data, FTSSettings(**data["settings"]))
+
+    @classmethod
+    def restored(cls, data: Mapping[str, Any], settings: FTSSettings) -> Self:
+        """Rebuild the optimizers from their data and settings."""
+        made = cls(data["clients"], data["dimensions"], data["seed"], settings)
+        for client in range(made.clients):
+            for point, value in zip(data["points"][client], data["values"][client], strict=True):
+                made.observe(client, point, value)
+        return made
+
+    def _trials(self, client: int) -> int:
+        if not 0 <= client < self.clients:
+            raise InvalidArgumentError(f"`client` must be in [0, {self.clients}), got {client}.")
+        return len(self._values[client])
+
+    def _first_point(self, client: int, rng: np.random.Generator) -> Array:
+        """Return a point that a client tries before it models anything."""
+        return rng.random(self.dimensions)
+
+    def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Array | None:
+        """Return the point that another client's message leads to, or None for the own model."""
+        if (other := self._followed(client, trial)) is None:
+            return None
+        return maximise(self._shared, self.message(other), self.settings.candidates, rng)
+
+    def _followed(self, client: int, trial: int) -> int | None:
+        """Return whose message a trial follows, or None for the client's own model."""
+        initial = self.settings.initial
+        others = [c for c in range(self.clients) if c != client and self._trials(c) >= initial]
+        rng = stream(self._seed, "fts_mixing", client, trial)
+        if not others or rng.random() < own_probability(trial - initial):
+            return None
+        return int(rng.choice(others))
+
+    def _sample(self, client: int, features: FourierFeatures, rng: np.random.Generator) -> Array:
+        points = np.reshape(self._points[client], (-1, self.dimensions))
+        values = np.array(self._values[client], dtype=np.float64)
+        if len(values):
+            values = (values - values.mean()) / (values.std() or 1.0)
+        return sample_weights(features(points), values, self.settings.noise, rng)
+
+    def _features(self, number: int, name: str) -> FourierFeatures:
+        scale = self.settings.length_scale
+        return draw_features(self.dimensions, number, scale, stream(self._seed, name))
+
+
+class FTS(Agent):
+    """Dai et al. (2020) on the rounds of one course; see `FederatedThompson` for what differs.
+
+    A client's objective is by how much its local training lowered its own validation loss: losses
+    themselves fall as the course goes on, whatever is tried.
+
+    Attributes:
+        policy: the clients' optimizers.
+
+    Raises:
+        InvalidArgumentError: the action space is no (clients, n) box in [-1, 1].
+    """
+
+    acts_on = ("round",)
+    per_client = True
+
+    def __init__(self, problem: SearchProblem, *, settings: FTSSettings | None = None) -> None:
+        super().__init__(problem)
+        width = check_unit_rows(self.action_space)
+        self.policy = FederatedThompson(self.action_space.shape[0], width, self.seed, settings)
+        self._clients = np.empty(0, dtype=np.int64)
+
+    def ask(self, observation: Observation) -> NDArray[np.float32]:
+        self._clients = sampled_clients(observation)
+        action = np.zeros(self.action_space.shape, dtype=np.float32)
+        for client in self._clients:
+            action[client] = 2.0 * self.policy.suggest(int(client)) - 1.0
+        return action
+
+    def tell(self, step: Step) -> None:
+        no_arms = np.empty((len(self._clients), 0), dtype=np.int64)
+        for feedback in collect_feedback(self._clients, no_arms, step.info):
+            point = (step.action[feedback.client].astype(np.float64) + 1.0) / 2.0
+            self.policy.observe(feedback.client, point, feedback.before - feedback.after)
+
+    def _state(self) -> dict[str, Any]:
+        return self.policy.to_dict()
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self.policy = type(self.policy).from_dict(state)
+
+
+@dataclass(frozen=True)
+class PrivateSettings(FTSSettings):
+    """How messages are made private, besides how clients model and search.
+
+    Attributes:
+        clip: the largest length of a client's messages of all parts together, S.
+        noise_multiplier: z; the noise of a coordinate has the standard deviation z S phi / q.
+        share: chance that a client's messages are in the mixture of a step, q.
+        halvings: the space is cut in half along so many coordinates: 2^halvings parts.
+        preference: weight of a client that explored a part, relative to 1 for one that did not.
+        fading: trials after which this preference has fallen to its e-th part.
+    """
+
+    clip: float = 10.0
+    noise_multiplier: float = 1.0
+    share: float = 0.35
+    halvings: int = 1
+    preference: float = 10.0
+    fading: float = 20.0
+
+
+class PrivateThompson(FederatedThompson):
+    """Federated Thompson sampling whose clients see noisy mixtures instead of messages.
+
+    Differs from the paper: every client is a target; a mixture is made anew for each trial number,
+    and the number of trials stands for the iteration. Privacy is not accounted for here: a trial
+    number's mixture is one subsampled Gaussian mechanism of multiplier z and rate q, whose
+    composition any accountant knows.
+    """
+
+    def __init__(
+        self, clients: int, dimensions: int, seed: int, settings: FTSSettings | None = None
+    ) -> None:
+        chosen = PrivateSettings() if settings is None else settings
+        if not isinstance(chosen, PrivateSettings) or chosen.share > 1:
+            raise InvalidArgumentError(
+                f"`settings` must be PrivateSettings with a share of at most 1, got {chosen}."
+            )
+        if chosen.halvings != int(chosen.halvings) or chosen.halvings > dimensions:
+            raise InvalidArgumentError(
+                f"`halvings` must be an integer of at most {dimensions}, got {chosen.halvings}."
+            )
+        super().__init__(clients, dimensions, seed, chosen)
+        self._private = chosen
+        self._parts = 2**chosen.halvings
+
+    def mixture(self, trial: int) -> Array:
+        """Return (parts, features) what the server sends for trials of this number.
+
+        Eq. 3: every part is a weighted sum over the chosen clients of their clipped messages, plus
+        normal noise; weights prefer those who explored this part, less so as time goes by.
+        """
+        chosen, rng = self._private, stream(self._seed, "private_mixture", trial)
+        fresh = [c for c in range(self.clients) if self._trials(c) >= chosen.initial]
+        weights = self._weights(trial)
+        taken = rng.random(self.clients) < chosen.share
+        total = np.zeros((self._parts, chosen.shared_features))
+        for client in (c for c in fresh if taken[c]):
+            message = self.message(client)
+            limit = chosen.clip / np.sqrt(self._parts)
+            message = message / max(1.0, float(np.linalg.norm(message)) / limit)
+            total += weights[:, client, None] * message / chosen.share
+        scale = chosen.noise_multiplier * chosen.clip * float(weights.max()) / chosen.share
+        return total + scale * rng.standard_normal(total.shape)
+
+    def part_of(self, points: Array) -> Array:
+        """Return the (m,) parts that (m, n) points of the unit cube lie in."""
+        halves = points[:, : self._private.halvings] >= 0.5
+        return np.asarray(halves @ (2 ** np.arange(self._private.halvings)))
+
+    def _weights(self, trial: int) -> Array:
+        """Return (parts, clients) shares of each client in each part; rows sum to 1."""
+        own = np.arange(self.clients) % self._parts
+        gain = (self._private.preference - 1.0) * np.exp(-trial / self._private.fading)
+        raw = 1.0 + gain * (own == np.arange(self._parts)[:, None])
+        return np.asarray(raw / raw.sum(axis=1, keepdims=True))
+
+    def _first_point(self, client: int, rng: np.random.Generator) -> Array:
+        """Return a draw from the part that a client explores."""
+        point, part = rng.random(self.dimensions), client % self._parts
+        for axis in range(self._private.halvings):
+            point[axis] = (point[axis] + (part >> axis & 1)) / 2.0
+        return point
+
+    def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Array | None:
+        own = own_probability(trial - self._private.initial)
+        if stream(self._seed, "fts_mixing", client, trial).random() < own:
+            return None
+        weights = self.mixture(trial)
+
+        def value(points: Array) -> Array:
+            rows = weights[self.part_of(points)]
+            return np.asarray((self._shared(points) * rows).sum(axis=1))
+
+        return maximise(self._shared, weights[0], self._private.candidates, rng, value)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        settings = PrivateSettings(**data["settings"])
+        return cls.restored(data, settings)
+
+
+class PrivateFTS(FTS):
+    """DP-FTS-DE on the rounds of one course; see `PrivateThompson` for what differs.
+
+    Args:
+        problem: of a round environment made with `per_client=True`.
+        settings: how clients search and how their messages are made private.
+    """
+
+    def __init__(self, problem: SearchProblem, *, settings: PrivateSettings | None = None) -> None:
+        super().__init__(problem)
+        clients, width = self.action_space.shape
+        self.policy = PrivateThompson(clients, width, self.seed, settings)

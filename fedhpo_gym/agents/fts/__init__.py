@@ -1,1 +1,0 @@
-"""Federated Thompson sampling (Dai et al., 2020)."""

@@ -1,0 +1,411 @@
+"""Optimizers that choose how long a configuration is trained: a ladder of rungs, and who climbs."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.black_box import Evolution
+from fedhpo_gym.agents.search import Array, Row, TrialSearch
+from fedhpo_gym.checks import as_integer
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.space.dimension import Dimension, Value
+
+ROUND = ("round",)
+
+
+class LadderSearch(TrialSearch):
+    """A search that chooses the fidelity of its trials, the last coordinates of every action.
+
+    A configuration on a rung is asked for whole: an environment with `freeze_thaw=True` charges
+    only the rounds that it has not had yet (resume), another charges all of them (restart).
+
+    Where `round` and `client_sample_rate` are chosen together, both fall by eta from rung to rung,
+    the rate no further than to its lowest value; a rung then costs about eta^2 times the one below
+    it. Rates of a stored grid are the nearest ones.
+
+    Attributes:
+        rungs: values of the first fidelity, lowest first.
+    """
+
+    fidelity = "round"
+
+    def __init__(
+        self,
+        problem: SearchProblem,
+        *,
+        low: Value | None = None,
+        high: Value | None = None,
+        eta: int = 3,
+        fidelities: Sequence[str] = ROUND,
+    ) -> None:
+        """Build the ladder.
+
+        Args:
+            problem: at least one more coordinate in [-1, 1] than fidelities, which are the last.
+            low: the lowest rung of the first fidelity is at least this; by default the lowest.
+            high: its highest rung; by default the highest.
+            eta: a rung is this many times the one below it.
+            fidelities: which ones are chosen: `round`, `client_sample_rate`, or both.
+
+        Raises:
+            InvalidArgumentError: an argument breaks one of these rules.
+        """
+        self.fidelities = tuple(fidelities)
+        super().__init__(problem)
+        box, chosen = self.action_space, len(self.fidelities)
+        if box.shape[0] <= chosen or (box.low != -1).any() or (box.high != 1).any():
+            raise InvalidArgumentError(
+                "`action_space` must be a Box in [-1, 1] of a configuration's coordinates and then "
+                f"the fidelity's, got {box}"
+            )
+        base = as_integer(eta)
+        if base is None or base < 2:
+            raise InvalidArgumentError(f"`eta` must be an integer of at least 2, got {eta!r}")
+        self._eta = base
+        first, *others = (problem.fidelities[name] for name in self.fidelities)
+        self.rungs = rungs(first, low, high, base)
+        columns = [[first.encode(rung) for rung in self.rungs]]
+        columns += [_shares(other, len(self.rungs), base) for other in others]
+        # In the order of the action's coordinates, which is that of the problem's fidelities.
+        order = [self.fidelities.index(name) for name in problem.fidelities.names]
+        self._coordinates = np.array(columns)[order].T
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what a search remembers; the rungs are there."""
+
+    def on_rung(self, point: Sequence[float] | np.ndarray, rung: int) -> Row:
+        """Return the action of a configuration's coordinates on a rung."""
+        return np.array([*point, *self._coordinates[rung]], dtype=np.float32)
+
+    def _check_fidelity(self, problem: SearchProblem) -> None:
+        free, last = problem.fidelities.names, problem.search_space.names
+        if {*self.fidelities} == {*free} and last[-len(free) :] == free and free:
+            return
+        others = {
+            d.name: d.high for d in problem.fidelities.dimensions if d.name not in self.fidelities
+        }
+        named = " and ".join(map(repr, self.fidelities))
+        advice = f"with fidelity={others}" if others else f"without {named} in its `fidelity`"
+        raise InvalidArgumentError(
+            f"{type(self).__name__} chooses the fidelity {named}, which must be the only "
+            f"free one, got {list(free)}; make the environment {advice}."
+        )
+
+
+def rungs(
+    fidelity: Dimension, low: Value | None, high: Value | None, eta: int
+) -> tuple[Value, ...]:
+    """Return the values high / eta^k that are at least `low`, lowest first.
+
+    A fidelity with a grid gives the nearest ones that it has, each a rung once.
+    """
+    bottom = float(fidelity.validate(fidelity.low if low is None else low, "low"))
+    top = float(fidelity.validate(fidelity.high if high is None else high, "high"))
+    if not 0 < bottom <= top:
+        raise InvalidArgumentError(
+            f"`low` must be positive and at most `high`, got low={bottom:g}, high={top:g}"
+        )
+    number = math.floor(math.log(top / bottom, eta) + 1e-9) + 1
+    wanted = [top / eta**below for below in reversed(range(number))]
+    return tuple(dict.fromkeys(_nearest(fidelity, rung) for rung in wanted))
+
+
+def _shares(fidelity: Dimension, number: int, eta: int) -> list[float]:
+    """Return the coordinates of another fidelity on each rung of a ladder of `number`."""
+    wanted = [fidelity.high / eta**below for below in reversed(range(number))]
+    return [fidelity.encode(_nearest(fidelity, max(fidelity.low, rung))) for rung in wanted]
+
+
+def _nearest(fidelity: Dimension, wanted: float) -> Value:
+    if fidelity.values is not None:
+        return min(fidelity.values, key=lambda value: abs(float(value) - wanted))
+    value = math.floor(wanted + 0.5) if fidelity.kind == "int" else wanted
+    return fidelity.validate(value, "rungs")
+
+
+Point = NDArray[np.float64]
+
+
+class Bracket:
+    """One round of successive halving: a rung is told entirely before the next one is asked.
+
+    Attributes:
+        rung: where it is.
+        waiting: configurations to try there; None for one that is still to be drawn.
+        start: the rung of its first configurations.
+        turn: how many brackets were begun before it.
+        over: whether nothing is left to ask, nor will be.
+    """
+
+    def __init__(self, rung: int, number: int, top: int, eta: int, turn: int) -> None:
+        """Start on a rung with a number of configurations."""
+        self.rung, self.start, self.turn, self._top, self._eta = rung, rung, turn, top, eta
+        self.waiting: list[Point | None] = [None] * number
+        self.over = False
+        self._told: list[tuple[float, Point]] = []
+        self._open = 0
+
+    def take(self) -> Point | None:
+        """Return the next configuration; None for one that is still to be drawn."""
+        self._open += 1
+        return self.waiting.pop(0)
+
+    def report(self, score: float, point: Point) -> None:
+        """Take in what a configuration reached; when the rung is full, the best 1/eta go on."""
+        self._told.append((score, point))
+        self._open -= 1
+        if self.waiting or self._open:
+            return
+        best = sorted(self._told, key=lambda one: -one[0])[: len(self._told) // self._eta]
+        self._told = []
+        self.over = not best or self.rung == self._top
+        if not self.over:
+            self.rung += 1
+            self.waiting = [point for _, point in best]
+
+
+class Hyperband(LadderSearch):
+    """Brackets of successive halving over one fidelity, the last coordinate of every action.
+
+    Li, Jamieson, DeSalvo, Rostamizadeh, Talwalkar, "Hyperband: a novel bandit-based approach to
+    hyperparameter optimization", JMLR 18 (2018), Algorithm 1.
+
+    A bracket starts with many configurations on a low rung, or few on a high one; a rung is asked
+    for entirely before the best 1/eta of it go on to the next. The brackets take turns, without
+    end. Each one takes about as many rounds as any other. Where more trials are asked for than a
+    rung has, the next bracket begins.
+
+    Differs from the paper: a bracket that starts s rungs below the top has
+    floor((s_max + 1) / (s + 1)) eta^s configurations instead of the ceiling of the unrounded
+    number, as in the authors of BOHB's implementation, so that every rung divides by eta.
+
+    Attributes:
+        rungs: values of the fidelity, lowest first.
+    """
+
+    def _begin(self) -> None:
+        self._rng = stream(self.seed, "hyperband")
+        self._brackets: list[Bracket] = []
+        self._begun = 0
+        self._jobs: dict[int, tuple[Bracket, int, Point]] = {}
+        self._seen: list[list[tuple[float, Point]]] = [[] for _ in self.rungs]
+
+    def _suggest(self, number: int) -> NDArray[Any]:
+        bracket = next((one for one in self._brackets if one.waiting), None)
+        if bracket is None:
+            bracket = self._bracket(self._begun)
+            self._begun += 1
+            self._brackets.append(bracket)
+        # A new configuration is drawn when its turn comes: BOHB has learned more by then.
+        point = self._point(number, bracket, bracket.take())
+        self._jobs[number] = (bracket, bracket.rung, point)
+        return self.on_rung(point, bracket.rung)
+
+    def _learn(self, number: int, scores: Array) -> None:
+        bracket, rung, point = self._jobs.pop(number)
+        score = float(scores[0])
+        bracket.report(score, point)
+        self._brackets = [one for one in self._brackets if not one.over]
+        self._see(number, rung, point, score)
+
+    def _bracket(self, turn: int) -> Bracket:
+        """Return the bracket of a turn, counted from 0."""
+        start, top = turn % len(self.rungs), len(self.rungs) - 1
+        number = (top + 1) // (top - start + 1) * self._eta ** (top - start)
+        return Bracket(start, number, top, self._eta, turn)
+
+    def _point(self, number: int, bracket: Bracket, kept: Point | None) -> Point:
+        """Return what trial `number` tries, for which `kept` came up, if anything did."""
+        return self._draw(bracket.rung) if kept is None else kept
+
+    def _draw(self, rung: int) -> Point:
+        """Return a new configuration; here, from the prior of the space."""
+        width = self.action_space.shape[0] - len(self.fidelities)
+        return rounded(self._rng.uniform(-1.0, 1.0, width))
+
+    def _see(self, number: int, rung: int, point: Point, score: float) -> None:
+        """Take in what trial `number` reached on a rung: agents that model it draw from it."""
+        self._seen[rung].append((score, point))
+
+
+class SuccessiveHalving(Hyperband):
+    """The first bracket of Hyperband, of the most configurations, again and again.
+
+    Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter
+    optimization", AISTATS 2016. Differs from the paper: eta is 3 instead of 2.
+    """
+
+    def _bracket(self, turn: int) -> Bracket:
+        top = len(self.rungs) - 1
+        return Bracket(0, self._eta**top, top, self._eta, turn)
+
+
+def rounded(point: NDArray[np.float64]) -> Point:
+    """Return the point that its action stands for: actions are float32."""
+    return point.astype(np.float32).astype(np.float64)
+
+
+class ASHA(LadderSearch):
+    """Promotes whatever is in the best 1/eta of its rung so far, from the highest rung down.
+
+    Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar, "A system for massively
+    parallel hyperparameter tuning", MLSys 2020, Algorithm 2.
+
+    Where nothing can be promoted, a new configuration starts on the lowest rung. Any number of
+    trials may be in flight.
+    """
+
+    def _begin(self) -> None:
+        self._rng = stream(self.seed, "asha")
+        self._points: list[Point] = []
+        # (loss, when it was told, which configuration): sorted, and a heap of what is not promoted.
+        self._seen: list[list[tuple[float, int, int]]] = [[] for _ in self.rungs]
+        self._staying: list[list[tuple[float, int, int]]] = [[] for _ in self.rungs]
+        self._jobs: dict[int, tuple[int, int]] = {}
+
+    def _suggest(self, number: int) -> NDArray[Any]:
+        rung, index = self._next()
+        self._jobs[number] = (rung, index)
+        return self.on_rung(self._points[index], rung)
+
+    def _learn(self, number: int, scores: Array) -> None:
+        rung, index = self._jobs.pop(number)
+        told = (-float(scores[0]), len(self.results), index)
+        insort(self._seen[rung], told)
+        heapq.heappush(self._staying[rung], told)
+
+    def _next(self) -> tuple[int, int]:
+        for rung in reversed(range(len(self.rungs) - 1)):
+            seen, staying = self._seen[rung], self._staying[rung]
+            if staying and bisect_left(seen, staying[0]) < len(seen) // self._eta:
+                return rung + 1, heapq.heappop(staying)[2]
+        width = self.action_space.shape[0] - len(self.fidelities)
+        self._points.append(rounded(self._rng.uniform(-1.0, 1.0, width)))
+        return 0, len(self._points) - 1
+
+
+PARENTS = 3
+"""Points that a mutation takes."""
+
+
+class DEHB(Hyperband):
+    """Every rung has a population; rand1/bin with F = CR = 0.5 (FedHPO-Bench, Appendix C).
+
+    Awad, Mallik, Hutter, "DEHB: evolutionary Hyperband for scalable, robust and efficient
+    hyperparameter optimization", IJCAI 2021, Algorithm 1.
+
+    The target of a trial is the next member of its rung's population, in turns that go on from
+    bracket to bracket. In the first brackets, one from every rung, what comes up to a rung are the
+    best members of the rung below that are not yet on it. All else are trial points: parents are
+    the best members of the rung below, as many as the rung has trials, or of the rung itself where
+    the bracket starts. Where they are fewer than three, mutants of the members of all rungs are
+    added. What is at least as good as its target replaces it.
+
+    A population is as large as the largest number of configurations that a bracket has on its rung.
+    Appendix C's 20 members are those of DE alone.
+
+    Follows the authors' package (DEHB 0.1.2) where the paper says something else or nothing.
+    Differs from it with workers: which brackets are the first ones is told by the bracket of a
+    trial, not by the newest bracket, so that what came up does not depend on who is waiting.
+    """
+
+    def __init__(
+        self,
+        problem: SearchProblem,
+        *,
+        low: Value | None = None,
+        high: Value | None = None,
+        eta: int = 3,
+        fidelities: Sequence[str] = ROUND,
+        settings: Evolution | None = None,
+    ) -> None:
+        """Start as `Hyperband` does; `settings` say how trial points are made."""
+        super().__init__(problem, low=low, high=high, eta=eta, fidelities=fidelities)
+        self._evolution = settings or Evolution()
+        self._evolution_rng = stream(self.seed, "dehb")
+        width = self.action_space.shape[0] - len(self.fidelities)
+        self._members = [self._evolution_rng.random((n, width)) for n in self._most()]
+        self._fitness = [np.full(len(members), -np.inf) for members in self._members]
+        self._turns = [0] * len(self.rungs)
+        self._targets: dict[int, int] = {}
+        self._coming: list[list[Array]] = [[] for _ in self.rungs]
+
+    def _most(self) -> list[int]:
+        """Return the largest number of configurations that a bracket has on each rung."""
+        found = [0] * len(self.rungs)
+        for turn in range(len(self.rungs)):
+            bracket = self._bracket(turn)
+            for rung in range(bracket.rung, len(self.rungs)):
+                found[rung] = max(found[rung], self._size(bracket, rung))
+        return found
+
+    def _size(self, bracket: Bracket, rung: int) -> int:
+        """Return how many trials a bracket has on a rung."""
+        return len(self._bracket(bracket.turn).waiting) // int(self._eta ** (rung - bracket.start))
+
+    def _point(self, number: int, bracket: Bracket, kept: Point | None) -> Point:
+        rung = bracket.rung
+        below, size = max(rung - 1, bracket.start), self._size(bracket, rung)
+        place = self._targets[number] = self._turns[rung]
+        self._turns[rung] = (place + 1) % len(self._members[rung])
+        if bracket.turn < len(self.rungs) and rung > bracket.start:
+            return rounded(2.0 * self._promoted(below, rung, size) - 1.0)
+        best = np.argsort(-self._fitness[below], kind="stable")[:size]
+        target, parents = self._members[rung][place], self._members[below][best]
+        if len(parents) < PARENTS:
+            everyone = np.concatenate(self._members)
+            more = [self._mutant(target, everyone) for _ in range(PARENTS + 1 - len(parents))]
+            parents = np.concatenate([parents, more])
+        return rounded(2.0 * self._offspring(target, parents) - 1.0)
+
+    def _promoted(self, below: int, rung: int, size: int) -> Array:
+        """Return the next member of the rung below that comes up to a rung."""
+        order = np.argsort(-self._fitness[below], kind="stable")
+        tried = self._members[below][order[np.isfinite(self._fitness[below][order])]]
+        if not self._coming[rung]:
+            there = self._members[rung]
+            self._coming[rung] = [one for one in tried if not (one == there).all(axis=1).any()]
+            del self._coming[rung][size:]
+        if self._coming[rung]:
+            return self._coming[rung].pop(0)
+        return np.asarray(self._members[below][order[0]])
+
+    def _mutant(self, target: Array, pool: Array) -> Array:
+        """Return (n,) a + F (b - c) of points of a pool without the target."""
+        same = np.flatnonzero((pool == target).all(axis=1))
+        if len(same) and len(pool) > 1:
+            pool = np.delete(pool, same[0], axis=0)
+        lacking = max(PARENTS - len(pool), 0)
+        pool = np.concatenate([pool, self._evolution_rng.random((lacking, pool.shape[1]))])
+        first, second, third = pool[self._evolution_rng.choice(len(pool), PARENTS, replace=False)]
+        return np.asarray(first + self._evolution.factor * (second - third))
+
+    def _offspring(self, target: Array, parents: Array) -> Array:
+        """Return (n,) a mutant crossed with the target; one coordinate at least is the mutant's."""
+        rng, mutant = self._evolution_rng, self._mutant(target, parents)
+        crossed = rng.random(len(target)) < self._evolution.crossover
+        if not crossed.any():
+            crossed[rng.integers(len(target))] = True
+        point = np.where(crossed, mutant, target)
+        return np.where((point < 0.0) | (point > 1.0), rng.random(len(point)), point)
+
+    def _see(self, number: int, rung: int, point: Point, score: float) -> None:
+        place = self._targets.pop(number)
+        if score >= self._fitness[rung][place]:
+            self._members[rung][place] = (point + 1.0) / 2.0
+            self._fitness[rung][place] = score
+
+    @property
+    def populations(self) -> list[Array]:
+        """The members of each rung, (m, n) points of the unit cube."""
+        return [members.copy() for members in self._members]

@@ -1,0 +1,232 @@
+"""Agents made of Optuna's samplers and pruners, in ask-and-tell form."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.multi_fidelity import LadderSearch
+from fedhpo_gym.agents.search import Array, TrialSearch
+from fedhpo_gym.checks import as_integer
+from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.seeding import stream
+
+with needing("an agent of Optuna", "Optuna", "agents", "optuna"):
+    import optuna
+
+STUDY = "fedhpo-gym"
+"""Hyperband's brackets follow from the name of the study: it must not be random."""
+
+Space = dict[str, optuna.distributions.BaseDistribution]
+
+
+class OptunaSearch(TrialSearch):
+    """A sampler of Optuna, over the coordinates of the action box.
+
+    Constraints are Optuna's own: its samplers hear the total violation of a trial, which is 0 where
+    it is feasible, beside scores without penalties.
+
+    The coordinates already carry logarithmic scales and grids, so all are floats to the sampler.
+    """
+
+    takes_constraints = True
+
+    def __init__(self, problem: SearchProblem) -> None:
+        super().__init__(problem)
+        box = self.action_space
+        self._bounds: Space = {
+            f"x{i}": optuna.distributions.FloatDistribution(float(low), float(high))
+            for i, (low, high) in enumerate(zip(box.low, box.high, strict=True))
+        }
+        self._study = new_study(self._sampler(), self._directions())
+        self._trials: dict[int, optuna.trial.Trial] = {}
+
+    @abstractmethod
+    def _sampler(self) -> optuna.samplers.BaseSampler:
+        """Return the sampler, seeded."""
+
+    def _directions(self) -> Sequence[Literal["maximize"]]:
+        return ["maximize"] * len(self.problem.objectives)
+
+    def _suggest(self, number: int) -> NDArray[Any]:
+        with quiet():
+            trial = self._trials[number] = self._study.ask(self._bounds)
+        return np.array([trial.params[name] for name in self._bounds])
+
+    def _learn(self, number: int, scores: Array) -> None:
+        with quiet():
+            trial = self._trials.pop(number)
+            if number in self.violations:
+                trial.set_constraint("violation", self.violations[number])
+            self._study.tell(trial, scores.tolist())
+
+
+def new_study(
+    sampler: optuna.samplers.BaseSampler,
+    directions: Sequence[Literal["maximize"]] = ("maximize",),
+    pruner: optuna.pruners.BasePruner | None = None,
+) -> optuna.study.Study:
+    """Return a study in memory, with a name of its own, without a message."""
+    with quiet():
+        return optuna.create_study(
+            sampler=sampler, directions=list(directions), study_name=STUDY, pruner=pruner
+        )
+
+
+@contextmanager
+def quiet(level: int = optuna.logging.WARNING) -> Iterator[None]:
+    """Hold back Optuna's messages below a level, and leave its log level as it was."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(max(before, level))
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+class OptunaTPE(OptunaSearch):
+    """TPE (Bergstra et al., 2011): model the good and the bad trials apart, maximise their ratio.
+
+    Differs from the paper: the implementation and all its defaults are those of the Optuna that is
+    installed, since that is what its name promises. Those of version 5 are 10 random trials to
+    begin with, 24 candidates per ask, coordinates that are modelled together, and trials in flight
+    that count as bad ones. The coordinates are those of the action box, which already carries
+    logarithmic scales and grids.
+
+    Scores of trials, or else rewards, must be plain numbers; they are maximised.
+    """
+
+    acts_on = ("trial", "round")
+
+    def _sampler(self) -> optuna.samplers.BaseSampler:
+        return tpe_sampler(int(stream(self.seed, "optuna_tpe").integers(2**32)))
+
+
+def tpe_sampler(seed: int) -> optuna.samplers.TPESampler:
+    """Return TPE as Optuna has it by default."""
+    return optuna.samplers.TPESampler(seed=seed)
+
+
+class NSGA2(OptunaSearch):
+    """NSGA-II (Deb et al., 2002): parents by rank of dominance, then by distance in the crowd.
+
+    Optuna's: uniform crossover with probability 0.9, and a coordinate is drawn anew with
+    probability 1/n. The population is 20 instead of 50: an episode has few trials.
+
+    Args:
+        problem: of vector rewards.
+        population: members of a generation.
+
+    Raises:
+        InvalidArgumentError: `population` is no integer of at least 2.
+    """
+
+    rewards = "vector"
+
+    def __init__(self, problem: SearchProblem, *, population: int = 20) -> None:
+        number = as_integer(population)
+        if number is None or number < 2:
+            raise InvalidArgumentError(
+                f"`population` must be an integer of at least 2, got {population!r}"
+            )
+        self._population = number
+        super().__init__(problem)
+
+    def _sampler(self) -> optuna.samplers.BaseSampler:
+        seed = int(stream(self.seed, "nsga2").integers(2**31))
+        return optuna.samplers.NSGAIISampler(population_size=self._population, seed=seed)
+
+
+class MOTPE(OptunaSearch):
+    """TPE on many objectives (Ozaki et al., 2020): good trials are those of the best fronts.
+
+    Optuna's with its defaults, see `OptunaTPE`. Ties within a front are broken by hypervolume, as
+    in the paper.
+    """
+
+    rewards = "vector"
+
+    def _sampler(self) -> optuna.samplers.BaseSampler:
+        return tpe_sampler(int(stream(self.seed, "motpe").integers(2**31)))
+
+
+class PrunedTPE(LadderSearch):
+    """A configuration climbs the ladder, rung by rung, to the top or until the pruner stops it.
+
+    What is stopped is never asked for again, so that it costs no more. In FedHPO-Bench's code the
+    pruner was built but never connected; here it is. Rungs are eta times one another instead of
+    every round: each is a trial of the environment. With `freeze_thaw=True` it charges the rounds
+    that are new; without, every rung starts from scratch.
+
+    The sampler is Optuna's TPE with its defaults, see `OptunaTPE`; several configurations may be
+    in flight.
+    """
+
+    def _begin(self) -> None:
+        width = self.action_space.shape[0] - len(self.fidelities)
+        self._bounds: Space = {
+            f"x{i}": optuna.distributions.FloatDistribution(-1.0, 1.0) for i in range(width)
+        }
+        sampler = tpe_sampler(int(stream(self.seed, "pruned_tpe").integers(2**32)))
+        self._study = new_study(sampler, pruner=self._pruner())
+        self._waiting: list[tuple[optuna.trial.Trial, int]] = []
+        self._jobs: dict[int, tuple[optuna.trial.Trial, int]] = {}
+
+    @abstractmethod
+    def _pruner(self) -> optuna.pruners.BasePruner:
+        """Return what decides which trials go on."""
+
+    def _suggest(self, number: int) -> NDArray[Any]:
+        with quiet():
+            job = self._waiting.pop(0) if self._waiting else (self._study.ask(self._bounds), 0)
+        self._jobs[number] = job
+        trial, rung = job
+        return self.on_rung(np.array([trial.params[name] for name in self._bounds]), rung)
+
+    def _learn(self, number: int, scores: Array) -> None:
+        trial, rung = self._jobs.pop(number)
+        score = float(scores[0])
+        trial.report(score, self._step(rung))
+        with quiet():
+            if rung + 1 == len(self.rungs):
+                self._study.tell(trial, score)
+            elif trial.should_prune():
+                self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            else:
+                self._waiting.append((trial, rung + 1))
+
+    def _step(self, rung: int) -> int:
+        """Return what Optuna counts a rung as: eta^rung, since rates are no whole numbers."""
+        return int(self._eta**rung)
+
+
+class MedianTPE(PrunedTPE):
+    """TPE with median stopping: what is worse than the median of others on its rung, stops.
+
+    Optuna's defaults, as in FedHPO-Bench's Appendix C: the others are configurations that came to
+    the top, and until there are five of them, nothing is stopped.
+    """
+
+    def _pruner(self) -> optuna.pruners.BasePruner:
+        return optuna.pruners.MedianPruner()
+
+
+class HyperbandTPE(PrunedTPE):
+    """TPE with Hyperband as the pruner; eta is 3 (FedHPO-Bench, Appendix C).
+
+    Optuna deals its trials to brackets by a hash of their number, and each bracket has a TPE of its
+    own.
+    """
+
+    def _pruner(self) -> optuna.pruners.BasePruner:
+        return optuna.pruners.HyperbandPruner(
+            min_resource=1,
+            max_resource=self._step(len(self.rungs) - 1),
+            reduction_factor=self._eta,
+        )

@@ -1,0 +1,251 @@
+"""Learned policies as plain arrays, with numpy alone, and the agent that acts by one.
+
+However it was learned, a policy is used, saved and loaded without the library that trained it, and
+loading it runs no code from the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Protocol, runtime_checkable
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
+from fedhpo_gym.archive import MODEL_GROWTH, reading_card, write_archive
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.typed import shown
+
+FORMAT: Final = 1
+STEM: Final = "policy"
+MAX_LAYERS: Final = 1000
+ACTIVATIONS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
+    {"tanh": np.tanh, "relu": lambda values: np.maximum(values, 0.0)}
+)
+OUTPUTS: Final = ("clip", "tanh")
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """A fully connected network from normalised observations to actions.
+
+    Attributes:
+        entries: shape of every entry of an observation, in the order the network reads them.
+        low: lower bounds of the actions.
+        high: upper bounds of the actions.
+        weights: (inputs, outputs) of every layer, float32.
+        biases: (outputs,) of every layer, float32.
+        activation: between layers, a key of `ACTIVATIONS`.
+        output: "clip" cuts the last layer's output off at the bounds; "tanh" spreads its tangent
+            over them.
+        mean: (inputs,) subtracted from observations, float64.
+        deviation: (inputs,) that observations are then divided by, float64.
+        limit: largest magnitude of a normalised observation.
+        made_by: command that trains it again, for the message about a damaged file.
+        origin: what it was trained on and how, as JSON data.
+
+    Raises:
+        InvalidArgumentError: the parts do not fit together.
+    """
+
+    entries: Mapping[str, tuple[int, ...]]
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    weights: tuple[NDArray[np.float32], ...]
+    biases: tuple[NDArray[np.float32], ...]
+    activation: str
+    output: str
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    limit: float
+    made_by: str
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS or self.output not in OUTPUTS:
+            raise InvalidArgumentError(
+                f"`activation` must be one of {sorted(ACTIVATIONS)} and `output` one of {OUTPUTS}, "
+                f"got {self.activation!r} and {self.output!r}."
+            )
+        arrays: list[NDArray[Any]] = [self.low, self.high, self.mean, self.deviation]
+        arrays += [*self.weights, *self.biases]
+        if kinds := {array.dtype.str for array in arrays if array.dtype.kind != "f"}:
+            raise InvalidArgumentError(f"arrays of a policy must be floats, got {sorted(kinds)}.")
+        inputs = sum(math.prod(shape) for shape in self.entries.values())
+        widths = [inputs, *(weight.shape[-1] for weight in self.weights)]
+        shapes = [(widths[i], widths[i + 1]) for i in range(len(self.weights))]
+        fits = (
+            [weight.shape for weight in self.weights] == shapes
+            and [bias.shape for bias in self.biases] == [shape[1:] for shape in shapes]
+            and self.mean.shape == self.deviation.shape == (inputs,)
+            and widths[-1] == self.low.size
+            and self.low.shape == self.high.shape
+        )
+        if not self.weights or not fits:
+            raise InvalidArgumentError(
+                f"`weights` must lead from {inputs} inputs to {self.low.size} outputs, got "
+                f"{[weight.shape for weight in self.weights]} with biases "
+                f"{[bias.shape for bias in self.biases]} and {self.mean.shape} means."
+            )
+
+    @property
+    def action_space(self) -> gym.spaces.Box:
+        """The space of its actions."""
+        return gym.spaces.Box(self.low, self.high, dtype=np.float32)
+
+    def act(self, observation: Observation) -> NDArray[np.float32]:
+        """Return the most likely action for an observation, or for many.
+
+        Leading axes of the observation are those of the answer, and change no bit of it.
+
+        Args:
+            observation: arrays of shape (..., *entries[key]).
+
+        Raises:
+            InvalidArgumentError: an entry is missing or has another shape.
+        """
+        rows = self._rows(observation)
+        # One vector at a time: a matrix product over many rows rounds otherwise.
+        hidden = rows[..., None, :]
+        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            hidden = (ACTIVATIONS[self.activation](hidden) if index else hidden) @ weight + bias
+        raw = hidden.reshape(*rows.shape[:-1], *self.low.shape)
+        if self.output == "tanh":
+            raw = self.low + 0.5 * (np.tanh(raw) + 1.0) * (self.high - self.low)
+        return np.clip(raw, self.low, self.high).astype(np.float32)
+
+    def _rows(self, observation: Observation) -> NDArray[np.float32]:
+        """Return (..., inputs): the normalised entries side by side."""
+        parts = []
+        for name, shape in self.entries.items():
+            if name not in observation:
+                raise InvalidArgumentError(
+                    f"`observation` must have {name!r}, got {sorted(observation)}; the policy was "
+                    "trained in another environment."
+                )
+            value = np.asarray(observation[name], dtype=np.float64)
+            leading = value.shape[: value.ndim - len(shape)]
+            if value.shape[len(leading) :] != shape:
+                raise InvalidArgumentError(
+                    f"`observation[{name!r}]` must have shape (..., {shape}), got {value.shape}; "
+                    "the policy was trained in another environment."
+                )
+            parts.append(value.reshape(*leading, math.prod(shape)))
+        rows = (np.concatenate(parts, axis=-1) - self.mean) / self.deviation
+        return np.clip(rows, -self.limit, self.limit).astype(np.float32)
+
+
+def save_policy(policy: Policy, folder: Path | str) -> Path:
+    """Write a policy as `policy.json` and the arrays it names; the card completes it.
+
+    Returns:
+        Path of the card.
+    """
+    card = {
+        "format": FORMAT,
+        "entries": [[name, list(shape)] for name, shape in policy.entries.items()],
+        "activation": policy.activation,
+        "output": policy.output,
+        "limit": policy.limit,
+        "layers": len(policy.weights),
+        "made_by": policy.made_by,
+        "origin": dict(policy.origin),
+    }
+    arrays = {name: getattr(policy, name) for name in ("low", "high", "mean", "deviation")}
+    for index, (weight, bias) in enumerate(zip(policy.weights, policy.biases, strict=True)):
+        arrays |= {f"weight_{index}": weight, f"bias_{index}": bias}
+    return write_archive(Path(folder), STEM, card, arrays)
+
+
+def load_policy(folder: Path | str) -> Policy:
+    """Read what `save_policy` wrote: a policy with the same actions, bit for bit.
+
+    Raises:
+        MissingDataError: there is no policy in the folder.
+        DamagedDataError: a file is damaged; names it and the command that makes it again.
+    """
+    card = Path(folder) / f"{STEM}.json"
+    try:
+        found = card.is_file()
+    except OSError:  # a name that no file can have
+        found = False
+    if not found:
+        raise MissingDataError(
+            f"there is no policy in {shown(str(folder))}; save one there with `save_policy`"
+        )
+    with reading_card(card, "policy", FORMAT, "train the policy again") as (content, stored):
+        command, sha256, layers = content["made_by"], content["sha256"], int(content["layers"])
+        if not 1 <= layers <= MAX_LAYERS:
+            raise ValueError(f"`layers` must be in [1, {MAX_LAYERS}], got {layers}")
+        entries = {str(name): tuple(map(int, shape)) for name, shape in content["entries"]}
+        options = {name: content[name] for name in ("activation", "output", "origin")}
+        options |= {"entries": entries, "limit": float(content["limit"]), "made_by": str(command)}
+    arrays = stored.read(sha256, command, growth=MODEL_GROWTH)
+    try:
+        return Policy(
+            low=arrays["low"],
+            high=arrays["high"],
+            weights=tuple(arrays[f"weight_{index}"] for index in range(layers)),
+            biases=tuple(arrays[f"bias_{index}"] for index in range(layers)),
+            mean=arrays["mean"],
+            deviation=arrays["deviation"],
+            **options,
+        )
+    except (LookupError, ValueError, TypeError) as error:
+        raise DamagedDataError(
+            f"{stored.path} does not hold the policy its card describes ({error}); delete it and "
+            f"run `{command}`"
+        ) from error
+
+
+@runtime_checkable
+class Acts(Protocol):
+    """What has `act`: a learned `Policy`, a hand-made `Schedule`."""
+
+    @property
+    def action_space(self) -> gym.spaces.Box:
+        """Where its actions lie."""
+
+    def act(self, observation: Observation) -> NDArray[np.float32]:
+        """Return the action for an observation."""
+
+
+class PolicyAgent(Agent):
+    """Does what a policy says, and learns nothing more.
+
+    Attributes:
+        policy: what decides.
+
+    Raises:
+        InvalidArgumentError: there is no policy, or it acts in another space.
+        MissingDataError: there is no policy in the folder.
+        DamagedDataError: a file of the policy is damaged.
+    """
+
+    learned = "policy"
+    seeded = False
+
+    def __init__(self, problem: SearchProblem, *, policy: Acts | Path | str | None = None) -> None:
+        """Take a policy, or the folder it was saved in; nothing is random: the seed is unused."""
+        super().__init__(problem)
+        if policy is None:
+            raise InvalidArgumentError(
+                "`policy` must be a policy or the folder of a saved one, got None; train one with "
+                "`fedhpo_gym.agents.sb3.train`."
+            )
+        self.policy = load_policy(Path(policy)) if isinstance(policy, str | Path) else policy
+        space = getattr(self.policy, "action_space", None)
+        if space != self.action_space:
+            raise InvalidArgumentError(
+                f"`policy` must act in {self.action_space}, got {type(self.policy).__name__} for "
+                f"{space}; make one for this environment."
+            )
+
+    def ask(self, observation: Observation) -> NDArray[np.float32]:
+        return self.policy.act(observation)

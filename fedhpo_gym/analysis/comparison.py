@@ -1,0 +1,553 @@
+"""Agents compared over problems: all numbers, the answer in sentences, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedhpo_gym.analysis.incumbents import FRACTIONS, Study
+from fedhpo_gym.analysis.stats import (
+    Band,
+    CriticalDifference,
+    WinTieLoss,
+    area,
+    bootstrap_band,
+    bootstrap_interval,
+    critical_difference,
+    holm,
+    improvement_interval,
+    interquartile_mean,
+    mean_ranks,
+    nemenyi,
+    normalised_regret,
+    probability_of_improvement,
+    rank_sum,
+    relative_overtuning,
+    sign_test,
+    wilcoxon_holm,
+)
+from fedhpo_gym.analysis.stats.summaries import Numbers
+from fedhpo_gym.analysis.tables import Cell, Table
+from fedhpo_gym.typed import checked_types
+
+__all__ = [
+    "FINAL",
+    "REGRET",
+    "RETURN",
+    "VALIDATION",
+    "VOLUME",
+    "Comparison",
+    "answer",
+    "certainty",
+    "compare",
+    "comparison_tables",
+    "shown_p",
+    "verdict",
+]
+
+BUDGETS = (0.01, 0.1, 0.25, 0.5, 1.0)
+"""Shares of the budget at which ranks are tested."""
+VALIDATION = "Validation loss of the final incumbent"
+FINAL = "Validation loss at the end of the course"
+RETURN = "Negative return of the course"
+VOLUME = "Hypervolume regret at the end"
+REGRET = "Relative regret of the recommended configuration at full fidelity"
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """One agent beside another, the one of better mean rank first.
+
+    Attributes:
+        agents: their names.
+        problems: wins, ties and losses by means over seeds, a block per problem.
+        p_means: Wilcoxon with Holm's correction, on means over seeds.
+        p_runs: the same on all runs, a block per problem and seed; None without common seeds.
+        p_nemenyi: Nemenyi's test on means over seeds.
+        improvement: probability that a run of the first is better on a random problem.
+        interval: its 95 % bootstrap interval.
+    """
+
+    agents: tuple[str, str]
+    problems: WinTieLoss
+    p_means: float
+    p_runs: float | None
+    p_nemenyi: float
+    improvement: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class AgentNumbers:
+    """What sums one agent up; normalised regret is 0 at the best known, 1 at a first trial.
+
+    Attributes:
+        rank: mean rank over problems, by means over seeds.
+        rank_runs: mean rank over all runs; None without common seeds.
+        iqm: interquartile mean of final normalised regret.
+        iqm_interval: its 95 % bootstrap interval.
+        anytime: mean normalised regret over the logarithm of the budget.
+        worst: the problem of highest mean normalised regret, and this regret.
+        overtuning: median relative overtuning over runs; None where test losses are unknown.
+    """
+
+    rank: float
+    rank_runs: float | None
+    iqm: float
+    iqm_interval: tuple[float, float]
+    anytime: float
+    worst: tuple[str, float]
+    overtuning: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A study in numbers.
+
+    Attributes:
+        study: the runs.
+        order: agents, the best final mean rank first; of equals, the lower IQM.
+        fractions: (T,) shares of the budget.
+        ranks: mean rank over problems of each agent, (T,) each, by means over seeds.
+        regret: mean normalised regret over problems of each agent, with bootstrap bands.
+        finals: final normalised regret of each agent, (S,) for each problem.
+        curves: normalised regret of each agent over the budget, (S, T) for each problem.
+        means: critical differences on means over seeds.
+        runs: critical differences on all runs; None without common seeds.
+        means_at: critical differences at each of `BUDGETS`, on means over seeds.
+        numbers: what sums each agent up.
+        pairs: all pairs.
+        alike: of each agent and problem, whether no test tells its runs from those of the best
+            agent there, see `alike_on`.
+        measure: what the values are, as a sentence begins.
+    """
+
+    study: Study
+    order: tuple[str, ...]
+    fractions: Numbers
+    ranks: Mapping[str, Numbers]
+    regret: Mapping[str, Band]
+    finals: Mapping[str, tuple[Numbers, ...]]
+    curves: Mapping[str, tuple[Numbers, ...]]
+    means: CriticalDifference
+    runs: CriticalDifference | None
+    means_at: tuple[CriticalDifference, ...]
+    numbers: Mapping[str, AgentNumbers]
+    pairs: tuple[Pair, ...]
+    alike: Mapping[str, tuple[bool, ...]]
+    measure: str
+
+    @property
+    def scale(self) -> str:
+        """What 0 and 1 of normalised regret are, in words."""
+        return SCALES.get(
+            self.measure, "0 is the best of any run on the problem and 1 the median first incumbent"
+        )
+
+
+SCALES = {
+    REGRET: "0 is the best configuration at full fidelity and 1 the median one",
+    RETURN: "0 is the best return of any run on the problem and 1 the worst",
+    VOLUME: "0 is the volume of the front that all runs know together and 1 none of it",
+}
+STATED = (REGRET, VOLUME)
+"""What is normalised already, by the problem and not by who else was run."""
+
+
+@checked_types
+def compare(study: Study, measure: str = VALIDATION) -> Comparison:
+    """Compute everything that is said of a study; `measure` says what its values are.
+
+    Final values are those of the last incumbents. On means over seeds, a block is a problem, as in
+    the paper; on all runs, a problem and a seed that every agent has. Runs of one problem are no
+    independent problems, so p-values on all runs speak for these problems only.
+    """
+    means, runs = study.finals_of_means(), study.finals_of_runs()
+    on_means = critical_difference(means, study.agents)
+    on_runs = critical_difference(runs, study.agents) if len(runs) else None
+    values = [
+        [study.values(problem, agent) for agent in study.agents] for problem in study.problems
+    ]
+    curves, finals = _normalised(study, values, measure)
+    numbers = _numbers(study, curves, finals, mean_ranks(means), runs)
+    order = tuple(sorted(study.agents, key=lambda a: (numbers[a].rank, numbers[a].iqm, a)))
+    by_time = np.array([[curve.mean(axis=0) for curve in row] for row in values])
+    over_time = np.stack([mean_ranks(by_time[:, :, t]) for t in range(by_time.shape[2])], axis=1)
+    at = [int(np.searchsorted(FRACTIONS, budget)) for budget in BUDGETS]
+    return Comparison(
+        study=study,
+        order=order,
+        fractions=FRACTIONS,
+        ranks=dict(zip(study.agents, over_time, strict=True)),
+        regret={agent: bootstrap_band(curves[agent]) for agent in study.agents},
+        finals=finals,
+        curves=curves,
+        means=on_means,
+        runs=on_runs,
+        means_at=tuple(
+            critical_difference(by_time[:, :, min(t, len(FRACTIONS) - 1)], study.agents) for t in at
+        ),
+        numbers=numbers,
+        pairs=_pairs(study, order, means, runs),
+        alike=_alike(study),
+        measure=measure,
+    )
+
+
+_Curves = dict[str, tuple[Numbers, ...]]
+
+
+def _normalised(study: Study, values: list[list[Numbers]], measure: str) -> tuple[_Curves, _Curves]:
+    """Return normalised regret over the budget and at the end, of each agent on each problem.
+
+    0 is the lowest final value of any run on the problem; 1 is the median first incumbent, of
+    returns the worst. What is relative already stays as it is.
+    """
+    curves: dict[str, list[Numbers]] = {agent: [] for agent in study.agents}
+    finals: dict[str, list[Numbers]] = {agent: [] for agent in study.agents}
+    for problem, row in zip(study.problems, values, strict=True):
+        best, worst = (0.0, 1.0) if measure in STATED else _ends(study, problem, measure)
+        for agent, own in zip(study.agents, row, strict=True):
+            curves[agent].append(normalised_regret(own, best, worst))
+            finals[agent].append(normalised_regret(study.final(problem, agent), best, worst))
+    return {a: tuple(c) for a, c in curves.items()}, {a: tuple(f) for a, f in finals.items()}
+
+
+def _ends(study: Study, problem: str, measure: str) -> tuple[float, float]:
+    """Return what is 0 and what is 1 on a problem whose scale nobody has stated."""
+    lines = [line for agent in study.agents for line in study.of(problem, agent)]
+    finals = [line.final for line in lines]
+    if measure == RETURN:
+        return min(finals), max(finals)
+    first = float(np.median([line.value[0] for line in lines if len(line.value)]))
+    return min(finals), max(min(finals), first)
+
+
+def alike_on(runs: Mapping[str, Numbers], alpha: float = 0.05) -> dict[str, bool]:
+    """Return which agents cannot be told from the one of lowest mean, on one problem.
+
+    Its runs are compared with those of each other agent by the rank-sum test, with Holm's
+    correction.
+    """
+    best = min(runs, key=lambda agent: float(runs[agent].mean()))
+    others = [agent for agent in runs if agent != best]
+    p_values = holm([rank_sum(runs[best], runs[agent]) for agent in others])
+    return {best: True} | {
+        agent: bool(p >= alpha) for agent, p in zip(others, p_values.tolist(), strict=True)
+    }
+
+
+def _alike(study: Study) -> dict[str, tuple[bool, ...]]:
+    rows = [alike_on({a: study.final(p, a) for a in study.agents}) for p in study.problems]
+    return {agent: tuple(row[agent] for row in rows) for agent in study.agents}
+
+
+def _numbers(
+    study: Study, curves: _Curves, finals: _Curves, ranked: Numbers, runs: Numbers
+) -> dict[str, AgentNumbers]:
+    by_runs = mean_ranks(runs).tolist() if len(runs) else [None] * len(study.agents)
+    found = {}
+    for agent, rank, rank_runs in zip(study.agents, ranked.tolist(), by_runs, strict=True):
+        per_problem = [float(final.mean()) for final in finals[agent]]
+        worst = int(np.argmax(per_problem))
+        heights = [area(curve, np.log(FRACTIONS)).mean() for curve in curves[agent]]
+        found[agent] = AgentNumbers(
+            rank=rank,
+            rank_runs=rank_runs,
+            iqm=_iqm(finals[agent]),
+            iqm_interval=bootstrap_interval(_iqm, finals[agent]),
+            anytime=float(np.mean(heights)),
+            worst=(study.problems[worst], per_problem[worst]),
+            overtuning=_overtuning(study, agent),
+        )
+    return found
+
+
+def _iqm(samples: Sequence[Numbers]) -> float:
+    return interquartile_mean(np.concatenate(samples))
+
+
+def _overtuning(study: Study, agent: str) -> float | None:
+    tests = [line.test for problem in study.problems for line in study.of(problem, agent)]
+    if any(test is None or not len(test) for test in tests):
+        return None
+    return float(np.median([relative_overtuning(test) for test in tests if test is not None]))
+
+
+def _pairs(study: Study, order: tuple[str, ...], means: Numbers, runs: Numbers) -> tuple[Pair, ...]:
+    column = {agent: place for place, agent in enumerate(study.agents)}
+    by_means, by_range = wilcoxon_holm(means), nemenyi(means)
+    by_runs = wilcoxon_holm(runs) if len(runs) else None
+    samples = {a: [study.final(p, a) for p in study.problems] for a in order}
+    found = []
+    for place, first in enumerate(order):
+        for second in order[place + 1 :]:
+            a, b = column[first], column[second]
+            found.append(
+                Pair(
+                    agents=(first, second),
+                    problems=sign_test(means[:, a], means[:, b]),
+                    p_means=float(by_means[a, b]),
+                    p_runs=None if by_runs is None else float(by_runs[a, b]),
+                    p_nemenyi=float(by_range[a, b]),
+                    improvement=probability_of_improvement(samples[first], samples[second]),
+                    interval=improvement_interval(samples[first], samples[second]),
+                )
+            )
+    return tuple(found)
+
+
+@checked_types
+def answer(found: Comparison) -> list[str]:
+    """Return paragraphs, as plain text: who wins, by how much, how sure, and what is not alike."""
+    return [verdict(found), _how_much(found), certainty(found), *_unlike(found)]
+
+
+@checked_types
+def verdict(found: Comparison) -> str:
+    """Return one sentence: who is best, or between whom nothing decides, and who is worse.
+
+    Problems are the blocks of the test, and where there are too few of them for any result, runs
+    are; the sentence says so.
+    """
+    count = len(found.study.problems)
+    where = f"over {count} problems" if count > 1 else f"on {found.study.problems[0]}"
+    if not _floor(found, count):
+        return f"{_told(found, found.means, runs=False)} {where}."
+    why = f"with {counted(count, 'problem')} no test can reach 0.05"
+    if found.runs is None or _floor(found, found.runs.blocks):
+        return f"Undecided between {_list(found.order)}: {why}, nor with so few runs."
+    on = "their runs alone" if count > 1 else f"the runs {where} alone"
+    words = _told(found, found.runs, runs=True)
+    return f"Nothing is decided: {why}. By {on}: {words[0].lower()}{words[1:]}."
+
+
+def _told(found: Comparison, difference: CriticalDifference, *, runs: bool) -> str:
+    first, *others = found.order
+    p_values = {
+        pair.agents[1]: (pair.p_runs if runs else pair.p_means)
+        for pair in found.pairs
+        if pair.agents[0] == first
+    }
+    alike = _not_beaten(first, found.pairs, difference, runs=runs)
+    worse = [f"{a} ({shown_p(p_values[a] or 0.0)})" for a in others if a not in alike]
+    behind = f"{_list(worse)} {'is' if len(worse) == 1 else 'are'} worse" if worse else ""
+    if not alike:
+        return f"Best is {first}; {behind}"
+    return f"Undecided between {_list([first, *alike])}{'; ' * bool(behind)}{behind}"
+
+
+def _floor(found: Comparison, blocks: int) -> bool:
+    """Return whether Wilcoxon's test of so many blocks can never reach its level."""
+    return len(found.pairs) * 2.0 ** (1 - blocks) >= found.means.alpha
+
+
+def unlike_fidelities(found: Comparison) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many runs of each agent have no trial of full fidelity, and end below others."""
+    study, without, below = found.study, dict[str, int](), dict[str, int]()
+    for problem in study.problems:
+        lines = [line for agent in study.agents for line in study.of(problem, agent)]
+        levels = [
+            float(line.level[-1]) for line in lines if line.level is not None and len(line.level)
+        ]
+        for line in lines:
+            if not len(line.value):
+                without[line.agent] = without.get(line.agent, 0) + 1
+            elif line.level is not None and line.level[-1] < max(levels):
+                below[line.agent] = below.get(line.agent, 0) + 1
+    return without, below
+
+
+def _unlike(found: Comparison) -> list[str]:
+    """Say where final incumbents are of unequal fidelities: their losses are of unlike things."""
+    without, below = unlike_fidelities(found)
+    words = []
+    if without:
+        words.append(
+            f"Mind that {_counts(without)} reached no trial of full fidelity; these have the last "
+            "rank and a loss of infinity."
+        )
+    if below:
+        words.append(
+            f"Mind that {_counts(below)} ended below the highest fidelity of others on the same "
+            "problem: their losses are of courses that were trained for less. With `--rule "
+            "full_fidelity`, only trials of the highest fidelity count."
+        )
+    return words
+
+
+def _counts(runs: Mapping[str, int]) -> str:
+    return _list([f"{counted(number, 'run')} of {agent}" for agent, number in runs.items()])
+
+
+def _how_much(found: Comparison) -> str:
+    first, second = found.order[:2]
+    pair = found.pairs[0]
+    iqm = " against ".join(f"{found.numbers[agent].iqm:.2g}" for agent in (first, second))
+    low, high = pair.interval
+    return (
+        f"By how much: on means over seeds, {first} beats {second} on {pair.problems.wins} of "
+        f"{_problems(found)} and ties on {pair.problems.ties}. A run of it is better than one of "
+        f"{second} on a random problem with probability {pair.improvement:.2f} (95 % interval "
+        f"{low:.2f} to {high:.2f}). Interquartile means of normalised regret, of which "
+        f"{found.scale}: {iqm}."
+    )
+
+
+@checked_types
+def certainty(found: Comparison) -> str:
+    """Return a paragraph on the tests: what they give, and what they can give at best."""
+    first = found.order[0]
+    alike = {
+        "on means over seeds": _not_beaten(first, found.pairs, found.means, runs=False),
+    }
+    tests = [f"on means over seeds {shown_p(found.means.friedman.p_value)}"]
+    if found.runs is not None:
+        alike["on all runs"] = _not_beaten(first, found.pairs, found.runs, runs=True)
+        tests.append(f"on all runs {shown_p(found.runs.friedman.p_value)}")
+    words = []
+    for kind, names in alike.items():
+        beaten = [agent for agent in found.order[1:] if agent not in names]
+        if not beaten:
+            words.append(f"{kind} {first} can be told from no other agent")
+        elif not names:
+            words.append(f"{kind} {first} differs from every other agent")
+        else:
+            words.append(f"{kind} {first} differs from {_list(beaten)}, not from {_list(names)}")
+    note = (
+        f" With {_problems(found)} and {counted(len(found.pairs), 'pair')}, this test on means "
+        "can never reach 0.05."
+        if _floor(found, len(found.study.problems))
+        else ""
+    )
+    return (
+        f"How sure: Friedman's test that all agents are alike gives {' and '.join(tests)}. By "
+        f"Wilcoxon's test with Holm's correction at 0.05, {'; '.join(words)}.{note} What is said "
+        "on all runs holds for these problems only: runs of one problem are not new problems."
+    )
+
+
+def _not_beaten(
+    first: str, pairs: Sequence[Pair], difference: CriticalDifference, *, runs: bool
+) -> list[str]:
+    found = []
+    for pair in pairs:
+        if pair.agents[0] == first:
+            p_value = pair.p_runs if runs else pair.p_means
+            alike = p_value is None or p_value >= difference.alpha
+            if alike or difference.friedman.p_value >= difference.alpha:
+                found.append(pair.agents[1])
+    return found
+
+
+def _problems(found: Comparison) -> str:
+    return counted(len(found.study.problems), "problem")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun, in the plural unless it is one."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+@checked_types
+def shown_p(value: float) -> str:
+    """Return a p-value in words."""
+    return "p < 0.0001" if value < 0.0001 else f"p = {value:.4f}"
+
+
+def _list(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+@checked_types
+def comparison_tables(found: Comparison) -> tuple[Table, ...]:
+    """Return final results, ranks at several budgets, and all pairs."""
+    return _finals(found), _ranks(found), _pairs_table(found)
+
+
+def short(problem: str) -> str:
+    """Return the name of a problem without what all of them share."""
+    return problem.replace("FedHPO-", "", 1)
+
+
+def _finals(found: Comparison) -> Table:
+    study, rows = found.study, []
+    for problem in study.problems:
+        cells, place = [], study.problems.index(problem)
+        for agent in found.order:
+            value = study.final(problem, agent)
+            mean = float(value.mean())
+            several = len(value) > 1 and np.isfinite(value).all()
+            spread = f" ± {value.std(ddof=1):.4f}" if several else ""
+            cells.append(Cell(f"{mean:.4f}{spread}", mean, found.alike[agent][place]))
+        rows.append([Cell(short(problem)), *cells])
+    return Table(
+        "finals",
+        "Final results",
+        f"{found.measure}: mean ± standard deviation over seeds, as tables 13 and 14 of Wang et "
+        "al. (2022); bold is what no test tells from the best.",
+        ("problem", *found.order),
+        rows,
+    )
+
+
+def _ranks(found: Comparison) -> Table:
+    places = [
+        min(int(np.searchsorted(found.fractions, b)), len(found.fractions) - 1) for b in BUDGETS
+    ]
+    rows = [
+        [Cell(agent), *(_number(float(found.ranks[agent][place]), 2) for place in places)]
+        for agent in found.order
+    ]
+    rows.append(
+        [Cell("Friedman, p-value"), *(_number(one.friedman.p_value, 4) for one in found.means_at)]
+    )
+    return Table(
+        "ranks",
+        "Mean rank at several budgets",
+        "Mean rank over problems, by means over seeds, at shares of the budget; agents without an "
+        "incumbent share the last ranks.",
+        ("agent", *(f"{100 * budget:g} %" for budget in BUDGETS)),
+        rows,
+    )
+
+
+def _pairs_table(found: Comparison) -> Table:
+    rows = []
+    for pair in found.pairs:
+        low, high = pair.interval
+        rows.append(
+            [
+                Cell(" and ".join(pair.agents)),
+                Cell(str(pair.problems)),
+                _number(pair.problems.p_value, 4),
+                _number(pair.p_means, 4),
+                _optional(pair.p_runs, 4),
+                _number(pair.p_nemenyi, 4),
+                _number(pair.improvement, 3),
+                Cell(f"{low:.3f} to {high:.3f}"),
+            ]
+        )
+    return Table(
+        "pairs",
+        "All pairs",
+        "Of the first against the second: wins, ties and losses over problems by means over seeds, "
+        "with a one-sided sign test, as tables 2 and 3 of Wang et al. (2022); Wilcoxon's test with "
+        "Holm's correction on means over seeds and on all runs; Nemenyi's test on means; and the "
+        "probability that a run of the first is better on a random problem.",
+        (
+            "agents", "win/tie/loss", "sign test", "Wilcoxon, means", "Wilcoxon, all runs",
+            "Nemenyi, means", "P(better)", "95 % interval",
+        ),
+        rows,
+    )  # fmt: skip
+
+
+def _number(value: float, digits: int) -> Cell:
+    return Cell(f"{value:.{digits}f}", value)
+
+
+def _optional(value: float | None, digits: int) -> Cell:
+    return Cell("–") if value is None else _number(value, digits)

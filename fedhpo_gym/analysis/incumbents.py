@@ -1,0 +1,460 @@
+"""Which trial is the incumbent: one rule for agents with and without fidelities.
+
+Wang et al. (2022, section 4.1) compare black-box and multi-fidelity agents by their best-seen
+validation loss, where "higher fidelity results are preferred over lower ones". Stated exactly:
+
+    After t trials, the incumbent is the trial of lowest value among those of the highest level
+    that was tried so far; of equals, the first. The level of a trial is the product of the numbers
+    of its fidelity: rounds times client sample rate.
+
+Where constraints are set, trials that keep them come before all others, whatever their level; of
+those that do not, the one of the least total violation comes first.
+
+So a trial takes the incumbent's place if its level is higher, or if its level is equal and its
+value lower. The value of the incumbent may therefore rise, each time a new level is reached, and
+never falls back to a lower level. Where an agent has one level only, it is the best seen. The
+program of that paper also lets a lower value of a lower level win; its text does not.
+
+Losses of different levels are not losses of one thing. The stricter rule "full_fidelity" counts
+trials of full fidelity alone: the highest level of any run on the problem. An agent has no
+incumbent before its first such trial. It needs all runs of a problem, so it is the paper's rule
+here, and `fedhpo_gym.analysis.group` leaves out what came before.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import (
+    DamagedDataError,
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDataError,
+    unknown_name,
+)
+from fedhpo_gym.typed import checked_types
+
+__all__ = [
+    "RULES",
+    "Study",
+    "Trajectory",
+    "Trials",
+    "incumbents",
+    "read_table",
+    "time_grid",
+]
+
+Numbers = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """What a run tried, in the order in which it was paid for.
+
+    Attributes:
+        time_s: (N,) simulated seconds when the trial was paid for, never falling.
+        value: (N,) what is minimised; never NaN.
+        level: (N,) how much of a course was trained: the higher, the more; None where all trials
+            have one fidelity.
+        test: (N,) the value's counterpart on the test split, or None.
+        told: (N,) the noisy values by which incumbents are chosen; None where they are `value`.
+        is_course: whether these are steps of one course: then the last model is what counts, and
+            each step is the incumbent until the next.
+        violation: (N,) total violation of constraints; None where there are none. Feasible trials
+            come before all others, and an incumbent that is not feasible has the value infinity.
+
+    Raises:
+        InvalidArgumentError: there is no trial, the arrays differ in length, hold NaN, or time runs
+            backwards.
+    """
+
+    time_s: Numbers
+    value: Numbers
+    level: Numbers | None = None
+    test: Numbers | None = None
+    told: Numbers | None = None
+    violation: Numbers | None = None
+    is_course: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the arrays."""
+        if self.time_s.ndim != 1 or not len(self.time_s):
+            raise InvalidArgumentError("`time_s` must have one entry per trial, and at least one")
+        for name in ("value", "level", "test", "told", "violation"):
+            array = getattr(self, name)
+            if array is not None and array.shape != self.time_s.shape:
+                raise InvalidArgumentError(
+                    f"`{name}` must have one entry per trial, {self.time_s.shape}, "
+                    f"got {array.shape}"
+                )
+        if any(np.isnan(one).any() for one in (self.value, self.ranked, self.time_s)):
+            raise InvalidArgumentError(
+                "`value` and `time_s` must not hold NaN; leave the trial out"
+            )
+        if np.any(self.time_s[1:] < self.time_s[:-1]):
+            raise InvalidArgumentError("`time_s` must not run backwards; sort the trials")
+
+    @property
+    def ranked(self) -> Numbers:
+        """(N,) what incumbents are chosen by."""
+        values = self.value if self.told is None else self.told
+        if self.violation is None or not self.violation.any():
+            return values
+        pairs = np.stack([self.violation, values], axis=1)
+        return np.unique(pairs, axis=0, return_inverse=True)[1].astype(np.float64).reshape(-1)
+
+
+@checked_types
+def incumbents(trials: Trials, rule: str = "highest_fidelity") -> Places:
+    """Return the number of the incumbent, from 0, after each trial: (N,); -1 while there is none.
+
+    Args:
+        trials: what a run tried.
+        rule: a name in `RULES`.
+
+    Raises:
+        UnknownNameError: there is no such rule.
+    """
+    if rule not in RULES:
+        raise unknown_name("rule of incumbents", rule, RULES)
+    if trials.is_course:
+        return np.arange(len(trials.time_s))
+    return RULES[rule](trials)
+
+
+def best_seen(trials: Trials) -> Places:
+    """Return the first of the lowest values so far, whatever their level."""
+    return _first_lowest(trials.ranked)
+
+
+def highest_fidelity(trials: Trials) -> Places:
+    """Return the first of the lowest values of the highest level so far: the paper's rule."""
+    if trials.level is None:
+        return best_seen(trials)
+    level = trials.level
+    if trials.violation is not None:
+        level = np.where(trials.violation > 0, -1.0, level)  # below any that is feasible
+    highest = np.maximum.accumulate(level)
+    begins = np.flatnonzero(np.diff(highest, prepend=-np.inf) > 0)
+    found = np.empty(len(highest), dtype=np.int64)
+    for begin, end in zip(begins, [*begins[1:], len(highest)], strict=True):
+        counts = level[begin:end] == highest[begin]
+        values = np.where(counts, trials.ranked[begin:end], np.inf)
+        # The first trial of a new level is of that level, so it stands if all values are infinite.
+        found[begin:end] = begin + _first_lowest(values)
+    return found
+
+
+def _first_lowest(values: Numbers) -> Places:
+    lowest = np.minimum.accumulate(values)
+    is_new = np.empty(len(values), dtype=bool)
+    is_new[0] = True
+    np.less(values[1:], lowest[:-1], out=is_new[1:])
+    # Only a new lowest value moves the incumbent: its place is the last of those so far.
+    return np.maximum.accumulate(np.where(is_new, np.arange(len(values)), 0))
+
+
+RULES: Final[Mapping[str, Callable[[Trials], Places]]] = {
+    "best_seen": best_seen,
+    "highest_fidelity": highest_fidelity,
+    "full_fidelity": highest_fidelity,
+}
+"""Rules by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """The incumbent of one run over simulated time: a step function, kept where it changes.
+
+    Attributes:
+        problem: name of what was solved.
+        agent: who solved it.
+        seed: which run of the agent this is.
+        time_s: (T,) simulated seconds at which the incumbent changed, rising strictly.
+        value: (T,) its value from then on; lower is better.
+        test: (T,) its counterpart on the test split, or None.
+        end_s: simulated seconds when the run ended.
+        level: (T,) level of the trial that it is, or None where all trials have one fidelity.
+    """
+
+    problem: str
+    agent: str
+    seed: int
+    time_s: Numbers
+    value: Numbers
+    test: Numbers | None
+    end_s: float
+    level: Numbers | None = None
+
+    @classmethod
+    def of(
+        cls, problem: str, agent: str, seed: int, trials: Trials, rule: str = "highest_fidelity"
+    ) -> Trajectory:
+        """Follow the incumbent of some trials; see `fedhpo_gym.analysis.incumbents`.
+
+        Where several trials were paid for at one moment, the incumbent after the last one holds.
+
+        Raises:
+            UnknownNameError: there is no such rule.
+        """
+        places = incumbents(trials, rule)
+        is_last = np.append(trials.time_s[1:] > trials.time_s[:-1], True)
+        kept, found = np.flatnonzero(is_last), places[is_last]
+        changed = np.diff(found, prepend=-1) != 0
+        moments, found = trials.time_s[kept[changed]], found[changed]
+        test = None if trials.test is None else trials.test[found]
+        level = None if trials.level is None else trials.level[found]
+        value, end_s = trials.value[found], float(trials.time_s[-1])
+        if trials.violation is not None:
+            value = np.where(trials.violation[found] > 0, np.inf, value)
+        return cls(problem, agent, seed, moments, value, test, end_s, level)
+
+    def since(self, level: float) -> Trajectory:
+        """Return the incumbents of at least a level; there are none before the first such trial."""
+        if self.level is None:
+            return self
+        counts = self.level >= level
+        test = None if self.test is None else self.test[counts]
+        return replace(
+            self, time_s=self.time_s[counts], value=self.value[counts], test=test,
+            level=self.level[counts],
+        )  # fmt: skip
+
+    @property
+    def final(self) -> float:
+        """Value of the incumbent at the end; infinity if there never was one."""
+        return float(self.value[-1]) if len(self.value) else float("inf")
+
+    def rows(self) -> list[tuple[str, str, int, float, float]]:
+        """Return problem, agent, seed, time and value of each change, and of the run's end."""
+        moments = [*zip(self.time_s.tolist(), self.value.tolist(), strict=True)]
+        if moments and self.end_s > moments[-1][0]:
+            moments.append((self.end_s, moments[-1][1]))
+        return [(self.problem, self.agent, self.seed, *moment) for moment in moments]
+
+    def at(self, time_s: Numbers) -> Numbers:
+        """Return the incumbent's value at some times; NaN before there is one.
+
+        A trial counts from the moment it is paid for; the last value holds after the end.
+        """
+        return _stepped(self.time_s, self.value, time_s)
+
+    def test_at(self, time_s: Numbers) -> Numbers:
+        """Return the test value of the incumbent at some times; NaN where it is unknown."""
+        test = np.full_like(self.value, np.nan) if self.test is None else self.test
+        return _stepped(self.time_s, test, time_s)
+
+
+def _stepped(time_s: Numbers, value: Numbers, at: Numbers) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = np.concatenate([[np.nan], value])
+    return values[np.searchsorted(time_s, at, side="right")]
+
+
+FRACTIONS = np.logspace(-3, 0, 200)
+"""Shares of a problem's budget at which agents are compared, from a thousandth to all of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Runs of some agents on some problems.
+
+    Attributes:
+        problems: names of the problems, sorted.
+        agents: names of the agents, sorted.
+        runs: trajectories of every problem and agent, in the order of their seeds.
+        horizons_s: simulated seconds that a problem has: the longest of its runs.
+    """
+
+    problems: tuple[str, ...]
+    agents: tuple[str, ...]
+    runs: Mapping[tuple[str, str], tuple[Trajectory, ...]]
+    horizons_s: Mapping[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find how long the runs of each problem are."""
+        ends = {
+            problem: max(run.end_s for agent in self.agents for run in self.of(problem, agent))
+            for problem in self.problems
+        }
+        object.__setattr__(self, "horizons_s", ends)
+
+    @classmethod
+    def whole(cls, trajectories: Iterable[Trajectory]) -> tuple[Study, ...]:
+        """Sort runs into studies in which every agent has solved every problem; largest first.
+
+        Ranks of agents mean something only over the same problems, so problems are put together by
+        the agents that solved them. A problem with one agent is in no study.
+
+        Raises:
+            InvalidArgumentError: two runs have the same problem, agent and seed.
+        """
+        found: dict[str, dict[str, dict[int, Trajectory]]] = {}
+        for run in trajectories:
+            seeds = found.setdefault(run.problem, {}).setdefault(run.agent, {})
+            if run.seed in seeds:
+                raise InvalidArgumentError(
+                    f"runs must be different, but two are of agent {run.agent!r} with seed "
+                    f"{run.seed} on {run.problem}; remove one of them"
+                )
+            seeds[run.seed] = run
+        by_agents: dict[tuple[str, ...], list[str]] = {}
+        for problem in sorted(found):
+            by_agents.setdefault(tuple(sorted(found[problem])), []).append(problem)
+        return tuple(
+            cls(
+                tuple(problems),
+                agents,
+                {
+                    (problem, agent): tuple(run for _, run in sorted(found[problem][agent].items()))
+                    for problem in problems
+                    for agent in agents
+                },
+            )
+            for agents, problems in sorted(by_agents.items(), key=lambda item: -len(item[1]))
+            if len(agents) > 1
+        )
+
+    def of(self, problem: str, agent: str) -> tuple[Trajectory, ...]:
+        """Return the runs of an agent on a problem."""
+        return self.runs[problem, agent]
+
+    def final(self, problem: str, agent: str) -> Numbers:
+        """Return the values of the final incumbents: (S,), one per seed."""
+        return np.array([run.final for run in self.of(problem, agent)])
+
+    def values(self, problem: str, agent: str, fractions: Numbers = FRACTIONS) -> Numbers:
+        """Return incumbents at shares of the problem's budget: (S, T); infinity before the first.
+
+        Infinity ranks an agent that has nothing yet behind all that have something, and level with
+        the others that have nothing.
+        """
+        times = fractions * self.horizons_s[problem]
+        values = np.stack([run.at(times) for run in self.of(problem, agent)])
+        return np.where(np.isnan(values), np.inf, values)
+
+    def paired_seeds(self, problem: str) -> tuple[int, ...]:
+        """Return the seeds that every agent has on a problem."""
+        seeds = [{run.seed for run in self.of(problem, agent)} for agent in self.agents]
+        return tuple(sorted(set.intersection(*seeds)))
+
+    def finals_of_means(self) -> Numbers:
+        """Return mean final incumbents over seeds: (P, A)."""
+        return np.array(
+            [[self.final(p, a).mean() for a in self.agents] for p in self.problems], dtype=float
+        )
+
+    def finals_of_runs(self) -> Numbers:
+        """Return final incumbents of all runs whose seed every agent has: (R, A), paired."""
+        rows = [
+            [next(r.final for r in self.of(p, a) if r.seed == seed) for a in self.agents]
+            for p in self.problems
+            for seed in self.paired_seeds(p)
+        ]
+        return np.array(rows, dtype=float).reshape(-1, len(self.agents))
+
+
+@checked_types
+def time_grid(runs: Sequence[Trajectory], points: int = 400) -> Numbers:
+    """Return times from the first incumbent of some runs to the end of the longest: (points,)."""
+    first = min((run.time_s[0] for run in runs if len(run.time_s)), default=None)
+    if first is None or points < 1:
+        raise InvalidArgumentError(
+            f"`runs` must hold an incumbent and `points` be at least 1, got {len(runs)} runs and "
+            f"{points} points"
+        )
+    return np.linspace(first, max(run.end_s for run in runs), points)
+
+
+COLUMNS: Final = ("problem", "agent", "seed", "time", "value")
+"""What every table has: simulated seconds, and what is minimised."""
+OPTIONAL: Final = ("level", "test")
+"""What it may have: how much of a course was trained, and the value on the test split."""
+
+_Lines = dict[tuple[str, str, int], list[tuple[float, ...]]]
+
+
+@checked_types
+def read_table(path: Path, rule: str = "highest_fidelity") -> tuple[Trajectory, ...]:
+    """Read a CSV file with a header line and one line per trial, in any order of the runs.
+
+    Lines of one run that have equal times keep their order.
+
+    Args:
+        path: a file with the columns `COLUMNS`, and those of `OPTIONAL` if they are known.
+        rule: which trial is the incumbent; see `fedhpo_gym.analysis.incumbents`.
+
+    Raises:
+        MissingDataError: there is no such file.
+        DamagedDataError: a column is missing or unknown, or a field is no finite number.
+        UnknownNameError: there is no such rule.
+    """
+    if not path.is_file():
+        raise MissingDataError(f"there is no table {path}; give a CSV file with {COLUMNS}")
+    with path.open(encoding="utf-8-sig", newline="") as handle:
+        reader = csv.DictReader(handle, strict=True)
+        try:
+            names = _checked_columns(path, reader.fieldnames or ())
+            found = _rows(path, reader, names)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DamagedDataError(f"{path} is no CSV file: {error}") from error
+    if not found:
+        raise DamagedDataError(f"{path} has no line after its header")
+    return tuple(_trajectory(path, key, rows, names, rule) for key, rows in found.items())
+
+
+def _checked_columns(path: Path, names: Sequence[str]) -> tuple[str, ...]:
+    lacking = [name for name in COLUMNS if name not in names]
+    unknown = [name for name in names if name not in (*COLUMNS, *OPTIONAL)]
+    if lacking or unknown or len(set(names)) < len(names):
+        raise DamagedDataError(
+            f"{path} must have the columns {COLUMNS} and may have {OPTIONAL}, once each, "
+            f"got {tuple(names)}"
+        )
+    return tuple(name for name in ("time", "value", *OPTIONAL) if name in names)
+
+
+def _rows(path: Path, lines: csv.DictReader[str], names: Sequence[str]) -> _Lines:
+    found: _Lines = {}
+    for line in lines:
+        try:
+            numbers = tuple(_finite(line[name]) for name in names)
+            seed = int(line["seed"])
+        except (TypeError, ValueError) as error:
+            raise DamagedDataError(f"{path}, line {lines.line_num}: {error}") from error
+        found.setdefault((line["problem"], line["agent"], seed), []).append(numbers)
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no finite number")
+    return number
+
+
+def _trajectory(
+    path: Path,
+    key: tuple[str, str, int],
+    rows: Sequence[tuple[float, ...]],
+    names: Sequence[str],
+    rule: str,
+) -> Trajectory:
+    array = np.array(rows, dtype=np.float64)
+    array = array[np.argsort(array[:, 0], kind="stable")]
+    columns: Mapping[str, np.ndarray] = dict(zip(names, array.T, strict=True))
+    try:
+        trials = Trials(
+            columns["time"], columns["value"], columns.get("level"), columns.get("test")
+        )
+    except FedHPOError as error:
+        raise DamagedDataError(f"{path}, run {key}: {error}") from error
+    return Trajectory.of(*key, trials, rule)

@@ -1,0 +1,311 @@
+"""From run records to trials and fronts, and what makes two runs runs of one problem.
+
+Rewards of `MO-` ids are scores of several objectives, higher is better. Here they are errors, their
+negatives. Only trials of the highest level of any run on a problem count, as with `full_fidelity`
+(`fedhpo_gym.analysis.incumbents`): front and volume would else be of unlike things.
+
+Under noise, an agent presents the trials that are not dominated by what it was told, and they count
+with what they truly are, cut off where scores are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.analysis.incumbents import Numbers, Places, Trials
+from fedhpo_gym.analysis.records import Header, RunRecord
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
+from fedhpo_gym.typed import checked_types
+
+
+def level_of(fidelity: Mapping[str, Any]) -> float:
+    """Return how much of a course a fidelity trains: the product of its numbers.
+
+    For rounds times client sample rate it is the number of client updates, over that of a round
+    with all clients.
+    """
+    numbers = [value for value in fidelity.values() if not isinstance(value, str)]
+    return float(np.prod(np.array(numbers, dtype=np.float64)))
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What a run of vector rewards tried, in the order in which it was paid for.
+
+    Trials that do not keep the constraints are left out: no front has them.
+
+    Attributes:
+        time_s: (N,) simulated seconds when a trial was paid for.
+        errors: (N, k) negated rewards; lower is better. Under noise, what the objectives truly are,
+            negated where higher is better, and cut off at the bounds of the rewards.
+        level: (N,) how much of a course was trained, see `level_of`.
+        names: (k,) of the objectives.
+        told: (N, k) errors as the agent saw them, under noise; else None.
+    """
+
+    time_s: Numbers
+    errors: Numbers
+    level: Numbers
+    names: tuple[str, ...]
+    told: Numbers | None = None
+
+    @classmethod
+    def of(cls, run: RunRecord) -> Scored | None:
+        """Take from a record what is judged; None where its rewards are no vectors, or of steps."""
+        steps = run.steps
+        if "step" in run.final.incumbent or not isinstance(steps[0].reward, Sequence):
+            return None
+        rewards = np.array([step.reward for step in steps], dtype=np.float64)
+        width, named = rewards.shape[1], tuple(steps[0].objectives)
+        names = named if len(named) == width else tuple(f"objective {i + 1}" for i in range(width))
+        is_noisy = any(step.truth for step in steps)
+        found = cls(
+            np.array([step.elapsed_s for step in steps], dtype=np.float64),
+            _true_errors(run, rewards) if is_noisy else -rewards,
+            np.array([level_of(step.fidelity) for step in steps], dtype=np.float64),
+            names,
+            -rewards if is_noisy else None,
+        )
+        return found._kept(np.array([step.extra.get("violation", 0.0) == 0 for step in steps]))
+
+    def at_level(self, level: float) -> Scored:
+        """Return the trials of at least a level."""
+        return self._kept(self.level >= level)
+
+    def _kept(self, kept: NDArray[np.bool_]) -> Scored:
+        told = None if self.told is None else self.told[kept]
+        return Scored(self.time_s[kept], self.errors[kept], self.level[kept], self.names, told)
+
+    def presented(self) -> Numbers:
+        """Return (M, k) the errors of the trials that the agent presents as its front."""
+        return self.errors[non_dominated(self.errors if self.told is None else self.told)]
+
+
+def _true_errors(run: RunRecord, rewards: Numbers) -> Numbers:
+    """Return (N, k) what the objectives truly are, as errors that end where scores end."""
+    names = [*run.steps[0].objectives]
+    told = np.array([[step.objectives[n] for n in names] for step in run.steps])
+    truth = np.array([[step.true_objectives[n] for n in names] for step in run.steps])
+    if told.shape != rewards.shape:
+        raise InvalidArgumentError(
+            "`reward` of a noisy run must have an entry per objective to be judged, got "
+            f"{rewards.shape[1]} for {names}; see agent {run.header.agent!r}, seed "
+            f"{run.header.seed}, on {run.header.id}"
+        )
+    signs = _signs(rewards, told)
+    return _cut_off(signs * truth, signs * told, -rewards)
+
+
+def _signs(rewards: Numbers, told: Numbers) -> Numbers:
+    """Return (k,) -1 of what is to be high: scores rise with it, which records do not say else."""
+    slopes = ((rewards - rewards[0]) * (told - told[0])).sum(axis=0)
+    # A score of what is to be low is its negative, and that of 0 is -0.0.
+    still = np.copysign(1.0, rewards[0]) * np.copysign(1.0, told[0])
+    return np.where(np.where(slopes == 0, still, slopes) > 0, -1.0, 1.0)
+
+
+def _cut_off(errors: Numbers, told: Numbers, scored: Numbers) -> Numbers:
+    """Return true errors, cut off where the scores of what was told were, if they were."""
+    ends = scored.min(axis=0), scored.max(axis=0)
+    # Scores are float32 numbers.
+    low = np.where(told.min(axis=0) < ends[0] - 1e-6 * np.abs(ends[0]), ends[0], -np.inf)
+    high = np.where(told.max(axis=0) > ends[1] + 1e-6 * np.abs(ends[1]), ends[1], np.inf)
+    is_cut = np.isclose(np.clip(told, low, high), scored, rtol=1e-6, atol=0.0).all(axis=0)
+    return np.where(is_cut, np.clip(errors, low, high), errors)
+
+
+OF_THE_AGENT: Final = (
+    "fidelity", "per_client", "report_moves", "reward", "reward_transform", "render_mode",
+)  # fmt: skip
+"""Arguments of an environment that say how an agent sees a problem, not which problem it is."""
+
+
+def problem_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an environment that belong to the problem."""
+    return {name: value for name, value in kwargs.items() if name not in OF_THE_AGENT}
+
+
+def problem_of(header: Header) -> dict[str, Any]:
+    """Return what of a run belongs to the problem: arguments, and simulated workers if several."""
+    found = problem_arguments(header.kwargs)
+    return {**found, "workers": header.workers} if header.workers > 1 else found
+
+
+def agent_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an environment that belong to the agent."""
+    return {name: kwargs[name] for name in OF_THE_AGENT if name in kwargs}
+
+
+COSTS: Final = ("time_s", "upload_bytes", "download_bytes", "rounds")
+"""What a trial cost, of every record."""
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """A run of a round environment: one course, tuned while it is trained.
+
+    Attributes:
+        time_s: (N,) simulated seconds after each step.
+        rounds: (N,) rounds that were trained by then.
+        returns: (N,) sum of the rewards so far; None where rewards are vectors.
+        schedule: (N,) values of each numeric hyperparameter, in natural units; what single clients
+            have is left out.
+    """
+
+    time_s: Numbers
+    rounds: Numbers
+    returns: Numbers | None
+    schedule: Mapping[str, Numbers]
+
+    @classmethod
+    def of(cls, run: RunRecord) -> Course | None:
+        """Take it from a record; None where its steps are trials."""
+        steps = run.steps
+        if "step" not in run.final.incumbent:
+            return None
+        is_scalar = not isinstance(steps[0].reward, Sequence)
+        names = [n for n, v in steps[0].configuration.items() if is_scheduled(n, v)]
+        return cls(
+            np.array([step.elapsed_s for step in steps], dtype=np.float64),
+            np.cumsum([step.cost.get("rounds", 1.0) for step in steps]),
+            np.cumsum([step.reward for step in steps]) if is_scalar else None,
+            {n: np.array([step.configuration[n] for step in steps], np.float64) for n in names},
+        )
+
+
+def is_scheduled(name: str, value: object) -> bool:
+    """Return whether a value of a configuration is drawn over the rounds of a course."""
+    return "@" not in name and isinstance(value, int | float)
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedRun:
+    """What a judge reads of a run record.
+
+    Attributes:
+        header: what was run.
+        trials: what the run tried.
+        accuracy: (N,) accuracy of each trial on the test split.
+        word: what a step is called: "trial" or "step".
+        described: returns configuration and fidelity of a step, by its number from 0.
+        scored: all of its scores, where rewards are vectors.
+        recommended: (N,) number, from 0, of the environment's incumbent after each trial.
+        spent: total of each of `COSTS` that the record says.
+        course: what is said of a run of a round environment; else None.
+    """
+
+    header: Header
+    trials: Trials
+    accuracy: Numbers
+    word: str
+    described: Callable[[int], tuple[Mapping[str, Any], Mapping[str, Any]]]
+    scored: Scored | None = None
+    recommended: Places = field(default_factory=lambda: np.zeros(0, np.int64))
+    spent: Mapping[str, float] = field(default_factory=dict)
+    course: Course | None = None
+
+    @classmethod
+    def of(cls, run: RunRecord) -> JudgedRun:
+        """Take from a record what a judge reads."""
+        steps = run.steps
+        return cls(
+            header=run.header,
+            trials=trials_of_run(run),
+            accuracy=np.array([step.test["accuracy"] for step in steps], dtype=np.float64),
+            word="step" if "step" in run.final.incumbent else "trial",
+            described=lambda place: (steps[place].configuration, steps[place].fidelity),
+            scored=Scored.of(run),
+            recommended=np.array([step.best_step - 1 for step in steps], dtype=np.int64),
+            spent={
+                name: float(np.sum([step.cost[name] for step in steps]))
+                for name in COSTS
+                if name in steps[0].cost
+            },
+            course=Course.of(run),
+        )
+
+
+@checked_types
+def trials_of_run(run: RunRecord) -> Trials:
+    """Return what a run tried: validation loss of every step, and its loss on the test split.
+
+    A step of a round environment brings one course further. Its rounds are no fidelity that was
+    chosen, so all of its steps have one level. Where evaluations were noisy, the values are the
+    true ones, and the incumbent is chosen by what the agent was told.
+
+    Raises:
+        InvalidArgumentError: validation loss is not among the objectives.
+    """
+    steps = run.steps
+    if lacking := [n for n, step in enumerate(steps, 1) if "val_loss" not in step.objectives]:
+        raise InvalidArgumentError(
+            f"`objectives` must hold 'val_loss' to be compared; step {lacking[0]} of agent "
+            f"{run.header.agent!r} on {run.header.id} does not"
+        )
+    of_rounds = "step" in run.final.incumbent
+    return Trials(
+        time_s=np.array([step.elapsed_s for step in steps], dtype=np.float64),
+        value=np.array([step.true_objectives["val_loss"] for step in steps], dtype=np.float64),
+        level=None if of_rounds else np.array([level_of(step.fidelity) for step in steps]),
+        test=np.array([step.test["loss"] for step in steps], dtype=np.float64),
+        told=(
+            np.array([step.objectives["val_loss"] for step in steps], dtype=np.float64)
+            if any(step.truth for step in steps)
+            else None
+        ),
+        violation=(
+            np.array([step.extra["violation"] for step in steps], dtype=np.float64)
+            if "violation" in steps[0].extra
+            else None
+        ),
+        is_course=of_rounds,
+    )
+
+
+REFERENCE: Final = 1.1
+"""Of every objective, where the best known front reaches from 0 to 1."""
+
+
+def at_full_level(runs: Sequence[Scored]) -> list[Scored]:
+    """Return the trials of the highest level of any run, of each run."""
+    if odd := [run.names for run in runs if run.names != runs[0].names]:
+        raise InvalidArgumentError(
+            f"`runs` must be of the same objectives, got {list(runs[0].names)} and {list(odd[0])}"
+        )
+    highest = max((float(run.level.max()) for run in runs if len(run.level)), default=0.0)
+    return [run.at_level(highest) for run in runs]
+
+
+def scaled(runs: Sequence[Scored]) -> list[Numbers]:
+    """Return (N, k) errors of each run, on the scale of the best front that all runs know.
+
+    0 is the best of an objective on that front and 1 its worst. Where the front has one value of an
+    objective only, the worst of any trial is 1; where all trials have it, it is 0.
+    """
+    every = np.concatenate([run.errors for run in runs])
+    front = every[non_dominated(every)]
+    best, worst = front.min(axis=0), front.max(axis=0)
+    worst = np.where(worst > best, worst, every.max(axis=0))
+    width = np.where(worst > best, worst - best, 1.0)
+    return [(run.errors - best) / width for run in runs]
+
+
+def volume_regret(runs: Sequence[Scored]) -> list[Numbers]:
+    """Return the hypervolume regret after each trial of each run: (N,), from 1 down to 0 at best.
+
+    It is 1 - V(trials so far) / V(trials of all runs), with the reference point at `REFERENCE` in
+    every objective of `scaled`. Under noise it may rise again, see `growing_volumes`.
+    """
+    errors = scaled(runs)
+    corner = np.full(errors[0].shape[1], REFERENCE)
+    whole = hypervolume(np.concatenate(errors), corner)
+    return [
+        1.0 - growing_volumes(own, corner, own if run.told is None else run.told) / whole
+        for own, run in zip(errors, runs, strict=True)
+    ]

@@ -1,0 +1,384 @@
+"""Ranks, regret, and numbers and bands that sum many runs up (Agarwal et al., 2021; `rliable`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.typed import Axes, checked_types
+
+Numbers = NDArray[np.float64]
+Flat = Annotated[Numbers, Axes()]
+"""Of any shape, without NaN, and not empty, as the ones below."""
+Rows = Annotated[Numbers, Axes(1)]
+Vector = Annotated[Numbers, Axes(1, 1)]
+Matrix = Annotated[Numbers, Axes(2, 2)]
+
+
+@checked_types
+def ranks(values: Rows) -> Numbers:
+    """Rank along the last axis, 1 the lowest; equal values share the mean of their ranks.
+
+    The rank of x is 1 + #{y < x} + (#{y = x} - 1) / 2 (midranks; Kendall, 1945).
+
+    Args:
+        values: (..., A); infinities are values, NaN is not allowed.
+
+    Returns:
+        (..., A); each last axis sums to A (A + 1) / 2.
+
+    Raises:
+        InvalidArgumentError: a value is NaN, or there is none.
+    """
+    below = np.zeros(values.shape)
+    equal = np.zeros(values.shape)
+    for other in range(values.shape[-1]):  # few agents, many times: no (A, A) array per time
+        column = values[..., other : other + 1]
+        below += column < values
+        equal += column == values
+    return 1.0 + below + (equal - 1.0) / 2.0
+
+
+@checked_types
+def mean_ranks(values: Matrix) -> Numbers:
+    """Return mean ranks over blocks: (B, A) -> (A,)."""
+    result: Numbers = ranks(values).mean(axis=0)
+    return result
+
+
+@checked_types
+def interquartile_mean(values: Flat) -> float:
+    """Return the mean without the lowest and highest quarter: IQM.
+
+    Of n values, floor(n / 4) are left out at each end (Agarwal et al., 2021, section 4.3).
+
+    Args:
+        values: any shape; runs of all problems count alike.
+
+    Raises:
+        InvalidArgumentError: there is no value, or one is NaN.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64), axis=None)
+    cut = len(ordered) // 4
+    return float(ordered[cut : len(ordered) - cut].mean())
+
+
+@checked_types
+def ecdf(values: Flat, at: Numbers) -> Numbers:
+    """Return the share of values that are at most each threshold: (T,).
+
+    Of normalised regret, it is figure 3 of Wang et al. (2022). Of one agent's normalised results,
+    it is the performance profile of Agarwal et al. (2021, equation 1), turned for results of which
+    the lower are better.
+
+    Args:
+        values: any shape.
+        at: (T,) thresholds.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64), axis=None)
+    return np.searchsorted(ordered, at, side="right") / len(ordered)
+
+
+@checked_types
+def data_profile(curves: Rows, tolerance: float) -> Numbers:
+    """Return the share of runs that have solved their problem at each time: (R, T) -> (T,).
+
+    Solved is f <= f_best + tolerance (f_start - f_best): normalised regret of at most `tolerance`
+    (More and Wild, 2009, equations 2.2 and 2.5, with budgets in place of function evaluations).
+
+    Args:
+        curves: (R, T) normalised regret of the incumbent.
+        tolerance: in [0, 1].
+    """
+    result: Numbers = (curves <= tolerance).mean(axis=0)
+    return result
+
+
+@checked_types
+def probability_of_improvement(x: Sequence[Vector], y: Sequence[Vector]) -> float:
+    """Return how likely a run of x is better than one of y on a random problem.
+
+    Mean over problems of #{x_i < y_j} + #{x_i = y_j} / 2 over the number of pairs (Agarwal et al.,
+    2021, section 4.3): the Mann-Whitney statistic.
+
+    Args:
+        x: runs on each problem, (S,) each; lower is better.
+        y: runs of another agent on the same problems, which may be more or fewer.
+
+    Raises:
+        InvalidArgumentError: there is no problem, or a number of problems that differs.
+    """
+    if not len(x) or len(x) != len(y):
+        raise InvalidArgumentError(
+            f"`x` and `y` must hold the same problems, at least one, got {len(x)} and {len(y)}"
+        )
+    shares = [np.mean((a[:, None] < b) + (a[:, None] == b) / 2) for a, b in zip(x, y, strict=True)]
+    return float(np.mean(shares))
+
+
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """A mean curve and how sure it is.
+
+    Attributes:
+        mean: (T,).
+        lower: (T,) lower end of the pointwise band: at each time by itself, `level` of bootstraps.
+        upper: (T,) its upper end.
+        all_lower: (T,) lower end of the simultaneous band: `level` of bootstraps stay inside it at
+            all times together.
+        all_upper: (T,) its upper end.
+    """
+
+    mean: Numbers
+    lower: Numbers
+    upper: Numbers
+    all_lower: Numbers
+    all_upper: Numbers
+
+
+@checked_types
+def bootstrap_band(
+    curves: Matrix | Sequence[Matrix],
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+) -> Band:
+    """Return the mean of some curves with bands, by drawing whole curves again with replacement.
+
+    Pointwise: percentiles of the bootstrap means m*(t) (Efron and Tibshirani, 1993, section 13.3).
+    Simultaneous: m(t) -+ c s(t), where s is the standard deviation of m*(t), and c the `level`
+    quantile of max_t |m*(t) - m(t)| / s(t) (sup-t band: Montiel Olea and Plagborg-Moller, 2019,
+    algorithm 2). With five runs both are too narrow: a bootstrap cannot invent runs.
+
+    Args:
+        curves: (S, T) finite values; or several such, a sample of runs per problem, whose means are
+            averaged. Runs are then drawn again within each sample.
+        seed: of the draws.
+        level: share of bootstraps inside, in (0, 1).
+        resamples: number of bootstraps.
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range, or a value is not finite.
+    """
+    _check(level, resamples)
+    samples = [curves] if isinstance(curves, np.ndarray) else list(curves)
+    if not samples or any(not _is_finite_matrix(sample) for sample in samples):
+        raise InvalidArgumentError("`curves` must be a matrix of finite values, a row per run")
+    mean = np.mean([sample.mean(axis=0) for sample in samples], axis=0)
+    rng = stream(seed, "bootstrap_band")
+    means = np.zeros((resamples, len(mean)))
+    for sample in samples:
+        # How often each run is drawn: one product instead of a copy of all curves per bootstrap.
+        runs = len(sample)
+        counts = rng.multinomial(runs, np.full(runs, 1 / runs), resamples)
+        means += counts @ sample / (runs * len(samples))
+    tail = (1 - level) / 2
+    lower, upper = np.quantile(means, [tail, 1 - tail], axis=0)
+    deviation = means.std(axis=0)
+    # What has no spread but in its last bits has none.
+    moves = deviation > 1e-12 * np.maximum(1e-300, np.abs(mean))
+    scaled = np.abs(means - mean)[:, moves] / deviation[moves]
+    reach = float(np.quantile(scaled.max(axis=1), level)) if moves.any() else 0.0
+    half = np.where(moves, reach * deviation, 0.0)
+    return Band(mean, lower, upper, mean - half, mean + half)
+
+
+@checked_types
+def improvement_interval(
+    x: Sequence[Vector],
+    y: Sequence[Vector],
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """Return the stratified bootstrap interval of the probability of improvement.
+
+    As `bootstrap_interval` of `probability_of_improvement`, with one product per problem.
+
+    Args:
+        x: runs on each problem, (S,) each; lower is better.
+        y: runs of another agent on the same problems.
+        seed: of the draws.
+        level: share of bootstraps inside, in (0, 1).
+        resamples: number of bootstraps.
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range.
+    """
+    _check(level, resamples)
+    rng, found = stream(seed, "improvement_interval"), np.zeros(resamples)
+    if not x or len(x) != len(y):
+        raise InvalidArgumentError(
+            f"`x` and `y` must hold the same problems, at least one, got {len(x)} and {len(y)}"
+        )
+    for a, b in zip(x, y, strict=True):
+        wins = (a[:, None] < b) + (a[:, None] == b) / 2
+        drawn = [rng.multinomial(n, np.full(n, 1 / n), resamples) for n in wins.shape]
+        found += np.einsum("ri,ij,rj->r", *(drawn[0], wins, drawn[1])) / (wins.size * len(x))
+    tail = (1 - level) / 2
+    low, high = np.quantile(found, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+@checked_types
+def bootstrap_interval(
+    statistic: Callable[[Sequence[Numbers]], float],
+    samples: Sequence[Vector],
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """Return the percentile interval of a statistic, drawing runs again within each sample.
+
+    The stratified bootstrap of Agarwal et al. (2021, section 4.2): a sample holds the runs of one
+    agent on one problem, and problems are not drawn again.
+
+    Args:
+        statistic: takes samples like these.
+        samples: (S,) each; they may differ in length.
+        seed: of the draws.
+        level: share of bootstraps inside, in (0, 1).
+        resamples: number of bootstraps.
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range.
+    """
+    _check(level, resamples)
+    rng = stream(seed, "bootstrap_interval")
+    found = [
+        statistic([sample[rng.integers(len(sample), size=len(sample))] for sample in samples])
+        for _ in range(resamples)
+    ]
+    tail = (1 - level) / 2
+    low, high = np.quantile(found, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _is_finite_matrix(sample: Numbers) -> bool:
+    return sample.ndim == 2 and len(sample) > 0 and bool(np.isfinite(sample).all())
+
+
+def _check(level: float, resamples: int) -> None:
+    if not 0 < level < 1:
+        raise InvalidArgumentError(f"`level` must lie in (0, 1), got {level!r}")
+    if resamples < 1:
+        raise InvalidArgumentError(f"`resamples` must be at least 1, got {resamples!r}")
+
+
+@checked_types
+def regret(values: Numbers, best: float) -> Numbers:
+    """Return how far values lie above the best that is known: f - f_best."""
+    return np.asarray(values, dtype=np.float64) - best
+
+
+@checked_types
+def normalised_regret(values: Numbers, best: float, worst: float) -> Numbers:
+    """Return (f - f_best) / (f_worst - f_best), cut off at 0 and 1.
+
+    Wang et al. (2022, figure 3) take the worst of all evaluated configurations. Where courses
+    diverge, it is so large that all others look alike; the report therefore takes what a first
+    trial brings, and cuts off above. Where best and worst are equal, all regret is 0.
+
+    Args:
+        values: any shape; infinity becomes 1.
+        best: value with regret 0: the optimum, or the lowest value seen.
+        worst: value with regret 1.
+
+    Raises:
+        InvalidArgumentError: `worst` is lower than `best`, or one is not finite.
+    """
+    if not (np.isfinite(best) and np.isfinite(worst) and best <= worst):
+        raise InvalidArgumentError(
+            f"`best` must be finite and at most `worst`, got {best!r} and {worst!r}"
+        )
+    above = regret(values, best)
+    if best == worst:
+        return np.where(above > 0, 1.0, 0.0)
+    result: Numbers = np.clip(above / (worst - best), 0.0, 1.0)
+    return result
+
+
+@checked_types
+def area(values: Rows, at: Vector) -> Numbers:
+    """Return the mean height of step functions over an axis: the anytime area under the curve.
+
+    Equal to sum_i y_i (x_(i+1) - x_i) / (x_T - x_1). With logarithms of time for `at`, every decade
+    counts alike.
+
+    Args:
+        values: (..., T), each held until the next point.
+        at: (T,) rising points.
+
+    Raises:
+        InvalidArgumentError: there are fewer than two points, or they do not rise.
+    """
+    widths = np.diff(at)
+    if len(at) < 2 or np.any(widths <= 0):
+        raise InvalidArgumentError("`at` must hold at least two points, each above the last")
+    if values.shape[-1] != len(at):
+        raise InvalidArgumentError(
+            f"`values` must have a value per point of `at`, got {values.shape[-1]} and {len(at)}"
+        )
+    result: Numbers = np.sum(values[..., :-1] * widths, axis=-1) / (at[-1] - at[0])
+    return result
+
+
+@checked_types
+def worst_problem(values: Matrix, problems: Sequence[str]) -> list[tuple[str, float]]:
+    """Return, for each agent, the problem on which it does worst, and its value there.
+
+    Args:
+        values: (P, A), for example mean normalised regret; lower is better.
+        problems: names of the rows. Of equals, the first.
+
+    Raises:
+        InvalidArgumentError: names and rows differ in number.
+    """
+    if len(problems) != len(values):
+        raise InvalidArgumentError(
+            f"`problems` must name {len(values)} rows, got {len(problems)} names"
+        )
+    places = np.argmax(values, axis=0)
+    return [(problems[place], float(values[place, a])) for a, place in enumerate(places)]
+
+
+@checked_types
+def overtuning(test: Vector) -> float:
+    """Return how much worse the final incumbent is on test data than the best one before it.
+
+    test(lambda*_T) - min_(t <= T) test(lambda*_t) over the incumbents lambda*_t in turn (Schneider,
+    Bischl and Feurer, 2025); 0 where tuning on did no harm.
+
+    Args:
+        test: (T,) test loss of the incumbents, the first one first.
+
+    Raises:
+        InvalidArgumentError: there is no incumbent, or one is NaN.
+    """
+    return float(test[-1] - test.min())
+
+
+@checked_types
+def relative_overtuning(test: Vector) -> float:
+    """Return overtuning over what tuning could have gained: 1 or more means all gain was lost.
+
+    Overtuning / (test(lambda*_1) - min_t test(lambda*_t)) (Schneider, Bischl and Feurer, 2025); 0
+    without overtuning, infinity where no incumbent was better than the first, yet the last
+    is worse.
+
+    Raises:
+        InvalidArgumentError: there is no incumbent, or one is NaN.
+    """
+    lost, gained = overtuning(test), float(test[0] - test.min())
+    if lost == 0:
+        return 0.0
+    return lost / gained if gained > 0 else float("inf")

@@ -1,0 +1,199 @@
+"""Population-based training: courses that copy better ones and try other hyperparameters.
+
+Jaderberg et al., "Population based training of neural networks", 2017 (arXiv 1711.09846).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.fedpop import exploit
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.space.dimension import Dimension, Value
+
+Row = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class PopulationSettings:
+    """How a population evolves.
+
+    Attributes:
+        members: courses kept side by side.
+        interval: steps between two exchanges.
+        truncation: share of the population that is replaced, and share that replaces it.
+        factors: what a value is multiplied by, down or up, when it is not drawn anew.
+        resample: chance that a hyperparameter is drawn anew from its prior.
+
+    Raises:
+        InvalidArgumentError: a number is out of its range.
+    """
+
+    members: int = 10
+    interval: int = 1
+    truncation: float = 0.2
+    factors: tuple[float, float] = (0.8, 1.2)
+    resample: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.members < 2 or self.interval < 1:
+            raise InvalidArgumentError(
+                "`members` must be at least 2 and `interval` at least 1, got "
+                f"members={self.members}, interval={self.interval}."
+            )
+        if not 0 < self.truncation <= 0.5 or not 0 <= self.resample <= 1:
+            raise InvalidArgumentError(
+                "`truncation` must be in (0, 0.5] and `resample` in [0, 1], got "
+                f"truncation={self.truncation}, resample={self.resample}."
+            )
+        down, up = self.factors
+        if not 0 < down < 1 < up:
+            raise InvalidArgumentError(f"`factors` must be around 1, got {self.factors}.")
+
+
+def explore(
+    space: SearchSpace, action: Row, settings: PopulationSettings, rng: np.random.Generator
+) -> Row:
+    """Return (n,) the action of a configuration with every value perturbed or drawn anew."""
+    changed = []
+    for dimension, coordinate in zip(space.dimensions, action.tolist(), strict=True):
+        if rng.random() < settings.resample:
+            changed.append(float(rng.uniform(-1.0, 1.0)))
+        else:
+            factor = settings.factors[int(rng.integers(2))]
+            changed.append(dimension.encode(_perturbed(dimension, coordinate, factor)))
+    return np.array(changed, dtype=np.float32)
+
+
+def _perturbed(dimension: Dimension, coordinate: float, factor: float) -> Value:
+    """Return the value times the factor, at least one step away if there is room."""
+    value = dimension.decode(coordinate)
+    step = 1 if factor > 1 else -1
+    if dimension.kind == "category":  # they are no line that ends somewhere
+        return dimension.grid[(dimension.index(value) + step) % len(dimension.grid)]
+    if dimension.values is not None:
+        points = dimension.values
+        return points[min(max(points.index(value) + step, 0), len(points) - 1)]
+    wanted = float(value) * factor
+    if dimension.kind == "int":
+        whole = int(np.floor(wanted + 0.5))
+        wanted = whole if whole != value else int(value) + step
+    return min(max(wanted, dimension.low), dimension.high)
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One course of a population.
+
+    Attributes:
+        action: (n,) what it is trained with.
+        score: sum of the rewards of the course so far, those of its ancestors included.
+        over: whether its episode has ended.
+        snapshot: where it is; opaque, for `restore` only.
+    """
+
+    action: Row
+    score: float
+    over: bool
+    snapshot: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Generation:
+    """A population after `interval` steps.
+
+    Attributes:
+        members: its courses.
+        parents: (members,) index of the course in the generation before that each one continued.
+    """
+
+    members: tuple[Member, ...]
+    parents: NDArray[np.int64]
+
+    @property
+    def best(self) -> Member:
+        """The member with the highest score; the first of equals."""
+        return max(self.members, key=lambda member: member.score)
+
+
+def evolve(
+    env: gym.Env[Any, Any],
+    space: SearchSpace,
+    seed: int,
+    settings: PopulationSettings | None = None,
+) -> Iterator[Generation]:
+    """Train a population in one environment, by turns, until no member can take another step.
+
+    This is no `Agent`: it goes back to snapshots of several courses, and an agent sees only one.
+
+    All members start from the same reset, with configurations drawn from the prior.
+
+    Args:
+        env: its actions are those of `space`, its rewards are numbers, and its
+            `unwrapped` has `snapshot()` and `restore(snapshot)`. Wrappers that count steps would
+            count those of all members.
+        space: what the actions mean.
+        seed: decides everything.
+        settings: how the population evolves.
+
+    Yields:
+        One generation after every `interval` steps.
+    """
+    chosen = settings or PopulationSettings()
+    rng = stream(seed, "population")
+    env.reset(seed=seed)
+    start = _snapshot(env)
+    members = [
+        Member(rng.uniform(-1.0, 1.0, len(space)).astype(np.float32), 0.0, False, start)
+        for _ in range(chosen.members)
+    ]
+    parents = np.arange(chosen.members)
+    while not all(member.over for member in members):
+        members = [_trained(env, member, chosen.interval) for member in members]
+        yield Generation(tuple(members), parents)
+        parents = exploit([member.score for member in members], chosen.truncation, rng)
+        members = [
+            members[parent] if parent == i else _child(space, members[parent], chosen, rng)
+            for i, parent in enumerate(parents)
+        ]
+
+
+def _trained(env: gym.Env[Any, Any], member: Member, steps: int) -> Member:
+    if member.over:
+        return member
+    _restore(env, member.snapshot)
+    score, over = member.score, False
+    for _ in range(steps):
+        _, reward, terminated, truncated, _ = env.step(member.action)
+        score += float(reward)
+        over = terminated or truncated
+        if over:
+            break
+    return Member(member.action, score, over, _snapshot(env))
+
+
+def _child(
+    space: SearchSpace, parent: Member, settings: PopulationSettings, rng: np.random.Generator
+) -> Member:
+    action = explore(space, parent.action, settings, rng)
+    return Member(action, parent.score, parent.over, parent.snapshot)
+
+
+def _snapshot(env: gym.Env[Any, Any]) -> Any:
+    if not hasattr(env.unwrapped, "snapshot"):
+        raise InvalidArgumentError(
+            f"`env` must have snapshot() and restore(), got {env}; use a FedHPO-DAC environment."
+        )
+    return env.unwrapped.snapshot()
+
+
+def _restore(env: gym.Env[Any, Any], snapshot: Any) -> None:
+    env.unwrapped.restore(snapshot)  # type: ignore[attr-defined]

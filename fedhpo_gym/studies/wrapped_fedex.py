@@ -1,0 +1,147 @@
+"""X + FedEx: any optimizer chooses where to look, FedEx adapts there while the course runs.
+
+Khodak et al. (2021), Algorithm 1; FedHPO-Bench (Wang et al., 2023), Figure 1 and Section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import Agent, SearchProblem, Step, read_problem, run_episode
+from fedhpo_gym.agents.clients import DEFAULT_ARMS, Arms, Traces, check_unit_rows, perturbed_arms
+from fedhpo_gym.agents.fedex import FedEx, FedExSettings
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.space.dimension import Dimension
+
+NOTHING_LEARNED: Final = -10.0
+"""Score of a course after which no client could report a finite loss (in -nats)."""
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """What FedEx is given around a configuration.
+
+    Attributes:
+        arms: how many configurations; 1 is the configuration alone, which is X without FedEx.
+        epsilon: how far they lie apart, see `perturbed_arms`.
+        settings: how FedEx learns.
+    """
+
+    arms: int = DEFAULT_ARMS
+    epsilon: float = 0.1
+    settings: FedExSettings = field(default_factory=lambda: FedExSettings(schedule="aggressive"))
+
+
+@dataclass(frozen=True, eq=False)
+class WrappedTrial:
+    """One course: what X asked for, and what came of it.
+
+    Attributes:
+        centre: (n,) the configuration X asked for, as an action.
+        arms: what FedEx chose from.
+        best: (n,) the arm it found likeliest in the end.
+        traces: losses, entropy and certainty of the rounds.
+        steps: of the episode.
+        score: what X was told: minus the clients' weighted mean loss after the last round (nats).
+        length: how many steps X asked for; None for the whole episode. A course that diverges ends
+            earlier.
+    """
+
+    centre: NDArray[np.float32]
+    arms: Arms
+    best: NDArray[np.float32]
+    traces: Traces
+    steps: tuple[Step, ...]
+    score: float
+    length: int | None = None
+
+
+def row_space(action_space: gym.Space[Any], more: int = 0) -> gym.spaces.Box:
+    """Return the action space of one client, in which X acts: (n + more,) in [-1, 1]."""
+    if not isinstance(action_space, gym.spaces.Box) or len(action_space.shape) != 2:
+        raise InvalidArgumentError(
+            f"`action_space` must be a Box of shape (clients, n), got {action_space}; make the "
+            "environment with per_client=True."
+        )
+    return gym.spaces.Box(-1.0, 1.0, (check_unit_rows(action_space) + more,), np.float32)
+
+
+def row_problem(env: gym.Env[Any, Any], seed: int, steps: Dimension | None = None) -> SearchProblem:
+    """Return what X has to solve around FedEx: to it, every course is a trial.
+
+    Args:
+        env: made with `per_client=True`.
+        seed: of X.
+        steps: how long a course is, where X chooses that: the fidelity, and the last coordinate.
+
+    Raises:
+        InvalidArgumentError: `env` has another action space.
+    """
+    inner = read_problem(env, seed)
+    fidelities = SearchSpace(() if steps is None else (steps,))
+    return SearchProblem(
+        action_space=row_space(inner.action_space, more=len(fidelities)),
+        search_space=SearchSpace((*inner.search_space.dimensions, *fidelities.dimensions)),
+        fidelities=fidelities,
+        seed=seed,
+    )
+
+
+def wrapped_search(
+    env: gym.Env[Any, Any],
+    outer: Agent,
+    seed: int,
+    neighbourhood: Neighbourhood | None = None,
+    space: SearchSpace | None = None,
+    steps: Dimension | None = None,
+) -> Iterator[WrappedTrial]:
+    """Let an optimizer choose neighbourhoods, one course for each, without end.
+
+    This is no `Agent`: an agent lives for one episode, and every neighbourhood takes one here.
+
+    Every course starts from the same reset and runs to the end of its episode, or for as many
+    steps as X says, so that a neighbourhood of one arm and one of many get equal training. (The
+    original's wrapped courses went on from checkpoints and got more.)
+
+    Args:
+        env: made with `per_client=True`.
+        outer: X, made from `row_problem(env, seed, steps)`; it sees no observation.
+        seed: of the environment and of everything drawn here.
+        neighbourhood: what FedEx is given around each configuration.
+        space: says which coordinates are grids; without it, all are intervals.
+        steps: what X's last coordinate means: how long a course is.
+
+    Yields:
+        One trial per course; stop when the budget is spent.
+
+    Raises:
+        InvalidArgumentError: the environment or X acts in another space.
+    """
+    around = neighbourhood or Neighbourhood()
+    acts_in = row_space(env.action_space, more=0 if steps is None else 1)
+    if outer.action_space != acts_in:
+        raise InvalidArgumentError(f"`outer` must act in {acts_in}, got {outer.action_space}.")
+    trial = 0
+    while True:
+        action = outer.ask({})
+        length = None if steps is None else int(steps.decode(float(action[-1])))
+        centre = action if steps is None else action[:-1]
+        rng = stream(seed, "wrapped_fedex_arms", trial)
+        arms = perturbed_arms(centre, around.arms, around.epsilon, rng, space)
+        inner_seed = int(stream(seed, "wrapped_fedex", trial).integers(2**32))
+        inner = FedEx(read_problem(env, inner_seed), arms=arms, settings=around.settings)
+        taken = tuple(islice(run_episode(env, inner, seed), length))
+        traces = inner.policy.traces
+        score = -traces.after[-1] if traces.after else NOTHING_LEARNED
+        outer.tell(Step(action, score))
+        yield WrappedTrial(centre, arms, inner.best_actions()[0], traces, taken, score, length)
+        trial += 1
