@@ -39,7 +39,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "evaluation/noise.py": ("tests/evaluation/test_noise.py",),
         "surrogates/formats.py": ("tests/surrogates",),
         "building/units.py": ("tests/building/test_units.py",),
-        "studies/trust.py": ("tests/studies/test_trust.py",),
+        "studies/environments.py": ("tests/studies/test_trust.py",),
         "landscape/cards.py": ("tests/cli/test_show.py",),
         "archive.py": ("tests/test_archive.py",),
         "backends/federatedscope": (

@@ -118,7 +118,7 @@ LEGAL: list[tuple[str, str]] = [
     ("wrappers.tabular_backend", "from fedhpo_gym.backends import tabular\nimport gymnasium"),
     ("envs.trial.make", "from fedhpo_gym.wrappers import ScalarizePenalty"),
     ("agents.sb3", "import stable_baselines3"),
-    ("agents.optuna_tpe", "import optuna\nfrom fedhpo_gym.agents.base import Agent"),
+    ("agents.optuna_agents", "import optuna\nfrom fedhpo_gym.agents.base import Agent"),
     ("fl.models.cnn", "import torch\nimport torch.nn as nn\nmodel.eval()\ntorch.compile(model)"),
     ("datasets.openml_client", "require('openml', 'data')"),
     ("analysis.plot", "def f() -> None:\n    import matplotlib.pyplot as plt"),

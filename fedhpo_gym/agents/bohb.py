@@ -286,7 +286,7 @@ class PriorBand(Hyperband):
 
     Args:
         problem: what it acts on.
-        prior: the configuration that an expert believes in; see `agents.priors.expert_prior`. By
+        prior: the configuration that an expert believes in; see `agents.bohb.expert_prior`. By
             default the middle of the space.
         low: see `LadderSearch`.
         high: see `LadderSearch`.

@@ -44,7 +44,7 @@ def test_every_argument_of_an_environment_has_a_class() -> None:
         assert isinstance(spec.entry_point, str)
         maker = load_env_creator(spec.entry_point)
         asked = set(inspect.signature(maker).parameters)
-        assert not asked - set(TRUST), "a new argument needs a class in `studies/trust.py`"
+        assert not asked - set(TRUST), "a new argument needs a class in `studies/environments.py`"
 
 
 def test_every_file_of_a_clock_is_known() -> None:
