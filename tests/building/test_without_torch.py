@@ -41,10 +41,3 @@ def test_logistic_regression_is_built_without_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     card = json.loads(Path(done.stdout.split()[-1]).read_text(encoding="utf-8"))
     assert "equal bits alone and in any batch" in card["hardware"]
-
-
-def test_what_torch_trains_names_it(tmp_path: Path) -> None:
-    done = build(tmp_path, "FedHPO-GNN-Cora-v1", "--sample", "2", "--rounds", "2")
-    assert done.returncode != 0
-    assert "model GCN needs torch" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -261,8 +261,8 @@ def test_arguments_of_a_wrong_kind_are_one_line(tmp_path: Path, words: list[str]
     "words",
     [
         ["run", TORCH, "--agent", "random", "--seeds", "1", "--backend", "raw"],
-        ["build", SHORT],
-        ["build", SHORT, "--sample", "3"],
+        ["build", TORCH],
+        ["build", TORCH, "--sample", "3"],
     ],
     ids=" ".join,
 )
