@@ -69,7 +69,6 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         ),
         "health": ("health:main", "compare the health on cards with their numbers"),
         "difficulty": ("difficulty:main", "say what random search leaves on stored problems"),
-        "repack": ("repack:main", "write stored tables in the newest, smaller format"),
         "check": (
             "check:main",
             "ask other libraries' checkers about environments, or try the engine on this processor",

@@ -2,15 +2,12 @@
 
 from fedhpo_gym.landscape.cards import health_on, write_health
 from fedhpo_gym.landscape.health import HEALTH, LABELS, health_of, labels_on
-from fedhpo_gym.landscape.repacking import Repacked, repack
 
 __all__ = [
     "HEALTH",
     "LABELS",
-    "Repacked",
     "health_of",
     "health_on",
     "labels_on",
-    "repack",
     "write_health",
 ]
