@@ -19,7 +19,7 @@ def main(
     problems: Annotated[
         Sequence[str],
         Arg(
-            "a suite, such as lr, paper, small or natural (docs/arena.md), or environment ids",
+            "a suite, such as lr, paper, small or natural (docs/comparing.md), or environment ids",
             "SUITE",
         ),
     ],

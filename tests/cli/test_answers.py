@@ -77,7 +77,7 @@ def test_compare_says_what_it_will_do_and_who_won(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("fedhpo_gym.studies.arena.Crew", CrewHere)
+    monkeypatch.setattr("fedhpo_gym.studies.comparing.Crew", CrewHere)
     out = tmp_path / "runs"
     status, told, _ = said(["compare", *PAIR, "--out", str(out)], capsys)
     lines = told.splitlines()

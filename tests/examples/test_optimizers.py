@@ -54,7 +54,7 @@ def test_optimizers_are_compared_part_by_part(
         "vectors-noise": vectors("CreditG-v0", "Digits-v1", arguments=noise),
         "noise": small("CreditG-v0", "CreditG-v1", arguments=noise),
     }
-    monkeypatch.setattr("fedhpo_gym.studies.arena.Crew", CrewHere)
+    monkeypatch.setattr("fedhpo_gym.studies.comparing.Crew", CrewHere)
     for module in (study, report):
         monkeypatch.setattr(module, "PARTS", parts)
         monkeypatch.setattr(module, "AGENTS", AGENTS)

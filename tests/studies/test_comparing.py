@@ -164,7 +164,7 @@ def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
         "SUITES",
         {"two": lambda: (IDS[0], lacking)},
     )
-    monkeypatch.setattr("fedhpo_gym.studies.arena.SUITES", {"two": lambda: (IDS[0], lacking)})
+    monkeypatch.setattr("fedhpo_gym.studies.comparing.SUITES", {"two": lambda: (IDS[0], lacking)})
     told = list[str]()
     found = compare("two", ["random"], 1, tmp_path, budget_s=BUDGET_S, warn=told.append)
     assert list(found.left_out) == [lacking]
