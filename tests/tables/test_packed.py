@@ -179,7 +179,7 @@ def test_codes_that_do_not_fit_are_refused() -> None:
 def some_stored() -> list[Any]:
     """Return cards in the package: all samples, and as slow tests a grid of each version.
 
-    `benchmarks/codec_size.py` compares all grids; each of them takes several seconds.
+    A grid takes several seconds.
     """
     grids = [f"LR-{name}.table.json" for name in ("CreditG-fedavg", "Segment-v1-*")]
     paths = sorted(path for name in (*grids, "*.sample.json") for path in EMBEDDED.glob(name))
