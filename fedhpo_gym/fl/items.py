@@ -157,8 +157,10 @@ class Roster:
         if self._everybody:
             return np.ones((len(self.batch_key), self._num_clients), dtype=np.bool_)
         rounds = [(seed, finished + elapsed) for seed, finished in self._batch_keys]
-        rank = np.argsort(client_orders(rounds, self._num_clients), axis=1)
-        sampled: NDArray[np.bool_] = rank[self.batch_key] < self.num_sampled[:, None]
+        orders = client_orders(rounds, self._num_clients)
+        sampled = np.zeros((len(self.batch_key), self._num_clients), dtype=np.bool_)
+        for block, (key, count) in enumerate(zip(self.batch_key, self.num_sampled, strict=True)):
+            sampled[block, orders[key, :count]] = True
         return sampled
 
 

@@ -78,7 +78,8 @@ class CourseGroup:
         self._everybody = None
         if (self._chosen.num_sampled >= self._clients).all():
             everybody = np.ones((len(courses), self._clients), dtype=np.bool_)
-            self._everybody = everybody, *_places(everybody)
+            course, client = np.nonzero(everybody)
+            self._everybody = everybody, course.copy(), client.copy()
 
     def restart(self, row: int) -> None:
         """Set a course back to round 0."""
@@ -121,12 +122,17 @@ class CourseGroup:
         found = np.zeros((len(self.positions), self._clients), dtype=np.bool_)
         if self._everybody is not None:
             return self._everybody[0]
+        for row, clients in enumerate(self._participants(ahead)):
+            found[row, clients] = True
+        return found
+
+    def _participants(self, ahead: int = 0) -> Iterator[NDArray[np.int64]]:
+        """Yield who trains in a round of each course, in no order."""
         seed, orders = self.problem.federation.seed, {}
         for row, finished in enumerate((self._finished + ahead).tolist()):
             if finished not in orders:
                 orders[finished] = stream(seed, "clients", finished).permutation(self._clients)
-            found[row, orders[finished][: self._chosen.num_sampled[row]]] = True
-        return found
+            yield orders[finished][: self._chosen.num_sampled[row]]
 
     def measure(self) -> Numbers:
         """Return (courses, clients, splits, metrics) of the model each client would use."""
@@ -173,8 +179,12 @@ class CourseGroup:
         self._finished[row], self.diverged_at[row] = state.round, state.diverged_at
 
     def _items(self) -> Items:
-        everybody = self._everybody
-        course, client = _places(self.sampled()) if everybody is None else everybody[1:]
+        if self._everybody is None:
+            drawn = [np.sort(clients) for clients in self._participants()]
+            client = np.concatenate(drawn)
+            course = np.repeat(np.arange(len(drawn)), [len(clients) for clients in drawn])
+        else:
+            _, course, client = self._everybody
         return Items(course, client, self._finished[course])
 
     def _portions(self, items: Items) -> Iterator[tuple[Items, Numbers]]:
@@ -225,6 +235,7 @@ class CourseGroup:
             self._words,
             chosen.local if pull is None else chosen.pulled(pull, items),
             items,
+            np.argsort(items.client, kind="stable"),
             self.diverged_at == 0,
             local,
             anchor if pull is not None else _NOBODY,
@@ -316,8 +327,3 @@ def _finite(numbers: Numbers) -> NDArray[np.bool_]:
 
 def _some(items: Items, first: int, last: int) -> Items:
     return Items(*(values[first:last] for values in items))
-
-
-def _places(sampled: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    course, client = np.nonzero(sampled)
-    return np.ascontiguousarray(course), np.ascontiguousarray(client)

@@ -53,6 +53,7 @@ class Chosen:
         """
         self._courses = courses
         self._samples = samples
+        self._fewest = samples.min()
         self._horizon = horizon
         self._seed = seed
         self._width = len(samples) if any(course.own for course in courses) else 1
@@ -104,7 +105,7 @@ class Chosen:
         if items is None:
             rows: Any = slice(None)
             column: Any = 0
-            samples = np.full(len(self._courses), self._samples.min())
+            samples = np.full(len(self._courses), self._fewest)
             names: list[tuple[int, ...]] = [(number,) for number in finished.tolist()]
             sampled = self.num_sampled
         else:

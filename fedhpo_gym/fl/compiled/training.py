@@ -90,22 +90,6 @@ def _plain_step(w: Floats, g: Floats, decay: Any) -> None:
         w[p] = w[p] * decay - g[p]
 
 
-@compiled
-def by_client(client: Integers, clients: int) -> Integers:
-    """Return the order in which items of a client follow each other: they share minibatches."""
-    first = np.zeros(clients + 1, dtype=np.int64)
-    for own in client:
-        first[own + 1] += 1
-    for c in range(clients):
-        first[c + 1] += first[c]
-    found = np.empty(len(client), dtype=np.int64)
-    for item in range(len(client)):
-        own = client[item]
-        found[first[own]] = item
-        first[own] += 1
-    return found
-
-
 @kernel
 def train(  # noqa: C901 - one loop
     model: Any,
@@ -113,6 +97,7 @@ def train(  # noqa: C901 - one loop
     words: NDArray[np.uint32],
     settings: Settings,
     items: Items,
+    order_of_items: Integers,
     live: NDArray[np.bool_],
     local: Floats,
     anchor: Floats,
@@ -126,13 +111,14 @@ def train(  # noqa: C901 - one loop
         words: `draws.entropy` of the minibatches, with room for the number and the client.
         settings: see `Settings`.
         items: see `Items`.
+        order_of_items: (items,) those of a client follow each other: they share minibatches.
         live: (courses,) which courses train; others stay as they are.
         local: (items, numbers) parameters; the trained ones come first.
         anchor: likewise, what local steps are pulled to; without items for no pull.
         size: numbers of memory that `gradient` needs.
     """
     largest = 0
-    for client in range(len(rows.first) - 1):
+    for client in items.client:
         largest = max(largest, rows.first[client + 1] - rows.first[client])
     kept = max(min(settings.epochs.max(), _MOST_ORDERED // max(largest, 1)), 1)
     orders = np.empty((kept, largest), dtype=np.int32)
@@ -146,7 +132,7 @@ def train(  # noqa: C901 - one loop
     last = np.zeros(model.trained if moves else 0, dtype=np.float32)
     nowhere = np.empty(0, dtype=np.float32)
     several = settings.rate.shape[1] > 1
-    for item in by_client(items.client, len(rows.first) - 1):
+    for item in order_of_items:
         course, client = items.course[item], items.client[item]
         begin, held = rows.first[client], rows.first[client + 1] - rows.first[client]
         if not live[course] or not held:
