@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.fitting.ragged import completed
-from fedhpo_gym.surrogates.outputs import COMPRESSED_CLIENTS
+from fedhpo_gym.surrogates.outputs import COMPRESSED_CLIENTS, SPREAD_OUTPUTS
 
 LOSS_WEIGHT = 4.0
 """How much more than another output a log loss of the federation counts: it is the objective."""
 CLIENTS_AT_FULL_WEIGHT = 5
-"""With more clients, the outputs of all clients together count as much as those of five."""
+"""With more clients, the outputs of all clients together count as much as those of five, and so do
+those of their spread."""
 LOW_PERCENTILE = 5
 """A loss may be as far below the lowest of the data as that is below this percentile. Better
 courses than those drawn exist; were none predicted, all that beat these would tie."""
@@ -26,8 +27,13 @@ MAX_DIRECTIONS = 48
 """In which curves may differ: so many numbers stand for a curve."""
 
 Array = NDArray[np.float32]
-CLIENTS = slice(len(SPLITS), -2)
-"""Where a row of outputs holds those of clients; best round and divergence come last."""
+PER_CLIENT = 3 * len(SPLITS)
+"""Outputs of a client."""
+
+
+def client_outputs(num_clients: int) -> slice:
+    """Return where a row holds the outputs of clients; spread, best round, divergence follow."""
+    return slice(len(SPLITS), len(SPLITS) + PER_CLIENT * num_clients)
 
 
 @dataclass(frozen=True)
@@ -123,16 +129,17 @@ def prepare(rows: FittingRows) -> PreparedRows:
     n, knots, outputs = rows.outputs.shape
     flat, trained = rows.outputs.reshape(-1, outputs), rows.trained.ravel()
     scales = scales_of(flat[trained], rows.num_clients)
-    clients = None
+    clients, where = None, client_outputs(rows.num_clients)
     if rows.num_clients > COMPRESSED_CLIENTS:
         # They are stored in half precision: what is fitted must agree with it.
         scales = {name: halved(value) for name, value in scales.items()}
     targets = (flat - scales["mean"]) / scales["scale"]
     if rows.num_clients > COMPRESSED_CLIENTS:
         count = max(1, min(MAX_COMPONENTS, COMPONENT_BYTES // (2 * 9 * rows.num_clients)))
-        clients = principal_directions(targets[trained, CLIENTS], count)
-        middle = targets[:, CLIENTS] @ clients.T
-        targets = np.concatenate([targets[:, : CLIENTS.start], middle, targets[:, -2:]], axis=1)
+        clients = principal_directions(targets[trained, where], count)
+        middle = targets[:, where] @ clients.T
+        parts = targets[:, : where.start], middle, targets[:, where.stop :]
+        targets = np.concatenate(parts, axis=1)
     settings = rows.inputs[:, 0, : -len(rows.seed_weights)]
     holes = targets.reshape(n, knots, -1).astype(np.float32)
     curves = completed(holes, rows.trained, settings).reshape(n, -1)
@@ -161,7 +168,9 @@ def scales_of(outputs: Array, num_clients: int) -> dict[str, Array]:
     """Return mean, scale and range of (n, outputs); see `surrogates.curves.CurveModel`."""
     scale = outputs.std(axis=0, dtype=np.float64) + 1e-6
     scale[: len(SPLITS)] /= LOSS_WEIGHT
-    scale[CLIENTS] *= math.sqrt(max(num_clients / CLIENTS_AT_FULL_WEIGHT, 1.0))
+    where = client_outputs(num_clients)
+    scale[where] *= math.sqrt(max(num_clients / CLIENTS_AT_FULL_WEIGHT, 1.0))
+    scale[where.stop : -2] *= math.sqrt(SPREAD_OUTPUTS / (PER_CLIENT * CLIENTS_AT_FULL_WEIGHT))
     low, losses = outputs.min(axis=0), slice(len(SPLITS))
     few = np.percentile(outputs[:, losses], LOW_PERCENTILE, axis=0).astype(np.float32)
     low[losses] -= few - low[losses]

@@ -31,7 +31,6 @@ COEFFICIENT_BITS, BASIS_BITS, CLIENT_BITS = 12, 16, 12
 MAX_COEFFICIENT, MAX_CLIENT = 2.0**10, 2.0**10
 MAX_BASIS = 128
 """A coefficient has 22 bits, an entry of a basis 17, and 128 products add 7: 46 of 53."""
-_CLIENTS = slice(len(SPLITS), -2)
 DIVERGED, BEST_ROUND = -1, -2
 """Where a row of outputs holds whether a course has diverged, and the log of the best round."""
 WATCHED = (VALIDATION, BEST_ROUND, DIVERGED)
@@ -222,8 +221,9 @@ class CurveModel:
     def _expand(self, targets: Exact) -> Exact:
         if self._clients is None:
             return targets
-        middle = on_grid(targets[:, _CLIENTS], CLIENT_BITS, MAX_CLIENT) @ self._clients
-        parts = (targets[:, : _CLIENTS.start], middle, targets[:, _CLIENTS.stop :])
+        start, stop = len(SPLITS), len(SPLITS) + len(self._clients)
+        middle = on_grid(targets[:, start:stop], CLIENT_BITS, MAX_CLIENT) @ self._clients
+        parts = (targets[:, :start], middle, targets[:, stop:])
         return np.concatenate(parts, axis=1)
 
     def _watched(self, coefficients: Exact) -> Exact:

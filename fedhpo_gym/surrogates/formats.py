@@ -14,6 +14,7 @@ from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates.curves import CurveModel
 from fedhpo_gym.surrogates.inputs import CurveInputs, PointInputs
 from fedhpo_gym.surrogates.model import OutcomeModel
+from fedhpo_gym.surrogates.outputs import COMPRESSED_CLIENTS as FEW
 from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics
 
 FORMAT = 2
@@ -107,9 +108,10 @@ class CurveAnswers:
                 f"`rounds` must reach from {asked.low} to {asked.high}, got {self._knots.tolist()}"
             )
         clients = len(card["num_samples"][0])
-        outputs = num_outputs(clients) + 1
-        if any(scale.shape != (outputs,) for scale in self._model.scales.values()):
-            raise ValueError(f"its scales must be those of {outputs} outputs")
+        known = {(num_outputs(clients, spread) + 1,) for spread in (False, clients > FEW)}
+        shapes = {scale.shape for scale in self._model.scales.values()}
+        if len(shapes) > 1 or not shapes <= known:
+            raise ValueError(f"its scales must be those of one of {sorted(known)} outputs")
         if len(self._model.centre) != len(self._knots):
             raise ValueError(f"it has {len(self._model.centre)} knots, not {len(self._knots)}")
         row = np.zeros((1, 1, columns), np.float32)

@@ -5,11 +5,16 @@ A row of outputs holds, in this order, for N clients:
 - the natural logarithm of the loss of the federation, per split (3);
 - the accuracy of every client, per split (3 N), then its macro-F1 (3 N);
 - the share of every client in the loss of the federation, per split (3 N);
+- with more than 50 clients, the mean of clients' accuracies weighted by samples and their quantiles
+  at `LEVELS`, per split, then those of macro-F1;
 - the natural logarithm of the best round (1).
 
 The loss of the federation is the sample-weighted mean over clients, the number optimisers minimise.
 It is modelled by itself because a mean of clients' losses, each predicted in log space, falls short
 where a client's loss jumps between nothing and millions.
+
+The outputs of many clients are compressed, which makes clients more alike than they are. What is
+predicted of them then says in which order they come; their quantiles say how far they lie apart.
 """
 
 from __future__ import annotations
@@ -27,23 +32,32 @@ courses reach e^75, and would else decide both the fit and its mean error."""
 
 COMPRESSED_CLIENTS = 50
 """With more clients, the outputs of clients are compressed to a few principal components."""
+LEVELS = np.array([0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 1.0])
+"""Of the quantiles over clients, with linear interpolation between clients."""
 
-_LOSS, _ACCURACY, _F1 = (METRICS.index(name) for name in ("loss", "accuracy", "f1"))
+RATES = ("accuracy", "f1")
+MEAN_STEPS = 2
+"""How often clients between 0 and 1 are moved until their weighted mean is the predicted one."""
+SPREAD_OUTPUTS = len(RATES) * len(SPLITS) * (1 + len(LEVELS))
+"""How many outputs hold, by metric and split, the weighted mean and the quantiles of clients."""
+_LOSS, _ACCURACY, _F1 = (METRICS.index(name) for name in ("loss", *RATES))
 VALIDATION = SPLITS.index("val")
 """Where a row holds the log loss of the federation on the validation split."""
 
+Floats = NDArray[np.float64]
 
-def num_outputs(num_clients: int) -> int:
-    """Return the length of a row of outputs."""
-    return len(SPLITS) * (1 + 3 * num_clients) + 1
+
+def num_outputs(num_clients: int, spread: bool = False) -> int:
+    """Return the length of a row of outputs, with or without those of the spread of clients."""
+    return len(SPLITS) * (1 + 3 * num_clients) + 1 + (SPREAD_OUTPUTS if spread else 0)
 
 
 def client_outputs() -> slice:
-    """Return where a row holds the outputs of clients, between those of the federation."""
+    """Return where a row of format 1 holds the outputs of clients, between the federation's."""
     return slice(len(SPLITS), -1)
 
 
-def weights_of(num_samples: NDArray[np.integer]) -> NDArray[np.float64]:
+def weights_of(num_samples: NDArray[np.integer]) -> Floats:
     """Return each client's weight in the mean of a split, from (..., clients, splits) samples."""
     totals = np.maximum(num_samples.sum(axis=-2, keepdims=True), 1)
     return np.asarray(num_samples / totals, dtype=np.float64)
@@ -52,14 +66,14 @@ def weights_of(num_samples: NDArray[np.integer]) -> NDArray[np.float64]:
 def to_outputs(
     metrics: NDArray[np.floating], best_round: NDArray[np.integer], weights: NDArray[np.floating]
 ) -> NDArray[np.float32]:
-    """Return the (n, outputs) rows that a model learns to predict.
+    """Return the (n, outputs) rows that a model learns to predict, see the module.
 
     Args:
         metrics: (n, clients, splits, metrics).
         best_round: (n,) rounds, 1 or more.
         weights: (n, clients, splits), see `weights_of`.
     """
-    n = len(metrics)
+    n, clients = metrics.shape[:2]
     # What a client without samples in a split reports there means nothing and may be NaN.
     metrics = np.where(weights[..., None] > 0, metrics, 0.0)
     losses = metrics[..., _LOSS] * weights
@@ -71,9 +85,27 @@ def to_outputs(
             metrics[..., _ACCURACY].swapaxes(1, 2).reshape(n, -1),
             metrics[..., _F1].swapaxes(1, 2).reshape(n, -1),
             share.swapaxes(1, 2).reshape(n, -1),
+            *([_spread_of(metrics, weights)] if clients > COMPRESSED_CLIENTS else []),
             np.log(best_round),
         ]
     ).astype(np.float32)
+
+
+def _spread_of(metrics: NDArray[np.floating], weights: NDArray[np.floating]) -> Floats:
+    """Return (n, `SPREAD_OUTPUTS`) of (n, clients, splits, metrics)."""
+    found = np.zeros((len(metrics), len(RATES), len(SPLITS), 1 + len(LEVELS)))
+    for split in range(len(SPLITS)):
+        own = weights[:, :, split]
+        last = np.maximum((own > 0).sum(axis=1) - 1, 0)[:, None]
+        below = (LEVELS * last).astype(np.int64)
+        above, way = np.minimum(below + 1, last), LEVELS * last - below
+        for which, metric in enumerate((_ACCURACY, _F1)):
+            values = metrics[:, :, split, metric].astype(np.float64)
+            ordered = np.sort(np.where(own > 0, values, 2.0), axis=1)  # who is absent comes last
+            low, high = (np.take_along_axis(ordered, at, axis=1) for at in (below, above))
+            found[:, which, split, 0] = (own * values).sum(axis=1)
+            found[:, which, split, 1:] = np.minimum(low + way * (high - low), 1.0)
+    return found.reshape(len(metrics), -1)
 
 
 def to_metrics(
@@ -90,7 +122,9 @@ def to_metrics(
         (n, clients, splits, metrics) metrics and (n,) best rounds.
     """
     n, (seeds, clients, splits) = len(outputs), weights.shape
-    middle = outputs[:, splits:-1].reshape(n // seeds, seeds, 3, splits, clients)
+    end = splits * (1 + 3 * clients)
+    middle = outputs[:, splits:end].reshape(n // seeds, seeds, 3, splits, clients)
+    spread = outputs[:, end:-1].reshape(n // seeds, seeds, len(RATES), splits, -1)
     weights = np.ascontiguousarray(weights.swapaxes(1, 2))
     present = weights > 0
     share = np.maximum(middle[:, :, 2], 0.0)
@@ -109,12 +143,45 @@ def to_metrics(
     by_split[..., _LOSS] = share
     rates = np.maximum(middle[:, :, :2], 0.0)
     np.minimum(rates, 1.0, out=rates)
+    if spread.shape[-1]:
+        rates = _spread_out(rates, np.clip(spread, 0.0, 1.0), weights)
     by_split[..., _ACCURACY], by_split[..., _F1] = rates[:, :, 0], rates[:, :, 1]
     best = np.rint(np.exp(outputs[:, -1])).astype(np.int64)
     return metrics.reshape(n, clients, splits, -1), np.clip(best, 1, rounds)
 
 
-def objectives(outputs: NDArray[np.floating], weights: NDArray[np.floating]) -> NDArray[np.float64]:
+def _spread_out(rates: Floats, spread: Floats, weights: Floats) -> Floats:
+    """Return rates of clients in their order, with the quantiles and the mean that were predicted.
+
+    Args:
+        rates: (n, seeds, metrics, splits, clients), of which the order of clients is kept.
+        spread: (n, seeds, metrics, splits, 1 + levels) weighted means, then quantiles.
+        weights: (seeds, splits, clients).
+    """
+    present = weights > 0
+    last = np.maximum(present.sum(axis=-1, keepdims=True) - 1, 1)
+    share = np.minimum(np.arange(weights.shape[-1]) / last, 1.0)
+    below = np.minimum(np.searchsorted(LEVELS, share, side="right"), len(LEVELS) - 1) - 1
+    way = (share - LEVELS[below]) / (LEVELS[below + 1] - LEVELS[below])
+    quantiles = np.maximum.accumulate(spread[..., 1:], axis=-1)
+    shape = np.broadcast_shapes(rates.shape, below[None, :, None].shape)
+    low, high = (
+        np.take_along_axis(quantiles, np.broadcast_to(at[None, :, None], shape), axis=-1)
+        for at in (below, below + 1)
+    )
+    order = np.argsort(np.where(present[:, None], rates, 2.0), axis=-1, kind="stable")
+    found = np.empty(shape)
+    np.put_along_axis(found, order, low + way[:, None] * (high - low), axis=-1)
+    for _ in range(MEAN_STEPS):
+        missing = spread[..., 0] - sum_in_order(weights[:, None] * found, axis=-1)
+        room = np.where(present[:, None], found * (1.0 - found), 0.0)
+        total = sum_in_order(weights[:, None] * room, axis=-1)
+        step = np.where(total > 0, missing, 0.0) / np.where(total > 0, total, 1.0)
+        found = np.clip(found + step[..., None] * room, 0.0, 1.0)
+    return found
+
+
+def objectives(outputs: NDArray[np.floating], weights: NDArray[np.floating]) -> Floats:
     """Return (n, 2): validation accuracy and log validation loss of the federation.
 
     Args:
@@ -122,7 +189,12 @@ def objectives(outputs: NDArray[np.floating], weights: NDArray[np.floating]) -> 
         weights: (n, clients, splits), see `weights_of`.
     """
     _, clients, splits = weights.shape
-    start = splits + VALIDATION * clients
-    accuracy = np.clip(outputs[:, start : start + clients], 0.0, 1.0)
-    mean = (accuracy * weights[:, :, VALIDATION]).sum(axis=1)
+    if outputs.shape[1] > num_outputs(clients):
+        mean = np.clip(
+            outputs[:, splits * (1 + 3 * clients) + VALIDATION * (1 + len(LEVELS))], 0, 1
+        )
+    else:
+        start = splits + VALIDATION * clients
+        accuracy = np.clip(outputs[:, start : start + clients], 0.0, 1.0)
+        mean = (accuracy * weights[:, :, VALIDATION]).sum(axis=1)
     return np.column_stack([mean, outputs[:, VALIDATION]]).astype(np.float64)

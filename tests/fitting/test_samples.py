@@ -35,7 +35,8 @@ from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates import Surrogate
 from fedhpo_gym.surrogates.curves import KINDS, CurveModel
 from fedhpo_gym.surrogates.kernel import ExactKernel, Kernel
-from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics
+from fedhpo_gym.surrogates.outputs import SPREAD_OUTPUTS, num_outputs, to_metrics
+from fedhpo_gym.surrogates.verdicts import held_on
 from fedhpo_gym.tables import Sample, open_table
 from fedhpo_gym.tables.sample import write_sample
 from made_up_sample import COUNT, NAME, ROUNDS, SEEDS, TASK, write_made_up_sample
@@ -258,7 +259,7 @@ def test_many_clients_are_compressed_and_the_card_says_so(
     assert stated["share_of_variance_lost"] < 0.05
     with np.load(folder / card["arrays"]) as arrays:
         assert arrays["components"].shape == (MAX_COMPONENTS, 9 * 60)
-        assert arrays["basis"].shape[1:] == (len(ROUNDS), MAX_COMPONENTS + 5)
+        assert arrays["basis"].shape[1:] == (len(ROUNDS), MAX_COMPONENTS + 5 + SPREAD_OUTPUTS)
     assert card["comparison"]["candidates"]["boosted_trees"]["bytes_before_compression"] < 600_000
 
 
@@ -275,6 +276,14 @@ def test_many_clients_are_answered_one_by_one(crowd: tuple[Path, Mapping[str, An
         errors.append(np.abs(found.best[0, :, 1, 1] - truth).mean())
         spread.append(truth.std())
     assert np.mean(errors) < 0.25 * np.mean(spread)
+
+
+def test_many_clients_are_as_unequal_as_they_are(crowd: tuple[Path, Mapping[str, Any]]) -> None:
+    """Compression makes clients alike; the quantiles that are predicted say how far they are."""
+    held = held_on(crowd[1])
+    assert held is not None
+    for name in ("fairness_std", "fairness_p10", "fairness_p90"):
+        assert held[name].passed, held[name].words
 
 
 def test_five_clients_are_not_compressed_and_weigh_as_they_are(tmp_path: Path) -> None:

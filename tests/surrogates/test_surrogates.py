@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
-from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.surrogates import forest
 from fedhpo_gym.surrogates.forest import Forest
@@ -298,6 +298,60 @@ def test_outputs_out_of_range_become_metrics_in_range() -> None:
     assert values[..., 0].min() >= 0.0
     # No client is predicted a share: all have the loss of the federation.
     np.testing.assert_allclose(values[1, :, 0, 0], np.exp(-3.0) * (SAMPLES[:, 0] > 0), rtol=1e-5)
+
+
+MANY = 61
+
+
+def crowd_of(n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return metrics and weights of many unequal clients, of whom some lack samples."""
+    rng = np.random.default_rng(n)
+    samples = rng.integers(0, 30, (MANY, len(SPLITS)))
+    samples[::7] = 0
+    values = rng.beta(0.8, 0.6, (n, MANY, len(SPLITS), len(METRICS)))
+    weights = np.repeat(weights_of(samples)[None], n, axis=0)
+    return values * (weights[..., None] > 0), weights
+
+
+def test_many_clients_keep_their_spread_and_mean_though_made_alike() -> None:
+    """Pulled together as by compression, they come back by their order."""
+    values, weights = crowd_of(5)
+    outputs = to_outputs(values, np.ones(5, np.int64), weights).astype(np.float64)
+    clients = slice(3, 3 + 6 * MANY)
+    outputs[:, clients] = 0.5 + 1e-3 * outputs[:, clients]
+    found, _ = to_metrics(outputs, weights[:1], np.ones(5, np.int64))
+    for split, metric in product(range(len(SPLITS)), (1, 2)):
+        some = weights[0, :, split] > 0
+        told, truth = found[:, some, split, metric], values[:, some, split, metric]
+        levels = np.linspace(0, 1, 31)
+        between = np.quantile(told, levels, axis=1) - np.quantile(truth, levels, axis=1)
+        assert np.abs(between).max() < 0.1
+        np.testing.assert_allclose(told.std(axis=1), truth.std(axis=1), atol=0.01)
+        assert (told.argsort(axis=1, kind="stable") == truth.argsort(axis=1, kind="stable")).all()
+        np.testing.assert_allclose(
+            (told * weights[0, some, split]).sum(axis=1),
+            (truth * weights[0, some, split]).sum(axis=1),
+            atol=1e-3,
+        )
+
+
+def test_their_mean_is_the_one_that_is_predicted_of_the_federation() -> None:
+    """Who has most samples may come in another place than predicted."""
+    values, weights = crowd_of(3)
+    outputs = to_outputs(values, np.ones(3, np.int64), weights).astype(np.float64)
+    rng = np.random.default_rng(0)
+    outputs[:, 3 : 3 + 3 * MANY] = rng.random((3, 3 * MANY))
+    found, _ = to_metrics(outputs, weights[:1], np.ones(3, np.int64))
+    means = [(each[..., 1] * weights).sum(axis=1) for each in (found, values)]
+    np.testing.assert_allclose(*means, atol=5e-3)
+
+
+def test_many_clients_get_the_same_bits_together_and_alone() -> None:
+    values, weights = crowd_of(4)
+    outputs = to_outputs(values, np.ones(4, np.int64), weights).astype(np.float64)
+    together, _ = to_metrics(outputs, weights[:1], np.ones(4, np.int64))
+    alone = [to_metrics(row[None], weights[:1], np.ones(1, np.int64))[0][0] for row in outputs]
+    assert np.array_equal(together, alone)
 
 
 def test_objectives_are_the_means_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:

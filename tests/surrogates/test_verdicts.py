@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +111,13 @@ def test_a_refused_objective_raises_and_names_what_to_do() -> None:
 def test_what_was_not_measured_is_refused_but_for_what_the_card_states() -> None:
     card = open_surrogate("LR-Twitter-fedavg").card
     assert ENTRY not in card
-    assert not any(why_refused(card, name) for name in STATED)
-    for version in ("v0", "v1"):  # compressed clients fall for all versions
+    assert not why_refused(card, "val_loss")
+    few = open_surrogate("LR-CreditG-fedavg").card
+    assert not any(why_refused({**few, ENTRY: None}, name) for name in STATED)
+    # Compressed clients fall for all versions, and their error with them.
+    for version, name in product(("v0", "v1"), ("fairness_p10", "val_error")):
         with pytest.raises(InvalidArgumentError, match="not measured"):
-            gym.make(f"FedHPO-LR-Twitter-{version}", objectives=["val_loss", "fairness_p10"])
+            gym.make(f"FedHPO-LR-Twitter-{version}", objectives=["val_loss", name])
 
 
 def test_version_0_answers_what_it_always_did() -> None:
