@@ -45,6 +45,7 @@ VALIDATION = SPLITS.index("val")
 """Where a row holds the log loss of the federation on the validation split."""
 
 Floats = NDArray[np.float64]
+Numbers = NDArray[np.floating]
 
 
 def num_outputs(num_clients: int, spread: bool = False) -> int:
@@ -150,7 +151,7 @@ def to_metrics(
     return metrics.reshape(n, clients, splits, -1), np.clip(best, 1, rounds)
 
 
-def _spread_out(rates: Floats, spread: Floats, weights: Floats) -> Floats:
+def _spread_out(rates: Numbers, spread: Numbers, weights: Floats) -> Floats:
     """Return rates of clients in their order, with the quantiles and the mean that were predicted.
 
     Args:
