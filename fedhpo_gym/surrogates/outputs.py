@@ -151,7 +151,7 @@ def to_metrics(
     return metrics.reshape(n, clients, splits, -1), np.clip(best, 1, rounds)
 
 
-def _spread_out(rates: Numbers, spread: Numbers, weights: Floats) -> Floats:
+def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
     """Return rates of clients in their order, with the quantiles and the mean that were predicted.
 
     Args:
