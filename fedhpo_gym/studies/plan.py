@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 from fedhpo_gym.agents import agent_class, read_problem
 from fedhpo_gym.agents.base import WHERE
 from fedhpo_gym.analysis.files import record_key
+from fedhpo_gym.envs.trial.ledger import unmoved
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.environments import make_environment, resolve_id, spec_of
@@ -134,7 +137,9 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
         # A record names its backend, so that it replays where there are other tables.
         backend = getattr(env.unwrapped, "backend", None)
         space = fidelity_space(env, env_id)
-        kind.check_rewards(read_problem(env, 0))
+        problem = read_problem(env, 0)
+        kind.check_rewards(problem)
+        setup = getattr(env.unwrapped, "setup", None)
     if backend is not None:
         kwargs["backend"] = getattr(backend, "name", backend)
     free = {} if kind.fidelity is None else {kind.fidelity: FREE}
@@ -151,7 +156,30 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
             f"`--fidelity` must leave nothing free but {kind.fidelity!r} for {agent!r}, got "
             f"{fidelity}"
         )
+    if isinstance(setup, TrialSetup) and len(problem.objectives) > 1:
+        kwargs |= _that_vary(env_id, replace(setup, fixed=fidelity), "objectives" in kwargs)
     return kwargs
+
+
+def _that_vary(env_id: str, setup: TrialSetup, asked: bool) -> dict[str, Any]:
+    """Return the `objectives` that vary at a fixed fidelity; nothing where all do.
+
+    What is the same for every configuration makes no vector of objectives worse or better, but
+    every hypervolume and every front look like one of more objectives than there are.
+
+    Raises:
+        InvalidArgumentError: one that does not vary was asked for, or no two are left.
+    """
+    names, same = setup.objective_names, unmoved(setup)
+    kept = [name for name in names if name not in same]
+    if same and (asked or len(kept) < 2):
+        raise InvalidArgumentError(
+            f"`objectives` must vary between configurations, but {', '.join(same)} of {env_id} "
+            f"cannot where every trial has {setup.fixed}; leave a fidelity to the agents, for "
+            "example `--fidelity round=free`, or name others: "
+            f"`--set 'objectives={json.dumps(['val_loss', 'val_f1'])}'`"
+        )
+    return {"objectives": kept} if same else {}
 
 
 def fidelity_space(env: Any, env_id: str) -> SearchSpace:

@@ -40,3 +40,25 @@ def test_a_run_whose_record_is_there_opens_no_environment(
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(pytest.fail.Exception):
         do_run(plan, tmp_path, lambda _: None, lambda _: None)
+
+
+MANY = "MO-FedHPO-GNN-Cora-v1"
+
+
+def test_what_no_configuration_changes_is_no_objective_of_a_comparison() -> None:
+    """Simulated time follows from rounds and clients alone, unless the clock knows the epochs."""
+    [plan] = make_plans(Request([MANY], ["random"], seeds=1))
+    assert plan.kwargs["objectives"] == ["val_loss", "fairness_p10"]
+    free = make_plans(Request([MANY], ["random"], seeds=1, fidelity={"round": "free"}))
+    assert "objectives" not in free[0].kwargs
+    clock = {"system": {"model": "devices"}}
+    [timed] = make_plans(Request(["MO-FedHPO-MLP-Car-v1"], ["random"], 1, arguments=clock))
+    assert "objectives" not in timed.kwargs
+
+
+def test_it_is_refused_where_it_is_asked_for() -> None:
+    asked = {"objectives": ["val_loss", "time_s"]}
+    with pytest.raises(InvalidArgumentError, match=r"time_s of .* cannot.*--fidelity round=free"):
+        make_plans(Request([MANY], ["random"], seeds=1, arguments=asked))
+    free = {"client_sample_rate": "free"}
+    make_plans(Request([MANY], ["random"], seeds=1, fidelity=free, arguments=asked))

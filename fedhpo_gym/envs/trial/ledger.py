@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.envs.batched.layout import Indices
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.evaluation.records import Cost
+from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost
 from fedhpo_gym.objectives import COST_NAMES, Costs, Spending
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task, decisive_names, work_of
@@ -73,6 +74,30 @@ def spending_each(task: Task, queries: Sequence[CheckedQuery]) -> Spending:
         return _costs(task, {name: np.array([row[name] for row in rows]) for name in rows[0]})
 
     return Spending(privacy_spent_each(task, queries), find_costs)
+
+
+def unmoved(setup: TrialSetup) -> tuple[str, ...]:
+    """Return the objectives that no action of a setup changes: costs that its fixed values decide.
+
+    Looked for at the middle of the search space and at both ends of each of its dimensions.
+    """
+    middle = np.zeros(setup.action_space.shape, dtype=np.float32)
+    ends = np.concatenate([np.diag(middle + end) for end in (-1.0, 1.0)]).astype(np.float32)
+    spent = spending_each(setup.task, [setup.decode(action) for action in (middle, *ends)])
+    count = len(ends) + 1
+    shape = (count, 1, 1, len(SPLITS), len(METRICS))
+    nothing = Evaluations(
+        np.zeros(shape, dtype=np.float32),
+        np.ones((1, 1, len(SPLITS)), dtype=np.int64),
+        np.ones((count, 1), dtype=np.int64),
+        np.zeros((count, 1), dtype=np.bool_),
+    )
+    values = {
+        one.name: one.compute_many(nothing, spent)
+        for one in setup.objectives
+        if not one.reads_clients and one.compute_many is not None and one not in setup.own
+    }
+    return tuple(name for name, found in values.items() if (found == found[0]).all())
 
 
 def spending_one(task: Task, query: CheckedQuery) -> Spending:
