@@ -97,13 +97,14 @@ def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> Run:
     run = JudgedRun.of(record) if isinstance(record, RunRecord) else record
     header, trials = run.header, run.trials
     place = int(incumbents(trials, rule)[-1])
-    configuration, fidelity = run.described(place)
+    configuration, fidelity, objectives = run.described(place)
     best = Best(
         word=run.word,
         number=place + 1,
         steps=len(trials.time_s),
         configuration=configuration,
         fidelity=fidelity,
+        objectives=objectives,
         test_accuracy=float(run.accuracy[place]),
     )
     line = Trajectory.of(header.id, header.agent, header.seed, trials, rule)

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedhpo_gym.analysis.incumbents import Numbers, Trials
 from fedhpo_gym.analysis.records import NUMBERS, START, Header, RunRecord, StepRecord, seal, to_dict
-from fedhpo_gym.analysis.runs import COSTS, Course, JudgedRun
+from fedhpo_gym.analysis.runs import COSTS, Course, Described, JudgedRun
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, missing_dependency
 from fedhpo_gym.files import new_file
 
@@ -277,18 +277,23 @@ def _level_columns(columns: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _described(path: Path, place: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _described(path: Path, place: int) -> Described:
     with _opened(path) as found:
         group, row = divmod(place, _ROWS)
-        parts = ("configuration", "fidelity")
-        names = {n: c for n, c in found.about["columns"].items() if c["path"][0] in parts}
+        parts = (["configuration"], ["fidelity"], ["objectives"], ["truth", "objectives"])
+        names = {
+            name: one
+            for name, one in found.about["columns"].items()
+            if any(one["path"][: len(part)] == part for part in parts)
+        }
         table = found.file.read_row_group(group, columns=[*names]).slice(row, 1)
         columns = [
             Column(tuple(one["path"]), one["kind"], table.column(name).to_pylist())
             for name, one in names.items()
         ]
     content = from_columns(columns, 1)[0]
-    return content.get("configuration", {}), content.get("fidelity", {})
+    objectives = (content.get("truth") or content).get("objectives", {})
+    return content.get("configuration", {}), content.get("fidelity", {}), objectives
 
 
 class _opened:  # noqa: N801 - used as a function

@@ -66,6 +66,7 @@ class Best:
         steps: how many the run has.
         configuration: its hyperparameters.
         fidelity: its rounds and client sample rate.
+        objectives: what they truly are.
         test_accuracy: its accuracy on the test split.
     """
 
@@ -74,6 +75,7 @@ class Best:
     steps: int
     configuration: Mapping[str, Any]
     fidelity: Mapping[str, Any]
+    objectives: Mapping[str, float]
     test_accuracy: float
 
 

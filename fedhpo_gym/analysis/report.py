@@ -34,6 +34,7 @@ from fedhpo_gym.analysis.figures import (
     File,
     attainment_figures,
     comparison_figures,
+    in_words,
     incumbents_figure,
     regret_figure,
     schedule_figures,
@@ -279,6 +280,7 @@ def _best(problem: Problem) -> str:
         f"test loss {test}, test accuracy {best.test_accuracy:.4f}.",
         configuration=_pairs_table(
             {NOMINAL.get(k, k): v for k, v in {**best.configuration, **best.fidelity}.items()}
+            | {in_words(k): f"{v:.4g}" for k, v in best.objectives.items()}
         ),
     )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,6 +142,8 @@ def agent_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: kwargs[name] for name in OF_THE_AGENT if name in kwargs}
 
 
+Described: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, float]]
+
 COSTS: Final = ("time_s", "upload_bytes", "download_bytes", "rounds")
 """What a trial cost, of every record."""
 
@@ -193,7 +195,8 @@ class JudgedRun:
         trials: what the run tried.
         accuracy: (N,) accuracy of each trial on the test split.
         word: what a step is called: "trial" or "step".
-        described: returns configuration and fidelity of a step, by its number from 0.
+        described: returns configuration, fidelity and true objectives of a step, by its number
+            from 0.
         scored: all of its scores, where rewards are vectors.
         recommended: (N,) number, from 0, of the environment's incumbent after each trial.
         spent: total of each of `COSTS` that the record says.
@@ -204,7 +207,7 @@ class JudgedRun:
     trials: Trials
     accuracy: Numbers
     word: str
-    described: Callable[[int], tuple[Mapping[str, Any], Mapping[str, Any]]]
+    described: Callable[[int], Described]
     scored: Scored | None = None
     recommended: Places = field(default_factory=lambda: np.zeros(0, np.int64))
     spent: Mapping[str, float] = field(default_factory=dict)
@@ -219,7 +222,11 @@ class JudgedRun:
             trials=trials_of_run(run),
             accuracy=np.array([step.test["accuracy"] for step in steps], dtype=np.float64),
             word="step" if "step" in run.final.incumbent else "trial",
-            described=lambda place: (steps[place].configuration, steps[place].fidelity),
+            described=lambda place: (
+                steps[place].configuration,
+                steps[place].fidelity,
+                steps[place].true_objectives,
+            ),
             scored=Scored.of(run),
             recommended=np.array([step.best_step - 1 for step in steps], dtype=np.int64),
             spent={

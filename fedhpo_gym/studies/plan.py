@@ -142,23 +142,27 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
         setup = getattr(env.unwrapped, "setup", None)
     if backend is not None:
         kwargs["backend"] = getattr(backend, "name", backend)
-    free = {} if kind.fidelity is None else {kind.fidelity: FREE}
-    for name in free:
-        if request.fidelity.get(name, FREE) != FREE:
-            raise InvalidArgumentError(
-                f"`--fidelity` must leave {name!r} to {agent!r}, which chooses it, got "
-                f"{name}={request.fidelity[name]}"
-            )
-    if fidelity := fixed_fidelity(space, {**request.fidelity, **free}):
+    if fidelity := _chosen_fidelity(agent, space, request.fidelity):
         kwargs["fidelity"] = fidelity
-    if free and {*space.names} - {*fidelity} != {*free}:
-        raise InvalidArgumentError(
-            f"`--fidelity` must leave nothing free but {kind.fidelity!r} for {agent!r}, got "
-            f"{fidelity}"
-        )
     if isinstance(setup, TrialSetup) and len(problem.objectives) > 1:
         kwargs |= _that_vary(env_id, replace(setup, fixed=fidelity), "objectives" in kwargs)
     return kwargs
+
+
+def _chosen_fidelity(agent: str, space: SearchSpace, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what every trial of an agent has: all but what it chooses by itself."""
+    own = agent_class(agent).fidelity
+    if own is not None and asked.get(own, FREE) != FREE:
+        raise InvalidArgumentError(
+            f"`--fidelity` must leave {own!r} to {agent!r}, which chooses it, got "
+            f"{own}={asked[own]}"
+        )
+    fixed = fixed_fidelity(space, asked if own is None else {**asked, own: FREE})
+    if own is not None and {*space.names} - {*fixed} != {own}:
+        raise InvalidArgumentError(
+            f"`--fidelity` must leave nothing free but {own!r} for {agent!r}, got {fixed}"
+        )
+    return fixed
 
 
 def _that_vary(env_id: str, setup: TrialSetup, asked: bool) -> dict[str, Any]:
