@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from shutil import get_terminal_size
+from textwrap import fill, wrap
 from typing import Any
 
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
+
+NARROWEST, FEWEST = 40, 12
+"""Columns that a terminal has at least, and that the last column of a table keeps."""
 
 
 def say(text: str) -> None:
@@ -24,13 +29,31 @@ def complain(command: str, error: Exception | str) -> None:
     sys.stderr.write(f"fedhpo-gym {command}: {' '.join(words.splitlines())}\n")
 
 
+def width_of_terminal() -> int:
+    """Return the columns of the terminal, at least 40; a file or a pipe has room for everything."""
+    return max(get_terminal_size((sys.maxsize, 24)).columns, NARROWEST)
+
+
+def say_prose(text: str) -> None:
+    """Write a paragraph, broken into lines where the terminal ends."""
+    say(fill(text, min(width_of_terminal(), len(text) + 1), break_on_hyphens=False))
+
+
 def say_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table whose columns are as wide as what is in them."""
+    """Write a table whose columns are as wide as what is in them.
+
+    Where the terminal is narrower, the last column goes on in further lines.
+    """
     lines = [tuple(heads), *map(tuple, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        say("  ".join(cells).rstrip())
+    *widths, last = (max(map(len, column)) for column in zip(*lines, strict=True))
+    before = sum(widths) + 2 * len(widths)
+    room = min(last, max(width_of_terminal() - before, FEWEST))
+    for *first, end in lines:
+        cells = [cell.ljust(width) for cell, width in zip(first, widths, strict=True)]
+        parts = wrap(end, room, break_on_hyphens=False) if len(end) > room else [end]
+        say("  ".join([*cells, parts[0]]).rstrip())
+        for part in parts[1:]:
+            say(" " * before + part)
 
 
 def parse_pairs(option: str, words: Sequence[str]) -> list[tuple[str, Any]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from importlib.util import find_spec
 
 from fedhpo_gym.backends.federatedscope.doctor import why_not
-from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.cli.console import say, say_prose, say_table
 from fedhpo_gym.cli.options import Word
 from fedhpo_gym.errors import FedHPOError, unknown_name
 from fedhpo_gym.identity import UNSAID, Identity
@@ -18,10 +18,10 @@ from fedhpo_gym.surrogates import Surrogate, has_surrogate, list_surrogates, ope
 from fedhpo_gym.tables import list_tables, open_table
 from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task, task_of
 
-VARIANT_HEADS = ("id", "arguments", "backends")
+VARIANT_HEADS = ("id", "backends", "arguments")
 SOME = 3
 """Ids that a reason names; the others are counted."""
-HEADS = ("id", "data set", "clients", "configurations", "simulated budget", "backends")
+HEADS = ("id", "clients", "tuned", "grid", "budget", "backends")
 
 
 def main(word: Word = None) -> int:
@@ -35,7 +35,8 @@ def main(word: Word = None) -> int:
     if word is not None:
         kept = [row for row in rows if word in " ".join(row)]
         if not kept:
-            raise unknown_name("environment", word, [name for row in rows for name in row[:2]])
+            known = [row[0] for row in rows] + [task.dataset for task in TASKS.values()]
+            raise unknown_name("environment", word, known)
         say_table(HEADS, kept)
         return 0
     say_table(HEADS, rows)
@@ -43,33 +44,39 @@ def main(word: Word = None) -> int:
     if stored:
         say("\nVariants with stored numbers, by the arguments of gymnasium.make:\n")
         say_table(VARIANT_HEADS, stored)
-    for fault in faults:
-        say(f"\nNot listed: {fault}.")
-    for reason in reasons([task for task in TASKS.values() if task.id in registered]):
-        say(f"\n{reason}")
-    if always := [key for key in TRAINED if f"FedHPO-{key}" in registered]:
-        say(
-            f"\n{len(always)} more ids train on {len(NATURAL)} natural federations and {len(KEEL)} "
-            f"tables of KEEL, FedHPO-{always[0]}\nand so on: see docs/natural.md, and the suites "
-            "natural, natural-small and keel."
-        )
-    if any(task.round_id in registered for task in TASKS.values()):
-        say(
-            "\nEvery FedHPO-... id is also there as FedHPO-DAC-...: dynamic algorithm "
-            "configuration.\nA step sets the hyperparameters of the next rounds of one course, "
-            "which is really trained\n(needs torch)."
-        )
-    if any(f"MO-{task.id}" in registered for task in TASKS.values()):
-        say("\nEvery id is also there as MO-..., with one reward per objective.")
+    for note in [f"Not listed: {fault}." for fault in faults] + [*_notes(registered)]:
+        say("")
+        say_prose(note)
     return 0
 
 
+def _notes(registered: Container[str]) -> Iterator[str]:
+    """Yield what the table does not say, a paragraph at a time."""
+    yield (
+        "tuned: hyperparameters. grid: configurations of a table, with the values between them on "
+        "a surrogate and raw. budget: simulated hours of an episode."
+    )
+    yield from reasons([task for task in TASKS.values() if task.id in registered])
+    if always := [key for key in TRAINED if f"FedHPO-{key}" in registered]:
+        yield (
+            f"{len(always)} more ids train on {len(NATURAL)} natural federations and {len(KEEL)} "
+            f"tables of KEEL, FedHPO-{always[0]} and so on: see docs/natural.md, and the suites "
+            "natural, natural-small and keel."
+        )
+    if any(task.round_id in registered for task in TASKS.values()):
+        yield (
+            "Every FedHPO-... id is also there as FedHPO-DAC-...: dynamic algorithm "
+            "configuration. A step sets the hyperparameters of the next rounds of one course, "
+            "which is really trained."
+        )
+    if any(f"MO-{task.id}" in registered for task in TASKS.values()):
+        yield "Every id is also there as MO-..., with one reward per objective."
+
+
 def _row(task: Task, answers: Sequence[str]) -> tuple[str, ...]:
-    dimensions = len(task.space)
-    size = f"{task.space.grid_size} ({dimensions} dims)"
-    budget = f"{task.budget_s / 3600:g} h"
     names = ", ".join(answers) or "none yet"
-    return task.id, task.dataset, str(task.num_clients), size, budget, names
+    budget, grid = f"{task.budget_s / 3600:g} h", str(task.space.grid_size)
+    return task.id, str(task.num_clients), str(len(task.space)), grid, budget, names
 
 
 def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> list[str]:
@@ -119,7 +126,10 @@ def stored_variants(
         stored = (("tabular", tables), ("surrogate", surrogates))
         answers = found.setdefault((newest_id(identity), words), set())
         answers.update(backend for backend, names in stored if name in names)
-    rows = [(*key, ", ".join(sorted(answers, reverse=True))) for key, answers in found.items()]
+    rows = [
+        (name, ", ".join(sorted(answers, reverse=True)), words)
+        for (name, words), answers in found.items()
+    ]
     return rows, faults
 
 

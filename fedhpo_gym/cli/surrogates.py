@@ -18,7 +18,6 @@ from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, MissingDataErro
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.surrogates import list_surrogates, open_preferred
-from fedhpo_gym.surrogates.outputs import COMPRESSED_CLIENTS
 from fedhpo_gym.surrogates.surrogate import SUFFIX, Surrogate
 from fedhpo_gym.tables import list_samples, list_tables, open_sample, open_table, table_folder
 from fedhpo_gym.tables.locate import find
@@ -26,7 +25,7 @@ from fedhpo_gym.tables.stored import StoredCurves
 from fedhpo_gym.tasks import Task, get_task, task_of
 
 ALL = "all"
-CHEAP = ("LR", "MLP")
+CHEAP = ("LR", "LeafLR", "MLP")
 """Models whose claimed best is trained before a surrogate is accepted."""
 
 
@@ -95,8 +94,7 @@ def can_train(task: Task) -> bool:
 
     That takes torch, a model that a processor trains in minutes, and its data.
     """
-    few = task.num_clients <= COMPRESSED_CLIENTS
-    if task.model not in CHEAP or not few or find_spec("torch") is None:
+    if task.model not in CHEAP or find_spec("torch") is None:
         return False
     try:
         load_dataset(task.dataset)

@@ -234,12 +234,26 @@ def test_list_names_ids_sizes_and_backends(
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     row = next(line for line in lines if line.startswith(f"{ID} "))
-    assert row.split() == [ID, "CreditG", "5", "432", "(4", "dims)", "6", "h", "tabular"]
+    assert row.split() == [ID, "5", "4", "432", "6", "h", "tabular"]
     monkeypatch.setattr(listing, "list_tables", tuple)
     monkeypatch.setattr(listing, "list_surrogates", lambda: (name,))
     monkeypatch.setattr(listing, "find_spec", lambda _name: object())
     main(["list"])
     assert "surrogate, raw" in capsys.readouterr().out
+
+
+def test_list_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["list"]) == 0
+    narrow = capsys.readouterr().out
+    table, _, rest = narrow.partition("Variants with stored numbers")
+    assert max(map(len, table.splitlines())) <= 80
+    assert max(map(len, rest.partition("tuned:")[2].splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "400")
+    main(["list"])
+    assert capsys.readouterr().out.split() == narrow.split()
 
 
 def test_list_says_how_stored_variants_are_made(
@@ -266,8 +280,8 @@ def test_list_says_how_stored_variants_are_made(
     rows = [" ".join(line.split()) for line in variants.partition("\n\n")[0].splitlines()]
     newest = OLD if get_task(SHORT).numbers is None else get_task(SHORT).id
     assert rows[1:] == [
-        "FedHPO-GNN-Cora-v1 algorithm='nbafl', settings={'epsilon': 10} surrogate",
-        f"{newest} algorithm='fedopt', alpha=0.1 tabular, surrogate",
+        "FedHPO-GNN-Cora-v1 surrogate algorithm='nbafl', settings={'epsilon': 10}",
+        f"{newest} tabular, surrogate algorithm='fedopt', alpha=0.1",
     ]
 
 
