@@ -28,7 +28,9 @@ with (
     from botorch.acquisition.multi_objective.logei import (
         qLogNoisyExpectedHypervolumeImprovement,
     )
+    from botorch.acquisition.multi_objective.objective import IdentityMCMultiOutputObjective
     from botorch.acquisition.multi_objective.parego import qLogNParEGO
+    from botorch.acquisition.objective import GenericMCObjective
     from botorch.fit import fit_gpytorch_mll
     from botorch.models.gp_regression import SingleTaskGP
     from botorch.models.model_list_gp_regression import ModelListGP
@@ -66,6 +68,10 @@ class VectorModelSearch(TrialSearch):
     only one has, its own expected improvement is what counts; if none has, trials are draws from
     the prior.
 
+    With constraints, the total violation has a model, too, and an acquisition value is weighted
+    with the chance that it is none (BoTorch's `constraints`). A trial that keeps all limits counts
+    as far below zero as the median violation is above: how far it is from them is not told.
+
     Args:
         problem: of vector rewards.
         initial: trials before there is a model.
@@ -73,6 +79,7 @@ class VectorModelSearch(TrialSearch):
 
     rewards = "vector"
     replays = False
+    takes_constraints = True
 
     def __init__(self, problem: SearchProblem, *, initial: int | None = None) -> None:
         super().__init__(problem)
@@ -115,14 +122,20 @@ class VectorModelSearch(TrialSearch):
 
     def _maximiser(self, points: Array, scores: Array, pending: Array | None) -> Array:
         x, y = torch.from_numpy(points), torch.from_numpy(scores)
+        excess = self._excess()
+        columns = [*y.T] if excess is None else [*y.T, torch.from_numpy(excess)]
         models = [
-            SingleTaskGP(x, column[:, None], outcome_transform=Standardize(m=1)) for column in y.T
+            SingleTaskGP(x, column[:, None], outcome_transform=Standardize(m=1))
+            for column in columns
         ]
         model = ModelListGP(*models)
         fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
-        waiting = None if pending is None else torch.from_numpy(pending)
-        make = self._acquisition if len(models) > 1 else _improvement
-        acquisition = make(model, x, y, waiting)
+        kept = {"model": model, "X_baseline": x, "sampler": _sampler(), "prune_baseline": True}
+        kept["X_pending"] = None if pending is None else torch.from_numpy(pending)
+        if excess is not None:
+            y = y[excess < 0] if (excess < 0).any() else y
+            kept["constraints"] = [lambda outcomes: outcomes[..., -1]]
+        acquisition = self._acquisition(y, kept) if y.shape[1] > 1 else _improvement(kept)
         cells = self._untried(points if pending is None else np.concatenate([points, pending]))
         if cells is not None:
             choices = torch.from_numpy(cells)
@@ -143,9 +156,23 @@ class VectorModelSearch(TrialSearch):
             is_left &= np.abs(self._cells - point).max(axis=1) > 1e-6
         return self._cells[is_left] if is_left.any() else self._cells
 
+    def _excess(self) -> Array | None:
+        """Return (m,) violations of the told trials, below zero for none; None if all are alike."""
+        if not self.violations:
+            return None
+        found = np.array([self.violations[number] for number in self.results])
+        if not np.ptp(found):
+            return None
+        return np.where(found > 0, found, -np.median(found[found > 0]))
+
     @abstractmethod
-    def _acquisition(self, model: Any, x: Any, y: Any, pending: Any) -> Any:
-        """Return the acquisition function of a fitted model."""
+    def _acquisition(self, y: Any, kept: dict[str, Any]) -> Any:
+        """Return the acquisition function of a fitted model.
+
+        Args:
+            y: (m, k) scores of the trials that keep the constraints, or of all where none does.
+            kept: arguments of BoTorch's acquisition functions.
+        """
 
 
 class QLogNEHVI(VectorModelSearch):
@@ -155,14 +182,11 @@ class QLogNEHVI(VectorModelSearch):
     range below the worst point of the front, in every objective.
     """
 
-    def _acquisition(self, model: Any, x: Any, y: Any, pending: Any) -> Any:
+    def _acquisition(self, y: Any, kept: dict[str, Any]) -> Any:
+        corner = infer_reference_point(y[is_non_dominated(y)]).tolist()
+        objective = IdentityMCMultiOutputObjective(outcomes=[*range(y.shape[1])])
         return qLogNoisyExpectedHypervolumeImprovement(
-            model=model,
-            ref_point=infer_reference_point(y[is_non_dominated(y)]).tolist(),
-            X_baseline=x,
-            sampler=_sampler(),
-            X_pending=pending,
-            prune_baseline=True,
+            ref_point=corner, objective=objective, **kept
         )
 
 
@@ -173,21 +197,22 @@ class ParEGO(VectorModelSearch):
     scalarisation is expected, as in Daulton et al. (2020).
     """
 
-    def _acquisition(self, model: Any, x: Any, y: Any, pending: Any) -> Any:
-        return qLogNParEGO(
-            model=model, X_baseline=x, sampler=_sampler(), X_pending=pending, prune_baseline=True
-        )
+    def _acquisition(self, y: Any, kept: dict[str, Any]) -> Any:
+        objective = IdentityMCMultiOutputObjective(outcomes=[*range(y.shape[1])])
+        return qLogNParEGO(objective=objective, **kept)
 
 
 def _sampler() -> Any:
     return SobolQMCNormalSampler(torch.Size([SAMPLES]), seed=SAMPLER_SEED)
 
 
-def _improvement(model: Any, x: Any, _: Any, pending: Any) -> Any:
-    """Return the noisy expected improvement of a single objective."""
-    return qLogNoisyExpectedImprovement(
-        model=model, X_baseline=x, sampler=_sampler(), X_pending=pending, prune_baseline=True
-    )
+def _improvement(kept: dict[str, Any]) -> Any:
+    """Return the noisy expected improvement of a single objective, the first output."""
+
+    def first(outcomes: Any, X: Any = None) -> Any:  # noqa: ARG001, N803 - BoTorch's names
+        return outcomes[..., 0]
+
+    return qLogNoisyExpectedImprovement(objective=GenericMCObjective(first), **kept)
 
 
 def _fence(scores: Array) -> Array:
