@@ -141,6 +141,7 @@ class Known:
         typical: that of the median configuration there, which a random one is expected to have.
         exact: whether nothing else can be asked for; else a surrogate was searched.
         regret_at: returns regret and relative regret of configurations at full fidelity.
+        volume_regret: returns hypervolume regret after each trial of a run of vector rewards.
     """
 
     objective: str
@@ -148,6 +149,7 @@ class Known:
     typical: float
     exact: bool
     regret_at: Callable[[Sequence[Mapping[str, Any]]], tuple[NDArray[Any], NDArray[Any]]]
+    volume_regret: Callable[[Scored], NDArray[np.float64]] | None = None
 
 
 @dataclass(frozen=True)
@@ -305,15 +307,21 @@ class Problem:
     def volumes(self) -> tuple[Trajectory, ...]:
         """Return the hypervolume regret of every run over time; none where rewards are numbers.
 
+        It is of the true front where that is known, else of the trials of all runs here.
+
         Raises:
             MissingDependencyError: the extra `fronts` is not installed.
         """
         runs = [run for run in self._all_runs() if run.scored is not None]
+        known = self.known and self.known.volume_regret
         full = [one for of in self.scored().values() for one in of]
+        if known:
+            full = [run.scored for run in runs if run.scored is not None]
         if not any(len(one.time_s) for one in full):
             return ()
         found = []
-        for run, one, regret in zip(runs, full, volume_regret(full), strict=True):
+        missing = [known(one) for one in full] if known else volume_regret(full)
+        for run, one, regret in zip(runs, full, missing, strict=True):
             line = run.trajectory
             # Of trials that were paid for at one moment, the last one holds.
             last = np.append(one.time_s[1:] > one.time_s[:-1], True)[: len(one.time_s)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.problems import Known
 from fedhpo_gym.analysis.records import Header, RunRecord
+from fedhpo_gym.analysis.runs import COSTS, Scored, level_of
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.studies.environments import remake_environment
@@ -85,24 +86,49 @@ def hypervolume_regret_of(
         MissingDataError: see `regret_of`.
         MissingDependencyError: the extra `fronts` is not installed.
     """
-    truth = truth_of_run(record, own, named)
-    chosen = [one.name for one in truth.objectives] if names is None else list(names)
+    header, steps = record.header, record.steps
+    own_names = [*steps[0].objectives]
+    chosen = own_names if names is None else list(names)
+    truth = _truth_of_front(header, own_names, own, named)
     truth.front(chosen)  # an unknown name is said before a record is blamed
-    values = [[step.true_objectives[name] for name in chosen] for step in record.steps]
-    told = [[step.objectives[name] for name in chosen] for step in record.steps]
+    values = [[step.true_objectives[name] for name in chosen] for step in steps]
+    told = [[step.objectives[name] for name in chosen] for step in steps]
     # Trials that do not keep the constraints are on no front.
-    keeps = np.array([[step.extra.get("violation", 0.0) == 0] for step in record.steps])
-    rows = (np.where(keeps, one, np.nan) for one in (values, told))
+    keeps = np.array([step.extra.get("violation", 0.0) == 0 for step in steps])
+    keeps &= np.array([level_of(step.fidelity) for step in steps]) >= level_of(truth.fidelity)
+    rows = (np.where(keeps[:, None], one, np.nan) for one in (values, told))
     return _elapsed_s(record), truth.hypervolume_regret(next(rows), chosen, next(rows))
 
 
-def truth_of_run(
-    record: RunRecord,
+def _truth_of_front(
+    header: Header,
+    names: Sequence[str],
     own: Mapping[str, Objective] | None = None,
     named: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return the `Truth` of the episode that a record holds; see `regret_of` for errors."""
-    return _truth_of(record.header, record.header.spec, own, named)
+    """Return the `Truth` that a front is judged by, whatever fidelity an agent fixed.
+
+    It is of full fidelity, or of all where a cost is among the objectives.
+    """
+    if not any(name in COSTS for name in names):
+        return _truth_of(header, header.spec, own, named, "full_truth")
+    kwargs = {name: value for name, value in header.kwargs.items() if name != "fidelity"}
+    return _truth_of(header, {**header.spec, "kwargs": kwargs}, own, named)
+
+
+def _volume_regret_of(header: Header) -> Callable[[Scored], NDArray[np.float64]]:
+    """Return what says the hypervolume regret of a run of some problem; see `Truth`."""
+
+    def volume_regret(run: Scored) -> NDArray[np.float64]:
+        truth = _truth_of_front(header, run.names)
+        signs = [1.0 if one.minimize else -1.0 for one in truth.objectives]
+        counts = (run.level >= level_of(truth.fidelity))[:, None]
+        rows = (run.errors, run.errors if run.told is None else run.told)
+        values, told = (np.where(counts, one * signs, np.nan) for one in rows)
+        found: NDArray[np.float64] = truth.hypervolume_regret(values, told=told)
+        return found
+
+    return volume_regret
 
 
 def known_of(header: Header) -> Known | None:
@@ -114,7 +140,14 @@ def known_of(header: Header) -> Known | None:
     except FedHPOError:
         return None
     best = float(truth.values[truth.optimum, 0])
-    return Known(truth.objectives[0].name, best, truth.typical, truth.exact, truth.regret_at)
+    return Known(
+        truth.objectives[0].name,
+        best,
+        truth.typical,
+        truth.exact,
+        truth.regret_at,
+        None if "reward_transform" in header.kwargs else _volume_regret_of(header),
+    )
 
 
 def _truth_of(

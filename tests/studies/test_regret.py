@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -37,6 +38,20 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
 
 
 FULL = {"round": 500, "client_sample_rate": 1.0}
+
+
+def vector_runs(folder: Path, *agents: str, **arguments: Any) -> list[tuple[Path, RunRecord]]:
+    """Return records of agents for two objectives, at full fidelity."""
+    asked = {"objectives": ("val_loss", "fairness_p10"), "budget_trials": 12, "fidelity": FULL}
+    for agent in agents:
+        plan = Plan(f"MO-{ID}", {**asked, **arguments}, agent, 0)
+        assert do_run(plan, folder, lambda _: None, lambda _: None)
+    return [(path, read_record(path)) for path in sorted(folder.rglob("*.jsonl"))]
+
+
+@pytest.fixture(scope="module")
+def full_record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    return vector_runs(tmp_path_factory.mktemp("full"), "random")[0][1]
 
 
 def at_full_fidelity(record: RunRecord) -> np.ndarray:
@@ -83,7 +98,8 @@ def test_no_regret_is_known_until_a_trial_is_feasible(tmp_path: Path) -> None:
     assert found.regret[feasible].tolist() == (losses - least)[feasible].tolist()
 
 
-def test_hypervolume_regret_falls_over_simulated_time(record: RunRecord) -> None:
+def test_hypervolume_regret_falls_over_simulated_time(full_record: RunRecord) -> None:
+    record = full_record
     elapsed_s, shares = hypervolume_regret_of(record)
     assert len(elapsed_s) == len(shares) == 12
     assert (np.diff(shares) <= 0).all()
@@ -94,7 +110,28 @@ def test_hypervolume_regret_falls_over_simulated_time(record: RunRecord) -> None
         hypervolume_regret_of(record, ["val_los"])
 
 
-def test_hypervolume_regret_under_noise_is_of_what_the_agent_believes(record: RunRecord) -> None:
+def test_hypervolume_regret_is_one_number_whoever_else_is_on_the_page(tmp_path: Path) -> None:
+    runs = vector_runs(tmp_path, "random", "sobol", "nsga2")
+    [together] = group(runs, known=known_of)
+    own = [hypervolume_regret_of(one)[1][-1] for _, one in runs]
+    # The page reads rewards, which are float32.
+    assert [line.final for line in together.volumes()] == pytest.approx(own, abs=1e-5)
+    for one, expected in zip(runs, own, strict=True):
+        [alone] = group([one], known=known_of)
+        assert alone.volumes()[0].final == pytest.approx(expected, abs=1e-5)
+    assert len({*own}) == 3, "else the law says little"
+
+
+def test_a_short_trial_is_on_no_front_of_full_fidelity(full_record: RunRecord) -> None:
+    short = [replace(one, fidelity={**FULL, "round": 250}) for one in full_record.steps]
+    assert hypervolume_regret_of(full_record)[1][-1] < 1.0
+    assert hypervolume_regret_of(replace(full_record, steps=short))[1][-1] == 1.0
+
+
+def test_hypervolume_regret_under_noise_is_of_what_the_agent_believes(
+    full_record: RunRecord,
+) -> None:
+    record = full_record
     names = [*record.steps[0].objectives]
     worst_told = [
         replace(

@@ -65,6 +65,11 @@ class Truth:
         names = ", ".join(one.name for one in self.objectives)
         return f"Truth of {names} for {len(self.values):,} queries, exact={self.exact}"
 
+    @property
+    def fidelity(self) -> dict[str, Value]:
+        """The fidelities that are fixed, by name."""
+        return dict(self._setup.fixed)
+
     def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return the (n, objectives) values of configurations, at the truth's one fidelity.
 
