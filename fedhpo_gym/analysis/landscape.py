@@ -19,6 +19,8 @@ from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, unknown_na
 
 BINS: Final = 8
 """Of a hyperparameter with more values than this: ranges with equally many trials."""
+ALMOST_ALL: Final = 0.95
+"""Share of the cells whose losses have colours of their own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +32,16 @@ class Landscape:
         ticks: what the rows and columns are called: (X,) and (Y,).
         loss: (Y, X) medians; NaN where nothing was tried.
         trials: (Y, X) how many trials each is of.
+        problem: id of the environment.
+        fidelity: of these trials, in words.
     """
 
     names: tuple[str, str]
     ticks: tuple[list[str], list[str]]
     loss: NDArray[np.float64]
     trials: NDArray[np.int64]
+    problem: str
+    fidelity: str
 
 
 def landscape(records: Sequence[RunRecord], names: tuple[str, str]) -> Landscape:
@@ -81,15 +87,17 @@ def landscape(records: Sequence[RunRecord], names: tuple[str, str]) -> Landscape
         trials[row, column] = len(here)
         if len(here):
             medians[row, column] = np.median(here)
-    return Landscape(names, (across, up), medians, trials)
+    words = {", ".join(f"{k} {v:g}" for k, v in sorted(step.fidelity.items())) for step in full}
+    return Landscape(names, (across, up), medians, trials, first.id, " or ".join(sorted(words)))
 
 
 def landscape_figure(found: Landscape, title: str) -> Figure:
     """Draw a landscape."""
     caption = (
-        "Median validation loss of the trials at the highest fidelity, over all other "
-        "hyperparameters; darker is better, and colours end at the median of all cells. Blank: "
-        "nothing was tried. Agents try more where it is good."
+        f"{title}, of {found.problem}: median of the trials at the highest fidelity "
+        f"({found.fidelity}), over all other hyperparameters, on a logarithmic scale; darker is "
+        "better. A number says how many trials a cell is of. Blank: nothing was tried. Agents try "
+        "more where it is good."
     )
     rows = [
         [Cell(across), Cell(up), Cell(repr(loss), loss), Cell(str(count), count)]
@@ -105,13 +113,23 @@ def landscape_figure(found: Landscape, title: str) -> Figure:
 
 
 def _fill(axes: Any, found: Landscape) -> None:
-    # The worst configurations are worse by decades: with them, all good ones would look alike.
-    worst = float(np.nanmedian(found.loss))
-    image = axes.imshow(found.loss, origin="lower", aspect="auto", cmap="viridis", vmax=worst)
+    # Diverged trials are worse by hundreds of decades: with them, all others would look alike.
+    seen = found.loss[np.isfinite(found.loss)]
+    best, worst = seen.min(), np.quantile(seen, ALMOST_ALL)
+    scale = "log" if best > 0 and worst > best else "linear"
+    image = axes.imshow(
+        np.clip(found.loss, best, worst), origin="lower", aspect="auto", cmap="viridis", norm=scale
+    )
+    for (row, column), count in np.ndenumerate(found.trials):
+        if count:
+            dark = found.loss[row, column] <= np.sqrt(best * worst)
+            colour = "white" if dark else "black"
+            axes.text(column, row, str(count), ha="center", va="center", color=colour, fontsize=7)
     for axis, ticks, name in zip((axes.xaxis, axes.yaxis), found.ticks, found.names, strict=True):
         axis.set_ticks(range(len(ticks)), ticks)
         axis.set_label_text(name)
     axes.tick_params(axis="x", rotation=60)
+    axes.set_title(f"{found.problem}: {found.fidelity}", fontsize=9)
     axes.figure.colorbar(image, ax=axes, extend="max", label="validation loss")
 
 
