@@ -40,7 +40,7 @@ def test_the_package_keeps_the_contract(check: Check) -> None:
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.parametrize("folder", ["tests", "examples", "benchmarks"])
+@pytest.mark.parametrize("folder", ["tests", "examples", "docs/studies", "benchmarks"])
 def test_files_outside_the_package_are_small_too(folder: str) -> None:
     named = modules(folder).items()
     faults = [fault for name, source in named for fault in contract.size_faults(name, source)]

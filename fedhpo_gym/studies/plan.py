@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 from fedhpo_gym.agents import agent_class, read_problem
 from fedhpo_gym.agents.base import WHERE
 from fedhpo_gym.analysis.files import record_key
-from fedhpo_gym.envs.trial.ledger import unmoved
-from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.environments import make_environment, resolve_id, spec_of
@@ -139,13 +137,16 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
         space = fidelity_space(env, env_id)
         problem = read_problem(env, 0)
         kind.check_rewards(problem)
-        setup = getattr(env.unwrapped, "setup", None)
+        fidelity = _chosen_fidelity(agent, space, request.fidelity)
+        unmoved = getattr(env.unwrapped, "unmoved_objectives", lambda _: ())(fidelity)
     if backend is not None:
         kwargs["backend"] = getattr(backend, "name", backend)
-    if fidelity := _chosen_fidelity(agent, space, request.fidelity):
+    if fidelity:
         kwargs["fidelity"] = fidelity
-    if isinstance(setup, TrialSetup) and len(problem.objectives) > 1:
-        kwargs |= _that_vary(env_id, replace(setup, fixed=fidelity), "objectives" in kwargs)
+    if unmoved and len(problem.objectives) > 1:
+        kept = [name for name in problem.objectives if name not in unmoved]
+        _check_varying(env_id, fidelity, unmoved, "objectives" in kwargs or len(kept) < 2)
+        kwargs["objectives"] = kept
     return kwargs
 
 
@@ -165,25 +166,21 @@ def _chosen_fidelity(agent: str, space: SearchSpace, asked: Mapping[str, Any]) -
     return fixed
 
 
-def _that_vary(env_id: str, setup: TrialSetup, asked: bool) -> dict[str, Any]:
-    """Return the `objectives` that vary at a fixed fidelity; nothing where all do.
+def _check_varying(
+    env_id: str, fidelity: Mapping[str, Any], unmoved: Sequence[str], needed: bool
+) -> None:
+    """Refuse objectives that are the same for every configuration, where they are needed.
 
-    What is the same for every configuration makes no vector of objectives worse or better, but
-    every hypervolume and every front look like one of more objectives than there are.
-
-    Raises:
-        InvalidArgumentError: one that does not vary was asked for, or no two are left.
+    They make no vector of objectives worse or better, but every front look like one of more
+    objectives than there are.
     """
-    names, same = setup.objective_names, unmoved(setup)
-    kept = [name for name in names if name not in same]
-    if same and (asked or len(kept) < 2):
+    if needed:
         raise InvalidArgumentError(
-            f"`objectives` must vary between configurations, but {', '.join(same)} of {env_id} "
-            f"cannot where every trial has {setup.fixed}; leave a fidelity to the agents, for "
+            f"`objectives` must vary between configurations, but {', '.join(unmoved)} of {env_id} "
+            f"cannot where every trial has {fidelity}; leave a fidelity to the agents, for "
             "example `--fidelity round=free`, or name others: "
             f"`--set 'objectives={json.dumps(['val_loss', 'val_f1'])}'`"
         )
-    return {"objectives": kept} if same else {}
 
 
 def fidelity_space(env: Any, env_id: str) -> SearchSpace:

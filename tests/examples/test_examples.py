@@ -25,7 +25,7 @@ from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.studies import pieces
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted((REPOSITORY / "examples").glob("[0-9]*.py"))
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 
 
 def policies_and_searches_take_equal_rounds(out: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_study_runs_and_goes_on_where_it_stopped(
     pytest.importorskip("matplotlib")
     pytest.importorskip("stable_baselines3")
     pytest.importorskip("optuna")
-    monkeypatch.syspath_prepend(REPOSITORY / "examples")
+    monkeypatch.syspath_prepend(REPOSITORY / "docs" / "studies")
     study = importlib.import_module(name)
     study.main(["--quick", "--out", str(tmp_path), "--workers", "1"])
     first = capsys.readouterr().out
@@ -167,7 +167,7 @@ class Small:
 
 @pytest.fixture
 def studies(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(REPOSITORY / "examples")
+    monkeypatch.syspath_prepend(REPOSITORY / "docs" / "studies")
     return importlib.import_module("studies")
 
 

@@ -25,7 +25,7 @@ FULL = {"round": 500, "client_sample_rate": 1.0}
 
 
 def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(REPOSITORY / "examples")
+    monkeypatch.syspath_prepend(REPOSITORY / "docs" / "studies")
     return importlib.import_module(name)
 
 

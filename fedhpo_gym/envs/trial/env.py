@@ -20,7 +20,7 @@ from fedhpo_gym.envs.noise_keys import NoiseKeys
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.history import Trial
 from fedhpo_gym.envs.trial.instances import TrialInstance, new_draws
-from fedhpo_gym.envs.trial.ledger import charge, owed
+from fedhpo_gym.envs.trial.ledger import charge, owed, unmoved
 from fedhpo_gym.envs.trial.process import TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup, checked_objectives
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
@@ -226,6 +226,10 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             InvalidArgumentError: they are not stored.
         """
         return self._process.all_trials(0)
+
+    def unmoved_objectives(self, fidelity: Mapping[str, Value]) -> tuple[str, ...]:
+        """Return the objectives that no configuration changes where a fidelity is fixed: costs."""
+        return unmoved(replace(self.setup, fixed=dict(fidelity)))
 
     @property
     def truth(self) -> Truth:

@@ -65,7 +65,7 @@ def trained_policy(
             algorithm,
             steps=steps,
             seed=seed,
-            made_by=f"python examples/{script} --out {out}",
+            made_by=f"python docs/studies/{script} --out {out}",
             progress=bar.update,
             **arguments,
         )

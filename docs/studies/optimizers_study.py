@@ -1,10 +1,10 @@
 """Every optimizer on every stored problem: the runs behind `docs/studies/optimizers.md`.
 
-    python examples/optimizers_study.py --out DIR
+    python docs/studies/optimizers_study.py --out DIR
 
 All numbers come from stored tables and surrogates, so nothing is downloaded. Runs that are there
 are not done again: start it anew after an interruption. DIR holds a folder of records per part;
-`examples/optimizers_report.py` makes tables and pictures of them.
+`docs/studies/optimizers_report.py` makes tables and pictures of them.
 """
 
 from __future__ import annotations

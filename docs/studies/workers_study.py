@@ -1,6 +1,6 @@
 """Who profits from workers: agents with 1 to 32 of them, whose time is simulated.
 
-    python examples/workers_study.py --out DIR
+    python docs/studies/workers_study.py --out DIR
 
 An agent is asked whenever a worker is free, and told of trials in the order of their ends. Every
 run has the same simulated seconds, so W workers do about W times as much. Answers come from stored

@@ -1,6 +1,6 @@
 """Figure 3 of Wang et al. (2022) from stored numbers: how many configurations are good?
 
-    python examples/optimizers_landscapes.py --out DIR
+    python docs/studies/optimizers_landscapes.py --out DIR
 
 Regret is what the paper's program computes: 1 - a / max(a), where a is the test accuracy of a
 configuration at the round of its lowest validation loss. Every configuration of a grid is asked at

@@ -1,6 +1,6 @@
 """X with and without FedEx, with equal training for both: Section 4.2 of FedHPO-Bench.
 
-    python examples/fedex_study.py --out DIR
+    python docs/studies/fedex_study.py --out DIR
 
 X (random search, TPE, Hyperband, BOHB) chooses a configuration per course, and the latter two also
 how many rounds it gets. Without FedEx all clients use it; with FedEx they try its neighbourhood (27

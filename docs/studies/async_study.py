@@ -1,6 +1,6 @@
 """Asynchronous against synchronous training under populations of devices.
 
-`python examples/async_study.py` writes `docs/studies/async.png` and prints the tables of
+`python docs/studies/async_study.py` writes `docs/studies/async.png` and prints the tables of
 `docs/studies/async.md`. It takes about a minute on an idle core, and needs no download.
 
 Fifty clients hold scikit-learn's digits (LDA, alpha 0.5) and train a linear model; ten train

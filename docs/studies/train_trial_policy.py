@@ -1,6 +1,6 @@
 """Train a policy that proposes configurations; compare it with optimizers on unseen tables.
 
-    python examples/train_trial_policy.py --out DIR
+    python docs/studies/train_trial_policy.py --out DIR
 
 PPO or SAC trains on train instances of some problems at once, rewarded with what the incumbent is
 worth on average over the time of the budget. On other problems, and on test instances of the same

@@ -1,6 +1,6 @@
 """Which FL algorithm deserves to be called best when its tuning is charged?
 
-    python examples/algorithms_study.py --out DIR
+    python docs/studies/algorithms_study.py --out DIR
 
 Every algorithm trains with configurations drawn from its search space, at full client sample rate.
 The runs become a library (`runs.csv`), and `report.md` says what random search over it finds: the

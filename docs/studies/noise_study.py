@@ -1,6 +1,6 @@
 """How noise of evaluation misleads optimizers: the questions of Kuo et al. (2023).
 
-    python examples/noise_study.py --out DIR
+    python docs/studies/noise_study.py --out DIR
 
 Random search, TPE, Hyperband and BOHB tune problems with many clients, and hear of each trial what
 few clients say, clients that do well more often than others, or private means. What counts is the

@@ -1,6 +1,6 @@
 """How many clients should a round have, on a good and on a bad network?
 
-    python examples/network_study.py --out DIR
+    python docs/studies/network_study.py --out DIR
 
 FedHPO-Bench (Appendix G) fixes the client sample rate and asks which one is best on a good and on a
 bad network, in equal time. So does this study: random search and Hyperband search with every rate,

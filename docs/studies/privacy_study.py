@@ -1,6 +1,6 @@
 """What can be reached under a privacy budget? Table 10 of FedHPO-Bench, asked again.
 
-    python examples/privacy_study.py --out DIR
+    python docs/studies/privacy_study.py --out DIR
 
 Stored surrogates answer for NbAFL with nominal epsilon 1, 10 and 20 on Cora and CiteSeer. The best
 query of each is found on the grid, beside what random search and TPE find in the task's simulated

@@ -1,6 +1,6 @@
-"""Tables and pictures of `optimizers_study.py`: `python examples/optimizers_report.py --out DIR`.
+"""Tables and pictures of a study: `python docs/studies/optimizers_report.py --out DIR`.
 
-DIR is the folder of the study. Written into it: `report.md`, `ranks.png`, `differences.png`, and
+DIR is the folder of `optimizers_study.py`. Written into it: `report.md`, `ranks.png`, `differences.png`, and
 `finals.csv`, the final incumbent of every run, which `fedhpo-gym report --table` reads.
 """
 

@@ -1,6 +1,6 @@
 """Train a policy that sets learning rate and local epochs while a course runs; compare it fairly.
 
-    python examples/train_dac_policy.py --out DIR
+    python docs/studies/train_dac_policy.py --out DIR
 
 PPO trains on several tables at once; what it learned is saved, loaded again, and set on held-out
 instances beside static configurations and hand-made schedules, tuned by random searches that took

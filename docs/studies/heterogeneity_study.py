@@ -1,6 +1,6 @@
 """Are more heterogeneous clients harder to tune for? Figure 11 of FedHPO-Bench, asked again.
 
-    python examples/heterogeneity_study.py --out DIR
+    python docs/studies/heterogeneity_study.py --out DIR
 
 LDA deals the labels to the clients, and a smaller alpha deals less evenly. On raw features (version
 0) stored surrogates answer for alpha 0.1, 0.5 and 0.7. On standardized features (version 1) the
