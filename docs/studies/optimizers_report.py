@@ -1,7 +1,8 @@
 """Tables and pictures of a study: `python docs/studies/optimizers_report.py --out DIR`.
 
-DIR is the folder of `optimizers_study.py`. Written into it: `report.md`, `ranks.png`, `differences.png`, and
-`finals.csv`, the final incumbent of every run, which `fedhpo-gym report --table` reads.
+DIR is the folder of `optimizers_study.py`. Written into it: `report.md`, `ranks.png`,
+`differences.png`, and `finals.csv`, the final incumbent of every run, which
+`fedhpo-gym report --table` reads.
 """
 
 from __future__ import annotations
