@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.fl.algorithms import Algorithm, Context
+from fedhpo_gym.fl.algorithms import Algorithm, Context, LocalSteps
 from fedhpo_gym.fl.draws import Names, normal_like
 from fedhpo_gym.fl.items import Items, Roster
 from fedhpo_gym.fl.models import Model
@@ -112,18 +112,32 @@ class Hyperparameters:
             num_samples=samples,
             horizon=horizon,
             normal=lambda purpose, parameter: normal_like(parameter, purpose, names),
+            local=lambda: self._local(whose),
         )
 
     def _read(self, whose: Items | Roster) -> _Read:
         """Return the algorithm's hyperparameters, and what is (items, 1, 1) of a `Context`."""
         if isinstance(whose, Roster):
-            rows = torch.arange(self._shape[0], device=self._device) * self._shape[1]
+            rows = self._of_server()
             samples = whose.samples.min(axis=1)
         else:
             rows, samples = self.rows(whose), whose.samples
         values = {n: self._others[n][rows] for n in self._algorithm.hyperparameters}
         sampled, samples = self._tensor(whose.num_sampled), self._tensor(np.maximum(samples, 1))
         return values, sampled[:, None, None], samples[:, None, None]
+
+    def _local(self, whose: Items | Roster) -> LocalSteps:
+        if isinstance(whose, Roster):
+            rows, steps = self._of_server(), whose.taken.min(axis=1)
+        else:
+            rows, steps = self.rows(whose), whose.taken
+        rate = self.rate[rows]
+        momentum = torch.zeros_like(rate) if self._momentum is None else self._momentum[rows]
+        return LocalSteps(self._tensor(np.maximum(steps, 1))[:, None, None], rate, momentum)
+
+    def _of_server(self) -> Tensor:
+        """Return the first row of every block."""
+        return torch.arange(self._shape[0], device=self._device) * self._shape[1]
 
     def _values(
         self, courses: Sequence[Course], name: str, default: float | None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.fl.draws import Drawers, Names
-from fedhpo_gym.fl.minibatches import batch_rows, client_orders
+from fedhpo_gym.fl.minibatches import batch_rows, client_orders, taken_steps
 from fedhpo_gym.fl.packing import Group, PerClient
 from fedhpo_gym.fl.stack import Stack
 
@@ -31,7 +31,8 @@ class Items:
         batch_size: (items,) samples per minibatch.
         width: (items,) rows of a minibatch, padding included; see `batch_rows`.
         epochs: (items,) local epochs.
-        steps: (items,) local steps.
+        steps: (items,) minibatches.
+        taken: (items,) local steps: minibatches that are not too small.
         weight: (items,) share of the client's samples among the block's sampled clients.
         num_sampled: (items,) clients the block samples.
     """
@@ -45,6 +46,7 @@ class Items:
     width: NDArray[np.int64]
     epochs: NDArray[np.int64]
     steps: NDArray[np.int64]
+    taken: NDArray[np.int64]
     weight: NDArray[np.float32]
     num_sampled: NDArray[np.int64]
 
@@ -75,6 +77,7 @@ class Roster:
         samples: (blocks, clients) training samples.
         rows: (blocks, clients) rows that a client trains on in a round; where the model takes the
             step of all items together, those that fill minibatches up count, too.
+        taken: (blocks, clients) local steps.
     """
 
     def __init__(self, group: Group, stack: Stack) -> None:
@@ -105,6 +108,7 @@ class Roster:
         self._server = Drawers(self.batch_key, np.full_like(self.batch_key, -1))
         self._known: dict[bytes, Items] = {}
         self._steps = self._epochs * -(-self.samples // self._batch_size)
+        self.taken = taken_steps(self.samples, self._batch_size, self._epochs, stack.model.min_rows)
         padded = self._steps * self._width[:, None]
         self.rows = padded if stack.model.together else self._epochs * self.samples
 
@@ -143,6 +147,7 @@ class Roster:
             self._width[block],
             self._epochs[block, client],
             self._steps[block, client],
+            self.taken[block, client],
             (size / np.maximum(total, 1)[block]).astype(np.float32),
             self.num_sampled[block],
         )

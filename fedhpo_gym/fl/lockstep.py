@@ -113,13 +113,17 @@ class Lockstep:
         }
         size = sum(value.numel() * value.element_size() for value in start.values())
         item_bytes = size // len(self.group.blocks)
+        like = next(iter(start.values()))
+        for name in self._algorithm.reports:
+            average[name] = like.new_zeros((1, like.shape[1], 1, like.shape[-1]))
+        kept = observer is not None or self._algorithm.sends_updates
         own, sharing = self._split_sharing(items)
         for part in split_items(own, item_bytes, MAX_LOCAL_BYTES):
-            received = None if observer is None else self._receive(part, start, "observed ")
+            received = self._receive(part, start, "observed ") if kept else None
             local = self._train(part, start)
             if observer is not None and received is not None:
                 observer(part, received, local)
-            self._averaging.add(average, self._upload(local, part), part)
+            self._averaging.add(average, self._upload(received, local, part), part)
         if sharing is not None:
             together = self._model.together
             seen = max(MAX_LOCAL_BYTES // item_bytes, 1)
@@ -254,8 +258,11 @@ class Lockstep:
         if state.diverged_at:
             self._settings.stop(self.diverged_at > 0)
 
-    def _upload(self, local: Parameters, items: Items) -> Parameters:
-        return {**local, **self._algorithm.upload(self._trained(local), self._context(items))}
+    def _upload(self, received: Parameters | None, local: Parameters, items: Items) -> Parameters:
+        own = self._trained(local)
+        if self._algorithm.sends_updates and received is not None:
+            own = {name: value - received[name] for name, value in own.items()}
+        return {**local, **self._algorithm.upload(own, self._context(items))}
 
     def _gather_personal(self, items: Items) -> Parameters:
         _, index = self._places_of(items)

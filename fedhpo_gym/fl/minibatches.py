@@ -89,6 +89,26 @@ class ClientStreams:
         return self._words[seed, finished]
 
 
+def taken_steps(
+    samples: NDArray[np.int64],
+    batch_size: NDArray[np.int64],
+    epochs: NDArray[np.int64],
+    min_rows: int,
+) -> NDArray[np.int64]:
+    """Return how many local steps clients take in a round.
+
+    Args:
+        samples: how many they hold.
+        batch_size: samples per minibatch.
+        epochs: local epochs.
+        min_rows: rows of the smallest minibatch that is trained on; smaller ones are left out.
+    """
+    full, rest = np.divmod(samples, batch_size)
+    kept = (rest >= min_rows) & (rest > 0)
+    steps: NDArray[np.int64] = epochs * (np.where(batch_size >= min_rows, full, 0) + kept)
+    return steps
+
+
 def batch_rows(federation: Federation, batch_size: PerClient, few_shapes: bool = False) -> int:
     """Return the rows a minibatch tensor has: no client can fill more than its training split.
 

@@ -55,6 +55,11 @@ class AlgorithmSpec:
     asynchronous: bool = False
 
 
+_MOMENTUM = (
+    Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
+    Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
+)
+
 _ADAPTIVE = AlgorithmSpec(
     (Dimension("server_learning_rate", 0.001, 1.0, "float", log=True, bins=4, scope="server"),),
     {
@@ -104,12 +109,8 @@ _LATE = {
 ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
     {
         "fedavg": AlgorithmSpec(),
-        "fedopt": AlgorithmSpec(
-            (
-                Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
-                Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
-            )
-        ),
+        "fedopt": AlgorithmSpec(_MOMENTUM),
+        "fednova": AlgorithmSpec(_MOMENTUM),
         "fedprox": AlgorithmSpec((Dimension("mu", 0.1, 5.0, "float", values=(0.1, 1.0, 5.0)),)),
         "nbafl": AlgorithmSpec(
             settings={
@@ -145,7 +146,8 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
         ),
     }
 )
-"""By name. FedOpt: paper Table 8. FedProx, NbAFL: the original's scripts. FedAdam, FedYogi: from
+"""By name. FedOpt: paper Table 8; FedNova: the same server.
+FedProx, NbAFL: the original's scripts. FedAdam, FedYogi: from
 the ranges that Reddi et al. (2021) tune in. Ditto: our choice, around FederatedScope's 0.1.
 ServerOpt: the grids of Reddi et al. and, for mu, of Li et al. (2020), and what is a decade around.
 FedAsync: mixing and exponents around those of Xie et al. (2019). FedBuff: buffers around the 10 of

@@ -42,8 +42,9 @@ GIVEN: dict[str, dict[str, float]] = {
         "server_momentum": 0.8,
         "adaptivity": 0.01,
     },
+    "fednova": {"server_momentum": 0.5, "server_learning_rate": 0.8},
 }
-SYNCHRONOUS = [name for name in GIVEN if not ALGORITHMS[name].asynchronous]
+PLAIN = [n for n, a in ALGORITHMS.items() if not a.asynchronous]
 """The others are compared with a loop of their own in `test_asynchronous.py`."""
 
 
@@ -81,7 +82,7 @@ def test_every_algorithm_is_tested() -> None:
     assert set(GIVEN) == set(ALGORITHMS)
 
 
-@pytest.mark.parametrize("algorithm", SYNCHRONOUS)
+@pytest.mark.parametrize("algorithm", PLAIN)
 def test_it_equals_a_plain_implementation(federation: Federation, algorithm: str) -> None:
     chosen = course(**GIVEN[algorithm])
     expected = plain_course(federation, [chosen] * ROUNDS, algorithm, HORIZON).metrics
@@ -117,7 +118,7 @@ def pictures() -> Federation:
     return make_user_federation(make_dataset("small", pixels, labels, 3, users), seed=1)
 
 
-@pytest.mark.parametrize("algorithm", ["fedbn", "ditto", "fedprox", "fedadam", "local"])
+@pytest.mark.parametrize("algorithm", ["fedbn", "ditto", "fedprox", "fedadam", "local", "fednova"])
 def test_it_equals_a_plain_implementation_where_layers_are_normalised(
     pictures: Federation, algorithm: str
 ) -> None:

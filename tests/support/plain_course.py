@@ -83,8 +83,10 @@ def plain_course(
                 local = local | _private(local, trained, course, spread, "uplink", index, client)
             for name, value in local.items():
                 total[name] = total[name] + value * float(size[client] / size[clients].sum())
+        if algorithm == "fednova":
+            total |= _normalised(trace.updates[-1], federation, course)
         world = sent | {name: value for name, value in total.items() if name not in kept}
-        steps = {"fedopt": _sgd, "fedadam": _adaptive, "fedyogi": _adaptive}
+        steps = {"fedopt": _sgd, "fednova": _sgd, "fedadam": _adaptive, "fedyogi": _adaptive}
         server, config = _server(algorithm, config)
         if server in steps:
             for name in trained:
@@ -107,6 +109,30 @@ def _server(algorithm: str, config: Mapping[str, float]) -> tuple[str, Mapping[s
         return algorithm, config
     kind = ("fedavg", "fedopt", "fedadam", "fedyogi")[int(config["server_optimizer"])]
     return kind, {**config, "first_decay": config.get("server_momentum", 0.0)}
+
+
+def _normalised(
+    updates: Mapping[int, tuple[State, State]], federation: Federation, course: Course
+) -> State:
+    """Return where FedNova's mean update leads; a step weighs what momentum makes of it."""
+    size, held = course.value("batch_size", FULL_BATCH), federation.num_samples[:, 0]
+    share = {client: float(held[client] / held[[*updates]].sum()) for client in updates}
+    length = {}
+    for client in updates:
+        momentum = _of(course, "momentum", client, 0.0)
+        steps = int(_of(course, "step_size", client, 1)) * -(-held[client] // int(size.of(client)))
+        length[client] = sum(momentum**k for step in range(steps) for k in range(step + 1))
+    mean = sum(share[client] * length[client] for client in updates)
+    start = next(iter(updates.values()))[0]
+    return {
+        name: value
+        + sum(
+            (local[name] - before[name]) * (share[client] * mean / length[client])
+            for client, (before, local) in updates.items()
+        )
+        for name, value in start.items()
+        if "running" not in name
+    }
 
 
 def _sgd(_: str, name: str, update: Tensor, memory: State, config: Mapping[str, float]) -> Tensor:

@@ -8,10 +8,11 @@ from types import MappingProxyType
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.fl.algorithms.adaptive import FedAdam, FedYogi
 from fedhpo_gym.fl.algorithms.asynchronous import Asynchronous, FedAsync, FedBuff
-from fedhpo_gym.fl.algorithms.base import Algorithm, Context
+from fedhpo_gym.fl.algorithms.base import Algorithm, Context, LocalSteps
 from fedhpo_gym.fl.algorithms.ditto import Ditto
 from fedhpo_gym.fl.algorithms.fedavg import FedAvg
 from fedhpo_gym.fl.algorithms.fedbn import FedBN
+from fedhpo_gym.fl.algorithms.fednova import FedNova
 from fedhpo_gym.fl.algorithms.fedopt import FedOpt
 from fedhpo_gym.fl.algorithms.fedprox import FedProx
 from fedhpo_gym.fl.algorithms.local import Local
@@ -32,6 +33,7 @@ _KINDS: tuple[type[Algorithm], ...] = (
     FedAsync,
     FedBuff,
     ServerOpt,
+    FedNova,
 )
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({kind.name: kind() for kind in _KINDS})
@@ -60,10 +62,12 @@ __all__ = [
     "FedAvg",
     "FedBN",
     "FedBuff",
+    "FedNova",
     "FedOpt",
     "FedProx",
     "FedYogi",
     "Local",
+    "LocalSteps",
     "NbAFL",
     "ServerOpt",
     "get_algorithm",

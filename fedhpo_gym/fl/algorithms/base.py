@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,21 @@ Array = Any
 both round alike."""
 Hyperparameters = Mapping[str, Array]
 """Hyperparameters of the algorithm by name, each (items, 1, slots)."""
+
+
+class LocalSteps(NamedTuple):
+    """What local training is configured to do, (items, 1, slots) or (items, 1, 1) each.
+
+    Attributes:
+        steps: local steps that the item's client takes, at least 1; for the server, those of the
+            client that takes fewest.
+        rate: learning rate of the round; for the server, of the first client.
+        momentum: likewise.
+    """
+
+    steps: Array
+    rate: Array
+    momentum: Array
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -29,6 +44,7 @@ class Context:
         num_samples: (items, 1, 1) training samples of the item's client, at least 1; for the
             server, of the smallest client of the federation.
         horizon: rounds the courses will be trained for, the T of noise schedules.
+        local: gives what local training does.
         power: raises positive numbers to powers.
         normal: draws (.., items, .., slots) standard normal numbers in the shape of a parameter;
             named by seed, round and client, and the same for all courses of a seed.
@@ -40,6 +56,7 @@ class Context:
     num_samples: Array
     horizon: int
     normal: Callable[[str, Array], Array]
+    local: Callable[[], LocalSteps]
     power: Callable[[Array, Array], Array] = pow
 
 
@@ -53,6 +70,10 @@ class Algorithm(ABC):
         keeps_copy: every client also trains a model of its own that never leaves it, pulled
             towards the broadcast model; evaluation is of that model.
         reads_uploads: `upload` reads local parameters, and so every client's must be written out.
+        sends_updates: clients send how they moved the parameters instead of the parameters; so
+            `upload` is called with updates, and `server_update` with their mean.
+        reports: names of what clients send besides, one number each: `upload` returns them, too,
+            (1, items, 1, slots) each, and `server_update` finds their means in `average`.
         asynchronous: clients report when they are done, see `asynchronous.Asynchronous`.
     """
 
@@ -60,6 +81,8 @@ class Algorithm(ABC):
     hyperparameters: Mapping[str, float | None] = {}
     keeps_copy: bool = False
     reads_uploads: bool = False
+    sends_updates: bool = False
+    reports: tuple[str, ...] = ()
     asynchronous: bool = False
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
@@ -105,7 +128,8 @@ class Algorithm(ABC):
         """Return what the server receives of local parameters; they themselves by default.
 
         Args:
-            parameters: as in `broadcast`, of the items after local training.
+            parameters: as in `broadcast`, of the items after local training; their updates where
+                the algorithm `sends_updates`.
             context: see `Context`.
         """
         del context

@@ -73,6 +73,7 @@ class CourseGroup:
             self._algorithm,
             self._horizon,
             self.problem.federation.seed,
+            self.problem.model.min_rows,
         )
         self._everybody: tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]] | None
         self._everybody = None
@@ -104,18 +105,25 @@ class CourseGroup:
         sent = self._algorithm.broadcast(before, context)
         start = self._numbers if sent is before else self._written(self._numbers, sent)
         average = np.zeros_like(self._numbers)
+        reports = {
+            name: np.zeros((1, len(average), 1, 1), dtype=np.float32)
+            for name in self._algorithm.reports
+        }
+        kept = feedback is not None or self._algorithm.sends_updates
         for part, weight in self._portions(items):
             local = start[part.course]
             if not self._algorithm.keeps_copy:
                 local[:, self._columns] = self._personal[part.course, part.client]
-            received = local.copy() if feedback is not None else local
+            received = local.copy() if kept else local
             self._train(part, local)
             if feedback is not None:
                 self._observe(feedback, index, part, weight, received, local, metrics)
-            uploaded = self._upload(part, local)
+            uploaded, said = self._upload(part, received, local)
             training.add_up(part, weight, uploaded, average)
+            for name, total in reports.items():
+                np.add.at(total[0, :, 0, 0], part.course, weight * said[name][0, :, 0, 0])
         self._finished += 1
-        self._commit(start, average)
+        self._commit(start, average, reports)
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
         """Return (courses, clients): who trains in the next round, or some rounds ahead of it."""
@@ -250,10 +258,16 @@ class CourseGroup:
         finite = _finite(kept)
         self._personal[items.course[finite], items.client[finite]] = kept[finite]
 
-    def _upload(self, items: Items, local: Numbers) -> Numbers:
-        trained = self._trained(local)
-        sent = self._algorithm.upload(trained, self._context(items))
-        return local if sent is trained else self._written(local, sent)
+    def _upload(
+        self, items: Items, received: Numbers, local: Numbers
+    ) -> tuple[Numbers, Mapping[str, Any]]:
+        """Return what clients send: (items, numbers), and what else by name."""
+        if self._algorithm.sends_updates:
+            trained = self._layout.trained
+            local[:, :trained] -= received[:, :trained]
+        own = self._trained(local)
+        sent = self._algorithm.upload(own, self._context(items))
+        return local if sent is own else self._written(local, sent), sent
 
     def _observe(
         self,
@@ -277,9 +291,11 @@ class CourseGroup:
             feedback.before[at] = self.problem.measure(received, client)[:, 0]
             feedback.after[at] = self.problem.measure(local, client)[:, 0]
 
-    def _commit(self, start: Numbers, average: Numbers) -> None:
+    def _commit(
+        self, start: Numbers, average: Numbers, reports: Mapping[str, Any] | None = None
+    ) -> None:
         """Finish a round; a course that met a non-finite number keeps its last finite state."""
-        means = self._trained(average)
+        means = {**self._trained(average), **(reports or {})}
         updated, state = self._algorithm.server_update(
             self._trained(start), means, self._server, self._context()
         )
