@@ -14,7 +14,7 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.algorithms import Algorithm, Context, LocalSteps
 from fedhpo_gym.fl.draws import Names, normal_like
 from fedhpo_gym.fl.items import Items, Roster
-from fedhpo_gym.fl.models import Model
+from fedhpo_gym.fl.models import Model, Parameters
 from fedhpo_gym.fl.packing import MOMENTUM, RATE_DECAY, Course, Group
 
 _Read = tuple[dict[str, Tensor], Tensor, Tensor]
@@ -99,8 +99,23 @@ class Hyperparameters:
         names = self._model.hyperparameters
         return {name: self._others[name].index_select(0, rows) for name in names}
 
-    def context(self, items: Items | None, roster: Roster, names: Names, horizon: int) -> Context:
-        """Return what the algorithm's hooks may know about items, or, for None, the blocks."""
+    def context(
+        self,
+        items: Items | None,
+        roster: Roster,
+        names: Names,
+        horizon: int,
+        state: Parameters,
+    ) -> Context:
+        """Return what the algorithm's hooks may know about items, or, for None, the blocks.
+
+        Args:
+            items: the items.
+            roster: who trains.
+            names: whom random numbers are drawn for.
+            horizon: rounds that the courses will be trained for.
+            state: of the server.
+        """
         whose = roster if items is None else items
         if whose not in self._read_of:
             self._read_of[whose] = self._read(whose)
@@ -113,6 +128,8 @@ class Hyperparameters:
             horizon=horizon,
             normal=lambda purpose, parameter: normal_like(parameter, purpose, names),
             local=lambda: self._local(whose),
+            norm=_norm,
+            state=lambda: state if items is None else _of_items(state, items),
         )
 
     def _read(self, whose: Items | Roster) -> _Read:
@@ -157,3 +174,19 @@ class Hyperparameters:
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
         with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
             return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(self._device)
+
+
+def _norm(values: Parameters) -> Tensor:
+    """Return what `Context.norm` gives: every item by itself, in double precision."""
+    like = next(iter(values.values()))
+    total = like.new_zeros((like.shape[1], 1, like.shape[-1]), dtype=torch.float64)
+    for value in values.values():
+        for item in range(value.shape[1]):
+            own = value[:, item].to(torch.float64).flatten(0, -2)
+            total[item, 0] += (own * own).sum(0)
+    norm: Tensor = total.sqrt().to(like.dtype)
+    return norm
+
+
+def _of_items(state: Parameters, items: Items) -> Parameters:
+    return {name: value[:, items.block] for name, value in state.items()}

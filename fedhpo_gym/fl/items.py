@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.fl.draws import Drawers, Names
-from fedhpo_gym.fl.minibatches import batch_rows, client_orders, taken_steps
+from fedhpo_gym.fl.minibatches import batch_rows, client_orders, poisson_clients, taken_steps
 from fedhpo_gym.fl.packing import Group, PerClient
 from fedhpo_gym.fl.stack import Stack
 
@@ -59,6 +59,11 @@ class Items:
         return Items(*(getattr(self, name)[index] for name in _FIELDS))
 
     @cached_property
+    def counted_equally(self) -> Items:
+        """The same with weights that count everybody alike, of as many as are sampled."""
+        return replace(self, weight=(1.0 / self.num_sampled).astype(np.float32))
+
+    @cached_property
     def drawers(self) -> Drawers:
         """Whom random numbers are drawn for."""
         return Drawers(self.batch_key, self.client)
@@ -80,8 +85,9 @@ class Roster:
         taken: (blocks, clients) local steps.
     """
 
-    def __init__(self, group: Group, stack: Stack) -> None:
-        """Lay out what does not change from round to round."""
+    def __init__(self, group: Group, stack: Stack, poisson: bool = False) -> None:
+        """Lay out what does not change from round to round; `poisson` as in `Algorithm`."""
+        self._poisson = poisson
         needed = [block.needs for block in group.blocks]
         place_of = {batch_key: index for index, batch_key in enumerate(group.batch_keys)}
         federation_of = {seed: index for index, seed in enumerate(group.seeds)}
@@ -162,8 +168,12 @@ class Roster:
         if self._everybody:
             return np.ones((len(self.batch_key), self._num_clients), dtype=np.bool_)
         rounds = [(seed, finished + elapsed) for seed, finished in self._batch_keys]
-        orders = client_orders(rounds, self._num_clients)
         sampled = np.zeros((len(self.batch_key), self._num_clients), dtype=np.bool_)
+        if self._poisson:
+            for own, key, count in zip(sampled, self.batch_key, self.num_sampled, strict=True):
+                own[poisson_clients(rounds[key], int(count), self._num_clients)] = True
+            return sampled
+        orders = client_orders(rounds, self._num_clients)
         for block, (key, count) in enumerate(zip(self.batch_key, self.num_sampled, strict=True)):
             sampled[block, orders[key, :count]] = True
         return sampled

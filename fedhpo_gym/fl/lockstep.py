@@ -60,7 +60,7 @@ class Lockstep:
         """Initialise every course of the group from its seed."""
         self.group = group
         self.stack = stack
-        self.roster = Roster(group, stack)
+        self.roster = Roster(group, stack, algorithm.poisson)
         self._model = stack.model
         self._algorithm = algorithm
         self._device = device
@@ -86,6 +86,7 @@ class Lockstep:
         for index, block in enumerate(group.blocks):
             self.positions[index, : len(block.courses)] = block.courses
         self.configure(courses)
+        self.state: Parameters = {}
         self.state = algorithm.init_state(self._trained(self.parameters), self._context())
 
     def configure(self, courses: Sequence[Course]) -> None:
@@ -123,14 +124,29 @@ class Lockstep:
             local = self._train(part, start)
             if observer is not None and received is not None:
                 observer(part, received, local)
-            self._averaging.add(average, self._upload(received, local, part), part)
+            self._add(average, self._upload(received, local, part), part)
         if sharing is not None:
             together = self._model.together
             seen = max(MAX_LOCAL_BYTES // item_bytes, 1)
             for part in split_cohorts(sharing, self.roster.rows.max(axis=1), together):
                 self._train_sharing(part, start, average, observer, seen)
+        for name in self._model.buffers if self._algorithm.poisson else ():
+            nobody = np.bincount(items.block, minlength=len(self.group.blocks)) == 0
+            empty = torch.from_numpy(nobody).to(self._device)
+            average[name][:, empty] = start[name][:, empty]
         self.elapsed += 1
         self._commit(start, average)
+
+    def _add(self, average: Parameters, sent: Parameters, items: Items) -> None:
+        """Add what items send to the averages; running statistics always by samples."""
+        if not self._algorithm.counts_equally:
+            self._averaging.add(average, sent, items)
+            return
+        own = {k: v for k, v in average.items() if k not in self._model.buffers}
+        self._averaging.add(own, sent, items.counted_equally)
+        rest = {k: v for k, v in average.items() if k in self._model.buffers}
+        if rest:
+            self._averaging.add(rest, sent, items)
 
     def _split_sharing(self, items: Items) -> tuple[Items, Items | None]:
         """Return the items with parameters of their own, and those that share matrices."""
@@ -317,7 +333,9 @@ class Lockstep:
         }
 
     def _context(self, items: Items | None = None) -> Context:
-        return self._settings.context(items, self.roster, self._names(items), self._horizon)
+        return self._settings.context(
+            items, self.roster, self._names(items), self._horizon, self.state
+        )
 
     def _names(self, items: Items | None) -> Names:
         return self.roster.names(items, self.elapsed)

@@ -38,6 +38,15 @@ def client_orders(rounds: Sequence[tuple[int, int]], num_clients: int) -> NDArra
     return np.stack([rng.permutation(num_clients) for rng in seeding.streams("clients", rounds)])
 
 
+def poisson_clients(name: tuple[int, int], number: int, num_clients: int) -> NDArray[np.int64]:
+    """Return who takes part in a round (seed, finished rounds) where everybody decides alone.
+
+    A number of clients is expected; rounds that differ in it alone are nested.
+    """
+    drawn = seeding.stream(name[0], "poisson", name[1]).random(num_clients)
+    return np.flatnonzero(drawn < number / num_clients)
+
+
 def client_streams(names: Sequence[tuple[int, ...]]) -> list[np.random.Generator]:
     """Return what clients draw their minibatches from, by (seed, finished rounds, client)."""
     return list(seeding.streams(_MINIBATCHES, names))

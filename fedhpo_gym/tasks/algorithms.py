@@ -120,6 +120,23 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
                 "mu": Setting(0.0, 0.0, 1e6),
             }
         ),
+        "dpfedavg": AlgorithmSpec(
+            (
+                Dimension("update_clip", 0.01, 10.0, "float", log=True, bins=4, scope="server"),
+                Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
+                Dimension(
+                    "server_learning_rate", 0.1, 3.0, "float", log=True, bins=4, scope="server"
+                ),
+            ),
+            {
+                "noise_multiplier": Setting(1.0, 0.0, 1e6),
+                "epsilon": Setting(0.0, 0.0, 1e6),
+                "delta": Setting(1e-5, 1e-12, 0.5),
+                "clip_rate": Setting(0.0, 0.0, 1.0),
+                "clip_quantile": Setting(0.5, 0.0, 1.0),
+                "count_noise": Setting(5.0, 0.6, 1e6),
+            },
+        ),
         "fedadam": _ADAPTIVE,
         "fedyogi": _ADAPTIVE,
         "serveropt": _SERVEROPT,
@@ -147,6 +164,7 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
     }
 )
 """By name. FedOpt: paper Table 8; FedNova: the same server.
+DP-FedAvg: around the norms and rates that Andrew et al. (2021) tune.
 FedProx, NbAFL: the original's scripts. FedAdam, FedYogi: from
 the ranges that Reddi et al. (2021) tune in. Ditto: our choice, around FederatedScope's 0.1.
 ServerOpt: the grids of Reddi et al. and, for mu, of Li et al. (2020), and what is a decade around.

@@ -6,6 +6,7 @@ weights, noise) and no arithmetic: it is in double precision.
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import LogisticRegression
 from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.objectives import planned_noise
 from fedhpo_gym.seeding import stream
 from plain_draws import client_order, draw_round
 
@@ -156,3 +158,74 @@ def test_fednova_is_fedavg_where_clients_take_equally_many_steps(federation: Fed
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     others = (engine(federation, name, course(**given))[..., 0] for name in ("fednova", "fedavg"))
     assert not np.allclose(*others, rtol=1e-2)
+
+
+def normal(purpose: str, name: str, index: int, shape: tuple[int, ...]) -> Weights:
+    """Return the engine's normal numbers at the end of a round: quantiles of uniform ones."""
+    rng = stream(1, f"{purpose} {name}", index + 1)
+    uniform = np.maximum(rng.random(shape), 2.0**-54)
+    return np.vectorize(NormalDist().inv_cdf, otypes=[float])(uniform)
+
+
+def dpfedavg(federation: Federation, course: Course, noise: float) -> list[Any]:
+    loop, found = Loop(federation, course), []
+    expected = Fidelity(0, course.client_sample_rate).sampled_clients(len(loop.sizes))
+    clip, moved, b = loop.update_clip, 0.0, loop.of("count_noise", 5.0)
+    rate = loop.of("clip_rate")
+    z = (noise**-2 - (2 * b * noise) ** -2) ** -0.5 if rate and noise else noise
+    for index in range(ROUNDS):
+        drawn = stream(1, "poisson", index).random(len(loop.sizes))
+        total, below = np.zeros_like(loop.world), 0.0
+        for client in np.flatnonzero(drawn < expected / len(loop.sizes)).tolist():
+            update, _ = loop.update(client, index)
+            length = np.sqrt((update**2).sum())
+            total += update * min(1.0, clip / length)
+            below += float(length <= clip) - 0.5
+        total += z * clip * normal("dpfedavg", "weight", index, loop.world.shape)
+        moved = loop.server_momentum * moved + total / expected
+        loop.world = loop.world + loop.server_learning_rate * moved
+        below += b * noise * float(normal("dpfedavg", "count", index, (1, 1))[0, 0])
+        clip *= np.exp(-rate * (below / expected + 0.5 - loop.of("clip_quantile", 0.5)))
+        found.append(loop.losses())
+    return found
+
+
+PRIVATE = {"update_clip": 0.4, "server_momentum": 0.0, "server_learning_rate": 1.0}
+
+
+@pytest.mark.parametrize("sampled", [0.5, 1.0])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"noise_multiplier": 0.0, "update_clip": 100.0},
+        {"noise_multiplier": 0.0, "clip_rate": 0.5, "clip_quantile": 0.3},
+        {"noise_multiplier": 0.4, "server_momentum": 0.6, "server_learning_rate": 0.5},
+        {"noise_multiplier": 0.3, "clip_rate": 0.7, "count_noise": 1.0},
+        {"epsilon": 200.0, "delta": 1e-3},
+    ],
+)
+def test_dpfedavg_equals_a_plain_loop(
+    federation: Federation, given: dict[str, float], sampled: float
+) -> None:
+    chosen = course(sampled, **{**PRIVATE, **given})
+    noise = given.get("noise_multiplier", 0.0)
+    if "epsilon" in given:
+        noise = planned_noise(200.0, 1e-3, ROUNDS, sampled)
+    found = engine(federation, "dpfedavg", course(**PRIVATE), chosen)[1]
+    same(found, dpfedavg(federation, chosen, noise))
+
+
+def test_rounds_of_nobody_move_by_noise_alone(federation: Federation) -> None:
+    # One of six clients is expected, and so there are rounds of nobody, and of two.
+    drawn = [(stream(1, "poisson", index).random(6) < 1 / 6).sum() for index in range(ROUNDS)]
+    assert {0, 1} <= set(drawn)
+    still = course(0.2, **PRIVATE, noise_multiplier=0.0)
+    batch = CourseBatch({1: federation}, LogisticRegression, get_algorithm("dpfedavg"), [still])
+    before = batch.evaluate()
+    for count in drawn:
+        assert batch.sampled()[0].sum() == count
+        batch.advance(1)
+        assert np.array_equal(batch.evaluate(), before) == (count == 0)
+        before = batch.evaluate()
+    noisy = course(0.2, **PRIVATE, noise_multiplier=0.5)
+    same(engine(federation, "dpfedavg", noisy)[0], dpfedavg(federation, noisy, 0.5))

@@ -62,7 +62,7 @@ def plain_course(
     for index, course in enumerate(courses):
         config = course.configuration
         sampled = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
-        clients = np.sort(client_order(course.seed, index, federation.num_clients)[:sampled])
+        clients = _participants(algorithm, course.seed, index, federation.num_clients, sampled)
         sent, total = dict(world), {name: torch.zeros_like(v) for name, v in world.items()}
         if algorithm == "nbafl":
             spread = max(horizon**2 - sampled**2 * len(size), 0) ** 0.5 / len(size) * 2
@@ -83,10 +83,15 @@ def plain_course(
                 local = local | _private(local, trained, course, spread, "uplink", index, client)
             for name, value in local.items():
                 total[name] = total[name] + value * float(size[client] / size[clients].sum())
-        if algorithm == "fednova":
-            total |= _normalised(trace.updates[-1], federation, course)
+        total |= _of_updates(algorithm, trace.updates[-1], federation, course, sent, trained)
         world = sent | {name: value for name, value in total.items() if name not in kept}
-        steps = {"fedopt": _sgd, "fednova": _sgd, "fedadam": _adaptive, "fedyogi": _adaptive}
+        steps = {
+            "fedopt": _sgd,
+            "fednova": _sgd,
+            "dpfedavg": _sgd,
+            "fedadam": _adaptive,
+            "fedyogi": _adaptive,
+        }
         server, config = _server(algorithm, config)
         if server in steps:
             for name in trained:
@@ -111,6 +116,34 @@ def _server(algorithm: str, config: Mapping[str, float]) -> tuple[str, Mapping[s
     return kind, {**config, "first_decay": config.get("server_momentum", 0.0)}
 
 
+def _participants(
+    algorithm: str, seed: int, index: int, number: int, sampled: int
+) -> NDArray[np.int64]:
+    if algorithm != "dpfedavg":
+        return np.sort(client_order(seed, index, number)[:sampled])
+    return np.flatnonzero(stream(seed, "poisson", index).random(number) < sampled / number)
+
+
+def _of_updates(
+    algorithm: str,
+    updates: Mapping[int, tuple[State, State]],
+    federation: Federation,
+    course: Course,
+    sent: State,
+    trained: Sequence[str],
+) -> State:
+    """Return what becomes of the mean where it is not that of the clients' models."""
+    if algorithm == "fednova":
+        return _normalised(updates, federation, course)
+    if algorithm != "dpfedavg":
+        return {}
+    given = course.configuration
+    assert given["noise_multiplier"] == 0.0
+    expected = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
+    kept = {} if updates else dict(sent)
+    return kept | _clipped(updates, sent, trained, given["update_clip"], expected)
+
+
 def _normalised(
     updates: Mapping[int, tuple[State, State]], federation: Federation, course: Course
 ) -> State:
@@ -133,6 +166,23 @@ def _normalised(
         for name, value in start.items()
         if "running" not in name
     }
+
+
+def _clipped(
+    updates: Mapping[int, tuple[State, State]],
+    sent: State,
+    trained: Sequence[str],
+    clip: float,
+    expected: int,
+) -> State:
+    """Return where clipped updates lead, divided by the clients that are expected."""
+    found = {name: sent[name].clone() for name in trained}
+    for before, local in updates.values():
+        moved = {name: local[name] - before[name] for name in trained}
+        norm = torch.cat([value.flatten() for value in moved.values()]).norm()
+        for name, value in moved.items():
+            found[name] += value * min(1.0, clip / float(norm)) / expected
+    return found
 
 
 def _sgd(_: str, name: str, update: Tensor, memory: State, config: Mapping[str, float]) -> Tensor:

@@ -10,6 +10,7 @@ from fedhpo_gym.fl.algorithms.adaptive import FedAdam, FedYogi
 from fedhpo_gym.fl.algorithms.asynchronous import Asynchronous, FedAsync, FedBuff
 from fedhpo_gym.fl.algorithms.base import Algorithm, Context, LocalSteps
 from fedhpo_gym.fl.algorithms.ditto import Ditto
+from fedhpo_gym.fl.algorithms.dpfedavg import DPFedAvg
 from fedhpo_gym.fl.algorithms.fedavg import FedAvg
 from fedhpo_gym.fl.algorithms.fedbn import FedBN
 from fedhpo_gym.fl.algorithms.fednova import FedNova
@@ -34,6 +35,7 @@ _KINDS: tuple[type[Algorithm], ...] = (
     FedBuff,
     ServerOpt,
     FedNova,
+    DPFedAvg,
 )
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({kind.name: kind() for kind in _KINDS})
@@ -56,6 +58,7 @@ __all__ = [
     "Algorithm",
     "Asynchronous",
     "Context",
+    "DPFedAvg",
     "Ditto",
     "FedAdam",
     "FedAsync",

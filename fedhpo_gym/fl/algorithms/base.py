@@ -45,6 +45,8 @@ class Context:
             server, of the smallest client of the federation.
         horizon: rounds the courses will be trained for, the T of noise schedules.
         local: gives what local training does.
+        norm: gives the (items, 1, slots) Euclidean norm of what items have in some parameters.
+        state: gives the server's state before the round, (.., items, .., slots) each.
         power: raises positive numbers to powers.
         normal: draws (.., items, .., slots) standard normal numbers in the shape of a parameter;
             named by seed, round and client, and the same for all courses of a seed.
@@ -57,6 +59,8 @@ class Context:
     horizon: int
     normal: Callable[[str, Array], Array]
     local: Callable[[], LocalSteps]
+    norm: Callable[[Parameters], Array]
+    state: Callable[[], Parameters]
     power: Callable[[Array, Array], Array] = pow
 
 
@@ -74,6 +78,10 @@ class Algorithm(ABC):
             `upload` is called with updates, and `server_update` with their mean.
         reports: names of what clients send besides, one number each: `upload` returns them, too,
             (1, items, 1, slots) each, and `server_update` finds their means in `average`.
+        counts_equally: what clients send is added up and divided by `num_sampled`; if False, it is
+            averaged by samples, as running statistics always are.
+        poisson: every client takes part with the probability `num_sampled` / `num_clients`,
+            whoever else does; if False, exactly `num_sampled` do.
         asynchronous: clients report when they are done, see `asynchronous.Asynchronous`.
     """
 
@@ -83,6 +91,8 @@ class Algorithm(ABC):
     reads_uploads: bool = False
     sends_updates: bool = False
     reports: tuple[str, ...] = ()
+    counts_equally: bool = False
+    poisson: bool = False
     asynchronous: bool = False
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
@@ -143,7 +153,7 @@ class Algorithm(ABC):
 
         Args:
             parameters: global parameters the round started from.
-            average: sample-weighted average of what the clients uploaded.
+            average: mean of what the clients uploaded, by samples unless it `counts_equally`.
             state: the server's state.
             context: see `Context`; its items are the blocks.
         """

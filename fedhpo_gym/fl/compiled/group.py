@@ -14,6 +14,7 @@ from fedhpo_gym.fl.compiled import draws, training
 from fedhpo_gym.fl.compiled.problem import Problem
 from fedhpo_gym.fl.compiled.settings import Chosen
 from fedhpo_gym.fl.compiled.training import Items
+from fedhpo_gym.fl.minibatches import poisson_clients
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.fl.records import CourseState, Feedback
 from fedhpo_gym.seeding import stream
@@ -63,6 +64,7 @@ class CourseGroup:
         self._personal = np.empty((shape, self._clients, len(self._columns)), dtype=np.float32)
         self._personal[:] = problem.initial[self._columns]
         self.configure(courses)
+        self._server: dict[str, Any] = {}
         self._server = self._initial_server()
 
     def configure(self, courses: Sequence[Course]) -> None:
@@ -110,18 +112,28 @@ class CourseGroup:
             for name in self._algorithm.reports
         }
         kept = feedback is not None or self._algorithm.sends_updates
-        for part, weight in self._portions(items):
+        share, weight = self._shares(items)
+        buffers = self._layout.trained < self._layout.size and self._algorithm.counts_equally
+        running = np.zeros_like(average) if buffers else average
+        for some in self._portions(items):
+            part, counts = Items(*(values[some] for values in items)), weight[some]
             local = start[part.course]
             if not self._algorithm.keeps_copy:
                 local[:, self._columns] = self._personal[part.course, part.client]
             received = local.copy() if kept else local
             self._train(part, local)
             if feedback is not None:
-                self._observe(feedback, index, part, weight, received, local, metrics)
+                self._observe(feedback, index, part, counts, received, local, metrics)
             uploaded, said = self._upload(part, received, local)
-            training.add_up(part, weight, uploaded, average)
+            training.add_up(part, counts, uploaded, average)
+            if buffers:
+                training.add_up(part, share[some], uploaded, running)
             for name, total in reports.items():
-                np.add.at(total[0, :, 0, 0], part.course, weight * said[name][0, :, 0, 0])
+                np.add.at(total[0, :, 0, 0], part.course, counts * said[name][0, :, 0, 0])
+        if buffers:
+            nobody = np.bincount(items.course, minlength=len(running)) == 0
+            running[nobody] = start[nobody]
+            average[:, self._layout.trained :] = running[:, self._layout.trained :]
         self._finished += 1
         self._commit(start, average, reports)
 
@@ -138,6 +150,10 @@ class CourseGroup:
         """Yield who trains in a round of each course, in no order."""
         seed, orders = self.problem.federation.seed, {}
         for row, finished in enumerate((self._finished + ahead).tolist()):
+            if self._algorithm.poisson:
+                number = int(self._chosen.num_sampled[row])
+                yield poisson_clients((seed, finished), number, self._clients)
+                continue
             if finished not in orders:
                 orders[finished] = stream(seed, "clients", finished).permutation(self._clients)
             yield orders[finished][: self._chosen.num_sampled[row]]
@@ -195,30 +211,37 @@ class CourseGroup:
             _, course, client = self._everybody
         return Items(course, client, self._finished[course])
 
-    def _portions(self, items: Items) -> Iterator[tuple[Items, Numbers]]:
-        """Yield items that fit into memory together, and their weights; courses stay together.
+    def _shares(self, items: Items) -> tuple[Numbers, Numbers]:
+        """Return the shares that items have in the samples of their course, and what they count."""
+        samples = self.problem.num_samples[items.client]
+        total = np.bincount(items.course, samples, minlength=len(self.positions))
+        share = (samples / np.maximum(total, 1)[items.course]).astype(np.float32)
+        if not self._algorithm.counts_equally:
+            return share, share
+        return share, (1.0 / self._chosen.num_sampled[items.course]).astype(np.float32)
+
+    def _portions(self, items: Items) -> Iterator[slice]:
+        """Yield items that fit into memory together; courses stay together.
 
         How a course is split that is too large does not depend on the others.
         """
-        samples = self.problem.num_samples[items.client]
-        total = np.bincount(items.course, samples, minlength=len(self.positions))
-        weight = (samples / np.maximum(total, 1)[items.course]).astype(np.float32)
         limit = max(records.MAX_LOCAL_BYTES // (4 * self._layout.size), 1)
-        if len(weight) <= limit:
-            yield items, weight
+        if len(items.course) <= limit:
+            if len(items.course):
+                yield slice(None)
             return
         counts = np.bincount(items.course, minlength=len(self.positions))
         first, used = 0, 0
         for count in counts.tolist():
             if used and used + count > limit:
-                yield _some(items, first, first + used), weight[first : first + used]
+                yield slice(first, first + used)
                 first, used = first + used, 0
             used += count
             while used > limit:
-                yield _some(items, first, first + limit), weight[first : first + limit]
+                yield slice(first, first + limit)
                 first, used = first + limit, used - limit
         if used:
-            yield _some(items, first, first + used), weight[first:]
+            yield slice(first, first + used)
 
     def _train(self, items: Items, local: Numbers) -> None:
         """Train the (items, numbers) that clients received, in place."""
@@ -331,7 +354,7 @@ class CourseGroup:
         return numbers
 
     def _context(self, items: Items | None = None) -> Context:
-        return self._chosen.context(items, self._finished)
+        return self._chosen.context(items, self._finished, self._server)
 
 
 def _finite(numbers: Numbers) -> NDArray[np.bool_]:
@@ -339,7 +362,3 @@ def _finite(numbers: Numbers) -> NDArray[np.bool_]:
     found = np.empty(len(numbers), dtype=np.bool_)
     training.finite(numbers, found)
     return found
-
-
-def _some(items: Items, first: int, last: int) -> Items:
-    return Items(*(values[first:last] for values in items))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.algorithms import Algorithm, Context, LocalSteps
 from fedhpo_gym.fl.compiled.elementary import power
 from fedhpo_gym.fl.compiled.normal import standard_normal
-from fedhpo_gym.fl.compiled.training import Items, Settings
+from fedhpo_gym.fl.compiled.training import Items, Settings, add_squares
 from fedhpo_gym.fl.minibatches import taken_steps
 from fedhpo_gym.fl.packing import FULL_BATCH, MOMENTUM, RATE_DECAY, Course
 
@@ -104,8 +104,16 @@ class Chosen:
         found[items.course, items.client if self._width > 1 else 0] = pull[:, 0, 0]
         return self.local._replace(pull=found)
 
-    def context(self, items: Items | None, finished: NDArray[np.int64]) -> Context:
-        """Return what the algorithm's hooks may know about items, or, for None, the courses."""
+    def context(
+        self, items: Items | None, finished: NDArray[np.int64], state: Mapping[str, Any]
+    ) -> Context:
+        """Return what the algorithm's hooks may know about items, or, for None, the courses.
+
+        Args:
+            items: the items.
+            finished: (courses,) rounds that courses have behind them.
+            state: of the server.
+        """
         if items is None:
             rows: Any = slice(None)
             column: Any = 0
@@ -125,6 +133,8 @@ class Chosen:
             horizon=self._horizon,
             normal=lambda purpose, value: _normal(value.shape, self._seed, purpose, names),
             local=lambda: self._local(items, rows, column),
+            norm=_norm,
+            state=lambda: {name: value[:, rows] for name, value in state.items()},
             power=_powers,
         )
 
@@ -147,6 +157,15 @@ class Chosen:
             for client, own in value.own:
                 values[row, client] = own
         return values
+
+
+def _norm(values: Mapping[str, Any]) -> Array:
+    """Return what `Context.norm` gives: sums in double precision, number after number."""
+    total = np.zeros(next(iter(values.values())).shape[1])
+    for value in values.values():
+        rows = np.moveaxis(value, 1, 0).reshape(len(total), -1)
+        add_squares(np.ascontiguousarray(rows), total)
+    return _floats(np.sqrt(total))[:, None, None]
 
 
 def _normal(

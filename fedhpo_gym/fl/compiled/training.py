@@ -184,6 +184,14 @@ def add_up(items: Items, weight: Floats, local: Floats, average: Floats) -> None
 
 
 @kernel
+def add_squares(values: Floats, total: NDArray[np.float64]) -> None:
+    """Add the squares of (n, numbers) values to (n,) totals."""
+    for n in range(len(values)):
+        for p in range(values.shape[1]):
+            total[n] += float(values[n, p]) * float(values[n, p])
+
+
+@kernel
 def finite(values: Floats, found: NDArray[np.bool_]) -> bool:
     """Note for every row of (n, numbers) values whether all are finite; return if all rows are."""
     every = True
