@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -106,6 +106,7 @@ class Hyperparameters:
         names: Names,
         horizon: int,
         state: Parameters,
+        variates: Callable[[], Parameters],
     ) -> Context:
         """Return what the algorithm's hooks may know about items, or, for None, the blocks.
 
@@ -115,6 +116,7 @@ class Hyperparameters:
             names: whom random numbers are drawn for.
             horizon: rounds that the courses will be trained for.
             state: of the server.
+            variates: see `Context`.
         """
         whose = roster if items is None else items
         if whose not in self._read_of:
@@ -129,6 +131,7 @@ class Hyperparameters:
             normal=lambda purpose, parameter: normal_like(parameter, purpose, names),
             local=lambda: self._local(whose),
             norm=_norm,
+            variates=variates,
             state=lambda: state if items is None else _of_items(state, items),
         )
 

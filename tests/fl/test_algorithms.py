@@ -43,6 +43,7 @@ GIVEN: dict[str, dict[str, float]] = {
         "adaptivity": 0.01,
     },
     "fednova": {"server_momentum": 0.5, "server_learning_rate": 0.8},
+    "scaffold": {"server_learning_rate": 0.8},
     "dpfedavg": {
         "update_clip": 0.5,
         "server_momentum": 0.5,
@@ -125,7 +126,9 @@ def pictures() -> Federation:
     return make_user_federation(make_dataset("small", pixels, labels, 3, users), seed=1)
 
 
-@pytest.mark.parametrize("algorithm", ["fedbn", "ditto", "fedprox", "fedadam", "local", "fednova"])
+@pytest.mark.parametrize(
+    "algorithm", ["fedbn", "ditto", "fedprox", "fedadam", "local", "fednova", "scaffold"]
+)
 def test_it_equals_a_plain_implementation_where_layers_are_normalised(
     pictures: Federation, algorithm: str
 ) -> None:

@@ -30,6 +30,7 @@ GIVEN: dict[str, dict[str, float]] = {
     "ditto": {"regularization": 2.0},
     "local": {},
     "fednova": {"server_momentum": 0.5, "server_learning_rate": 0.8},
+    "scaffold": {"server_learning_rate": 0.8},
 }
 
 

@@ -79,6 +79,7 @@ ALGORITHMS: dict[str, dict[str, float]] = {
     "local": {},
     "dpfedavg": {"update_clip": 0.3, "server_momentum": 0.5, "server_learning_rate": 0.9},
     "fednova": {"server_momentum": 0.5, "server_learning_rate": 0.8},
+    "scaffold": {"server_learning_rate": 0.8},
 }
 SHARING = {"fedavg", "fedprox", "fedopt", "fedbn"}
 

@@ -38,6 +38,7 @@ GIVEN: dict[str, dict[str, float]] = {
     "fedbn": {},
     "local": {},
     "fednova": {"server_momentum": 0.5, "server_learning_rate": 0.8},
+    "scaffold": {"server_learning_rate": 0.8},
 }
 RNG = np.random.default_rng(5)
 LABELS = RNG.integers(3, size=700)

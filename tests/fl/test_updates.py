@@ -24,6 +24,8 @@ from fedhpo_gym.fl.models import LogisticRegression
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.objectives import planned_noise
 from fedhpo_gym.seeding import stream
+from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks.work import work_of
 from plain_draws import client_order, draw_round
 
 ROUNDS = 5
@@ -229,3 +231,102 @@ def test_rounds_of_nobody_move_by_noise_alone(federation: Federation) -> None:
         before = batch.evaluate()
     noisy = course(0.2, **PRIVATE, noise_multiplier=0.5)
     same(engine(federation, "dpfedavg", noisy)[0], dpfedavg(federation, noisy, 0.5))
+
+
+def scaffold(federation: Federation, course: Course) -> list[Any]:
+    loop, found = Loop(federation, course), []
+    c, own = np.zeros_like(loop.world), [np.zeros_like(loop.world) for _ in loop.sizes]
+    for index in range(ROUNDS):
+        clients = loop.clients(index)
+        made = {client: loop.update(client, index, c - own[client]) for client in clients}
+        changes = {
+            client: -c - update / (steps * loop.rate(index))
+            for client, (update, steps) in made.items()
+        }
+        mean = sum(update for update, _ in made.values()) / len(clients)
+        loop.world = loop.world + loop.server_learning_rate * mean
+        c = c + sum(changes.values()) / len(loop.sizes)
+        for client, change in changes.items():
+            own[client] = own[client] + change
+        found.append(loop.losses())
+    return found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"server_learning_rate": 0.6, "rate_decay": 0.2},
+        {"momentum": 0.6, "learning_rate": 0.03, "weight_decay": 0.0},
+    ],
+)
+@pytest.mark.parametrize("sampled", [0.5, 1.0])
+def test_scaffold_equals_a_plain_loop(
+    federation: Federation, given: dict[str, float], sampled: float
+) -> None:
+    chosen = course(sampled, **{"server_learning_rate": 1.0, **given})
+    found = engine(federation, "scaffold", course(server_learning_rate=0.7), chosen)[1]
+    same(found, scaffold(federation, chosen))
+
+
+def test_scaffold_undoes_the_drift_of_clients(federation: Federation) -> None:
+    """Where FedAvg of many local steps stays away from the optimum, SCAFFOLD comes to it."""
+    given = {"batch_size": 64, "step_size": 30, "weight_decay": 0.0, "learning_rate": 0.05}
+    sizes = federation.num_samples[:, 0]
+    loop = Loop(federation, course())
+
+    def norm(algorithm: str, share: Any, **more: float) -> float:
+        """Return the length of the gradient of the mean loss after many rounds."""
+        chosen = course(1.0, **given, **more)
+        batch = CourseBatch({1: federation}, LogisticRegression, get_algorithm(algorithm), [chosen])
+        batch.advance(400)
+        state = batch.snapshot()[0]
+        assert state is not None
+        world = np.asarray(state.parameters["weight"], dtype=float).reshape(loop.world.shape)
+        each = [loop.error(world, own[0])[0] for own in federation.clients]
+        return float(np.linalg.norm(np.tensordot(share, each, 1)))
+
+    # SCAFFOLD counts clients equally, FedAvg samples.
+    alike = np.full(len(sizes), 1 / len(sizes))
+    drifted = norm("fedavg", sizes / sizes.sum())
+    assert norm("scaffold", alike, server_learning_rate=1.0) < 0.1 * drifted
+
+
+def test_control_variates_travel_and_cost_no_computation() -> None:
+    plain, double = (
+        get_task("LR-CreditG-v1").variant(algorithm=name) for name in ("fedavg", "scaffold")
+    )
+    once, twice = (
+        task.system.cost(work_of(task, {"batch_size": 8, "step_size": 2}, 10, 0.6))
+        for task in (plain, double)
+    )
+    assert twice.upload_bytes == 2 * once.upload_bytes > 0
+    assert twice.download_bytes == 2 * once.download_bytes > 0
+    assert twice.computation_s == once.computation_s
+    assert twice.communication_s > once.communication_s
+
+
+def test_variates_are_part_of_a_snapshot_and_of_no_diverged_course(federation: Federation) -> None:
+    good, bad = (
+        course(server_learning_rate=1.0),
+        course(server_learning_rate=1.0, learning_rate=1e30),
+    )
+    batch = CourseBatch({1: federation}, LogisticRegression, get_algorithm("scaffold"), [good, bad])
+    batch.advance(2)
+    kept = batch.snapshot()
+    after = batch.advance(2).metrics
+    batch.restore(kept)
+    np.testing.assert_array_equal(batch.advance(2).metrics, after)
+    first, second = kept
+    assert first is not None
+    assert second is not None
+    assert np.abs(first.variates["weight"]).max() > 0
+    # The mean of all variates is the server's.
+    mean = np.asarray(first.variates["weight"]).mean(axis=1)
+    np.testing.assert_allclose(mean, first.server["variate of weight"], rtol=1e-4, atol=1e-6)
+    assert second.diverged_at == 1
+    assert not np.any(second.variates["weight"])
+    batch.restart([0, 1])
+    state = batch.snapshot()[0]
+    assert state is not None
+    assert not np.any(state.variates["weight"])

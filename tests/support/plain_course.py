@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -58,6 +59,7 @@ def plain_course(
     world: State = {k: v.clone() for k, v in module.state_dict().items() if v.is_floating_point()}
     kept = {"local": tuple(world), "fedbn": kind.norms}.get(algorithm, ())
     own = [copy.deepcopy(world) for _ in federation.clients]
+    variates = [{name: torch.zeros_like(world[name]) for name in trained} for _ in own]
     size, memory, trace = federation.num_samples[:, 0], State(), Trace()
     for index, course in enumerate(courses):
         config = course.configuration
@@ -75,7 +77,9 @@ def plain_course(
                 own[client] = train_client(
                     module, own[client], sent, config["regularization"], *job
                 )
-            local = train_client(module, start, start, _of(course, "mu", client, 0.0), *job)
+            shift = _shift(algorithm, variates, client)
+            pull = _of(course, "mu", client, 0.0)
+            local = train_client(module, start, start, pull, *job, shift=shift)
             own[client] |= {name: local[name] for name in kept}
             trace.updates[-1][client] = (start, local)
             if algorithm == "nbafl":
@@ -84,6 +88,7 @@ def plain_course(
             for name, value in local.items():
                 total[name] = total[name] + value * float(size[client] / size[clients].sum())
         total |= _of_updates(algorithm, trace.updates[-1], federation, course, sent, trained)
+        _renew(algorithm, variates, trace.updates[-1], federation, course, index, horizon)
         world = sent | {name: value for name, value in total.items() if name not in kept}
         steps = {
             "fedopt": _sgd,
@@ -135,6 +140,12 @@ def _of_updates(
     """Return what becomes of the mean where it is not that of the clients' models."""
     if algorithm == "fednova":
         return _normalised(updates, federation, course)
+    if algorithm == "scaffold":
+        rate, number = course.configuration["server_learning_rate"], len(updates)
+        return {
+            name: sent[name] + sum(b[name] - a[name] for a, b in updates.values()) * rate / number
+            for name in trained
+        }
     if algorithm != "dpfedavg":
         return {}
     given = course.configuration
@@ -142,6 +153,36 @@ def _of_updates(
     expected = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
     kept = {} if updates else dict(sent)
     return kept | _clipped(updates, sent, trained, given["update_clip"], expected)
+
+
+def _shift(algorithm: str, variates: Sequence[State], client: int) -> State:
+    """Return c - c_i of SCAFFOLD: c is the mean of all variates, as long as all began at 0."""
+    if algorithm != "scaffold":
+        return {}
+    number = len(variates)
+    return {k: sum(v[k] for v in variates) / number - own for k, own in variates[client].items()}
+
+
+def _renew(
+    algorithm: str,
+    variates: list[State],
+    updates: Mapping[int, tuple[State, State]],
+    federation: Federation,
+    course: Course,
+    index: int,
+    horizon: int,
+) -> None:
+    """Set the variates of those who trained to the mean gradient of their steps (Option II)."""
+    size, held = course.value("batch_size", FULL_BATCH), federation.num_samples[:, 0]
+    shifts = {client: _shift(algorithm, variates, client) for client in updates}
+    for client, (before, local) in updates.items():
+        steps = int(_of(course, "step_size", client, 1)) * -(-held[client] // int(size.of(client)))
+        last = _of(course, "rate_decay", client, 1.0) ** (index / max(horizon - 1, 1))
+        length = float(steps * last * _of(course, "learning_rate", client))
+        variates[client] |= {
+            name: (before[name] - local[name]) / length - shift
+            for name, shift in shifts[client].items()
+        }
 
 
 def _normalised(
@@ -237,6 +278,7 @@ def train_client(
     index: int,
     client: int,
     horizon: int = 1,
+    shift: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> State:
     """Return the parameters after the local steps of one client in one round."""
     module.load_state_dict(start, strict=False)
@@ -256,7 +298,7 @@ def train_client(
         nn.functional.cross_entropy(logits, torch.from_numpy(federation.labels[used])).backward()
         nn.utils.clip_grad_norm_(module.parameters(), clip)
         for name, parameter in module.named_parameters():
-            parameter.grad += pull * (parameter.detach() - anchor[name])
+            parameter.grad += pull * (parameter.detach() - anchor[name]) + shift.get(name, 0.0)
         optimizer.step()
     return {k: v.clone() for k, v in module.state_dict().items() if v.is_floating_point()}
 

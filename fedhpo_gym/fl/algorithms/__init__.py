@@ -18,6 +18,7 @@ from fedhpo_gym.fl.algorithms.fedopt import FedOpt
 from fedhpo_gym.fl.algorithms.fedprox import FedProx
 from fedhpo_gym.fl.algorithms.local import Local
 from fedhpo_gym.fl.algorithms.nbafl import NbAFL
+from fedhpo_gym.fl.algorithms.scaffold import Scaffold
 from fedhpo_gym.fl.algorithms.serveropt import ServerOpt
 from fedhpo_gym.typed import checked_types
 
@@ -36,6 +37,7 @@ _KINDS: tuple[type[Algorithm], ...] = (
     ServerOpt,
     FedNova,
     DPFedAvg,
+    Scaffold,
 )
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({kind.name: kind() for kind in _KINDS})
@@ -72,6 +74,7 @@ __all__ = [
     "Local",
     "LocalSteps",
     "NbAFL",
+    "Scaffold",
     "ServerOpt",
     "get_algorithm",
 ]

@@ -16,6 +16,8 @@ Array = Any
 both round alike."""
 Hyperparameters = Mapping[str, Array]
 """Hyperparameters of the algorithm by name, each (items, 1, slots)."""
+VARIATE = "variate of "
+"""How names of control variates begin."""
 
 
 class LocalSteps(NamedTuple):
@@ -47,6 +49,7 @@ class Context:
         local: gives what local training does.
         norm: gives the (items, 1, slots) Euclidean norm of what items have in some parameters.
         state: gives the server's state before the round, (.., items, .., slots) each.
+        variates: gives the control variates that items keep, by the names of parameters.
         power: raises positive numbers to powers.
         normal: draws (.., items, .., slots) standard normal numbers in the shape of a parameter;
             named by seed, round and client, and the same for all courses of a seed.
@@ -61,6 +64,7 @@ class Context:
     local: Callable[[], LocalSteps]
     norm: Callable[[Parameters], Array]
     state: Callable[[], Parameters]
+    variates: Callable[[], Parameters]
     power: Callable[[Array, Array], Array] = pow
 
 
@@ -76,8 +80,8 @@ class Algorithm(ABC):
         reads_uploads: `upload` reads local parameters, and so every client's must be written out.
         sends_updates: clients send how they moved the parameters instead of the parameters; so
             `upload` is called with updates, and `server_update` with their mean.
-        reports: names of what clients send besides, one number each: `upload` returns them, too,
-            (1, items, 1, slots) each, and `server_update` finds their means in `average`.
+        keeps_variates: every client keeps control variates, 0 at first, in the shape of its
+            parameters; what `upload` returns as `VARIATE` + name is added to them.
         counts_equally: what clients send is added up and divided by `num_sampled`; if False, it is
             averaged by samples, as running statistics always are.
         poisson: every client takes part with the probability `num_sampled` / `num_clients`,
@@ -90,7 +94,7 @@ class Algorithm(ABC):
     keeps_copy: bool = False
     reads_uploads: bool = False
     sends_updates: bool = False
-    reports: tuple[str, ...] = ()
+    keeps_variates: bool = False
     counts_equally: bool = False
     poisson: bool = False
     asynchronous: bool = False
@@ -133,6 +137,23 @@ class Algorithm(ABC):
         """
         del context
         return None
+
+    def correction(self, context: Context) -> Parameters:
+        """Return what is added to gradients of local steps where it `keeps_variates`."""
+        del context
+        return {}
+
+    def reports(self, parameters: Parameters, context: Context) -> Parameters:
+        """Return zeros in the shapes of what clients send besides parameters: nothing by default.
+
+        `upload` returns it by the same names, and `server_update` finds its means in `average`.
+
+        Args:
+            parameters: those that `server_update` is called with.
+            context: see `Context`; its items are the blocks.
+        """
+        del parameters, context
+        return {}
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
         """Return what the server receives of local parameters; they themselves by default.

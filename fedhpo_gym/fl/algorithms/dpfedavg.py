@@ -49,7 +49,6 @@ class DPFedAvg(Algorithm):
     }
     reads_uploads = True
     sends_updates = True
-    reports = (BELOW,)
     counts_equally = True
     poisson = True
 
@@ -58,6 +57,11 @@ class DPFedAvg(Algorithm):
         moved = {MOVED + name: value - value for name, value in parameters.items()}
         one = 0.0 * context.hyperparameters["update_clip"] + 1.0
         return {**moved, FACTOR: one[None]}
+
+    def reports(self, parameters: Parameters, context: Context) -> Parameters:
+        """See `Algorithm.reports`."""
+        del parameters
+        return {BELOW: (0.0 * context.hyperparameters["update_clip"])[None]}
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
         """See `Algorithm.upload`."""

@@ -24,12 +24,16 @@ class FedNova(Algorithm):
     hyperparameters = {"server_momentum": None, "server_learning_rate": None}  # noqa: RUF012
     reads_uploads = True
     sends_updates = True
-    reports = (LENGTH,)
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
         """See `Algorithm.init_state`."""
         del context
         return {name: value - value for name, value in parameters.items()}
+
+    def reports(self, parameters: Parameters, context: Context) -> Parameters:
+        """See `Algorithm.reports`."""
+        del parameters
+        return {LENGTH: (0.0 * context.hyperparameters["server_momentum"])[None]}
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
         """See `Algorithm.upload`."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.fl import records
 from fedhpo_gym.fl.algorithms import Algorithm, Context
+from fedhpo_gym.fl.algorithms.base import VARIATE
 from fedhpo_gym.fl.compiled import draws, training
 from fedhpo_gym.fl.compiled.problem import Problem
 from fedhpo_gym.fl.compiled.settings import Chosen
@@ -63,6 +64,8 @@ class CourseGroup:
         self._numbers = np.repeat(problem.initial[None], shape, axis=0)
         self._personal = np.empty((shape, self._clients, len(self._columns)), dtype=np.float32)
         self._personal[:] = problem.initial[self._columns]
+        kept_variates = self._clients if algorithm.keeps_variates else 0
+        self._variates = np.zeros((shape, kept_variates, self._layout.size), dtype=np.float32)
         self.configure(courses)
         self._server: dict[str, Any] = {}
         self._server = self._initial_server()
@@ -89,6 +92,7 @@ class CourseGroup:
         self._finished[row] = self.diverged_at[row] = 0
         self._numbers[row] = self.problem.initial
         self._personal[row] = self.problem.initial[self._columns]
+        self._variates[row] = 0.0
         for name, value in self._initial_server().items():
             self._server[name][:, row] = value[:, row]
 
@@ -107,10 +111,8 @@ class CourseGroup:
         sent = self._algorithm.broadcast(before, context)
         start = self._numbers if sent is before else self._written(self._numbers, sent)
         average = np.zeros_like(self._numbers)
-        reports = {
-            name: np.zeros((1, len(average), 1, 1), dtype=np.float32)
-            for name in self._algorithm.reports
-        }
+        reports = {n: v.copy() for n, v in self._algorithm.reports(before, context).items()}
+        changes: list[tuple[Items, Mapping[str, Any]]] = []
         kept = feedback is not None or self._algorithm.sends_updates
         share, weight = self._shares(items)
         buffers = self._layout.trained < self._layout.size and self._algorithm.counts_equally
@@ -129,13 +131,28 @@ class CourseGroup:
             if buffers:
                 training.add_up(part, share[some], uploaded, running)
             for name, total in reports.items():
-                np.add.at(total[0, :, 0, 0], part.course, counts * said[name][0, :, 0, 0])
+                rows = _rows(total)
+                training.add_up(part, counts, _rows(said[name]), rows)
+                total[...] = np.moveaxis(rows.reshape(np.moveaxis(total, 1, 0).shape), 0, 1)
+            if self._algorithm.keeps_variates:
+                changes.append((part, said))
         if buffers:
             nobody = np.bincount(items.course, minlength=len(running)) == 0
             running[nobody] = start[nobody]
             average[:, self._layout.trained :] = running[:, self._layout.trained :]
         self._finished += 1
         self._commit(start, average, reports)
+        for part, said in changes:
+            self._change_variates(part, said)
+
+    def _change_variates(self, items: Items, sent: Mapping[str, Any]) -> None:
+        """Add to the variates of clients what they sent; courses that diverged keep theirs."""
+        change = np.zeros((len(items.course), self._layout.size), dtype=np.float32)
+        names = [part.name for part in self._layout.parts]
+        own = {n: sent[VARIATE + n] for n in names if VARIATE + n in sent}
+        self._layout.write(change, own)
+        change[self.diverged_at[items.course] > 0] = 0.0
+        self._variates[items.course, items.client] += change
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
         """Return (courses, clients): who trains in the next round, or some rounds ahead of it."""
@@ -188,7 +205,13 @@ class CourseGroup:
             {name: own[name][..., 0].copy() for name in names},
             int(self._finished[row]),
             int(self.diverged_at[row]),
+            variates=self._copies_of_variates(row),
         )
+
+    def _copies_of_variates(self, row: int) -> dict[str, Any]:
+        if not self._algorithm.keeps_variates:
+            return {}
+        return {n: v[..., 0].copy() for n, v in self._trained(self._variates[row]).items()}
 
     def put(self, row: int, state: CourseState) -> None:
         """Set the state of one course."""
@@ -200,6 +223,9 @@ class CourseGroup:
             kept = np.repeat(own, self._clients, axis=0)
             self._layout.write(kept, {n: v[..., None] for n, v in state.personal.items()})
             self._personal[row] = kept[:, self._columns]
+        if state.variates:
+            written = {n: v[..., None] for n, v in state.variates.items()}
+            self._layout.write(self._variates[row], written)
         self._finished[row], self.diverged_at[row] = state.round, state.diverged_at
 
     def _items(self) -> Items:
@@ -270,8 +296,17 @@ class CourseGroup:
             self.diverged_at == 0,
             local,
             anchor if pull is not None else _NOBODY,
+            self._shift(items),
             self.problem.model.memory(chosen.rows),
         )
+
+    def _shift(self, items: Items) -> Numbers:
+        """Return what is added to gradients, (items, numbers)."""
+        if not self._algorithm.keeps_variates:
+            return _NOBODY
+        shift = np.zeros((len(items.course), self._layout.size), dtype=np.float32)
+        self._layout.write(shift, self._algorithm.correction(self._context(items)))
+        return shift
 
     def _keep(self, items: Items, own: Numbers) -> None:
         """Keep what stays with the clients; one that diverged keeps its last finite model."""
@@ -354,7 +389,17 @@ class CourseGroup:
         return numbers
 
     def _context(self, items: Items | None = None) -> Context:
-        return self._chosen.context(items, self._finished, self._server)
+        def variates() -> dict[str, Any]:
+            if items is None:
+                return {}
+            return self._trained(self._variates[items.course, items.client])
+
+        return self._chosen.context(items, self._finished, self._server, variates)
+
+
+def _rows(values: Any) -> Numbers:
+    """Return a copy of (.., items, .., 1) values as (items, numbers)."""
+    return np.array(np.moveaxis(values, 1, 0).reshape(values.shape[1], -1), order="C")
 
 
 def _finite(numbers: Numbers) -> NDArray[np.bool_]:

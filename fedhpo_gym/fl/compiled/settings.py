@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,11 @@ class Chosen:
         return self.local._replace(pull=found)
 
     def context(
-        self, items: Items | None, finished: NDArray[np.int64], state: Mapping[str, Any]
+        self,
+        items: Items | None,
+        finished: NDArray[np.int64],
+        state: Mapping[str, Any],
+        variates: Callable[[], dict[str, Any]],
     ) -> Context:
         """Return what the algorithm's hooks may know about items, or, for None, the courses.
 
@@ -113,6 +117,7 @@ class Chosen:
             items: the items.
             finished: (courses,) rounds that courses have behind them.
             state: of the server.
+            variates: see `Context`.
         """
         if items is None:
             rows: Any = slice(None)
@@ -134,6 +139,7 @@ class Chosen:
             normal=lambda purpose, value: _normal(value.shape, self._seed, purpose, names),
             local=lambda: self._local(items, rows, column),
             norm=_norm,
+            variates=variates,
             state=lambda: {name: value[:, rows] for name, value in state.items()},
             power=_powers,
         )
