@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.fl.algorithms import Algorithm, Context
+from fedhpo_gym.fl.algorithms import Algorithm, Context, LocalSteps
 from fedhpo_gym.fl.draws import Names, normal_like
 from fedhpo_gym.fl.items import Items, Roster
-from fedhpo_gym.fl.models import Model
+from fedhpo_gym.fl.models import Model, Parameters
 from fedhpo_gym.fl.packing import MOMENTUM, RATE_DECAY, Course, Group
 
 _Read = tuple[dict[str, Tensor], Tensor, Tensor]
@@ -99,8 +99,25 @@ class Hyperparameters:
         names = self._model.hyperparameters
         return {name: self._others[name].index_select(0, rows) for name in names}
 
-    def context(self, items: Items | None, roster: Roster, names: Names, horizon: int) -> Context:
-        """Return what the algorithm's hooks may know about items, or, for None, the blocks."""
+    def context(
+        self,
+        items: Items | None,
+        roster: Roster,
+        names: Names,
+        horizon: int,
+        state: Parameters,
+        variates: Callable[[], Parameters],
+    ) -> Context:
+        """Return what the algorithm's hooks may know about items, or, for None, the blocks.
+
+        Args:
+            items: the items.
+            roster: who trains.
+            names: whom random numbers are drawn for.
+            horizon: rounds that the courses will be trained for.
+            state: of the server.
+            variates: see `Context`.
+        """
         whose = roster if items is None else items
         if whose not in self._read_of:
             self._read_of[whose] = self._read(whose)
@@ -112,18 +129,35 @@ class Hyperparameters:
             num_samples=samples,
             horizon=horizon,
             normal=lambda purpose, parameter: normal_like(parameter, purpose, names),
+            local=lambda: self._local(whose),
+            norm=_norm,
+            variates=variates,
+            state=lambda: state if items is None else _of_items(state, items),
         )
 
     def _read(self, whose: Items | Roster) -> _Read:
         """Return the algorithm's hyperparameters, and what is (items, 1, 1) of a `Context`."""
         if isinstance(whose, Roster):
-            rows = torch.arange(self._shape[0], device=self._device) * self._shape[1]
+            rows = self._of_server()
             samples = whose.samples.min(axis=1)
         else:
             rows, samples = self.rows(whose), whose.samples
         values = {n: self._others[n][rows] for n in self._algorithm.hyperparameters}
         sampled, samples = self._tensor(whose.num_sampled), self._tensor(np.maximum(samples, 1))
         return values, sampled[:, None, None], samples[:, None, None]
+
+    def _local(self, whose: Items | Roster) -> LocalSteps:
+        if isinstance(whose, Roster):
+            rows, steps = self._of_server(), whose.taken.min(axis=1)
+        else:
+            rows, steps = self.rows(whose), whose.taken
+        rate = self.rate[rows]
+        momentum = torch.zeros_like(rate) if self._momentum is None else self._momentum[rows]
+        return LocalSteps(self._tensor(np.maximum(steps, 1))[:, None, None], rate, momentum)
+
+    def _of_server(self) -> Tensor:
+        """Return the first row of every block."""
+        return torch.arange(self._shape[0], device=self._device) * self._shape[1]
 
     def _values(
         self, courses: Sequence[Course], name: str, default: float | None
@@ -143,3 +177,19 @@ class Hyperparameters:
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
         with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
             return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(self._device)
+
+
+def _norm(values: Parameters) -> Tensor:
+    """Return what `Context.norm` gives: every item by itself, in double precision."""
+    like = next(iter(values.values()))
+    total = like.new_zeros((like.shape[1], 1, like.shape[-1]), dtype=torch.float64)
+    for value in values.values():
+        for item in range(value.shape[1]):
+            own = value[:, item].to(torch.float64).flatten(0, -2)
+            total[item, 0] += (own * own).sum(0)
+    norm: Tensor = total.sqrt().to(like.dtype)
+    return norm
+
+
+def _of_items(state: Parameters, items: Items) -> Parameters:
+    return {name: value[:, items.block] for name, value in state.items()}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.fl.draws import Drawers, Names
-from fedhpo_gym.fl.minibatches import batch_rows, client_orders
+from fedhpo_gym.fl.minibatches import batch_rows, client_orders, poisson_clients, taken_steps
 from fedhpo_gym.fl.packing import Group, PerClient
 from fedhpo_gym.fl.stack import Stack
 
@@ -31,7 +31,8 @@ class Items:
         batch_size: (items,) samples per minibatch.
         width: (items,) rows of a minibatch, padding included; see `batch_rows`.
         epochs: (items,) local epochs.
-        steps: (items,) local steps.
+        steps: (items,) minibatches.
+        taken: (items,) local steps: minibatches that are not too small.
         weight: (items,) share of the client's samples among the block's sampled clients.
         num_sampled: (items,) clients the block samples.
     """
@@ -45,6 +46,7 @@ class Items:
     width: NDArray[np.int64]
     epochs: NDArray[np.int64]
     steps: NDArray[np.int64]
+    taken: NDArray[np.int64]
     weight: NDArray[np.float32]
     num_sampled: NDArray[np.int64]
 
@@ -55,6 +57,11 @@ class Items:
     def take(self, index: NDArray[np.intp] | slice) -> Items:
         """Return some of the items."""
         return Items(*(getattr(self, name)[index] for name in _FIELDS))
+
+    @cached_property
+    def counted_equally(self) -> Items:
+        """The same with weights that count everybody alike, of as many as are sampled."""
+        return replace(self, weight=(1.0 / self.num_sampled).astype(np.float32))
 
     @cached_property
     def drawers(self) -> Drawers:
@@ -75,10 +82,12 @@ class Roster:
         samples: (blocks, clients) training samples.
         rows: (blocks, clients) rows that a client trains on in a round; where the model takes the
             step of all items together, those that fill minibatches up count, too.
+        taken: (blocks, clients) local steps.
     """
 
-    def __init__(self, group: Group, stack: Stack) -> None:
-        """Lay out what does not change from round to round."""
+    def __init__(self, group: Group, stack: Stack, poisson: bool = False) -> None:
+        """Lay out what does not change from round to round; `poisson` as in `Algorithm`."""
+        self._poisson = poisson
         needed = [block.needs for block in group.blocks]
         place_of = {batch_key: index for index, batch_key in enumerate(group.batch_keys)}
         federation_of = {seed: index for index, seed in enumerate(group.seeds)}
@@ -105,6 +114,7 @@ class Roster:
         self._server = Drawers(self.batch_key, np.full_like(self.batch_key, -1))
         self._known: dict[bytes, Items] = {}
         self._steps = self._epochs * -(-self.samples // self._batch_size)
+        self.taken = taken_steps(self.samples, self._batch_size, self._epochs, stack.model.min_rows)
         padded = self._steps * self._width[:, None]
         self.rows = padded if stack.model.together else self._epochs * self.samples
 
@@ -143,6 +153,7 @@ class Roster:
             self._width[block],
             self._epochs[block, client],
             self._steps[block, client],
+            self.taken[block, client],
             (size / np.maximum(total, 1)[block]).astype(np.float32),
             self.num_sampled[block],
         )
@@ -157,8 +168,12 @@ class Roster:
         if self._everybody:
             return np.ones((len(self.batch_key), self._num_clients), dtype=np.bool_)
         rounds = [(seed, finished + elapsed) for seed, finished in self._batch_keys]
-        orders = client_orders(rounds, self._num_clients)
         sampled = np.zeros((len(self.batch_key), self._num_clients), dtype=np.bool_)
+        if self._poisson:
+            for own, key, count in zip(sampled, self.batch_key, self.num_sampled, strict=True):
+                own[poisson_clients(rounds[key], int(count), self._num_clients)] = True
+            return sampled
+        orders = client_orders(rounds, self._num_clients)
         for block, (key, count) in enumerate(zip(self.batch_key, self.num_sampled, strict=True)):
             sampled[block, orders[key, :count]] = True
         return sampled

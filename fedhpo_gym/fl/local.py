@@ -46,6 +46,7 @@ class LocalTraining:
         pull: Tensor | None = None,
         anchor: Parameters | None = None,
         shared: Mapping[str, SharedMatrix | SharedMatrices] | None = None,
+        shift: Parameters | None = None,
     ) -> None:
         """Train (.., items, .., slots) parameters in place, through all local steps of a round.
 
@@ -57,6 +58,7 @@ class LocalTraining:
             pull: (items, 1, slots) strength of the pull towards `anchor`, see `Algorithm.pull`.
             anchor: parameters of the items before training.
             shared: what all items, then of one block, have instead of parameters of their own.
+            shift: what is added to the gradients, see `Algorithm.correction`.
         """
         plans = self._planned(items, settings, pull)
         named = [Names(names.batch_keys, plan.steps.items.drawers) for plan in plans]
@@ -64,7 +66,10 @@ class LocalTraining:
         for plan, part in zip(plans, named, strict=True):
             own = list(itertools.islice(streams, len(part.distinct[0])))
             towards = _of(anchor, plan.span) if pull is not None and anchor is not None else {}
-            self._train(_of(parameters, plan.span), plan, Draws(part), own, towards, shared or {})
+            added = _of(shift or {}, plan.span)
+            self._train(
+                _of(parameters, plan.span), plan, Draws(part), own, towards, shared or {}, added
+            )
 
     def _planned(
         self, items: Items, settings: Hyperparameters, pull: Tensor | None
@@ -103,6 +108,7 @@ class LocalTraining:
         streams: Sequence[np.random.Generator],
         anchor: Parameters,
         shared: Mapping[str, SharedMatrix | SharedMatrices],
+        shift: Parameters,
     ) -> None:
         """Train items of one width.
 
@@ -113,6 +119,7 @@ class LocalTraining:
             streams: what their minibatches are drawn from.
             anchor: what they are pulled to, if they are.
             shared: see `run`.
+            shift: likewise.
         """
         trained = [name for name in parameters if name not in self._model.buffers]
         part, count = parameters, len(plan.steps.items)
@@ -141,6 +148,10 @@ class LocalTraining:
                     part[name].addcmul_(fit(pull, part[name]), anchor[name][:, :count])
                 for matrix in shared.values():
                     matrix.pull(pull[:, 0, 0])
+            if shift:
+                rate = _unless(left_out, now.rate, 0.0)
+                for name, added in shift.items():
+                    part[name].addcmul_(fit(rate, added), added[:, :count], value=-1.0)
             if now.momentum is not None and moves is not None:
                 moves.repeat(part, now.momentum, left_out)
                 for matrix in shared.values():

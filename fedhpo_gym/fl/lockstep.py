@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhpo_gym.fl.algorithms import Algorithm, Context
+from fedhpo_gym.fl.algorithms.base import VARIATE
 from fedhpo_gym.fl.averaging import Averaging
 from fedhpo_gym.fl.buffers import Buffers
 from fedhpo_gym.fl.cohorts import shared_blocks, shared_names, split_cohorts
@@ -60,7 +61,7 @@ class Lockstep:
         """Initialise every course of the group from its seed."""
         self.group = group
         self.stack = stack
-        self.roster = Roster(group, stack)
+        self.roster = Roster(group, stack, algorithm.poisson)
         self._model = stack.model
         self._algorithm = algorithm
         self._device = device
@@ -80,12 +81,18 @@ class Lockstep:
         self.personal = {
             name: self.parameters[name].repeat_interleave(stack.num_clients, dim=1) for name in kept
         }
+        self.variates = {
+            name: torch.zeros_like(value).repeat_interleave(stack.num_clients, dim=1)
+            for name, value in self._trained(self.parameters).items()
+            if algorithm.keeps_variates
+        }
         shape = len(group.blocks), self._model.slots
         self.diverged_at = np.zeros(shape, dtype=np.int64)
         self.positions = np.full(shape, -1)
         for index, block in enumerate(group.blocks):
             self.positions[index, : len(block.courses)] = block.courses
         self.configure(courses)
+        self.state: Parameters = {}
         self.state = algorithm.init_state(self._trained(self.parameters), self._context())
 
     def configure(self, courses: Sequence[Course]) -> None:
@@ -104,8 +111,8 @@ class Lockstep:
         """Run one communication round of every course."""
         self._settings.begin_round(self._started[:, 0] + self.elapsed, self._horizon)
         items = self.items()
-        sent = self._algorithm.broadcast(self._trained(self.parameters), self._context())
-        start = {**self.parameters, **sent}
+        received_by_all = self._algorithm.broadcast(self._trained(self.parameters), self._context())
+        start = {**self.parameters, **received_by_all}
         average = {
             name: torch.zeros_like(value)
             for name, value in start.items()
@@ -113,20 +120,52 @@ class Lockstep:
         }
         size = sum(value.numel() * value.element_size() for value in start.values())
         item_bytes = size // len(self.group.blocks)
+        reports = self._algorithm.reports(self._trained(self.parameters), self._context())
+        average |= {name: value.clone() for name, value in reports.items()}
+        changes: list[tuple[Items, Parameters]] = []
+        kept = observer is not None or self._algorithm.sends_updates
         own, sharing = self._split_sharing(items)
         for part in split_items(own, item_bytes, MAX_LOCAL_BYTES):
-            received = None if observer is None else self._receive(part, start, "observed ")
+            received = self._receive(part, start, "observed ") if kept else None
             local = self._train(part, start)
             if observer is not None and received is not None:
                 observer(part, received, local)
-            self._averaging.add(average, self._upload(local, part), part)
+            sent = self._upload(received, local, part)
+            self._add(average, sent, part)
+            if self.variates:
+                changes.append((part, {n: sent[VARIATE + n] for n in self.variates}))
         if sharing is not None:
             together = self._model.together
             seen = max(MAX_LOCAL_BYTES // item_bytes, 1)
             for part in split_cohorts(sharing, self.roster.rows.max(axis=1), together):
                 self._train_sharing(part, start, average, observer, seen)
+        for name in self._model.buffers if self._algorithm.poisson else ():
+            nobody = np.bincount(items.block, minlength=len(self.group.blocks)) == 0
+            empty = torch.from_numpy(nobody).to(self._device)
+            average[name][:, empty] = start[name][:, empty]
         self.elapsed += 1
         self._commit(start, average)
+        for part, change in changes:
+            self._change_variates(part, change)
+
+    def _change_variates(self, items: Items, change: Parameters) -> None:
+        """Add to the variates of clients; courses that diverged keep theirs."""
+        _, index = self._places_of(items)
+        live = torch.from_numpy(self.diverged_at[items.block] == 0)[:, None, :].to(self._device)
+        for name, value in change.items():
+            kept = torch.where(fit(live, value), value, torch.zeros_like(value))
+            self.variates[name].index_add_(1, index, kept)
+
+    def _add(self, average: Parameters, sent: Parameters, items: Items) -> None:
+        """Add what items send to the averages; running statistics always by samples."""
+        if not self._algorithm.counts_equally:
+            self._averaging.add(average, sent, items)
+            return
+        own = {k: v for k, v in average.items() if k not in self._model.buffers}
+        self._averaging.add(own, sent, items.counted_equally)
+        rest = {k: v for k, v in average.items() if k in self._model.buffers}
+        if rest:
+            self._averaging.add(rest, sent, items)
 
     def _split_sharing(self, items: Items) -> tuple[Items, Items | None]:
         """Return the items with parameters of their own, and those that share matrices."""
@@ -206,7 +245,8 @@ class Lockstep:
             self._local.run(received, items, self._settings, names)
             return received
         local = received if pull is None else self._receive(items, start, "pulled ")
-        self._local.run(local, items, self._settings, names, pull, received, shared)
+        shift = self._algorithm.correction(self._context(items)) if self.variates else {}
+        self._local.run(local, items, self._settings, names, pull, received, shared, shift)
         self._keep(items, {name: local[name] for name in self.personal})
         return local
 
@@ -239,6 +279,10 @@ class Lockstep:
             {name: value.clone() for name, value in own.items()},
             self.group.blocks[block].round + self.elapsed,
             int(self.diverged_at[block, slot]),
+            variates={
+                name: value[:, block * n : (block + 1) * n, ..., slot].clone()
+                for name, value in self.variates.items()
+            },
         )
 
     def put(self, block: int, slot: int, state: CourseState) -> None:
@@ -250,12 +294,17 @@ class Lockstep:
             self.state[name][:, block, ..., slot] = value
         for name, value in state.personal.items():
             self.personal[name][:, block * n : (block + 1) * n, ..., slot] = value
+        for name, value in state.variates.items():
+            self.variates[name][:, block * n : (block + 1) * n, ..., slot] = value
         self.diverged_at[block, slot] = state.diverged_at
         if state.diverged_at:
             self._settings.stop(self.diverged_at > 0)
 
-    def _upload(self, local: Parameters, items: Items) -> Parameters:
-        return {**local, **self._algorithm.upload(self._trained(local), self._context(items))}
+    def _upload(self, received: Parameters | None, local: Parameters, items: Items) -> Parameters:
+        own = self._trained(local)
+        if self._algorithm.sends_updates and received is not None:
+            own = {name: value - received[name] for name, value in own.items()}
+        return {**local, **self._algorithm.upload(own, self._context(items))}
 
     def _gather_personal(self, items: Items) -> Parameters:
         _, index = self._places_of(items)
@@ -310,7 +359,15 @@ class Lockstep:
         }
 
     def _context(self, items: Items | None = None) -> Context:
-        return self._settings.context(items, self.roster, self._names(items), self._horizon)
+        def variates() -> Parameters:
+            if items is None:
+                return {}
+            _, index = self._places_of(items)
+            return {name: value.index_select(1, index) for name, value in self.variates.items()}
+
+        return self._settings.context(
+            items, self.roster, self._names(items), self._horizon, self.state, variates
+        )
 
     def _names(self, items: Items | None) -> Names:
         return self.roster.names(items, self.elapsed)

@@ -38,6 +38,15 @@ def client_orders(rounds: Sequence[tuple[int, int]], num_clients: int) -> NDArra
     return np.stack([rng.permutation(num_clients) for rng in seeding.streams("clients", rounds)])
 
 
+def poisson_clients(name: tuple[int, int], number: int, num_clients: int) -> NDArray[np.int64]:
+    """Return who takes part in a round (seed, finished rounds) where everybody decides alone.
+
+    A number of clients is expected; rounds that differ in it alone are nested.
+    """
+    drawn = seeding.stream(name[0], "poisson", name[1]).random(num_clients)
+    return np.flatnonzero(drawn < number / num_clients)
+
+
 def client_streams(names: Sequence[tuple[int, ...]]) -> list[np.random.Generator]:
     """Return what clients draw their minibatches from, by (seed, finished rounds, client)."""
     return list(seeding.streams(_MINIBATCHES, names))
@@ -87,6 +96,26 @@ class ClientStreams:
             for number, own in zip(rounds.tolist(), np.split(words, self._ahead), strict=True):
                 self._words[seed, number] = own
         return self._words[seed, finished]
+
+
+def taken_steps(
+    samples: NDArray[np.int64],
+    batch_size: NDArray[np.int64],
+    epochs: NDArray[np.int64],
+    min_rows: int,
+) -> NDArray[np.int64]:
+    """Return how many local steps clients take in a round.
+
+    Args:
+        samples: how many they hold.
+        batch_size: samples per minibatch.
+        epochs: local epochs.
+        min_rows: rows of the smallest minibatch that is trained on; smaller ones are left out.
+    """
+    full, rest = np.divmod(samples, batch_size)
+    kept = (rest >= min_rows) & (rest > 0)
+    steps: NDArray[np.int64] = epochs * (np.where(batch_size >= min_rows, full, 0) + kept)
+    return steps
 
 
 def batch_rows(federation: Federation, batch_size: PerClient, few_shapes: bool = False) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,7 @@ class CourseState:
         diverged_at: round in which the course left the finite numbers; 0 if it did not.
         last: (clients, splits, metrics) of its last finite evaluation, if there was one.
         flying: what asynchronous training has begun; else None.
+        variates: (.., clients, ..) control variates that the clients keep.
     """
 
     parameters: Mapping[str, Any]
@@ -100,3 +101,4 @@ class CourseState:
     diverged_at: int
     last: NDArray[np.float32] | None = None
     flying: object = None
+    variates: Mapping[str, Any] = field(default_factory=dict)

@@ -35,6 +35,8 @@ from fedhpo_gym.objectives.privacy import (
     epsilon_from_renyi,
     gaussian_ledger,
     ledger_of,
+    planned_noise,
+    poisson_curve,
     renyi_curve,
     renyi_gaussian,
 )
@@ -125,6 +127,8 @@ __all__ = [
     "performance",
     "performance_objective",
     "performances",
+    "planned_noise",
+    "poisson_curve",
     "privacy_objective",
     "renyi_curve",
     "renyi_gaussian",

@@ -2,13 +2,14 @@
 
 Renyi divergence, at integer orders, of Gaussian mechanisms that a random share of the clients takes
 part in, and its conversion to (epsilon, delta) (Canonne, Kamath and Steinke, 2020). Adjacent data
-sets differ by one sample of one client that is replaced.
+sets differ by one sample of one client that is replaced, in `poisson_curve` by a client.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -185,18 +186,87 @@ def renyi_gaussian(order: int, noise_multiplier: float, rounds: int, sample_rate
     return _composed(noise_multiplier, rounds, sample_rate, (order,))[0]
 
 
+@checked_types
+def poisson_curve(noise_multiplier: float, rounds: int, sample_rate: float) -> NDArray[np.float64]:
+    """Return the Renyi divergence at `SEARCH_ORDERS` of a Gaussian on clients that decide alone.
+
+    In each of T rounds every client takes part with probability q, and nobody learns who did; what
+    clients send is clipped, added up and noised. Adjacent data sets differ by one client that is
+    there or is not. At order a and noise multiplier z, a round's divergence is
+    ``1 / (a - 1) log sum_k binom(a, k) (1 - q)^(a - k) q^k exp(k (k - 1) / (2 z^2))``
+    (Mironov, Talwar and Zhang, 2019, Section 3.3).
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the clipping norm; 0 adds none.
+        rounds: Number of compositions.
+        sample_rate: Probability q, in [0, 1].
+
+    Raises:
+        InvalidArgumentError: An argument is out of its range.
+    """
+    _require(noise_multiplier, rounds, sample_rate)
+    if rounds == 0 or sample_rate == 0.0:
+        return np.zeros(len(SEARCH_ORDERS))
+    orders = np.array(SEARCH_ORDERS, dtype=np.float64)
+    with np.errstate(divide="ignore", over="ignore"):
+        if sample_rate == 1.0:
+            return rounds * (orders / (2.0 * np.float64(noise_multiplier) ** 2))
+        grown = 1.0 / (2.0 * np.float64(noise_multiplier) ** 2)
+    if grown == np.inf:
+        return np.full(len(orders), np.inf)
+    k = np.arange(SEARCH_ORDERS.stop, dtype=np.float64)
+    left = orders[:, None] - k
+    chosen = _LOG_FACTORIAL[SEARCH_ORDERS.start : SEARCH_ORDERS.stop, None] - _LOG_FACTORIAL
+    chosen = chosen - _LOG_FACTORIAL[np.maximum(left, 0).astype(np.int64)]
+    terms = chosen + left * math.log1p(-sample_rate) + k * math.log(sample_rate)
+    terms = np.where(left >= 0, terms + k * (k - 1.0) * grown, -np.inf)
+    each = np.logaddexp.reduce(terms, axis=1) / (orders - 1.0)
+    # Rounding can leave a logarithm of 1 a hair below 0.
+    return np.asarray(rounds * np.maximum(each, 0.0))
+
+
+_LOG_FACTORIAL: Final = np.array([math.lgamma(n + 1.0) for n in range(SEARCH_ORDERS.stop)])
+
+
+@lru_cache(maxsize=4096)
+@checked_types
+def planned_noise(epsilon: float, delta: float, rounds: int, sample_rate: float) -> float:
+    """Return the smallest noise multiplier of which `poisson_curve` proves (epsilon, delta).
+
+    It is a number of single precision, found by halving, and never too small for the promise.
+
+    Args:
+        epsilon: Positive.
+        delta: In (0, 1).
+        rounds: Number of compositions.
+        sample_rate: Probability that a client takes part in a round, in [0, 1].
+
+    Raises:
+        InvalidArgumentError: An argument is out of its range.
+    """
+    if not epsilon > 0.0:
+        raise InvalidArgumentError(f"`epsilon` must be positive, got {epsilon!r}.")
+
+    def spent(noise: float) -> float:
+        divergences = poisson_curve(noise, rounds, sample_rate).tolist()
+        return epsilon_from_renyi(SEARCH_ORDERS, divergences, delta)
+
+    low, high = _NOISE
+    while high > low * (1.0 + 1e-9):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+    return float(np.nextafter(np.float32(high), np.float32(np.inf)))
+
+
+_NOISE: Final = (1e-3, 1e15)
+"""Noise multipliers among which the smallest is looked for: the last one hides everything."""
+
+
 def _composed(
     noise_multiplier: float, rounds: int, sample_rate: float, orders: Sequence[int]
 ) -> list[float]:
     """Return `renyi_gaussian` at some orders."""
-    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
-        raise InvalidArgumentError(
-            f"`noise_multiplier` must be finite and non-negative, got {noise_multiplier!r}."
-        )
-    if rounds < 0:
-        raise InvalidArgumentError(f"`rounds` must be non-negative, got {rounds!r}.")
-    if not 0.0 <= sample_rate <= 1.0:
-        raise InvalidArgumentError(f"`sample_rate` must be in [0, 1], got {sample_rate!r}.")
+    _require(noise_multiplier, rounds, sample_rate)
     if rounds == 0 or sample_rate == 0.0:
         return [0.0] * len(orders)
     each = np.array(orders, dtype=np.float64)
@@ -208,6 +278,17 @@ def _composed(
     sampled = np.logaddexp(math.log1p(-sample_rate), grown) / (each - 1.0)
     # Rounding can leave a logarithm of 1 a hair below 0.
     return [rounds * divergence for divergence in np.maximum(sampled, 0.0).tolist()]
+
+
+def _require(noise_multiplier: float, rounds: int, sample_rate: float) -> None:
+    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
+        raise InvalidArgumentError(
+            f"`noise_multiplier` must be finite and non-negative, got {noise_multiplier!r}."
+        )
+    if rounds < 0:
+        raise InvalidArgumentError(f"`rounds` must be non-negative, got {rounds!r}.")
+    if not 0.0 <= sample_rate <= 1.0:
+        raise InvalidArgumentError(f"`sample_rate` must be in [0, 1], got {sample_rate!r}.")
 
 
 @checked_types

@@ -179,7 +179,7 @@ class System(ABC):
 
     def message_bytes(self, work: Work) -> tuple[float, float]:
         """Return the bytes of a message to the server, and of one to a client."""
-        whole = float(work.num_parameters * self.bytes_per_parameter)
+        whole = float(work.num_parameters * work.copies * self.bytes_per_parameter)
         return whole * self.upload_compression, whole * self.download_compression
 
     def units(self, work: Work) -> float:

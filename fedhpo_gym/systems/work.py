@@ -72,6 +72,7 @@ class Work:
         happened: the rounds, if they are past; None where they are only planned, as in trials.
         reports: of an asynchronous algorithm, whose rounds are aggregations: how many an
             aggregation waits for, while `sampled_clients` train at once. 0: rounds are synchronous.
+        copies: how many times the size of the model every message has.
     """
 
     num_parameters: int
@@ -85,6 +86,7 @@ class Work:
     clients: ClientWork | None = field(default=None, compare=False, repr=False)
     happened: Happened | None = field(default=None, compare=False, repr=False)
     reports: int = 0
+    copies: int = 1
 
     @classmethod
     def of_course(
@@ -99,6 +101,7 @@ class Work:
         clients: ClientWork | None = None,
         happened: Happened | None = None,
         reports: int = 0,
+        copies: int = 1,
     ) -> Self:
         """Return the work of `fidelity.round` rounds in a federation.
 
@@ -112,6 +115,7 @@ class Work:
             clients: see the class.
             happened: see the class.
             reports: see the class.
+            copies: see the class.
 
         Raises:
             InvalidArgumentError: there is no parameter or no client, or work is negative.
@@ -139,6 +143,7 @@ class Work:
             clients,
             happened,
             reports,
+            copies,
         )
 
     @property

@@ -48,12 +48,21 @@ class AlgorithmSpec:
         dimensions: what is searched.
         settings: what is fixed, by name.
         asynchronous: clients report when they are done, and a round is one aggregation.
+        copies: how many times the size of the model every message has.
     """
 
     dimensions: tuple[Dimension, ...] = ()
     settings: Mapping[str, Setting] = field(default_factory=dict)
     asynchronous: bool = False
+    copies: int = 1
 
+
+_MOMENTUM = (
+    Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
+    Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
+)
+
+_WIDE_RATE = Dimension("server_learning_rate", 0.1, 3.0, "float", log=True, bins=4, scope="server")
 
 _ADAPTIVE = AlgorithmSpec(
     (Dimension("server_learning_rate", 0.001, 1.0, "float", log=True, bins=4, scope="server"),),
@@ -104,12 +113,8 @@ _LATE = {
 ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
     {
         "fedavg": AlgorithmSpec(),
-        "fedopt": AlgorithmSpec(
-            (
-                Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
-                Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
-            )
-        ),
+        "fedopt": AlgorithmSpec(_MOMENTUM),
+        "fednova": AlgorithmSpec(_MOMENTUM),
         "fedprox": AlgorithmSpec((Dimension("mu", 0.1, 5.0, "float", values=(0.1, 1.0, 5.0)),)),
         "nbafl": AlgorithmSpec(
             settings={
@@ -119,6 +124,22 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
                 "mu": Setting(0.0, 0.0, 1e6),
             }
         ),
+        "dpfedavg": AlgorithmSpec(
+            (
+                Dimension("update_clip", 0.01, 10.0, "float", log=True, bins=4, scope="server"),
+                Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
+                _WIDE_RATE,
+            ),
+            {
+                "noise_multiplier": Setting(1.0, 0.0, 1e6),
+                "epsilon": Setting(0.0, 0.0, 1e6),
+                "delta": Setting(1e-5, 1e-12, 0.5),
+                "clip_rate": Setting(0.0, 0.0, 1.0),
+                "clip_quantile": Setting(0.5, 0.0, 1.0),
+                "count_noise": Setting(5.0, 0.6, 1e6),
+            },
+        ),
+        "scaffold": AlgorithmSpec((_WIDE_RATE,), copies=2),
         "fedadam": _ADAPTIVE,
         "fedyogi": _ADAPTIVE,
         "serveropt": _SERVEROPT,
@@ -145,7 +166,10 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
         ),
     }
 )
-"""By name. FedOpt: paper Table 8. FedProx, NbAFL: the original's scripts. FedAdam, FedYogi: from
+"""By name. FedOpt: paper Table 8; FedNova: the same server.
+DP-FedAvg: around the norms and rates that Andrew et al. (2021) tune; SCAFFOLD: around the rate 1
+of Karimireddy et al. (2020).
+FedProx, NbAFL: the original's scripts. FedAdam, FedYogi: from
 the ranges that Reddi et al. (2021) tune in. Ditto: our choice, around FederatedScope's 0.1.
 ServerOpt: the grids of Reddi et al. and, for mu, of Li et al. (2020), and what is a decade around.
 FedAsync: mixing and exponents around those of Xie et al. (2019). FedBuff: buffers around the 10 of

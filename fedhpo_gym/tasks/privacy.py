@@ -9,8 +9,11 @@ rounds of an evaluation. What the accountant assumes:
   vector moves by at most 2 w_clip sqrt(d) / n.
 - In each round exactly m of N clients are drawn, so a client takes part with probability m/N.
   Everybody may see who does: nothing is gained from the secrecy of the draw.
-- The noise of other clients and of the broadcast is not counted, and running statistics of
+- NbAFL: the noise of other clients and of the broadcast is not counted, and running statistics of
   normalisation layers are not protected at all.
+
+DP-FedAvg protects whole clients instead, by noise on what a round adds up, and who takes part is
+secret (`objectives.poisson_curve`); what its ledger says is of one client more or less.
 
 NbAFL's own "epsilon" is another number: a promise for one coordinate (no sqrt(d)), over all T
 rounds by linear composition, at the delta of its constant c, 1.25 exp(-c^2 / 2).
@@ -33,7 +36,9 @@ from fedhpo_gym.objectives import (
     NO_PRIVACY,
     PrivacyLedger,
     PrivacyLedgers,
-    gaussian_ledger,
+    ledger_of,
+    planned_noise,
+    poisson_curve,
     renyi_curve,
 )
 from fedhpo_gym.space import Value
@@ -50,21 +55,35 @@ class Mechanism:
     Attributes:
         reads: hyperparameters that its noise depends on.
         noise_multiplier: standard deviation of the noise over the sensitivity of an upload, from
-            the task and a configuration with the values of `reads`.
+            the task, a configuration with the values of `reads`, and the share of the clients that
+            takes part in a round.
+        curve: Renyi divergences at `SEARCH_ORDERS`, from a noise multiplier, rounds and that share.
     """
 
     reads: tuple[str, ...]
-    noise_multiplier: Callable[[Task, Mapping[str, Value]], float]
+    noise_multiplier: Callable[[Task, Mapping[str, Value], float], float]
+    curve: Callable[[float, int, float], NDArray[np.float64]] = renyi_curve
 
 
-def _nbafl(task: Task, given: Mapping[str, Value]) -> float:
+def _nbafl(task: Task, given: Mapping[str, Value], share: float) -> float:
     """Return w_clip T c / (n epsilon) over 2 w_clip sqrt(d) / n."""
+    del share
     noise = task.max_round * float(given["constant"]) / float(given["epsilon"])
     return noise / (2.0 * math.sqrt(task.parameters_of(given)))
 
 
+def _dpfedavg(task: Task, given: Mapping[str, Value], share: float) -> float:
+    """Return z as training has it: in single precision."""
+    names = ("noise_multiplier", "epsilon", "delta")
+    noise, epsilon, delta = (float(np.float32(given[name])) for name in names)
+    return planned_noise(epsilon, delta, task.max_round, share) if epsilon > 0.0 else noise
+
+
 MECHANISMS: Mapping[str, Mechanism] = MappingProxyType(
-    {"nbafl": Mechanism(("epsilon", "constant"), _nbafl)}
+    {
+        "nbafl": Mechanism(("epsilon", "constant"), _nbafl),
+        "dpfedavg": Mechanism(("noise_multiplier", "epsilon", "delta"), _dpfedavg, poisson_curve),
+    }
 )
 """By algorithm; the others protect nothing."""
 
@@ -84,7 +103,8 @@ def privacy_spent(
         return NO_PRIVACY
     values = {**task.all_settings, **configuration}
     share = fidelity.sampled_clients(task.num_clients) / task.num_clients
-    return _ledger(mechanism.noise_multiplier(task, values), fidelity.round, share)
+    noise = mechanism.noise_multiplier(task, values, share)
+    return _ledger(mechanism.curve, noise, fidelity.round, share)
 
 
 def privacy_spent_each(
@@ -135,18 +155,23 @@ def renyi_spent(
         client_sample_rate: share of the clients that take part in each.
     """
     values = {**task.all_settings, **configuration}
-    noise = MECHANISMS[task.algorithm].noise_multiplier(task, values)
+    mechanism = MECHANISMS[task.algorithm]
     clients = Fidelity(rounds, client_sample_rate).sampled_clients(task.num_clients)
-    return rounds * _curve(noise, clients / task.num_clients)
+    share = clients / task.num_clients
+    noise = mechanism.noise_multiplier(task, values, share)
+    return rounds * _curve(mechanism.curve, noise, share)
+
+
+_Curve = Callable[[float, int, float], NDArray[np.float64]]
 
 
 @lru_cache(maxsize=4096)
-def _curve(noise_multiplier: float, share: float) -> NDArray[np.float64]:
-    curve = renyi_curve(noise_multiplier, 1, share)
+def _curve(made_by: _Curve, noise_multiplier: float, share: float) -> NDArray[np.float64]:
+    curve = made_by(noise_multiplier, 1, share)
     curve.flags.writeable = False
     return curve
 
 
 @lru_cache(maxsize=4096)
-def _ledger(noise_multiplier: float, rounds: int, share: float) -> PrivacyLedger:
-    return gaussian_ledger(noise_multiplier, rounds, share, DELTA)
+def _ledger(made_by: _Curve, noise_multiplier: float, rounds: int, share: float) -> PrivacyLedger:
+    return ledger_of(made_by(noise_multiplier, rounds, share).tolist(), DELTA)

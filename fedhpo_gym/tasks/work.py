@@ -15,7 +15,7 @@ from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import ClientWork, Happened, JobClock, System, Work
 from fedhpo_gym.systems.work import Floats
-from fedhpo_gym.tasks.algorithms import BUFFER
+from fedhpo_gym.tasks.algorithms import ALGORITHMS, BUFFER
 from fedhpo_gym.tasks.federated import Task
 from fedhpo_gym.typed import checked_types, explained_types
 
@@ -75,6 +75,7 @@ def work_of(
         clients=_of_clients(task, configuration, num_samples),
         happened=happened,
         reports=int(_shared(task, configuration, BUFFER, 1.0)) if task.asynchronous else 0,
+        copies=ALGORITHMS[task.algorithm].copies,
     )
 
 

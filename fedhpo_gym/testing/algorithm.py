@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -25,9 +27,11 @@ class AlgorithmConformance:
 
     Attributes:
         name: key in `ALGORITHMS` of `fedhpo_gym.fl.algorithms`, and of the tasks.
+        settings: what it is trained with, besides the highest values of what is searched.
     """
 
     name: ClassVar[str]
+    settings: ClassVar[Mapping[str, float]] = MappingProxyType({})
 
     @pytest.fixture(autouse=True)
     def _torch(self) -> None:
@@ -91,7 +95,7 @@ class AlgorithmConformance:
         for rate, batch, epochs, share, seed in rows:
             values = {d.name: d.high for d in space.dimensions}
             values |= {"learning_rate": rate, "weight_decay": 0.001}
-            values |= {"batch_size": batch, "step_size": epochs}
+            values |= {"batch_size": batch, "step_size": epochs, **self.settings}
             found.append(Course(values, share, seed))
         return found
 

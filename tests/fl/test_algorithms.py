@@ -42,9 +42,18 @@ GIVEN: dict[str, dict[str, float]] = {
         "server_momentum": 0.8,
         "adaptivity": 0.01,
     },
+    "fednova": {"server_momentum": 0.5, "server_learning_rate": 0.8},
+    "scaffold": {"server_learning_rate": 0.8},
+    "dpfedavg": {
+        "update_clip": 0.5,
+        "server_momentum": 0.5,
+        "server_learning_rate": 0.8,
+        "noise_multiplier": 0.3,
+        "clip_rate": 0.2,
+    },
 }
-SYNCHRONOUS = [name for name in GIVEN if not ALGORITHMS[name].asynchronous]
-"""The others are compared with a loop of their own in `test_asynchronous.py`."""
+PLAIN = [n for n, a in ALGORITHMS.items() if not a.asynchronous and not a.poisson]
+"""The others are compared with loops of their own, `test_asynchronous.py`, `test_updates.py`."""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +90,7 @@ def test_every_algorithm_is_tested() -> None:
     assert set(GIVEN) == set(ALGORITHMS)
 
 
-@pytest.mark.parametrize("algorithm", SYNCHRONOUS)
+@pytest.mark.parametrize("algorithm", PLAIN)
 def test_it_equals_a_plain_implementation(federation: Federation, algorithm: str) -> None:
     chosen = course(**GIVEN[algorithm])
     expected = plain_course(federation, [chosen] * ROUNDS, algorithm, HORIZON).metrics
@@ -117,13 +126,29 @@ def pictures() -> Federation:
     return make_user_federation(make_dataset("small", pixels, labels, 3, users), seed=1)
 
 
-@pytest.mark.parametrize("algorithm", ["fedbn", "ditto", "fedprox", "fedadam", "local"])
+@pytest.mark.parametrize(
+    "algorithm", ["fedbn", "ditto", "fedprox", "fedadam", "local", "fednova", "scaffold"]
+)
 def test_it_equals_a_plain_implementation_where_layers_are_normalised(
     pictures: Federation, algorithm: str
 ) -> None:
     chosen = course(0.7, **{**GIVEN[algorithm], "learning_rate": 0.05, "step_size": 1})
     expected = plain_course(pictures, [chosen] * 2, algorithm, 2, CONVOLUTIONAL).metrics
     found = run(pictures, algorithm, chosen, rounds=2, model=ConvNet).metrics[0]
+    np.testing.assert_allclose(found[..., 0], np.array(expected)[..., 0], rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("sampled", [0.4, 1.0])
+@pytest.mark.parametrize("clip", [0.05, 100.0])
+def test_dpfedavg_equals_a_plain_implementation_of_networks(
+    pictures: Federation, clip: float, sampled: float
+) -> None:
+    """Rates of 0.4 expect one of three clients: the first round is one of nobody."""
+    given = {"server_momentum": 0.3, "server_learning_rate": 0.9, "noise_multiplier": 0.0}
+    chosen = course(sampled, **given, update_clip=clip, learning_rate=0.05)
+    expected = plain_course(pictures, [chosen] * 3, "dpfedavg", 3, CONVOLUTIONAL).metrics
+    other = course(1.0, **given, update_clip=1.0)
+    found = run(pictures, "dpfedavg", other, chosen, rounds=3, model=ConvNet).metrics[1]
     np.testing.assert_allclose(found[..., 0], np.array(expected)[..., 0], rtol=2e-3, atol=2e-4)
 
 

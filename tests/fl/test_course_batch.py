@@ -29,6 +29,8 @@ GIVEN: dict[str, dict[str, float]] = {
     "fedadam": {"server_learning_rate": 0.1, "adaptivity": 0.01},
     "ditto": {"regularization": 2.0},
     "local": {},
+    "fednova": {"server_momentum": 0.5, "server_learning_rate": 0.8},
+    "scaffold": {"server_learning_rate": 0.8},
 }
 
 

@@ -77,6 +77,9 @@ ALGORITHMS: dict[str, dict[str, float]] = {
     "nbafl": {"epsilon": 5.0, "w_clip": 0.3, "constant": 2.0, "mu": 0.5},
     "ditto": {"regularization": 2.0},
     "local": {},
+    "dpfedavg": {"update_clip": 0.3, "server_momentum": 0.5, "server_learning_rate": 0.9},
+    "fednova": {"server_momentum": 0.5, "server_learning_rate": 0.8},
+    "scaffold": {"server_learning_rate": 0.8},
 }
 SHARING = {"fedavg", "fedprox", "fedopt", "fedbn"}
 

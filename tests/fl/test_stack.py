@@ -27,9 +27,18 @@ GIVEN: dict[str, dict[str, float]] = {
     "fedadam": {"server_learning_rate": 0.1, "adaptivity": 0.01},
     "fedprox": {"mu": 0.4},
     "nbafl": {"epsilon": 5.0, "w_clip": 0.3, "constant": 2.0, "mu": 0.5},
+    "dpfedavg": {
+        "update_clip": 0.3,
+        "server_momentum": 0.5,
+        "server_learning_rate": 0.9,
+        "noise_multiplier": 0.3,
+        "clip_rate": 0.2,
+    },
     "ditto": {"regularization": 2.0},
     "fedbn": {},
     "local": {},
+    "fednova": {"server_momentum": 0.5, "server_learning_rate": 0.8},
+    "scaffold": {"server_learning_rate": 0.8},
 }
 RNG = np.random.default_rng(5)
 LABELS = RNG.integers(3, size=700)

@@ -15,9 +15,13 @@ from fedhpo_gym.objectives import (
     NO_PRIVACY,
     ORDERS,
     PRIVACY_NAMES,
+    SEARCH_ORDERS,
     PrivacyLedger,
     epsilon_from_renyi,
     gaussian_ledger,
+    planned_noise,
+    poisson_curve,
+    renyi_curve,
     renyi_gaussian,
 )
 
@@ -242,3 +246,64 @@ def test_renyi_refuses_bad_arguments(arguments: tuple[Any, ...], message: str) -
 def test_conversion_refuses_bad_arguments(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         epsilon_from_renyi(*arguments)
+
+
+def test_poisson_sampling_by_hand() -> None:
+    # At order 2 the sum is (1 - q)^2 + 2 q (1 - q) + q^2 exp(1 / z^2).
+    q, z = 0.3, 1.5
+    expected = 7 * math.log((1 - q) ** 2 + 2 * q * (1 - q) + q**2 * math.exp(1 / z**2))
+    curve = poisson_curve(z, 7, q)
+    assert curve[0] == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(poisson_curve(z, 7, 1.0), renyi_curve(z, 7, 1.0), rtol=1e-12)
+    assert (poisson_curve(z, 7, 1.0 - 1e-12) <= poisson_curve(z, 7, 1.0)).all()
+    assert not poisson_curve(z, 0, q).any()
+    assert not poisson_curve(z, 7, 0.0).any()
+    assert (poisson_curve(0.0, 1, q) == math.inf).all()
+    # Who may not be seen is hidden better than who is.
+    assert (curve < renyi_curve(z, 7, q)).all()
+
+
+@settings(max_examples=10, deadline=None)
+@given(z=st.floats(0.5, 20.0), rounds=st.integers(1, 1000), share=st.floats(0.01, 1.0))
+def test_two_established_accountants_agree_on_poisson_sampling(
+    z: float, rounds: int, share: float
+) -> None:
+    oracle = pytest.importorskip("dp_accounting", reason="the oracle is not installed")
+    event = oracle.PoissonSampledDpEvent(share, oracle.GaussianDpEvent(z))
+    event = oracle.SelfComposedDpEvent(event, rounds)
+    ours = epsilon_from_renyi(SEARCH_ORDERS, poisson_curve(z, rounds, share).tolist(), 1e-5)
+    renyi = oracle.rdp.RdpAccountant(list(SEARCH_ORDERS)).compose(event)
+    assert ours == pytest.approx(renyi.get_epsilon(1e-5), rel=1e-7, abs=1e-9)
+
+
+def test_the_distribution_of_privacy_losses_says_less_than_renyi() -> None:
+    oracle = pytest.importorskip("dp_accounting", reason="the oracle is not installed")
+    for z, rounds, share in ((4.0, 200, 0.1), (1.5, 20, 1.0), (0.8, 5, 0.4)):
+        event = oracle.PoissonSampledDpEvent(share, oracle.GaussianDpEvent(z))
+        exact = oracle.pld.PLDAccountant().compose(oracle.SelfComposedDpEvent(event, rounds))
+        ours = epsilon_from_renyi(SEARCH_ORDERS, poisson_curve(z, rounds, share).tolist(), 1e-5)
+        # Numbers of losses are rounded up to multiples of 1e-4; Renyi bounds are some tenths loose.
+        assert exact.get_epsilon(1e-5) - 1e-2 <= ours <= 1.5 * exact.get_epsilon(1e-5)
+
+
+@pytest.mark.parametrize("rounds", [1, 500])
+@pytest.mark.parametrize("share", [0.2, 1.0])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 8.0, 1e6])
+def test_planned_noise_keeps_its_promise_and_no_less_would(
+    epsilon: float, share: float, rounds: int
+) -> None:
+    noise = planned_noise(epsilon, 1e-5, rounds, share)
+
+    def spent(z: float) -> float:
+        curve = poisson_curve(z, rounds, share).tolist()
+        return epsilon_from_renyi(SEARCH_ORDERS, curve, 1e-5)
+
+    assert noise == float(np.float32(noise))
+    assert spent(noise) <= epsilon
+    assert noise < 1.001e-3 or spent(noise * (1 - 1e-6)) > epsilon
+
+
+@pytest.mark.parametrize("given", [(0.0, 1e-5, 1, 0.5), (1.0, 0.0, 1, 0.5), (1.0, 1e-5, 1, 1.5)])
+def test_planned_noise_refuses(given: tuple[float, float, int, float]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        planned_noise(*given)

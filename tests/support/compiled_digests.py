@@ -40,6 +40,15 @@ GIVEN: Mapping[str, Mapping[str, float]] = {
     "ditto": {"regularization": 2.0},
     "fedasync": {"mixing": 0.6, "staleness_exponent": 0.7},
     "fedbuff": {"buffer_size": 2, "server_learning_rate": 0.8},
+    "dpfedavg": {
+        "update_clip": 0.3,
+        "server_momentum": 0.5,
+        "server_learning_rate": 0.9,
+        "noise_multiplier": 0.3,
+        "clip_rate": 0.2,
+    },
+    "scaffold": {"server_learning_rate": 0.8, "momentum": 0.5, "rate_decay": 0.1},
+    "fednova": {"server_momentum": 0.9, "server_learning_rate": 0.5, "momentum": 0.5},
     "serveropt": {"mu": 0.1, "server_optimizer": 3, "server_learning_rate": 0.1},
 }
 
@@ -128,7 +137,8 @@ def of_each(batch: CourseBatch, other: CourseBatch, apart: bool) -> Iterator[byt
             yield one.metrics[row].tobytes()
             for values in vars(one.feedback).values():
                 yield values[row].tobytes()
-        for value in (*state.parameters.values(), *state.server.values()):
+        kept = state.parameters, state.server, state.variates
+        for value in (value for part in kept for value in part.values()):
             yield np.ascontiguousarray(value).tobytes()
 
 

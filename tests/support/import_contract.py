@@ -46,7 +46,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "surrogates": frozenset({"tables"}),
     "datasets": frozenset(),
     "federations": frozenset({"datasets"}),
-    "fl": frozenset({"datasets", "federations"}),
+    "fl": frozenset({"datasets", "federations", "objectives"}),
     "tasks": frozenset({"objectives", "systems"}),
     # Figures of stored numbers, which every builder of such numbers writes onto their cards.
     "landscape": frozenset({"tables", "surrogates", "tasks"}),

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -58,11 +59,12 @@ def plain_course(
     world: State = {k: v.clone() for k, v in module.state_dict().items() if v.is_floating_point()}
     kept = {"local": tuple(world), "fedbn": kind.norms}.get(algorithm, ())
     own = [copy.deepcopy(world) for _ in federation.clients]
+    variates = [{name: torch.zeros_like(world[name]) for name in trained} for _ in own]
     size, memory, trace = federation.num_samples[:, 0], State(), Trace()
     for index, course in enumerate(courses):
         config = course.configuration
         sampled = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
-        clients = np.sort(client_order(course.seed, index, federation.num_clients)[:sampled])
+        clients = _participants(algorithm, course.seed, index, federation.num_clients, sampled)
         sent, total = dict(world), {name: torch.zeros_like(v) for name, v in world.items()}
         if algorithm == "nbafl":
             spread = max(horizon**2 - sampled**2 * len(size), 0) ** 0.5 / len(size) * 2
@@ -75,7 +77,9 @@ def plain_course(
                 own[client] = train_client(
                     module, own[client], sent, config["regularization"], *job
                 )
-            local = train_client(module, start, start, _of(course, "mu", client, 0.0), *job)
+            shift = _shift(algorithm, variates, client)
+            pull = _of(course, "mu", client, 0.0)
+            local = train_client(module, start, start, pull, *job, shift=shift)
             own[client] |= {name: local[name] for name in kept}
             trace.updates[-1][client] = (start, local)
             if algorithm == "nbafl":
@@ -83,8 +87,16 @@ def plain_course(
                 local = local | _private(local, trained, course, spread, "uplink", index, client)
             for name, value in local.items():
                 total[name] = total[name] + value * float(size[client] / size[clients].sum())
+        total |= _of_updates(algorithm, trace.updates[-1], federation, course, sent, trained)
+        _renew(algorithm, variates, trace.updates[-1], federation, course, index, horizon)
         world = sent | {name: value for name, value in total.items() if name not in kept}
-        steps = {"fedopt": _sgd, "fedadam": _adaptive, "fedyogi": _adaptive}
+        steps = {
+            "fedopt": _sgd,
+            "fednova": _sgd,
+            "dpfedavg": _sgd,
+            "fedadam": _adaptive,
+            "fedyogi": _adaptive,
+        }
         server, config = _server(algorithm, config)
         if server in steps:
             for name in trained:
@@ -107,6 +119,111 @@ def _server(algorithm: str, config: Mapping[str, float]) -> tuple[str, Mapping[s
         return algorithm, config
     kind = ("fedavg", "fedopt", "fedadam", "fedyogi")[int(config["server_optimizer"])]
     return kind, {**config, "first_decay": config.get("server_momentum", 0.0)}
+
+
+def _participants(
+    algorithm: str, seed: int, index: int, number: int, sampled: int
+) -> NDArray[np.int64]:
+    if algorithm != "dpfedavg":
+        return np.sort(client_order(seed, index, number)[:sampled])
+    return np.flatnonzero(stream(seed, "poisson", index).random(number) < sampled / number)
+
+
+def _of_updates(
+    algorithm: str,
+    updates: Mapping[int, tuple[State, State]],
+    federation: Federation,
+    course: Course,
+    sent: State,
+    trained: Sequence[str],
+) -> State:
+    """Return what becomes of the mean where it is not that of the clients' models."""
+    if algorithm == "fednova":
+        return _normalised(updates, federation, course)
+    if algorithm == "scaffold":
+        rate, number = course.configuration["server_learning_rate"], len(updates)
+        return {
+            name: sent[name] + sum(b[name] - a[name] for a, b in updates.values()) * rate / number
+            for name in trained
+        }
+    if algorithm != "dpfedavg":
+        return {}
+    given = course.configuration
+    assert given["noise_multiplier"] == 0.0
+    expected = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
+    kept = {} if updates else dict(sent)
+    return kept | _clipped(updates, sent, trained, given["update_clip"], expected)
+
+
+def _shift(algorithm: str, variates: Sequence[State], client: int) -> State:
+    """Return c - c_i of SCAFFOLD: c is the mean of all variates, as long as all began at 0."""
+    if algorithm != "scaffold":
+        return {}
+    number = len(variates)
+    return {k: sum(v[k] for v in variates) / number - own for k, own in variates[client].items()}
+
+
+def _renew(
+    algorithm: str,
+    variates: list[State],
+    updates: Mapping[int, tuple[State, State]],
+    federation: Federation,
+    course: Course,
+    index: int,
+    horizon: int,
+) -> None:
+    """Set the variates of those who trained to the mean gradient of their steps (Option II)."""
+    size, held = course.value("batch_size", FULL_BATCH), federation.num_samples[:, 0]
+    shifts = {client: _shift(algorithm, variates, client) for client in updates}
+    for client, (before, local) in updates.items():
+        steps = int(_of(course, "step_size", client, 1)) * -(-held[client] // int(size.of(client)))
+        last = _of(course, "rate_decay", client, 1.0) ** (index / max(horizon - 1, 1))
+        length = float(steps * last * _of(course, "learning_rate", client))
+        variates[client] |= {
+            name: (before[name] - local[name]) / length - shift
+            for name, shift in shifts[client].items()
+        }
+
+
+def _normalised(
+    updates: Mapping[int, tuple[State, State]], federation: Federation, course: Course
+) -> State:
+    """Return where FedNova's mean update leads; a step weighs what momentum makes of it."""
+    size, held = course.value("batch_size", FULL_BATCH), federation.num_samples[:, 0]
+    share = {client: float(held[client] / held[[*updates]].sum()) for client in updates}
+    length = {}
+    for client in updates:
+        momentum = _of(course, "momentum", client, 0.0)
+        steps = int(_of(course, "step_size", client, 1)) * -(-held[client] // int(size.of(client)))
+        length[client] = sum(momentum**k for step in range(steps) for k in range(step + 1))
+    mean = sum(share[client] * length[client] for client in updates)
+    start = next(iter(updates.values()))[0]
+    return {
+        name: value
+        + sum(
+            (local[name] - before[name]) * (share[client] * mean / length[client])
+            for client, (before, local) in updates.items()
+        )
+        for name, value in start.items()
+        if "running" not in name
+    }
+
+
+def _clipped(
+    updates: Mapping[int, tuple[State, State]],
+    sent: State,
+    trained: Sequence[str],
+    clip: float,
+    expected: int,
+) -> State:
+    """Return where clipped updates lead, divided by the clients that are expected."""
+    found = {name: sent[name].clone() for name in trained}
+    for before, local in updates.values():
+        moved = {name: local[name] - before[name] for name in trained}
+        norm = torch.cat([value.flatten() for value in moved.values()]).norm()
+        for name, value in moved.items():
+            found[name] += value * min(1.0, clip / float(norm)) / expected
+    return found
 
 
 def _sgd(_: str, name: str, update: Tensor, memory: State, config: Mapping[str, float]) -> Tensor:
@@ -161,6 +278,7 @@ def train_client(
     index: int,
     client: int,
     horizon: int = 1,
+    shift: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> State:
     """Return the parameters after the local steps of one client in one round."""
     module.load_state_dict(start, strict=False)
@@ -180,7 +298,7 @@ def train_client(
         nn.functional.cross_entropy(logits, torch.from_numpy(federation.labels[used])).backward()
         nn.utils.clip_grad_norm_(module.parameters(), clip)
         for name, parameter in module.named_parameters():
-            parameter.grad += pull * (parameter.detach() - anchor[name])
+            parameter.grad += pull * (parameter.detach() - anchor[name]) + shift.get(name, 0.0)
         optimizer.step()
     return {k: v.clone() for k, v in module.state_dict().items() if v.is_floating_point()}
 

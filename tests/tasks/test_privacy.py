@@ -15,10 +15,22 @@ from fedhpo_gym.backends import make_backend
 from fedhpo_gym.envs import TrialEnv
 from fedhpo_gym.envs.trial.vector import TrialVectorEnv
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.objectives import NO_PRIVACY, ORDERS, PRIVACY_NAMES, PrivacyLedger
+from fedhpo_gym.objectives import (
+    NO_PRIVACY,
+    ORDERS,
+    PRIVACY_NAMES,
+    PrivacyLedger,
+    poisson_curve,
+)
 from fedhpo_gym.tables.locate import ENV_VAR
 from fedhpo_gym.tasks import Task, get_task
-from fedhpo_gym.tasks.privacy import DELTA, MECHANISMS, privacy_spent, privacy_spent_many
+from fedhpo_gym.tasks.privacy import (
+    DELTA,
+    MECHANISMS,
+    privacy_spent,
+    privacy_spent_many,
+    renyi_spent,
+)
 from fedhpo_gym.testing.analytic import Analytic
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
 from tiny_table import tiny_task
@@ -74,7 +86,29 @@ def test_other_algorithms_promise_nothing() -> None:
         task = get_task("LR-Car").variant(algorithm=algorithm)
         assert spent(task) is NO_PRIVACY
         assert privacy_spent_many(task, {}) is NO_PRIVACY
-    assert set(MECHANISMS) == {"nbafl"}
+    assert set(MECHANISMS) == {"nbafl", "dpfedavg"}
+
+
+def test_dpfedavg_spends_its_noise_by_poisson_sampling() -> None:
+    task = get_task("LR-Car").variant(algorithm="dpfedavg").fix({"noise_multiplier": 3.0})
+    curve = poisson_curve(3.0, 50, 0.4)
+    found = privacy_spent(task, {}, Fidelity(50, 0.4))
+    assert found.renyi == tuple(curve[order - 2] for order in ORDERS)
+    np.testing.assert_array_equal(renyi_spent(task, {}, 1, 0.4), poisson_curve(3.0, 1, 0.4))
+    assert spent(task.fix({"noise_multiplier": 0.0})) is NO_PRIVACY
+    assert spent(task.fix({"clip_rate": 0.2})) == spent(task)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.3])
+@pytest.mark.parametrize("rate", [0.4, 1.0])
+def test_dpfedavg_keeps_the_epsilon_that_is_asked(epsilon: float, rate: float) -> None:
+    task = get_task("LR-Car").variant(algorithm="dpfedavg").fix({"epsilon": epsilon})
+    found = spent(task, task.max_round, rate).epsilon
+    # Training reads epsilon and delta in single precision.
+    assert 0.999 * epsilon < found <= epsilon * (1 + 1e-6)
+    assert spent(task, task.max_round // 2, rate).epsilon < found
+    columns = {"round": np.array([9, task.max_round]), "client_sample_rate": np.full(2, rate)}
+    assert privacy_spent_many(task, columns).vector()[1, 0] == found
 
 
 def test_many_ledgers_are_those_of_each() -> None:

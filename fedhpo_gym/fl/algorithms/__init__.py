@@ -8,14 +8,17 @@ from types import MappingProxyType
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.fl.algorithms.adaptive import FedAdam, FedYogi
 from fedhpo_gym.fl.algorithms.asynchronous import Asynchronous, FedAsync, FedBuff
-from fedhpo_gym.fl.algorithms.base import Algorithm, Context
+from fedhpo_gym.fl.algorithms.base import Algorithm, Context, LocalSteps
 from fedhpo_gym.fl.algorithms.ditto import Ditto
+from fedhpo_gym.fl.algorithms.dpfedavg import DPFedAvg
 from fedhpo_gym.fl.algorithms.fedavg import FedAvg
 from fedhpo_gym.fl.algorithms.fedbn import FedBN
+from fedhpo_gym.fl.algorithms.fednova import FedNova
 from fedhpo_gym.fl.algorithms.fedopt import FedOpt
 from fedhpo_gym.fl.algorithms.fedprox import FedProx
 from fedhpo_gym.fl.algorithms.local import Local
 from fedhpo_gym.fl.algorithms.nbafl import NbAFL
+from fedhpo_gym.fl.algorithms.scaffold import Scaffold
 from fedhpo_gym.fl.algorithms.serveropt import ServerOpt
 from fedhpo_gym.typed import checked_types
 
@@ -32,6 +35,9 @@ _KINDS: tuple[type[Algorithm], ...] = (
     FedAsync,
     FedBuff,
     ServerOpt,
+    FedNova,
+    DPFedAvg,
+    Scaffold,
 )
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({kind.name: kind() for kind in _KINDS})
@@ -54,17 +60,21 @@ __all__ = [
     "Algorithm",
     "Asynchronous",
     "Context",
+    "DPFedAvg",
     "Ditto",
     "FedAdam",
     "FedAsync",
     "FedAvg",
     "FedBN",
     "FedBuff",
+    "FedNova",
     "FedOpt",
     "FedProx",
     "FedYogi",
     "Local",
+    "LocalSteps",
     "NbAFL",
+    "Scaffold",
     "ServerOpt",
     "get_algorithm",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,23 @@ Array = Any
 both round alike."""
 Hyperparameters = Mapping[str, Array]
 """Hyperparameters of the algorithm by name, each (items, 1, slots)."""
+VARIATE = "variate of "
+"""How names of control variates begin."""
+
+
+class LocalSteps(NamedTuple):
+    """What local training is configured to do, (items, 1, slots) or (items, 1, 1) each.
+
+    Attributes:
+        steps: local steps that the item's client takes, at least 1; for the server, those of the
+            client that takes fewest.
+        rate: learning rate of the round; for the server, of the first client.
+        momentum: likewise.
+    """
+
+    steps: Array
+    rate: Array
+    momentum: Array
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -29,6 +46,10 @@ class Context:
         num_samples: (items, 1, 1) training samples of the item's client, at least 1; for the
             server, of the smallest client of the federation.
         horizon: rounds the courses will be trained for, the T of noise schedules.
+        local: gives what local training does.
+        norm: gives the (items, 1, slots) Euclidean norm of what items have in some parameters.
+        state: gives the server's state before the round, (.., items, .., slots) each.
+        variates: gives the control variates that items keep, by the names of parameters.
         power: raises positive numbers to powers.
         normal: draws (.., items, .., slots) standard normal numbers in the shape of a parameter;
             named by seed, round and client, and the same for all courses of a seed.
@@ -40,6 +61,10 @@ class Context:
     num_samples: Array
     horizon: int
     normal: Callable[[str, Array], Array]
+    local: Callable[[], LocalSteps]
+    norm: Callable[[Parameters], Array]
+    state: Callable[[], Parameters]
+    variates: Callable[[], Parameters]
     power: Callable[[Array, Array], Array] = pow
 
 
@@ -53,6 +78,14 @@ class Algorithm(ABC):
         keeps_copy: every client also trains a model of its own that never leaves it, pulled
             towards the broadcast model; evaluation is of that model.
         reads_uploads: `upload` reads local parameters, and so every client's must be written out.
+        sends_updates: clients send how they moved the parameters instead of the parameters; so
+            `upload` is called with updates, and `server_update` with their mean.
+        keeps_variates: every client keeps control variates, 0 at first, in the shape of its
+            parameters; what `upload` returns as `VARIATE` + name is added to them.
+        counts_equally: what clients send is added up and divided by `num_sampled`; if False, it is
+            averaged by samples, as running statistics always are.
+        poisson: every client takes part with the probability `num_sampled` / `num_clients`,
+            whoever else does; if False, exactly `num_sampled` do.
         asynchronous: clients report when they are done, see `asynchronous.Asynchronous`.
     """
 
@@ -60,6 +93,10 @@ class Algorithm(ABC):
     hyperparameters: Mapping[str, float | None] = {}
     keeps_copy: bool = False
     reads_uploads: bool = False
+    sends_updates: bool = False
+    keeps_variates: bool = False
+    counts_equally: bool = False
+    poisson: bool = False
     asynchronous: bool = False
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
@@ -101,11 +138,29 @@ class Algorithm(ABC):
         del context
         return None
 
+    def correction(self, context: Context) -> Parameters:
+        """Return what is added to gradients of local steps where it `keeps_variates`."""
+        del context
+        return {}
+
+    def reports(self, parameters: Parameters, context: Context) -> Parameters:
+        """Return zeros in the shapes of what clients send besides parameters: nothing by default.
+
+        `upload` returns it by the same names, and `server_update` finds its means in `average`.
+
+        Args:
+            parameters: those that `server_update` is called with.
+            context: see `Context`; its items are the blocks.
+        """
+        del parameters, context
+        return {}
+
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
         """Return what the server receives of local parameters; they themselves by default.
 
         Args:
-            parameters: as in `broadcast`, of the items after local training.
+            parameters: as in `broadcast`, of the items after local training; their updates where
+                the algorithm `sends_updates`.
             context: see `Context`.
         """
         del context
@@ -119,7 +174,7 @@ class Algorithm(ABC):
 
         Args:
             parameters: global parameters the round started from.
-            average: sample-weighted average of what the clients uploaded.
+            average: mean of what the clients uploaded, by samples unless it `counts_equally`.
             state: the server's state.
             context: see `Context`; its items are the blocks.
         """

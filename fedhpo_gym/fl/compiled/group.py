@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.fl import records
 from fedhpo_gym.fl.algorithms import Algorithm, Context
+from fedhpo_gym.fl.algorithms.base import VARIATE
 from fedhpo_gym.fl.compiled import draws, training
 from fedhpo_gym.fl.compiled.problem import Problem
 from fedhpo_gym.fl.compiled.settings import Chosen
 from fedhpo_gym.fl.compiled.training import Items
+from fedhpo_gym.fl.minibatches import poisson_clients
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.fl.records import CourseState, Feedback
 from fedhpo_gym.seeding import stream
@@ -62,7 +64,10 @@ class CourseGroup:
         self._numbers = np.repeat(problem.initial[None], shape, axis=0)
         self._personal = np.empty((shape, self._clients, len(self._columns)), dtype=np.float32)
         self._personal[:] = problem.initial[self._columns]
+        kept_variates = self._clients if algorithm.keeps_variates else 0
+        self._variates = np.zeros((shape, kept_variates, self._layout.size), dtype=np.float32)
         self.configure(courses)
+        self._server: dict[str, Any] = {}
         self._server = self._initial_server()
 
     def configure(self, courses: Sequence[Course]) -> None:
@@ -73,6 +78,7 @@ class CourseGroup:
             self._algorithm,
             self._horizon,
             self.problem.federation.seed,
+            self.problem.model.min_rows,
         )
         self._everybody: tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]] | None
         self._everybody = None
@@ -86,6 +92,7 @@ class CourseGroup:
         self._finished[row] = self.diverged_at[row] = 0
         self._numbers[row] = self.problem.initial
         self._personal[row] = self.problem.initial[self._columns]
+        self._variates[row] = 0.0
         for name, value in self._initial_server().items():
             self._server[name][:, row] = value[:, row]
 
@@ -104,18 +111,48 @@ class CourseGroup:
         sent = self._algorithm.broadcast(before, context)
         start = self._numbers if sent is before else self._written(self._numbers, sent)
         average = np.zeros_like(self._numbers)
-        for part, weight in self._portions(items):
+        reports = {n: v.copy() for n, v in self._algorithm.reports(before, context).items()}
+        changes: list[tuple[Items, Mapping[str, Any]]] = []
+        kept = feedback is not None or self._algorithm.sends_updates
+        share, weight = self._shares(items)
+        buffers = self._layout.trained < self._layout.size and self._algorithm.counts_equally
+        running = np.zeros_like(average) if buffers else average
+        for some in self._portions(items):
+            part, counts = Items(*(values[some] for values in items)), weight[some]
             local = start[part.course]
             if not self._algorithm.keeps_copy:
                 local[:, self._columns] = self._personal[part.course, part.client]
-            received = local.copy() if feedback is not None else local
+            received = local.copy() if kept else local
             self._train(part, local)
             if feedback is not None:
-                self._observe(feedback, index, part, weight, received, local, metrics)
-            uploaded = self._upload(part, local)
-            training.add_up(part, weight, uploaded, average)
+                self._observe(feedback, index, part, counts, received, local, metrics)
+            uploaded, said = self._upload(part, received, local)
+            training.add_up(part, counts, uploaded, average)
+            if buffers:
+                training.add_up(part, share[some], uploaded, running)
+            for name, total in reports.items():
+                rows = _rows(total)
+                training.add_up(part, counts, _rows(said[name]), rows)
+                total[...] = np.moveaxis(rows.reshape(np.moveaxis(total, 1, 0).shape), 0, 1)
+            if self._algorithm.keeps_variates:
+                changes.append((part, said))
+        if buffers:
+            nobody = np.bincount(items.course, minlength=len(running)) == 0
+            running[nobody] = start[nobody]
+            average[:, self._layout.trained :] = running[:, self._layout.trained :]
         self._finished += 1
-        self._commit(start, average)
+        self._commit(start, average, reports)
+        for part, said in changes:
+            self._change_variates(part, said)
+
+    def _change_variates(self, items: Items, sent: Mapping[str, Any]) -> None:
+        """Add to the variates of clients what they sent; courses that diverged keep theirs."""
+        change = np.zeros((len(items.course), self._layout.size), dtype=np.float32)
+        names = [part.name for part in self._layout.parts]
+        own = {n: sent[VARIATE + n] for n in names if VARIATE + n in sent}
+        self._layout.write(change, own)
+        change[self.diverged_at[items.course] > 0] = 0.0
+        self._variates[items.course, items.client] += change
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
         """Return (courses, clients): who trains in the next round, or some rounds ahead of it."""
@@ -130,6 +167,10 @@ class CourseGroup:
         """Yield who trains in a round of each course, in no order."""
         seed, orders = self.problem.federation.seed, {}
         for row, finished in enumerate((self._finished + ahead).tolist()):
+            if self._algorithm.poisson:
+                number = int(self._chosen.num_sampled[row])
+                yield poisson_clients((seed, finished), number, self._clients)
+                continue
             if finished not in orders:
                 orders[finished] = stream(seed, "clients", finished).permutation(self._clients)
             yield orders[finished][: self._chosen.num_sampled[row]]
@@ -164,7 +205,13 @@ class CourseGroup:
             {name: own[name][..., 0].copy() for name in names},
             int(self._finished[row]),
             int(self.diverged_at[row]),
+            variates=self._copies_of_variates(row),
         )
+
+    def _copies_of_variates(self, row: int) -> dict[str, Any]:
+        if not self._algorithm.keeps_variates:
+            return {}
+        return {n: v[..., 0].copy() for n, v in self._trained(self._variates[row]).items()}
 
     def put(self, row: int, state: CourseState) -> None:
         """Set the state of one course."""
@@ -176,6 +223,9 @@ class CourseGroup:
             kept = np.repeat(own, self._clients, axis=0)
             self._layout.write(kept, {n: v[..., None] for n, v in state.personal.items()})
             self._personal[row] = kept[:, self._columns]
+        if state.variates:
+            written = {n: v[..., None] for n, v in state.variates.items()}
+            self._layout.write(self._variates[row], written)
         self._finished[row], self.diverged_at[row] = state.round, state.diverged_at
 
     def _items(self) -> Items:
@@ -187,30 +237,37 @@ class CourseGroup:
             _, course, client = self._everybody
         return Items(course, client, self._finished[course])
 
-    def _portions(self, items: Items) -> Iterator[tuple[Items, Numbers]]:
-        """Yield items that fit into memory together, and their weights; courses stay together.
+    def _shares(self, items: Items) -> tuple[Numbers, Numbers]:
+        """Return the shares that items have in the samples of their course, and what they count."""
+        samples = self.problem.num_samples[items.client]
+        total = np.bincount(items.course, samples, minlength=len(self.positions))
+        share = (samples / np.maximum(total, 1)[items.course]).astype(np.float32)
+        if not self._algorithm.counts_equally:
+            return share, share
+        return share, (1.0 / self._chosen.num_sampled[items.course]).astype(np.float32)
+
+    def _portions(self, items: Items) -> Iterator[slice]:
+        """Yield items that fit into memory together; courses stay together.
 
         How a course is split that is too large does not depend on the others.
         """
-        samples = self.problem.num_samples[items.client]
-        total = np.bincount(items.course, samples, minlength=len(self.positions))
-        weight = (samples / np.maximum(total, 1)[items.course]).astype(np.float32)
         limit = max(records.MAX_LOCAL_BYTES // (4 * self._layout.size), 1)
-        if len(weight) <= limit:
-            yield items, weight
+        if len(items.course) <= limit:
+            if len(items.course):
+                yield slice(None)
             return
         counts = np.bincount(items.course, minlength=len(self.positions))
         first, used = 0, 0
         for count in counts.tolist():
             if used and used + count > limit:
-                yield _some(items, first, first + used), weight[first : first + used]
+                yield slice(first, first + used)
                 first, used = first + used, 0
             used += count
             while used > limit:
-                yield _some(items, first, first + limit), weight[first : first + limit]
+                yield slice(first, first + limit)
                 first, used = first + limit, used - limit
         if used:
-            yield _some(items, first, first + used), weight[first:]
+            yield slice(first, first + used)
 
     def _train(self, items: Items, local: Numbers) -> None:
         """Train the (items, numbers) that clients received, in place."""
@@ -239,8 +296,17 @@ class CourseGroup:
             self.diverged_at == 0,
             local,
             anchor if pull is not None else _NOBODY,
+            self._shift(items),
             self.problem.model.memory(chosen.rows),
         )
+
+    def _shift(self, items: Items) -> Numbers:
+        """Return what is added to gradients, (items, numbers)."""
+        if not self._algorithm.keeps_variates:
+            return _NOBODY
+        shift = np.zeros((len(items.course), self._layout.size), dtype=np.float32)
+        self._layout.write(shift, self._algorithm.correction(self._context(items)))
+        return shift
 
     def _keep(self, items: Items, own: Numbers) -> None:
         """Keep what stays with the clients; one that diverged keeps its last finite model."""
@@ -250,10 +316,16 @@ class CourseGroup:
         finite = _finite(kept)
         self._personal[items.course[finite], items.client[finite]] = kept[finite]
 
-    def _upload(self, items: Items, local: Numbers) -> Numbers:
-        trained = self._trained(local)
-        sent = self._algorithm.upload(trained, self._context(items))
-        return local if sent is trained else self._written(local, sent)
+    def _upload(
+        self, items: Items, received: Numbers, local: Numbers
+    ) -> tuple[Numbers, Mapping[str, Any]]:
+        """Return what clients send: (items, numbers), and what else by name."""
+        if self._algorithm.sends_updates:
+            trained = self._layout.trained
+            local[:, :trained] -= received[:, :trained]
+        own = self._trained(local)
+        sent = self._algorithm.upload(own, self._context(items))
+        return local if sent is own else self._written(local, sent), sent
 
     def _observe(
         self,
@@ -277,9 +349,11 @@ class CourseGroup:
             feedback.before[at] = self.problem.measure(received, client)[:, 0]
             feedback.after[at] = self.problem.measure(local, client)[:, 0]
 
-    def _commit(self, start: Numbers, average: Numbers) -> None:
+    def _commit(
+        self, start: Numbers, average: Numbers, reports: Mapping[str, Any] | None = None
+    ) -> None:
         """Finish a round; a course that met a non-finite number keeps its last finite state."""
-        means = self._trained(average)
+        means = {**self._trained(average), **(reports or {})}
         updated, state = self._algorithm.server_update(
             self._trained(start), means, self._server, self._context()
         )
@@ -315,7 +389,17 @@ class CourseGroup:
         return numbers
 
     def _context(self, items: Items | None = None) -> Context:
-        return self._chosen.context(items, self._finished)
+        def variates() -> dict[str, Any]:
+            if items is None:
+                return {}
+            return self._trained(self._variates[items.course, items.client])
+
+        return self._chosen.context(items, self._finished, self._server, variates)
+
+
+def _rows(values: Any) -> Numbers:
+    """Return a copy of (.., items, .., 1) values as (items, numbers)."""
+    return np.array(np.moveaxis(values, 1, 0).reshape(values.shape[1], -1), order="C")
 
 
 def _finite(numbers: Numbers) -> NDArray[np.bool_]:
@@ -323,7 +407,3 @@ def _finite(numbers: Numbers) -> NDArray[np.bool_]:
     found = np.empty(len(numbers), dtype=np.bool_)
     training.finite(numbers, found)
     return found
-
-
-def _some(items: Items, first: int, last: int) -> Items:
-    return Items(*(values[first:last] for values in items))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fl.algorithms import Algorithm, Context
+from fedhpo_gym.fl.algorithms import Algorithm, Context, LocalSteps
 from fedhpo_gym.fl.compiled.elementary import power
 from fedhpo_gym.fl.compiled.normal import standard_normal
-from fedhpo_gym.fl.compiled.training import Items, Settings
+from fedhpo_gym.fl.compiled.training import Items, Settings, add_squares
+from fedhpo_gym.fl.minibatches import taken_steps
 from fedhpo_gym.fl.packing import FULL_BATCH, MOMENTUM, RATE_DECAY, Course
 
 Array = NDArray[np.float32]
@@ -38,6 +39,7 @@ class Chosen:
         algorithm: Algorithm,
         horizon: int,
         seed: int,
+        min_rows: int,
     ) -> None:
         """Read the configurations of courses.
 
@@ -47,6 +49,7 @@ class Chosen:
             algorithm: the algorithm.
             horizon: rounds the courses will be trained for.
             seed: of the federation.
+            min_rows: rows of the smallest minibatch that is trained on.
 
         Raises:
             InvalidArgumentError: a configuration lacks what training needs.
@@ -56,6 +59,7 @@ class Chosen:
         self._fewest = samples.min()
         self._horizon = horizon
         self._seed = seed
+        self._min_rows = min_rows
         self._width = len(samples) if any(course.own for course in courses) else 1
         self._first_rate = self._values("learning_rate", None)
         self._weight_decay = self._values("weight_decay", 0.0)
@@ -100,8 +104,21 @@ class Chosen:
         found[items.course, items.client if self._width > 1 else 0] = pull[:, 0, 0]
         return self.local._replace(pull=found)
 
-    def context(self, items: Items | None, finished: NDArray[np.int64]) -> Context:
-        """Return what the algorithm's hooks may know about items, or, for None, the courses."""
+    def context(
+        self,
+        items: Items | None,
+        finished: NDArray[np.int64],
+        state: Mapping[str, Any],
+        variates: Callable[[], dict[str, Any]],
+    ) -> Context:
+        """Return what the algorithm's hooks may know about items, or, for None, the courses.
+
+        Args:
+            items: the items.
+            finished: (courses,) rounds that courses have behind them.
+            state: of the server.
+            variates: see `Context`.
+        """
         if items is None:
             rows: Any = slice(None)
             column: Any = 0
@@ -120,8 +137,20 @@ class Chosen:
             num_samples=_floats(np.maximum(samples, 1))[:, None, None],
             horizon=self._horizon,
             normal=lambda purpose, value: _normal(value.shape, self._seed, purpose, names),
+            local=lambda: self._local(items, rows, column),
+            norm=_norm,
+            variates=variates,
+            state=lambda: {name: value[:, rows] for name, value in state.items()},
             power=_powers,
         )
+
+    def _local(self, items: Items | None, rows: Any, column: Any) -> LocalSteps:
+        samples = self._samples[None, :]
+        taken = taken_steps(samples, self._batch_size, self._epochs, self._min_rows)
+        steps = taken.min(axis=1) if items is None else taken[items.course, items.client]
+        rate, momentum = self.local.rate[rows, column], self.local.momentum[rows, column]
+        found = _floats(np.maximum(steps, 1)), rate, momentum
+        return LocalSteps(*(one[:, None, None] for one in found))
 
     def _values(self, name: str, default: float | None) -> NDArray[np.float64]:
         values = np.empty((len(self._courses), self._width))
@@ -134,6 +163,15 @@ class Chosen:
             for client, own in value.own:
                 values[row, client] = own
         return values
+
+
+def _norm(values: Mapping[str, Any]) -> Array:
+    """Return what `Context.norm` gives: sums in double precision, number after number."""
+    total = np.zeros(next(iter(values.values())).shape[1])
+    for value in values.values():
+        rows = np.moveaxis(value, 1, 0).reshape(len(total), -1)
+        add_squares(np.ascontiguousarray(rows), total)
+    return _floats(np.sqrt(total))[:, None, None]
 
 
 def _normal(

@@ -70,14 +70,27 @@ def gradient(
 
 @compiled
 def _step(
-    w: Floats, g: Floats, decay: Any, pull: Any, anchor: Floats, share: Any, last: Floats
+    w: Floats,
+    g: Floats,
+    decay: Any,
+    pull: Any,
+    anchor: Floats,
+    rate: Any,
+    shift: Floats,
+    share: Any,
+    last: Floats,
 ) -> None:
-    """Take a step: w <- decay w - g + pull anchor + share last, and note in `last` how w moved."""
+    """Take a step, and note in `last` how w moved.
+
+    w <- decay w - g + pull anchor - rate shift + share last.
+    """
     for p in range(len(g)):
         old = w[p]
         new = old * decay - g[p]
         if len(anchor):
             new += pull * anchor[p]
+        if len(shift):
+            new -= rate * shift[p]
         if len(last):
             new += share * last[p]
             last[p] = new - old
@@ -101,6 +114,7 @@ def train(  # noqa: C901 - one loop
     live: NDArray[np.bool_],
     local: Floats,
     anchor: Floats,
+    shift: Floats,
     size: int,
 ) -> None:
     """Train items in place.
@@ -115,6 +129,7 @@ def train(  # noqa: C901 - one loop
         live: (courses,) which courses train; others stay as they are.
         local: (items, numbers) parameters; the trained ones come first.
         anchor: likewise, what local steps are pulled to; without items for no pull.
+        shift: likewise, what is added to gradients; without items for nothing.
         size: numbers of memory that `gradient` needs.
     """
     largest = 0
@@ -142,6 +157,7 @@ def train(  # noqa: C901 - one loop
         batch = min(settings.batch_size[course, column], held)
         share, pull = settings.momentum[course, column], np.float32(0.0)
         towards = nowhere
+        corrected = shift[item] if len(shift) else nowhere
         if len(anchor):
             pull = rate * settings.pull[course, column]
             decay -= pull
@@ -166,8 +182,8 @@ def train(  # noqa: C901 - one loop
                     continue
                 each = np.float32(1.0) / np.float32(until - at) * rate
                 gradient(model, w, order, at, until, each, g, s)
-                if moves or len(towards):
-                    _step(w, g, decay, pull, towards, share, last)
+                if moves or len(towards) or len(corrected):
+                    _step(w, g, decay, pull, towards, rate, corrected, share, last)
                 else:
                     _plain_step(w, g, decay)
         if epochs > kept:
@@ -181,6 +197,14 @@ def add_up(items: Items, weight: Floats, local: Floats, average: Floats) -> None
         course, own = items.course[item], weight[item]
         for p in range(average.shape[1]):
             average[course, p] += own * local[item, p]
+
+
+@kernel
+def add_squares(values: Floats, total: NDArray[np.float64]) -> None:
+    """Add the squares of (n, numbers) values to (n,) totals."""
+    for n in range(len(values)):
+        for p in range(values.shape[1]):
+            total[n] += float(values[n, p]) * float(values[n, p])
 
 
 @kernel

@@ -1,0 +1,110 @@
+"""DP-FedAvg (McMahan et al., 2018), with adaptive clipping (Andrew et al., 2021)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context, at_least, flags
+from fedhpo_gym.fl.models.description import Parameters, fit
+from fedhpo_gym.objectives import planned_noise
+
+MOVED, FACTOR, BELOW = "move of ", "factor of the clipping norm", "below the clipping norm"
+
+
+class DPFedAvg(Algorithm):
+    """Federated averaging that hides whether a client took part at all.
+
+    Every client decides alone whether it takes part, with probability q = m / N (Poisson sampling,
+    N clients, m expected). With D_i what client i makes of the model, C the clipping norm and z the
+    noise multiplier, all parameters taken as one vector (Algorithm 1 of McMahan et al., their
+    estimator with the fixed denominator, every client of weight 1):
+
+    - Clients send D_i / max(1, ||D_i|| / C).
+    - D = (their sum + N(0, (z C)^2)) / m, m <- server_momentum m + D,
+      w <- w + server_learning_rate m. In a round of nobody D is noise alone.
+
+    C begins at `update_clip`, and stays there where `clip_rate` is 0. Else it follows a quantile
+    of the norms (Andrew et al., Algorithm 1): b_i is 1 where ||D_i|| is at most C, and 0 elsewhere,
+    b = 1 / 2 + (sum of (b_i - 1 / 2) + N(0, s^2)) / m, C <- C exp(-clip_rate (b - clip_quantile)).
+    s = `count_noise` z, and so that both together protect as z does, updates get the noise
+    z / sqrt(1 - 1 / (2 count_noise)^2) in place of z (Theorem 1 there).
+
+    z is `noise_multiplier`; where `epsilon` is positive, it is the smallest that keeps the rounds
+    that are planned (epsilon, delta)-private. Running statistics of normalisation layers are
+    averaged by samples, as elsewhere, and protected by nothing.
+    """
+
+    name = "dpfedavg"
+    hyperparameters = {  # noqa: RUF012
+        "update_clip": None,
+        "server_momentum": None,
+        "server_learning_rate": None,
+        "noise_multiplier": 1.0,
+        "epsilon": 0.0,
+        "delta": 1e-5,
+        "clip_rate": 0.0,
+        "clip_quantile": 0.5,
+        "count_noise": 5.0,
+    }
+    reads_uploads = True
+    sends_updates = True
+    counts_equally = True
+    poisson = True
+
+    def init_state(self, parameters: Parameters, context: Context) -> Parameters:
+        """See `Algorithm.init_state`."""
+        moved = {MOVED + name: value - value for name, value in parameters.items()}
+        one = 0.0 * context.hyperparameters["update_clip"] + 1.0
+        return {**moved, FACTOR: one[None]}
+
+    def reports(self, parameters: Parameters, context: Context) -> Parameters:
+        """See `Algorithm.reports`."""
+        del parameters
+        return {BELOW: (0.0 * context.hyperparameters["update_clip"])[None]}
+
+    def upload(self, parameters: Parameters, context: Context) -> Parameters:
+        """See `Algorithm.upload`."""
+        clip, norm = _clip(context), context.norm(parameters)
+        divisor = at_least(norm / clip, 1.0)
+        sent = {name: value / fit(divisor, value) for name, value in parameters.items()}
+        return {**sent, BELOW: (flags(norm <= clip) - 0.5)[None]}
+
+    def server_update(
+        self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
+    ) -> tuple[Parameters, Parameters]:
+        """See `Algorithm.server_update`."""
+        given = context.hyperparameters
+        noise, adapts = _noise(context), flags(given["clip_rate"] > 0.0)
+        share = adapts / (2.0 * given["count_noise"]) ** 2
+        scale = noise / (1.0 - share) ** 0.5 * _clip(context) / context.num_sampled
+        updated, kept = {}, {}
+        for name, value in parameters.items():
+            drawn = context.normal(f"dpfedavg {name}", value)
+            mean = average[name] + fit(scale, value) * drawn
+            moved = fit(given["server_momentum"], value) * state[MOVED + name] + mean
+            updated[name] = value + fit(given["server_learning_rate"], value) * moved
+            kept[MOVED + name] = moved
+        below = average[BELOW]
+        spread = (given["count_noise"] * noise / context.num_sampled)[None]
+        below = below + 0.5 + spread * context.normal("dpfedavg count", below)
+        change = given["clip_rate"] * (given["clip_quantile"] - below[0])
+        kept[FACTOR] = state[FACTOR] * context.power(math.e, change)[None]
+        return updated, kept
+
+
+def _clip(context: Context) -> Array:
+    return context.hyperparameters["update_clip"] * context.state()[FACTOR][0]
+
+
+def _noise(context: Context) -> Array:
+    """Return z of the blocks, (blocks, 1, slots)."""
+    given = context.hyperparameters
+    found = 1.0 * given["noise_multiplier"]
+    blocks, _, slots = found.shape
+    for block, slot in itertools.product(range(blocks), range(slots)):
+        epsilon, delta = (float(given[name][block, 0, slot]) for name in ("epsilon", "delta"))
+        if epsilon > 0.0:
+            rate = float(context.num_sampled[block, 0, 0]) / context.num_clients
+            found[block, 0, slot] = planned_noise(epsilon, delta, context.horizon, rate)
+    return found
