@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Final
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +24,8 @@ from fedhpo_gym.tasks import Task
 from fedhpo_gym.typed import as_typed, shown
 
 RATE = "client_sample_rate"
+FAIR: Final = ("fairness_p10", "fairness_std", "fairness_jain")
+"""What a default says of fairness, the first that the backend answers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +98,8 @@ class TrialSetup:
         for name in self.objective_names:
             if not (reason := self._why_refused(name)):
                 kept.append(name)
+            elif self.leave_out and name not in needed and (other := self._in_place_of(name)):
+                kept.append(other)
             elif not self.leave_out or name in needed:
                 others = [one for one in self.task.objectives if not self._why_refused(one)]
                 raise InvalidArgumentError(
@@ -103,6 +108,14 @@ class TrialSetup:
                     f"one, or others: {', '.join(others)}"
                 )
         return tuple(kept)
+
+    def _in_place_of(self, name: str) -> str:
+        """Return the objective of fairness that stands for a default; "" where none does.
+
+        The median client, and others that follow the loss, would make no front.
+        """
+        others = FAIR[1:] if name == FAIR[0] else ()
+        return next((one for one in others if not self._why_refused(one)), "")
 
     def _why_refused(self, name: str) -> str:
         backends = self.instances or (self.backend,)
