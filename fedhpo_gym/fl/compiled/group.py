@@ -21,6 +21,7 @@ from fedhpo_gym.fl.records import CourseState, Feedback
 from fedhpo_gym.seeding import stream
 
 Numbers = NDArray[np.float32]
+_ALL = slice(None)
 _NOBODY = np.empty((0, 0), dtype=np.float32)
 
 
@@ -118,7 +119,8 @@ class CourseGroup:
         buffers = self._layout.trained < self._layout.size and self._algorithm.counts_equally
         running = np.zeros_like(average) if buffers else average
         for some in self._portions(items):
-            part, counts = Items(*(values[some] for values in items)), weight[some]
+            part = items if some == _ALL else Items(*(values[some] for values in items))
+            counts = weight[some]
             local = start[part.course]
             if not self._algorithm.keeps_copy:
                 local[:, self._columns] = self._personal[part.course, part.client]
@@ -254,7 +256,7 @@ class CourseGroup:
         limit = max(records.MAX_LOCAL_BYTES // (4 * self._layout.size), 1)
         if len(items.course) <= limit:
             if len(items.course):
-                yield slice(None)
+                yield _ALL
             return
         counts = np.bincount(items.course, minlength=len(self.positions))
         first, used = 0, 0

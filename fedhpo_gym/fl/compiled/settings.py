@@ -123,12 +123,10 @@ class Chosen:
             rows: Any = slice(None)
             column: Any = 0
             samples = np.full(len(self._courses), self._fewest)
-            names: list[tuple[int, ...]] = [(number,) for number in finished.tolist()]
             sampled = self.num_sampled
         else:
             rows, column = items.course, items.client if self._width > 1 else 0
             samples = self._samples[items.client]
-            names = list(zip(items.number.tolist(), items.client.tolist(), strict=True))
             sampled = self.num_sampled[items.course]
         return Context(
             hyperparameters={n: v[rows, column][:, None, None] for n, v in self._others.items()},
@@ -136,7 +134,9 @@ class Chosen:
             num_sampled=_floats(sampled)[:, None, None],
             num_samples=_floats(np.maximum(samples, 1))[:, None, None],
             horizon=self._horizon,
-            normal=lambda purpose, value: _normal(value.shape, self._seed, purpose, names),
+            normal=lambda purpose, value: _normal(
+                value.shape, self._seed, purpose, _names(items, finished)
+            ),
             local=lambda: self._local(items, rows, column),
             norm=_norm,
             variates=variates,
@@ -172,6 +172,13 @@ def _norm(values: Mapping[str, Any]) -> Array:
         rows = np.moveaxis(value, 1, 0).reshape(len(total), -1)
         add_squares(np.ascontiguousarray(rows), total)
     return _floats(np.sqrt(total))[:, None, None]
+
+
+def _names(items: Items | None, finished: NDArray[np.int64]) -> Sequence[tuple[int, ...]]:
+    """Return what names the random numbers of items, or, for None, of the courses."""
+    if items is None:
+        return [(number,) for number in finished.tolist()]
+    return list(zip(items.number.tolist(), items.client.tolist(), strict=True))
 
 
 def _normal(
