@@ -11,7 +11,7 @@ from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say
 from fedhpo_gym.cli.health import chosen
 from fedhpo_gym.cli.listing import answering, arguments_of
-from fedhpo_gym.cli.options import Ids
+from fedhpo_gym.cli.options import Algorithm, Ids, Settings, Variant, asked_task
 from fedhpo_gym.cli.words import number, percent
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
@@ -29,7 +29,7 @@ from fedhpo_gym.landscape.difficulty import (
 from fedhpo_gym.landscape.lattice import Stored, validation_losses
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.tasks import Task, get_task
+from fedhpo_gym.tasks import Task
 
 TITLE = f"""# Difficulty of the stored problems
 
@@ -67,12 +67,20 @@ def main(
             "really train N random configurations of each id, instead of asking stored numbers", "N"
         ),
     ] = None,
+    algorithm: Algorithm = None,
+    settings: Settings = (),
 ) -> int:
     """Print the page of all stored problems, or of those that are named."""
+    if train is None and (algorithm or settings):
+        raise InvalidArgumentError(
+            "`--algorithm` and `--setting` must come with `--train N`; stored numbers are all "
+            "listed"
+        )
     if train is not None and not ids:
         raise InvalidArgumentError("`--train` must come with the ids to train, got none")
     if train is not None:
-        rows = [list(_trained(get_task(word), train)) for word in ids]
+        tasks = [asked_task(Variant(word, algorithm, settings=settings)) for word in ids]
+        rows = [list(_trained(task, train)) for task in tasks]
     else:
         rows = [list(_cells(open_card(card))) for card in chosen(ids)]
     if not ids:
@@ -106,7 +114,9 @@ def _trained(task: Task, number: int) -> Iterator[str]:
     asked = [*(space.sample(rng) for _ in range(number)), usual(space)]
     answers = raw.evaluate_many([(one, fidelity) for one in asked])
     losses = validation_losses(answers, answers.num_samples)
-    yield from (task.key, f"{task.algorithm}, {number} trained", str(len(full)))
+    fixed = [f"{name} {value:g}" for name, value in task.settings]
+    words = [task.algorithm, *fixed, f"{number} trained"]
+    yield from (task.key, ", ".join(words), str(len(full)))
     yield from _figures(difficulty_from(losses, task.label_entropy))
 
 

@@ -86,19 +86,23 @@ class Cluster:
     address: Annotated[str | None, Arg("of the cluster's scheduler", "URL")] = None
 
 
+Algorithm = Annotated[str | None, Arg("for example fedopt (that of the problem: fedavg)")]
+Settings = Annotated[
+    Sequence[str],
+    Arg("a hyperparameter fixed, for example `epsilon=10` of nbafl", "NAME=VALUE", "--setting"),
+]
+
+
 @dataclass(frozen=True)
 class Variant:
     """A variant of a task, as the command line names it."""
 
     id: Annotated[str, Arg("an environment id, version optional", "ID")]
-    algorithm: Annotated[str | None, Arg("for example fedopt (that of the problem: fedavg)")] = None
+    algorithm: Algorithm = None
     alpha: Annotated[float | None, Arg("concentration of the partition (0.5)")] = None
     preprocessing: Annotated[str | None, Arg("label_encoded or standardized (the id's)")] = None
     precision: Annotated[str | None, Arg("float32 or, where the model can, bfloat16")] = None
-    settings: Annotated[
-        Sequence[str],
-        Arg("a hyperparameter fixed, for example `epsilon=10` of nbafl", "NAME=VALUE", "--setting"),
-    ] = ()
+    settings: Settings = ()
 
 
 def asked_task(variant: Variant) -> Task:

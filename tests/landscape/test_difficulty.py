@@ -109,3 +109,11 @@ def test_too_few_configurations_and_no_ids_are_refused(capsys: pytest.CaptureFix
     assert "the ids to train" in capsys.readouterr().err
     assert main(["difficulty", "--train", "4", "LR-BreastCancer-v1"]) == ERROR
     assert "at least 5, got 4" in capsys.readouterr().err
+
+
+def test_a_variant_is_trained_and_stored_numbers_have_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--algorithm", "dpfedavg", "--setting", "epsilon=4"]
+    assert main(["difficulty", "FedHPO-LR-BreastCancer-v1", *words]) == 2
+    assert "must come with `--train N`" in capsys.readouterr().err
