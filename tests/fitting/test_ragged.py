@@ -129,6 +129,7 @@ def test_rows_of_complete_courses_are_the_very_same(tmp_path: Path, clients: int
     assert all(one.scales[key].tobytes() == two.scales[key].tobytes() for key in one.scales)
 
 
+@pytest.mark.slow
 def test_a_sample_of_complete_courses_gives_the_very_same_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_sample_of_complete_courses_gives_the_very_same_fit(
     assert figures(one.card) == figures(two.card)
 
 
+@pytest.mark.slow
 def test_what_lies_beyond_the_end_never_matters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_processes_leave_the_records_of_this_one_and_find_them_again(
     assert len(read_log(tmp_path)) == CELLS
 
 
+@pytest.mark.slow
 def test_what_crashes_or_hangs_is_logged_tried_again_and_not_fatal(
     alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

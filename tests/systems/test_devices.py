@@ -361,7 +361,9 @@ HOURS = [
 
 
 @pytest.mark.parametrize("model", HOURS)
-@pytest.mark.parametrize(("clients", "rate"), [(5, 0.2), (5, 1.0), (40, 0.25)])
+@pytest.mark.parametrize(
+    ("clients", "rate"), [(5, 0.2), (5, 1.0), pytest.param(40, 0.25, marks=pytest.mark.slow)]
+)
 def test_a_plan_costs_what_living_through_it_costs(
     model: DeviceModel, clients: int, rate: float
 ) -> None:

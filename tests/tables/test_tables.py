@@ -390,6 +390,7 @@ def test_every_table_at_hand_keeps_the_laws_of_learning_curves(name: str) -> Non
     assert_laws_of_learning_curves(open_table(name))
 
 
+@pytest.mark.slow
 def test_a_table_built_now_keeps_the_laws_of_learning_curves(tiny: Task) -> None:  # noqa: F811
     table = open_table(tiny.table_name)
     assert_laws_of_learning_curves(table)

@@ -173,6 +173,7 @@ def test_a_surrogate_is_asked_on_a_grid_and_between(monkeypatch: pytest.MonkeyPa
     assert found.relative_regret(np.median(found.values[:, 0])) < 1.0
 
 
+@pytest.mark.slow
 def test_random_configurations_do_not_beat_the_truth_of_the_flagship() -> None:
     env: Any = gym.make("FedHPO-CNN-FEMNIST-v1").unwrapped
     known, rng = fedhpo_gym.truth("FedHPO-CNN-FEMNIST-v1"), np.random.default_rng(0)
