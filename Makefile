@@ -28,6 +28,8 @@ OTHER   := $(filter-out auto $(shell cat $(STAMP) 2>/dev/null),$(TORCH))
 # parallelism.
 export PYTHONHASHSEED := 0
 test check: export OMP_NUM_THREADS := 1
+# Hundreds of tests start interpreters: without bytecode each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -78,13 +80,13 @@ demo-training: $(STAMP)
 	@echo "Open runs/demo-training/report.html in a browser."
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not raw and not data"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not raw and not data"
 
 format: $(STAMP)
 	$(BIN)/ruff format .
