@@ -103,6 +103,12 @@ def run_python() -> RunPython:
     return run
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the suite in a narrow terminal sees the same tables."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_network() -> Any:
     """Refuse connections that leave this machine: the suite must pass offline."""

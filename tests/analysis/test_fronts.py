@@ -157,7 +157,7 @@ def test_noisy_records_say_what_was_true_and_what_was_told(noisy: Path, tmp_path
     assert judged.told.tolist() == [[-score for score in step.reward] for step in steps]
     assert (judged.told != judged.errors).any()
     with pytest.raises(InvalidArgumentError, match=r"an entry per objective.* agent 'random'"):
-        Scored.of(replace(record, steps=[replace(step, reward=[1.0, 2.0]) for step in steps]))
+        Scored.of(replace(record, steps=[replace(step, reward=[1.0] * 9) for step in steps]))
     again = tmp_path / "again.jsonl"
     write_record(again, record)
     assert read_judged(again).scored.told.tolist() == judged.told.tolist()  # type: ignore[union-attr]

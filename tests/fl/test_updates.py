@@ -188,7 +188,8 @@ def dpfedavg(federation: Federation, course: Course, noise: float) -> list[Any]:
         moved = loop.server_momentum * moved + total / expected
         loop.world = loop.world + loop.server_learning_rate * moved
         below += b * noise * float(normal("dpfedavg", "count", index, (1, 1))[0, 0])
-        clip *= np.exp(-rate * (below / expected + 0.5 - loop.of("clip_quantile", 0.5)))
+        share = min(max(below / expected + 0.5, 0.0), 1.0)
+        clip *= np.exp(-rate * (share - loop.of("clip_quantile", 0.5)))
         found.append(loop.losses())
     return found
 
@@ -234,6 +235,11 @@ def test_rounds_of_nobody_move_by_noise_alone(federation: Federation) -> None:
     same(engine(federation, "dpfedavg", noisy)[0], dpfedavg(federation, noisy, 0.5))
 
 
+def length(steps: int, momentum: float) -> float:
+    """Return how many steps without momentum move as far, of a gradient that stays the same."""
+    return sum(momentum**power for step in range(steps) for power in range(step + 1))
+
+
 def scaffold(federation: Federation, course: Course) -> list[Any]:
     loop, found = Loop(federation, course), []
     c, own = np.zeros_like(loop.world), [np.zeros_like(loop.world) for _ in loop.sizes]
@@ -241,7 +247,7 @@ def scaffold(federation: Federation, course: Course) -> list[Any]:
         clients = loop.clients(index)
         made = {client: loop.update(client, index, c - own[client]) for client in clients}
         changes = {
-            client: -c - update / (steps * loop.rate(index))
+            client: -c - update / (length(steps, loop.of("momentum")) * loop.rate(index))
             for client, (update, steps) in made.items()
         }
         mean = sum(update for update, _ in made.values()) / len(clients)

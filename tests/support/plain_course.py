@@ -178,11 +178,17 @@ def _renew(
     for client, (before, local) in updates.items():
         steps = int(_of(course, "step_size", client, 1)) * -(-held[client] // int(size.of(client)))
         last = _of(course, "rate_decay", client, 1.0) ** (index / max(horizon - 1, 1))
-        length = float(steps * last * _of(course, "learning_rate", client))
+        momentum = _of(course, "momentum", client, 0.0)
+        length = _length(steps, momentum) * float(last * _of(course, "learning_rate", client))
         variates[client] |= {
             name: (before[name] - local[name]) / length - shift
             for name, shift in shifts[client].items()
         }
+
+
+def _length(steps: int, momentum: float) -> float:
+    """Return how many steps without momentum are as long, of a gradient that stays the same."""
+    return sum(momentum**k for step in range(steps) for k in range(step + 1))
 
 
 def _normalised(
@@ -195,7 +201,7 @@ def _normalised(
     for client in updates:
         momentum = _of(course, "momentum", client, 0.0)
         steps = int(_of(course, "step_size", client, 1)) * -(-held[client] // int(size.of(client)))
-        length[client] = sum(momentum**k for step in range(steps) for k in range(step + 1))
+        length[client] = _length(steps, momentum)
     mean = sum(share[client] * length[client] for client in updates)
     start = next(iter(updates.values()))[0]
     return {

@@ -27,6 +27,7 @@ class DPFedAvg(Algorithm):
     C begins at `update_clip`, and stays there where `clip_rate` is 0. Else it follows a quantile
     of the norms (Andrew et al., Algorithm 1): b_i is 1 where ||D_i|| is at most C, and 0 elsewhere,
     b = 1 / 2 + (sum of (b_i - 1 / 2) + N(0, s^2)) / m, C <- C exp(-clip_rate (b - clip_quantile)).
+    Differs from the paper: b is cut off at 0 and 1, since noise on few clients would end a course.
     s = `count_noise` z, and so that both together protect as z does, updates get the noise
     z / sqrt(1 - 1 / (2 count_noise)^2) in place of z (Theorem 1 there).
 
@@ -88,7 +89,8 @@ class DPFedAvg(Algorithm):
         below = average[BELOW]
         spread = (given["count_noise"] * noise / context.num_sampled)[None]
         below = below + 0.5 + spread * context.normal("dpfedavg count", below)
-        change = given["clip_rate"] * (given["clip_quantile"] - below[0])
+        share_below = -at_least(-at_least(below[0], 0.0), -1.0)
+        change = given["clip_rate"] * (given["clip_quantile"] - share_below)
         kept[FACTOR] = state[FACTOR] * context.power(math.e, change)[None]
         return updated, kept
 

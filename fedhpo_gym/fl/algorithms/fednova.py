@@ -37,7 +37,7 @@ class FedNova(Algorithm):
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
         """See `Algorithm.upload`."""
-        length = _length(context)
+        length = length_of(context)
         sent = {name: value / fit(length, value) for name, value in parameters.items()}
         return {**sent, LENGTH: length[None]}
 
@@ -58,8 +58,8 @@ class FedNova(Algorithm):
         return updated, moved
 
 
-def _length(context: Context) -> Array:
-    """Return |a| of the items, (items, 1, slots)."""
+def length_of(context: Context) -> Array:
+    """Return |a| of the items, (items, 1, slots): their steps, and more with momentum."""
     steps, _, momentum = context.local()
     rest = 1.0 - momentum
     # No power of 0 is asked for; so small a number's is 0.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedhpo_gym.fl.algorithms.base import VARIATE, Algorithm, Context, at_least
+from fedhpo_gym.fl.algorithms.fednova import length_of
 from fedhpo_gym.fl.models.description import Parameters, fit
 
 NEVER_ZERO = 1e-30
@@ -18,8 +19,9 @@ class Scaffold(Algorithm):
     c <- c + S / N mean(c_i' - c_i), c_i <- c_i'.
 
     Messages are twice as long, since variates travel, too; every client keeps one of the size of
-    the model. With momentum the same formula stands for the gradients that momentum has added up.
-    Running statistics of normalisation layers are averaged by samples, as elsewhere.
+    the model. With momentum K is the length of local training, as in FedNova: divided by the number
+    of steps, variates would be gradients times 1 / (1 - momentum), and grow without end. Running
+    statistics of normalisation layers are averaged by samples, as elsewhere.
     """
 
     name = "scaffold"
@@ -45,8 +47,8 @@ class Scaffold(Algorithm):
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
         """See `Algorithm.upload`."""
-        state, local = context.state(), context.local()
-        length = at_least(local.steps * local.rate, NEVER_ZERO)
+        state = context.state()
+        length = at_least(length_of(context) * context.local().rate, NEVER_ZERO)
         change = {
             VARIATE + name: -state[VARIATE + name] - value / fit(length, value)
             for name, value in parameters.items()
