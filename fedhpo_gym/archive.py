@@ -8,6 +8,9 @@ Replacing the card, in one step, replaces both; only then the old arrays are del
 opens the arrays when it reads the card, and looks again if they were deleted in between. A card
 that names no arrays is of the first layout: they are beside it, under its own name.
 
+All cards of the package travel with it, the arrays of version 0's tables and of samples in a second
+distribution, `fedhpo-gym-data`: half of the bytes, which few users ask for.
+
 The card has a digest of its own over everything in it that decides what a number means, the
 checksum of the arrays included: it is the fingerprint of the pair.
 """
@@ -24,6 +27,8 @@ import weakref
 import zipfile
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +36,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, TooLargeError
+from fedhpo_gym.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    MissingDataError,
+    TooLargeError,
+)
 from fedhpo_gym.files import left_over, new_file, sole_writer, write_text
 from fedhpo_gym.limits import load_json, max_bytes, require_bytes
 from fedhpo_gym.npz import read_npz
@@ -60,6 +70,11 @@ DESCRIBING: Mapping[str, Any] = MappingProxyType(
 """Entries of cards that decide no answer, with their types: dates, machines, prose, commands in
 messages, and figures that are computed of the answers."""
 UNDIGESTED = frozenset({DIGEST, "arrays", *DESCRIBING})
+
+EMBEDDED = Path(__file__).parent / "tables" / "data"
+"""Cards that travel with the package."""
+SECOND = "fedhpo_gym_data"
+"""Package of the second distribution, which holds arrays only."""
 
 _LOOKS = 20
 """How often a reader looks for arrays: every time in vain, a writer must have come in between."""
@@ -99,6 +114,19 @@ class StoredArrays:
         self._descriptor = descriptor
         self._close = weakref.finalize(self, _close, descriptor)
 
+    def require_installed(self) -> None:
+        """Check that a card of the package has its arrays on this machine.
+
+        Raises:
+            MissingDataError: they are of the second distribution, which is not here.
+        """
+        if self._descriptor is None and self.path.parent == EMBEDDED and not self.path.exists():
+            raise MissingDataError(
+                f"the numbers of {self.path.name.partition('.')[0]} travel in a distribution of "
+                "their own, which is not installed; bring it with `pip install "
+                "'fedhpo-gym[tables]'`, from a checkout with `pip install ./data`"
+            )
+
     def read(
         self,
         sha256: str,
@@ -115,10 +143,12 @@ class StoredArrays:
             growth: how many times their bytes they will take where they are used.
 
         Raises:
+            MissingDataError: see `require_installed`.
             DamagedDataError: the file is missing or not the one the card describes.
             TooLargeError: the file, or what is in it, is larger than may be read.
         """
         max_bytes()  # a wrong variable is no damage
+        self.require_installed()
         try:
             require_bytes(self._size, self.path)
             content = self._content()
@@ -321,7 +351,7 @@ def reading_card(
 def _read_pair(card: Path, formats: tuple[int, ...]) -> tuple[dict[str, Any], StoredArrays]:
     for _ in range(_LOOKS):
         content = _read_card(card, formats)
-        path, size = _arrays_of(card, content), content["bytes"]
+        path, size = arrays_of(card, content), content["bytes"]
         with suppress(OSError):
             return content, StoredArrays(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), size)
     return content, StoredArrays(path, None, size)  # reading them says what is wrong
@@ -343,7 +373,7 @@ def _read_card(card: Path, formats: tuple[int, ...]) -> dict[str, Any]:
     return content
 
 
-def _arrays_of(card: Path, content: Mapping[str, Any]) -> Path:
+def arrays_of(card: Path, content: Mapping[str, Any]) -> Path:
     """Return the path of the arrays that a card describes.
 
     Raises:
@@ -352,4 +382,17 @@ def _arrays_of(card: Path, content: Mapping[str, Any]) -> Path:
     name = content.get("arrays", f"{card.name.removesuffix('.json')}.npz")
     if not isinstance(name, str) or name != Path(name).name or not name.endswith(".npz"):
         raise ValueError(f"`arrays` must be the name of an npz file beside the card, got {name!r}")
-    return card.with_name(name)
+    beside, second = card.with_name(name), second_folder()
+    if card.parent == EMBEDDED and second is not None and not beside.exists():
+        return second / name
+    return beside
+
+
+@lru_cache(maxsize=1)
+def second_folder() -> Path | None:
+    """Return where the second distribution is: in this checkout, or installed; None for nowhere."""
+    beside = Path(__file__).parents[1] / "data" / SECOND
+    if beside.is_dir():
+        return beside
+    found = find_spec(SECOND)
+    return None if found is None or found.origin is None else Path(found.origin).parent

@@ -13,7 +13,7 @@ import numpy as np
 
 from attacks.damage import change
 from attacks.verdicts import Tally, judged, run_cases
-from fedhpo_gym.archive import DIGEST, UNDIGESTED, card_digest
+from fedhpo_gym.archive import DIGEST, UNDIGESTED, arrays_of, card_digest
 from fedhpo_gym.cli import main
 from fedhpo_gym.cli.show import description
 from fedhpo_gym.landscape import health_of, health_on, labels_on
@@ -84,9 +84,8 @@ def _written(told: Told, folder: Path) -> Path:
 
         return write_made_up_table(folder)
     card = EMBEDDED / told.file
-    said = json.loads(card.read_text(encoding="utf-8"))
-    name = said.get("arrays", card.with_suffix(".npz").name)
-    (folder / name).symlink_to(EMBEDDED / name)
+    arrays = arrays_of(card, json.loads(card.read_text(encoding="utf-8")))
+    (folder / arrays.name).symlink_to(arrays)
     (folder / told.file).write_bytes(card.read_bytes())
     return folder / told.file
 

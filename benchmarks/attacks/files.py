@@ -21,7 +21,7 @@ import numpy as np
 
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.analysis.files import read_record, write_record
-from fedhpo_gym.archive import write_archive
+from fedhpo_gym.archive import arrays_of, write_archive
 from fedhpo_gym.datasets import SOURCES, cache
 from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.leaf import LeafData, UserSamples, read_files, write_files
@@ -83,7 +83,7 @@ def _embedded(name: str, kind: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         path = EMBEDDED / f"{name}.{kind}.json"
         card = json.loads(path.read_text(encoding="utf-8"))
-        with np.load(path.with_name(card.get("arrays", f"{name}.{kind}.npz"))) as archive:
+        with np.load(arrays_of(path, card)) as archive:
             arrays = {key: archive[key] for key in archive.files}
         said = {
             k: v for k, v in card.items() if k not in ("arrays", "sha256", "bytes", "card_sha256")

@@ -25,11 +25,13 @@ class Tabular(StoredBackend):
         """Open the task's table.
 
         Raises:
-            MissingDataError: the table does not exist; names the build command.
+            MissingDataError: the table does not exist, or its numbers are not installed; names the
+                command that brings them.
             DamagedDataError: its card is damaged; names the repair command.
             InvalidArgumentError: the table has no such seed.
         """
         table = open_table(task.identity)
+        table.require_installed()
         super().__init__(task, seed, table.space, table.fidelity_space)
         table.require_seeds(self.seeds)
         self._table = table

@@ -24,11 +24,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.archive import EMBEDDED
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.keel import KEEL
 from fedhpo_gym.natural import NATURAL
-from fedhpo_gym.tables.locate import EMBEDDED
 from fedhpo_gym.tasks import TASKS, Task, get_task
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
 from fedhpo_gym.tasks.joint import REGIMES

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from fedhpo_gym.archive import require_writable
+from fedhpo_gym.archive import EMBEDDED, require_writable
 from fedhpo_gym.errors import DamagedDataError, MissingDataError
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.tables.sample import SUFFIX, Sample
@@ -15,7 +15,6 @@ from fedhpo_gym.tables.store import Table
 from fedhpo_gym.typed import checked_types
 
 ENV_VAR = "FEDHPO_GYM_TABLES"
-EMBEDDED = Path(__file__).parent / "data"
 COST = ", which first says what that costs (`--sample N` trains N courses only, for a surrogate)"
 """What a message adds to the command that builds a table: a whole grid can take years."""
 KEEP = " (`--keep` where it says that errors are not accepted)"

@@ -78,6 +78,10 @@ class StoredCurves(ABC):
         )
         self._repair: str = content["build_command"]
 
+    def require_installed(self) -> None:
+        """Check that the arrays are on this machine, see `StoredArrays.require_installed`."""
+        self._arrays.require_installed()
+
     @abstractmethod
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of all arrays, as the card calls for them."""

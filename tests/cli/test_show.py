@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +190,9 @@ def forged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a card in the user's folder that can be changed."""
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
     card = EMBEDDED / "LR-CreditG-fedavg.table.json"
-    said = json.loads(card.read_text(encoding="utf-8"))
-    arrays = said.get("arrays", "LR-CreditG-fedavg.table.npz")
-    (tmp_path / arrays).symlink_to(EMBEDDED / arrays)
-    (tmp_path / card.name).write_text(json.dumps(said), encoding="utf-8")
+    arrays = arrays_of(card)
+    (tmp_path / arrays.name).symlink_to(arrays)
+    shutil.copy(card, tmp_path)
     return tmp_path / card.name
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from fedhpo_gym import archive
 from fedhpo_gym.archive import DIGEST, card_digest, write_archive
 from fedhpo_gym.tables import Table
 from fedhpo_gym.tables.packed import ENTRY
@@ -13,7 +14,7 @@ from fedhpo_gym.tables.stored import PLAIN
 
 def arrays_of(card: Path) -> Path:
     """Return the file of arrays that a card names."""
-    return card.with_name(json.loads(card.read_text(encoding="utf-8"))["arrays"])
+    return archive.arrays_of(card, json.loads(card.read_text(encoding="utf-8")))
 
 
 def written_plainly(card: Path, folder: Path) -> Path:

@@ -1,0 +1,110 @@
+"""What travels in which distribution, and what is said where the second is not installed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+from fedhpo_gym import archive
+from fedhpo_gym.archive import EMBEDDED, second_folder
+from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.surrogates import list_surrogates, open_surrogate
+from fedhpo_gym.tables import list_samples, list_tables, locate, open_sample, open_table
+
+ROOT = Path(__file__).parents[1]
+CORE_BYTES = 45_000_000
+"""What of results may travel with the code."""
+
+
+@pytest.fixture
+def core_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget the second distribution, as where it is not installed."""
+    monkeypatch.setattr(archive, "second_folder", lambda: None)
+    locate._open.cache_clear()
+    yield
+    locate._open.cache_clear()
+
+
+def test_the_core_is_light_and_every_card_is_in_it() -> None:
+    assert sum(path.stat().st_size for path in EMBEDDED.iterdir()) < CORE_BYTES
+    second = second_folder()
+    assert second is not None
+    named = {
+        archive.arrays_of(card, json.loads(card.read_text())) for card in EMBEDDED.glob("*.json")
+    }
+    assert named == {*EMBEDDED.glob("*.npz"), *second.glob("*.npz")}
+
+
+def test_one_version_stands_in_both() -> None:
+    core, second = (
+        tomllib.loads(path.read_text())["project"]
+        for path in (ROOT / "pyproject.toml", ROOT / "data" / "pyproject.toml")
+    )
+    assert second["version"] == core["version"]
+    assert core["optional-dependencies"]["tables"] == [f"{second['name']}=={second['version']}"]
+
+
+@pytest.mark.usefixtures("core_alone")
+def test_without_the_second_an_id_names_the_line_that_brings_it() -> None:
+    with pytest.raises(MissingDataError, match=r"'fedhpo-gym\[tables\]'.*pip install ./data`$"):
+        gym.make("FedHPO-LR-CreditG-v0")
+    with pytest.raises(MissingDataError, match=r"numbers of MLP-.*pip install ./data`$"):
+        open_sample("MLP-Car-v1-fedavg-standardized").codes("seed")
+    # What it is and how good it is, cards say.
+    assert open_table("LR-CreditG-fedavg").card["health"]
+
+
+@pytest.mark.usefixtures("core_alone")
+def test_without_the_second_all_of_version_1_answers() -> None:
+    newest = [name for name in list_tables() if "-v1-" in name]
+    assert len(newest) == 9
+    for name in newest:
+        open_table(name).require_installed()
+    surrogates = list_surrogates()
+    assert len(surrogates) > 80
+    for name in surrogates:
+        open_surrogate(name)
+    assert len(list_samples()) > 20
+
+
+@pytest.mark.slow
+def test_an_installed_second_is_found_from_anywhere(tmp_path: Path) -> None:
+    """Both as wheels in one folder: what is found lies there, and answers as in the checkout."""
+    pytest.importorskip("setuptools")
+    source = tmp_path / "source"  # pip builds in the folder itself
+    shutil.copytree(ROOT / "fedhpo_gym", source / "fedhpo_gym")
+    shutil.copytree(ROOT / "data", source / "data")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for folder in (source, source / "data"):
+        command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*command, "-q", "-w", tmp_path, folder], check=True, timeout=300)
+    wheels = sorted(tmp_path.glob("*.whl"))
+    assert [path.name.partition("-")[0] for path in wheels] == ["fedhpo_gym", "fedhpo_gym_data"]
+    for path in wheels:
+        zipfile.ZipFile(path).extractall(tmp_path / "site")
+    code = (
+        "import gymnasium as gym, fedhpo_gym, fedhpo_gym.archive as a\n"
+        "print(fedhpo_gym.__file__, a.second_folder())\n"
+        "env = gym.make('FedHPO-LR-CreditG-v0')\n"
+        "env.reset(seed=0); env.action_space.seed(0)\n"
+        "print(env.step(env.action_space.sample())[1])"
+    )
+    env = {"PYTHONPATH": str(tmp_path / "site"), "PATH": ""}
+    run = [sys.executable, "-c", code]
+    said = subprocess.run(run, cwd=tmp_path, env=env, check=True, capture_output=True, text=True)
+    places, reward = said.stdout.splitlines()
+    assert places.count(str(tmp_path / "site")) == 2
+    here = gym.make("FedHPO-LR-CreditG-v0")
+    here.reset(seed=0)
+    here.action_space.seed(0)
+    assert float(reward) == here.step(here.action_space.sample())[1]
