@@ -59,6 +59,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "regret:main",
             "say how far recorded runs are from the best that stored numbers know",
         ),
+        "export": ("export:main", "write run records as studies of Optuna"),
         "replay": ("replay:main", "run records again and demand equal numbers"),
         "build": ("data:build", "compute the table of a problem, or a sample of it"),
         "download": ("data:download", "fetch training data into the cache"),

@@ -1,0 +1,191 @@
+"""Run records as studies of Optuna: its pictures and its dashboard then show them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from fedhpo_gym.analysis.problems import LARGEST
+from fedhpo_gym.analysis.records import RunRecord, StepRecord
+from fedhpo_gym.analysis.runs import problem_of
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, needing
+from fedhpo_gym.objectives import OBJECTIVES
+from fedhpo_gym.space import Dimension
+from fedhpo_gym.tasks import get_task
+
+if TYPE_CHECKING:
+    import optuna
+
+
+def to_optuna(records: Sequence[RunRecord], file: Path) -> list[str]:
+    """Write runs into a new file of Optuna's: a study per problem and agent, with all its seeds.
+
+    A trial of ours is one of theirs. A run of a round environment is one trial, whose intermediate
+    values are the losses of its course. Values are what the agent heard; what they truly are,
+    fidelity, seed and simulated seconds are attributes for users. Trials that diverged have failed
+    and carry no value, since 3.4e38 would be all that a picture shows.
+
+    Args:
+        records: the runs.
+        file: a new SQLite file.
+
+    Returns:
+        The names of the studies.
+
+    Raises:
+        InvalidArgumentError: there is no record, or the file is there already.
+        MissingDependencyError: optuna is not installed.
+    """
+    with needing("studies of Optuna", "optuna", "agents", "optuna"):
+        import optuna
+        from sqlalchemy import event
+
+        from fedhpo_gym.agents.optuna_agents import quiet
+    if not records:
+        raise InvalidArgumentError("`records` must hold at least one run, got none")
+    if file.exists():
+        raise InvalidArgumentError(
+            f"`file` must be a new file, got {file}; delete it or name another"
+        )
+    runs: dict[str, list[RunRecord]] = {}
+    for record in records:
+        runs.setdefault(_name(record), []).append(record)
+    # Beside the file, so that it appears whole; what is of no use after a fall of power is not
+    # waited for, which takes a tenth of a second a trial.
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        half = Path(folder) / file.name
+        storage = optuna.storages.RDBStorage(f"sqlite:///{half}")
+        event.listen(storage.engine, "connect", _without_waiting)
+        storage.engine.dispose()
+        with quiet():
+            for name, of in tqdm(runs.items(), desc="export", unit="study", disable=None):
+                _write(storage, name, of)
+        storage.engine.dispose()
+        half.rename(file)
+    return list(runs)
+
+
+def _without_waiting(connection: Any, _: object) -> None:
+    connection.execute("PRAGMA synchronous=OFF")
+
+
+def _write(storage: optuna.storages.BaseStorage, name: str, runs: Sequence[RunRecord]) -> None:
+    """Write the runs of an agent on a problem as one study."""
+    import optuna
+
+    names = _valued(runs[0])
+    number = storage.create_new_study(
+        [optuna.study.StudyDirection[_direction(one).upper()] for one in names], name
+    )
+    storage.set_study_system_attr(number, "study:metric_names", list(names))
+    arguments = json.dumps(problem_of(runs[0].header), sort_keys=True)
+    storage.set_study_user_attr(number, "arguments", arguments)
+    spaces = _distributions(runs)
+    for record in runs:
+        for trial in _trials(record, spaces):
+            storage.create_new_trial(number, trial)
+
+
+def _name(record: RunRecord) -> str:
+    header = record.header
+    told = {k: v for k, v in problem_of(header).items() if k != "task"}
+    more = ", ".join(f"{name}={value}" for name, value in sorted(told.items()))
+    return f"{header.id}{f' ({more})' if more else ''}: {header.agent}"
+
+
+def _valued(record: RunRecord) -> tuple[str, ...]:
+    """Return the objectives that are the values of a trial: all of a vector, else the first."""
+    first = record.steps[0]
+    names = tuple(first.objectives)
+    return names if isinstance(first.reward, Sequence) else names[:1]
+
+
+def _direction(objective: str) -> str:
+    known = OBJECTIVES.get(objective)
+    return "minimize" if known is None or known.minimize else "maximize"
+
+
+def _trials(record: RunRecord, spaces: Mapping[str, Any]) -> Iterator[optuna.trial.FrozenTrial]:
+    if "step" in record.final.incumbent:
+        yield _trial(record, record.final, spaces, record.steps)
+        return
+    for step in record.steps:
+        yield _trial(record, step, spaces, ())
+
+
+def _trial(
+    record: RunRecord,
+    step: StepRecord,
+    spaces: Mapping[str, Any],
+    course: Sequence[StepRecord],
+) -> optuna.trial.FrozenTrial:
+    """Return one trial; of a course, that of its end, with the loss after each step."""
+    import optuna
+
+    names = _valued(record)
+    values = [step.objectives[name] for name in names]
+    diverged = step.true_objectives.get("val_loss", 0.0) >= LARGEST
+    parameters = {name: step.configuration[name] for name in spaces if name in step.configuration}
+    rounds = int(step.fidelity.get("round", 0))
+    between = {i: one.objectives[names[0]] for i, one in enumerate(course, start=1)}
+    if not course and rounds and len(names) == 1 and not diverged:
+        between = {rounds: values[0]}
+    true = {f"true {n}": v for n, v in step.true_objectives.items() if step.truth is not None}
+    return optuna.trial.create_trial(
+        state=optuna.trial.TrialState.FAIL if diverged else optuna.trial.TrialState.COMPLETE,
+        values=None if diverged else values,
+        params=parameters,
+        distributions={name: spaces[name] for name in parameters},
+        user_attrs={
+            "seed": record.header.seed,
+            "elapsed_s": step.elapsed_s,
+            **{f"fidelity {name}": value for name, value in step.fidelity.items()},
+            **{name: v for name, v in step.objectives.items() if name not in names},
+            **true,
+        },
+        system_attrs=(
+            {"constraints": [float(step.extra["violation"])]} if "violation" in step.extra else {}
+        ),
+        intermediate_values={} if diverged else between,
+    )
+
+
+def _distributions(records: Sequence[RunRecord]) -> dict[str, Any]:
+    """Return what each hyperparameter is drawn from: the task's space, else what was seen."""
+    seen: dict[str, list[Any]] = {}
+    for record in records:
+        for step in record.steps:
+            for name, value in step.configuration.items():
+                seen.setdefault(name, []).append(value)
+    try:
+        space = get_task(str(records[0].header.kwargs.get("task", ""))).space
+    except FedHPOError:
+        return {name: _of_values(values) for name, values in seen.items()}
+    return {
+        name: _of_dimension(space[name], values) if name in space.names else _of_values(values)
+        for name, values in seen.items()
+    }
+
+
+def _of_dimension(dimension: Dimension, values: Sequence[Any]) -> Any:
+    import optuna
+
+    if dimension.kind == "category":
+        return optuna.distributions.CategoricalDistribution(dimension.values)
+    low, high = min(dimension.low, *values), max(dimension.high, *values)
+    if dimension.kind == "int":
+        return optuna.distributions.IntDistribution(int(low), int(high), log=dimension.log)
+    return optuna.distributions.FloatDistribution(float(low), float(high), log=dimension.log)
+
+
+def _of_values(values: Sequence[Any]) -> Any:
+    import optuna
+
+    if any(isinstance(value, str) for value in values):
+        return optuna.distributions.CategoricalDistribution(sorted({*values}, key=str))
+    return optuna.distributions.FloatDistribution(float(min(values)), float(max(values)))
