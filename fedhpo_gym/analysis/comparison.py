@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhpo_gym.analysis.incumbents import FRACTIONS, Study
+from fedhpo_gym.analysis.incumbents import FRACTIONS, Study, ends
 from fedhpo_gym.analysis.stats import (
     Band,
     CriticalDifference,
@@ -218,11 +218,11 @@ def _normalised(study: Study, values: list[list[Numbers]], measure: str) -> tupl
 def _ends(study: Study, problem: str, measure: str) -> tuple[float, float]:
     """Return what is 0 and what is 1 on a problem whose scale nobody has stated."""
     lines = [line for agent in study.agents for line in study.of(problem, agent)]
-    finals = [line.final for line in lines]
     if measure == RETURN:
+        finals = [line.final for line in lines]
         return min(finals), max(finals)
-    first = float(np.median([line.value[0] for line in lines if len(line.value)]))
-    return min(finals), max(min(finals), first)
+    best, first = ends(lines)
+    return best, max(best, first)
 
 
 def alike_on(runs: Mapping[str, Numbers], alpha: float = 0.05) -> dict[str, bool]:

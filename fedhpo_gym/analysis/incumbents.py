@@ -362,6 +362,18 @@ class Study:
         return np.array(rows, dtype=float).reshape(-1, len(self.agents))
 
 
+def ends(lines: Sequence[Trajectory]) -> tuple[float, float]:
+    """Return the lowest final value of any run, and the median of the first ones.
+
+    A value is infinite while no incumbent keeps the constraints, and does not count; where none
+    ever does, both are 0, and all are as bad as any.
+    """
+    kept = [line.value[np.isfinite(line.value)] for line in lines]
+    firsts = [float(values[0]) for values in kept if len(values)]
+    finals = [line.final for line in lines if len(line.value) and np.isfinite(line.final)]
+    return (min(finals), float(np.median(firsts))) if finals else (0.0, 0.0)
+
+
 @checked_types
 def time_grid(runs: Sequence[Trajectory], points: int = 400) -> Numbers:
     """Return times from the first incumbent of some runs to the end of the longest: (points,)."""

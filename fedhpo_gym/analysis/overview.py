@@ -52,7 +52,10 @@ def facts(
     for agent in found.order:
         runs = [run for problem in problems for run in problem.runs.get(agent, ())]
         diverged, trials = sum(run.diverged for run in runs), sum(map(_trials, runs))
+        lines = [run.trajectory for run in runs]
+        broken = sum(bool(len(line.value)) and np.isinf(line.final) for line in lines)
         counts = (
+            (broken, "{} without a trial that keeps the constraints"),
             (diverged, f"{diverged} of {counted(trials, 'trial')} diverged"),
             (lost.count(agent.split(" (")[0]), "{} unfinished"),
             (without.get(agent, 0), "{} without full fidelity"),

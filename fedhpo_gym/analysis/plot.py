@@ -137,7 +137,9 @@ def finish(axes: Any, xlabel: str, ylabel: str, below: bool) -> None:
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(visible=True, color="#d9d9d9", lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    if below:
+    if not axes.get_legend_handles_labels()[0]:
+        axes.text(0.5, 0.5, "no run keeps the constraints", transform=axes.transAxes, ha="center")
+    elif below:
         place = {"loc": "outside lower center", "ncols": 2, "fontsize": 11}
         axes.figure.legend(frameon=False, handlelength=3.2, **place)
     else:
@@ -168,6 +170,8 @@ def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:
     for them would hide every difference between agents. It therefore ends above the worst median
     at a quarter of the time.
     """
+    if not curves:
+        return 0.0, 1.0
     low = min(float(curve.lower.min()) for curve in curves.values())
     high = max(float(curve.upper.max()) for curve in curves.values())
     end = max(float(curve.time_s[-1]) for curve in curves.values())

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.incumbents import Trajectory, time_grid
+from fedhpo_gym.analysis.incumbents import Trajectory, ends, time_grid
 from fedhpo_gym.analysis.records import Header
 from fedhpo_gym.analysis.runs import Course, Scored, at_full_level, volume_regret
 from fedhpo_gym.analysis.stats import Band, bootstrap_band
@@ -231,8 +231,8 @@ class Problem:
     def curves(self) -> Mapping[str, Curve]:
         """Return the curve of every agent, on one time grid.
 
-        The curve of an agent begins when every one of its runs has an incumbent; an agent has none
-        where that never comes.
+        The curve of an agent begins when every one of its runs has an incumbent that keeps the
+        constraints; an agent has none where that never comes.
         """
         grid = self._grid()
         curves = {agent: _curve(runs, grid) for agent, runs in self.runs.items()}
@@ -285,9 +285,8 @@ class Problem:
             return 0.0, 1.0
         if self.known is not None and all(run.regret for run in self._all_runs()):
             return 0.0, max(self.known.typical - self.known.best, 1e-12)
-        lines = [run.trajectory for run in self._all_runs() if len(run.trajectory.value)]
-        best = min(line.final for line in lines)
-        return best, max(float(np.median([line.value[0] for line in lines])) - best, 1e-12)
+        best, first = ends([run.trajectory for run in self._all_runs()])
+        return best, max(first - best, 1e-12)
 
     def scored(self) -> Mapping[str, tuple[Scored, ...]]:
         """Return the trials of every agent that its front is of; none where rewards are numbers.
@@ -341,8 +340,8 @@ class Problem:
         return tuple(found)
 
     def winner(self) -> Run | None:
-        """Return the run whose final incumbent has the lowest validation loss and is known."""
-        known = [run for run in self._all_runs() if run.best]
+        """Return the run whose final incumbent is known, keeps the constraints and is lowest."""
+        known = [run for run in self._all_runs() if run.best and np.isfinite(run.trajectory.final)]
         return min(known, key=lambda run: run.trajectory.final, default=None)
 
     def _grid(self) -> NDArray[np.float64]:
@@ -354,6 +353,6 @@ class Problem:
 
 def _curve(runs: Iterable[Run], grid: NDArray[np.float64]) -> Curve:
     values = np.stack([run.trajectory.at(grid) for run in runs])
-    known = ~np.isnan(values).any(axis=0)
+    known = np.isfinite(values).all(axis=0)
     lower, median, upper = np.quantile(values[:, known], [0.25, 0.5, 0.75], axis=0)
     return Curve(grid[known], median, lower, upper)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedhpo_gym.analysis.files import read_judged, read_record
 from fedhpo_gym.analysis.incumbents import Study, Trials, incumbents
 from fedhpo_gym.analysis.overview import facts
 from fedhpo_gym.analysis.problems import LARGEST
-from fedhpo_gym.analysis.report import _studies
+from fedhpo_gym.analysis.report import _studies, build_report
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.regret import known_of
 from fedhpo_gym.studies.run import do_run
@@ -100,3 +101,23 @@ def test_a_course_is_judged_by_its_last_step() -> None:
     times, losses = np.arange(1.0, 5.0), np.array([0.5, 0.1, 0.3, 0.4])
     assert incumbents(Trials(times, losses)).tolist() == [0, 1, 1, 1]
     assert incumbents(Trials(times, losses, is_course=True)).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.1])
+def test_a_constrained_study_has_a_page_whatever_was_feasible(limit: float, tmp_path: Path) -> None:
+    """No trial keeps the constraints, or some do, but no first one; with and without a truth."""
+    constraints = {"fairness_std": {"limit": limit, "weight": 1.0}}
+    for agent, seed in product(("random", "sobol"), range(3)):
+        plan = Plan(
+            ID, {"budget_trials": 6, "fidelity": FULL, "constraints": constraints}, agent, seed
+        )
+        do_run(plan, tmp_path, lambda _: None, lambda _: None)
+    runs = [(path, read_judged(path)) for path in files(tmp_path)]
+    violations = [run.trials.violation for _, run in runs if run.trials.violation is not None]
+    assert any((one == 0).any() for one in violations) == (limit > 0)
+    assert any(one[0] > 0 for one in violations)
+    for known in (known_of, None):
+        page = build_report(group(runs, known=known), "0.1.0").html
+        never = sum(bool((one > 0).all()) for one in violations)
+        assert ("without a trial that keeps the constraints" in page) == (never > 0)
+        assert ("no run keeps the constraints" in page) == (never == len(runs))
