@@ -107,14 +107,14 @@ def missing_dependency(what: str, package: str, extra: str) -> MissingDependency
 
 
 @contextmanager
-def needing(what: str, package: str, extra: str, module: str) -> Iterator[None]:
-    """Say what to install when a module is missing inside the `with` statement.
+def needing(what: str, package: str, extra: str, *modules: str) -> Iterator[None]:
+    """Say what to install when one of some modules is missing inside the `with` statement.
 
     Args:
         what: See `missing_dependency`.
         package: See `missing_dependency`.
         extra: See `missing_dependency`.
-        module: The name it is imported by.
+        modules: What the extra brings, by the names they are imported by.
 
     Raises:
         MissingDependencyError: The module is not installed.
@@ -122,6 +122,6 @@ def needing(what: str, package: str, extra: str, module: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != module:
+        if (error.name or "").partition(".")[0] not in modules:
             raise
         raise missing_dependency(what, package, extra) from error

@@ -17,7 +17,7 @@ from fedhpo_gym.errors import needing
 from fedhpo_gym.seeding import stream
 
 with (
-    needing("agents 'parego' and 'qlognehvi'", "BoTorch", "bo", "botorch"),
+    needing("an agent of BoTorch", "BoTorch", "bo", "botorch", "gpytorch", "torch"),
     warnings.catch_warnings(),
 ):
     # A dependency of BoTorch still uses what torch calls deprecated.

@@ -14,7 +14,7 @@ from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.seeding import stream
 
-with needing("agents 'sobol' and 'latin-hypercube'", "SciPy", "agents", "scipy"):
+with needing("an agent of SciPy", "SciPy", "agents", "scipy"):
     from scipy.stats import qmc
 
 

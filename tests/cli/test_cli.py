@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -382,3 +383,16 @@ heavy = {"torch", "sklearn", "pandas", "matplotlib", "optuna", "openml"}
 print("heavy:", sorted(heavy & set(sys.modules)))
 """
     assert run_python(code).splitlines()[-1] == "heavy: []"
+
+
+def test_agents_are_listed_without_torch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for module in ("botorch_vector", "optuna_gp"):
+        monkeypatch.delitem(sys.modules, f"fedhpo_gym.agents.{module}", raising=False)
+    assert main(["agents"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("Not listed: ") == 3
+    assert "\nhyperband " in said
+    assert "an agent of BoTorch needs BoTorch, which is not installed" in said
