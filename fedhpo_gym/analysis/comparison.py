@@ -150,7 +150,8 @@ class Comparison:
 SCALES = {
     REGRET: "0 is the best configuration at full fidelity and 1 the median one",
     RETURN: "0 is the best return of any run on the problem and 1 the worst",
-    VOLUME: "0 is the volume of the front that all runs know together and 1 none of it",
+    VOLUME: "0 is the volume of the true front, where it is known, else of that of all runs here, "
+    "and 1 is none of it",
 }
 STATED = (REGRET, VOLUME)
 """What is normalised already, by the problem and not by who else was run."""

@@ -53,7 +53,7 @@ WORDS: Final[Mapping[str, str]] = {
     "flops": "floating-point operations",
     "epsilon": "epsilon spent",
     "fairness_std": "spread of accuracy over clients",
-    "fairness_p10": "accuracy, worst tenth (negative)",
+    "fairness_p10": "accuracy, worst tenth of clients",
 }
 """Objectives as people call them, with their units."""
 
@@ -162,10 +162,12 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     """Draw the mean regret of every agent on one problem, with two bootstrap bands."""
     curves = problem.regret()
     what, axis = "validation loss above the best final value of any run here", "mean regret"
+    title = "Regret"
     if problem.known is not None:
         what = "the regret of the recommended configuration at full fidelity"
     if any(run.scored for runs in problem.runs.values() for run in runs):
         what, axis = "the hypervolume that a run lacks", "hypervolume regret"
+        title = "Hypervolume regret"
     beyond = {
         agent: [line.end_s for line in lines if line.final > problem.rim + problem.best_known]
         for agent, lines in problem.regret_lines().items()
@@ -209,8 +211,8 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
         "The axis is linear near 0."
     )
     size = (SIZE[0], TALL)
-    numbers = Table(name, "Regret", caption, head, rows)
-    return Figure(name, "Regret", caption, draw(name, fill, size), numbers)
+    numbers = Table(name, title, caption, head, rows)
+    return Figure(name, title, caption, draw(name, fill, size), numbers)
 
 
 def attainment_figures(problem: Problem, name: str, looks: Looks) -> list[Figure]:
@@ -249,7 +251,11 @@ def _attainment(
         if of
     }
     names = next(one.names for of in scored.values() for one in of)
-    first, second = (in_words(names[column]) for column in pair)
+    errors = np.concatenate([one.errors for of in scored.values() for one in of])
+    first, second = (
+        in_words(names[column]) + " (negative)" * bool((errors[:, column] <= 0).all())
+        for column in pair
+    )
     low, corner = (end[[*pair]] for end in ends)
 
     def fill(axes: Any) -> None:

@@ -353,9 +353,7 @@ def _results(problem: Problem) -> Table:
 def _truth(known: Known | None) -> str:
     if known is None:
         return ""
-    where = (
-        "of all that can be asked for" if known.exact else "that a search of the surrogate found"
-    )
+    where = "configuration there" if known.exact else "there that a search of the surrogate found"
     return (
         f". Regret is of the recommended configuration at full fidelity, in {known.objective}: 0 "
         f"is the best {where}, {known.best:.4f}; relative regret of 1 is the median configuration, "

@@ -18,6 +18,7 @@ from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.landscape.cards import open_card
 from fedhpo_gym.landscape.difficulty import (
     CONTEST,
+    CONTEST_LEFT,
     DRAWS,
     NEAR,
     TRIALS,
@@ -29,6 +30,7 @@ from fedhpo_gym.landscape.difficulty import (
 from fedhpo_gym.landscape.lattice import Stored, validation_losses
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.tables import Table
 from fedhpo_gym.tasks import Task
 
 TITLE = f"""# Difficulty of the stored problems
@@ -46,8 +48,9 @@ surrogate {DRAWS:,} configurations drawn uniformly: the best of those is what is
   configurations, and how many of those tuning gains over the usual configuration.
 - **near**: share of the configurations that lack at most {percent(NEAR)} of (guess - best).
 - **useless**: share of those that are no better than the guess, or diverge.
-- **contest**: random search leaves at least {CONTEST[0]:g} such deviations after 25 trials, and
-  tuning gains at least {CONTEST[1]:g}. What is none is easy, or its seeds decide.
+- **contest**: random search leaves at least {CONTEST[0]:g} such deviations and {CONTEST_LEFT:g} of
+  (guess - best) after 25 trials, and tuning gains at least {CONTEST[1]:g} deviations. What is none
+  is easy, or its seeds decide.
 
 Problems without stored numbers are trained: `fedhpo-gym difficulty --train 60 ID`. Some are on the
 page of [natural federations](natural.md#how-hard).
@@ -94,7 +97,8 @@ def main(
 def _cells(stored: Stored) -> Iterator[str]:
     versions = ", ".join(f"-v{task.version}" for task in answering(stored))
     yield f"{stored.identity.task}{versions}"
-    yield ", ".join(arguments_of(stored.identity)).replace("algorithm=", "").replace("'", "")
+    words = ", ".join(arguments_of(stored.identity)).replace("algorithm=", "").replace("'", "")
+    yield f"{words}, {'table' if isinstance(stored, Table) else 'surrogate'}"
     yield str(len(stored.space))
     yield from _figures(difficulty_of(stored))
 

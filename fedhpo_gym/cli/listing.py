@@ -9,6 +9,7 @@ from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_prose, say_table
 from fedhpo_gym.cli.options import Word
 from fedhpo_gym.errors import FedHPOError, unknown_name
+from fedhpo_gym.fl.models import COMPILED
 from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.keel import KEEL
 from fedhpo_gym.landscape.lattice import Stored
@@ -34,10 +35,11 @@ def main(word: Word = None) -> int:
     ]
     if word is not None:
         kept = [row for row in rows if word in " ".join(row)]
-        if not kept:
+        named = kept or [*_named(word, registered, tables, surrogates)]
+        if not named:
             known = [row[0] for row in rows] + [task.dataset for task in TASKS.values()]
             raise unknown_name("environment", word, known)
-        say_table(HEADS, kept)
+        say_table(HEADS, named)
         return 0
     say_table(HEADS, rows)
     stored, faults = stored_variants(tables, surrogates)
@@ -48,6 +50,17 @@ def main(word: Word = None) -> int:
         say("")
         say_prose(note)
     return 0
+
+
+def _named(
+    word: str, registered: set[str], tables: Sequence[str], surrogates: Sequence[str]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of ids that hold a word but are in no line of the table."""
+    for name in sorted(registered):
+        if word in name:
+            task = get_task(name)
+            answers = ["raw"] if "DAC-" in name else backends(task, tables, surrogates)
+            yield (name, *_row(task, answers)[1:])
 
 
 def _notes(registered: Container[str]) -> Iterator[str]:
@@ -84,11 +97,18 @@ def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> li
     found = ["tabular"] if task.table_name in tables else []
     if any(identity.name in surrogates for identity in task.surrogate_identities):
         found.append("surrogate")
-    if find_spec("torch") is not None:
+    if not lacking(task):
         found.append("raw")
         if not why_not(task):
             found.append("federatedscope")
     return found
+
+
+def lacking(task: Task) -> str:
+    """Return what a task cannot be trained without and is not installed; empty if nothing."""
+    if task.model in COMPILED:
+        return "" if find_spec("numba") else "needs numba: install the extra `compiled`"
+    return "" if find_spec("torch") else "needs PyTorch: install the extra `raw`"
 
 
 def reasons(tasks: Sequence[Task]) -> Iterator[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 from fedhpo_gym.backends import BACKENDS, default_backend
 from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.cli.listing import lacking
 from fedhpo_gym.cli.options import Variant, asked_task
 from fedhpo_gym.cli.problems import page
 from fedhpo_gym.cli.verdicts import claim_words, lines, verdicts_of
@@ -132,8 +132,8 @@ def _about(task: Task) -> str:
 def _answers(name: str, task: Task) -> dict[str, Any]:
     """Return whether a backend can answer here, and how or why not."""
     if name == "raw":
-        if find_spec("torch") is None:
-            return {"answers": False, "words": "needs PyTorch: install the extra `raw`"}
+        if missing := lacking(task):
+            return {"answers": False, "words": missing}
         source = SOURCES[task.dataset]
         words = "" if source.offline else f"; the data comes by `{source.repair}`"
         trains = f"trains any configuration, on {source.name}, at {_trained(task)}{words}"

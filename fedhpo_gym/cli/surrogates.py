@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +10,12 @@ import numpy as np
 
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, say
-from fedhpo_gym.cli.listing import newest_id
+from fedhpo_gym.cli.listing import lacking, newest_id
 from fedhpo_gym.cli.options import OwnTables, Variant, asked_task
 from fedhpo_gym.datasets import load_dataset
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
 from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.fl.models import COMPILED
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.surrogates import list_surrogates, open_preferred
 from fedhpo_gym.surrogates.surrogate import SUFFIX, Surrogate
@@ -25,8 +25,6 @@ from fedhpo_gym.tables.stored import StoredCurves
 from fedhpo_gym.tasks import Task, get_task, task_of
 
 ALL = "all"
-CHEAP = ("LR", "LeafLR", "MLP")
-"""Models whose claimed best is trained before a surrogate is accepted."""
 
 
 def main(
@@ -92,9 +90,9 @@ def fit_all(folder: Path, *, keep: bool) -> int:
 def can_train(task: Task) -> bool:
     """Return whether the best that a surrogate claims is trained before it is written.
 
-    That takes torch, a model that a processor trains in minutes, and its data.
+    That takes a model that a processor trains in minutes, what trains it, and its data.
     """
-    if task.model not in CHEAP or find_spec("torch") is None:
+    if task.model not in COMPILED or lacking(task):
         return False
     try:
         load_dataset(task.dataset)
@@ -106,7 +104,7 @@ def can_train(task: Task) -> bool:
 
 def train_claimed(surrogate: Surrogate) -> float:
     """Return the validation loss, of the mean over seeds, that training its optimum reaches."""
-    with needing("training a claimed best", "torch", "raw", "torch"):
+    with needing("training a claimed best", "numba", "compiled", "numba"):
         from fedhpo_gym.backends.raw import Raw
     best = surrogate.card["health"]["optimum"]
     fidelity = Fidelity(int(best["round"]), float(best["client_sample_rate"]))

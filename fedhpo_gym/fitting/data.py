@@ -44,6 +44,8 @@ class FittingRows:
         inputs: (n, 1, columns), see `CurveInputs`.
         outputs: (n, K, outputs), see `surrogates.outputs`; the last says whether the course has
             diverged. NaN at rounds that a course was not trained for.
+        final: (n, clients, splits, metrics) what clients had at the last round, of which outputs of
+            many clients keep only a part.
         trained: (n, K) which rounds courses were trained for.
         seed: (n,) which seed.
         seed_weights: (seeds, clients, splits) of the clients in the mean.
@@ -55,6 +57,7 @@ class FittingRows:
 
     inputs: Array
     outputs: Array
+    final: Array
     trained: NDArray[np.bool_]
     seed: NDArray[np.int64]
     seed_weights: NDArray[np.float64]
@@ -72,6 +75,7 @@ class FittingRows:
             self,
             inputs=self.inputs[index],
             outputs=self.outputs[index],
+            final=self.final[index],
             trained=self.trained[index],
             seed=self.seed[index],
             configuration=self.configuration[index],

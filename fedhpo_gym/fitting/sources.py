@@ -108,8 +108,10 @@ def _inputs(stored: Table | Sample) -> CurveInputs:
 
 def _outputs(
     stored: Table | Sample, courses: NDArray[np.int64], axis: int, weights: NDArray[np.float64]
-) -> NDArray[np.float32]:
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return (n, K, outputs) of some courses, as if all were trained for all rounds.
+
+    And what clients have at the last round, (n, clients, splits, metrics).
 
     Args:
         stored: a table or a sample.
@@ -134,7 +136,7 @@ def _outputs(
     at = stored.codes("diverged_at").reshape(-1)[courses][:, None]
     diverged = ((at > 0) & (at <= np.array(stored.rounds))).astype(np.float32)
     curves = outputs.reshape(len(courses), knots, -1)
-    return np.concatenate([curves, diverged[..., None]], axis=2)
+    return np.concatenate([curves, diverged[..., None]], axis=2), metrics[:, -1].copy()
 
 
 def _draw(total: int, limit: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -166,9 +168,11 @@ class FittingTable:
         coordinates = [scale[i] for scale, i in zip(scales, at[:-2], strict=True)]
         rates, seed = np.array(table.rates)[at[-2]], at[-1].astype(np.int64)
         seed_weights = weights_of(table.num_samples)
+        outputs, final = _outputs(table, chosen, 0, seed_weights[seed])
         return FittingRows(
             inputs=self.inputs.rows_of_one_seed(np.column_stack(coordinates), rates, seed),
-            outputs=_outputs(table, chosen, 0, seed_weights[seed]),
+            outputs=outputs,
+            final=final,
             trained=np.ones((len(chosen), len(table.rounds)), np.bool_),
             seed=seed,
             seed_weights=seed_weights,
@@ -233,11 +237,12 @@ class FittingSample:
         rates = sample.codes("client_sample_rate")[chosen]
         seed_weights = weights_of(sample.num_samples)
         trained = sample.trained[chosen]
-        outputs = _outputs(sample, chosen, 1, seed_weights[seed])
+        outputs, final = _outputs(sample, chosen, 1, seed_weights[seed])
         outputs[~trained] = np.nan
         return FittingRows(
             inputs=self.inputs.rows_of_one_seed(coordinates[chosen], rates, seed),
             outputs=outputs,
+            final=final,
             trained=trained,
             seed=seed,
             seed_weights=seed_weights,

@@ -14,7 +14,7 @@ from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.fitting.candidates import CANDIDATES
 from fedhpo_gym.fitting.card import FINAL_ROWS
 from fedhpo_gym.fitting.data import FittingRows, prepare
-from fedhpo_gym.fitting.sources import FittingSource, open_source
+from fedhpo_gym.fitting.sources import FittingSample, FittingSource, FittingTable
 from fedhpo_gym.fitting.validate import FOLDS, folds_of, kendall_tau
 from fedhpo_gym.landscape import health_on
 from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
@@ -22,7 +22,7 @@ from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.curves import CurveModel
 from fedhpo_gym.surrogates.formats import ANSWERS, FORMAT
 from fedhpo_gym.surrogates.knots import running_best
-from fedhpo_gym.surrogates.outputs import SMALLEST_LOSS, VALIDATION, to_metrics
+from fedhpo_gym.surrogates.outputs import LARGEST_LOSS, SMALLEST_LOSS, VALIDATION, to_metrics
 from fedhpo_gym.surrogates.surrogate import Surrogate
 from fedhpo_gym.surrogates.verdicts import (
     CLAIM_RULE,
@@ -33,7 +33,7 @@ from fedhpo_gym.surrogates.verdicts import (
     held_on,
     to_card,
 )
-from fedhpo_gym.tables import list_samples, list_tables
+from fedhpo_gym.tables import Table, list_samples, list_tables, open_sample, open_table
 
 Floats = NDArray[np.float64]
 JUDGED = {
@@ -115,7 +115,8 @@ def measured(surrogate: Surrogate) -> dict[str, object]:
         inside, outside = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
         fitted = CANDIDATES[model["candidate"]].models(prepare(rows[outside]))[model["variant"]]
         said[inside] = _claimed(fitted, rows[inside], source)
-    truth = _values(rows.outputs[:, -1], rows, source)
+    best = np.full(len(rows), source.stored.rounds[-1])
+    truth = _values(rows.final, best, rows, source)
     ranking = np.where(rows.trained[:, -1], rows.ranking, -1)
     counted = ranking >= 0
     held = {
@@ -144,12 +145,13 @@ def _source_of(surrogate: Surrogate) -> FittingSource:
             f"again, got {surrogate.name} of format {surrogate.format}; fit it anew with "
             f"`{surrogate.card['fit_command']}`"
         )
-    for kind, listed in (("table", list_tables), ("sample", list_samples)):
+    tables = (open_table(name) for name in list_tables())
+    samples = (open_sample(name) for name in list_samples())
+    for kind, known in (("table", tables), ("sample", samples)):
         wanted = surrogate.card.get(f"{kind}_sha256")
-        for name in listed() if wanted else ():
-            source = open_source(name)
-            if source.kind == kind and wanted in (source.stored.sha256, *source.stored.former):
-                return source
+        for stored in known if wanted else ():
+            if wanted in stored.former:
+                return FittingTable(stored) if isinstance(stored, Table) else FittingSample(stored)
     raise MissingDataError(
         f"what {surrogate.name} was fitted on is not stored here; build it with "
         f"`{surrogate.card['source_command']}`"
@@ -160,29 +162,42 @@ def _claimed(model: CurveModel, rows: FittingRows, source: FittingSource) -> Flo
     """Return (n, objectives) that a model answers at the last knot."""
     coefficients = model.coefficients(rows.inputs)
     best = running_best(model.at_all_knots(coefficients, VALIDATION).T)[-1]
-    return _values(model.at_knots(coefficients, best), rows, source)
+    outputs, metrics = model.at_knots(coefficients, best), np.empty_like(rows.final)
+    best_round = np.full(len(rows), source.stored.rounds[-1])
+    for seed in np.unique(rows.seed).tolist():
+        own = np.flatnonzero(rows.seed == seed)
+        # The last output says whether the course diverged.
+        metrics[own], best_round[own] = to_metrics(
+            outputs[own, :-1], rows.seed_weights[[seed]], best_round[own]
+        )
+    return _values(metrics, best_round, rows, source)
 
 
-def _values(outputs: NDArray[np.floating], rows: FittingRows, source: FittingSource) -> Floats:
-    """Return (n, objectives) of (n, outputs); NaN where there are no outputs.
+def _values(
+    metrics: NDArray[np.floating],
+    best_round: NDArray[np.integer],
+    rows: FittingRows,
+    source: FittingSource,
+) -> Floats:
+    """Return (n, objectives) of (n, clients, splits, metrics) at the last round.
 
+    NaN where a course was not trained for it. Losses are cut off as in the outputs of a model.
     Whether a course diverged is said apart: it makes all objectives their worst.
     """
-    found = np.full((len(outputs), len(JUDGED)), np.nan)
-    known = ~np.isnan(outputs).any(axis=1)
-    samples, weights = source.stored.num_samples, rows.seed_weights
-    for seed in np.unique(rows.seed[known]).tolist():
-        own = np.flatnonzero(known & (rows.seed == seed))
-        # The last output says whether the course diverged.
-        rounds = np.full(len(own), source.stored.rounds[-1])
-        metrics, best = to_metrics(outputs[own, :-1], weights[[seed]], rounds)
+    found = np.full((len(rows), len(JUDGED)), np.nan)
+    for seed in np.unique(rows.seed[rows.trained[:, -1]]).tolist():
+        own = np.flatnonzero(rows.trained[:, -1] & (rows.seed == seed))
         answers = Evaluations(
-            metrics[:, None], samples[[seed]], best[:, None], np.zeros((len(own), 1), np.bool_)
+            metrics[own][:, None],
+            source.stored.num_samples[[seed]],
+            best_round[own][:, None],
+            np.zeros((len(own), 1), np.bool_),
         )
         for j, (name, compute) in enumerate(JUDGED.items()):
             values = compute(answers, NO_PRIVACY)
             loss = name.endswith("_loss")
-            found[own, j] = np.log(np.maximum(values, SMALLEST_LOSS)) if loss else values
+            cut_off = np.clip(values, SMALLEST_LOSS, LARGEST_LOSS)
+            found[own, j] = np.log(cut_off) if loss else values
     return found
 
 

@@ -31,6 +31,9 @@ TOP = 0.1
 CONTEST = (4.0, 10.0)
 """Standard deviations of a seed that random search leaves after 25 trials, and that tuning gains
 over the usual configuration, in a contest: at least."""
+CONTEST_LEFT = 0.01
+"""Share of (guess - best) that it leaves then, at least: a surrogate may say of all its best that
+their seeds are alike, and anything is many of no deviations."""
 
 USUAL: Mapping[str, float] = {
     "learning_rate": 0.1,
@@ -81,7 +84,8 @@ class Difficulty:
     @property
     def is_contest(self) -> bool:
         """Whether optimizers have something to do here, see `CONTEST`."""
-        return self.scaled(25)[2] >= CONTEST[0] and self.gain >= CONTEST[1]
+        share, _, deviations = self.scaled(25)
+        return share >= CONTEST_LEFT and deviations >= CONTEST[0] and self.gain >= CONTEST[1]
 
 
 def difficulty_of(stored: Stored) -> Difficulty:

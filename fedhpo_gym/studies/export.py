@@ -176,7 +176,7 @@ def _of_dimension(dimension: Dimension, values: Sequence[Any]) -> Any:
     import optuna
 
     if dimension.kind == "category":
-        return optuna.distributions.CategoricalDistribution(dimension.values)
+        return optuna.distributions.CategoricalDistribution(dimension.values or ())
     low, high = min(dimension.low, *values), max(dimension.high, *values)
     if dimension.kind == "int":
         return optuna.distributions.IntDistribution(int(low), int(high), log=dimension.log)

@@ -34,7 +34,8 @@ def load_runs(folder: str | Path) -> Any:
     `heard.*`, `true.*`     every objective as the agent heard it, and as it truly is
     `test.*`                metrics on test data
     `violation`, `feasible` total violation of constraints, and whether it is 0
-    `incumbent`             number of the best feasible trial so far
+    `incumbent`             number of the best feasible trial so far; of the least violation while
+                            none is feasible
     `regret`                of the incumbent's configuration at full fidelity, see docs/regret.md;
     `relative_regret`       NaN where nobody knows it
     `trial_s`, `elapsed_s`  simulated seconds of the trial, and since the start

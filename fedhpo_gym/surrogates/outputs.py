@@ -5,8 +5,8 @@ A row of outputs holds, in this order, for N clients:
 - the natural logarithm of the loss of the federation, per split (3);
 - the accuracy of every client, per split (3 N), then its macro-F1 (3 N);
 - the share of every client in the loss of the federation, per split (3 N);
-- with more than 50 clients, the mean of clients' accuracies weighted by samples and their quantiles
-  at `LEVELS`, per split, then those of macro-F1;
+- with more than 50 clients, the mean of clients' accuracies weighted by samples, their standard
+  deviation and their quantiles at `LEVELS`, per split, then those of macro-F1;
 - the natural logarithm of the best round (1).
 
 The loss of the federation is the sample-weighted mean over clients, the number optimisers minimise.
@@ -36,10 +36,11 @@ LEVELS = np.array([0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0
 """Of the quantiles over clients, with linear interpolation between clients."""
 
 RATES = ("accuracy", "f1")
-MEAN_STEPS = 2
-"""How often clients between 0 and 1 are moved until their weighted mean is the predicted one."""
-SPREAD_OUTPUTS = len(RATES) * len(SPLITS) * (1 + len(LEVELS))
-"""How many outputs hold, by metric and split, the weighted mean and the quantiles of clients."""
+MOVES = 8
+"""How often clients are moved until their spread and weighted mean are the predicted ones."""
+MOST_WIDENED = 4.0
+SPREAD_OUTPUTS = len(RATES) * len(SPLITS) * (2 + len(LEVELS))
+"""How many outputs hold, by metric and split, weighted mean, spread and quantiles of clients."""
 _LOSS, _ACCURACY, _F1 = (METRICS.index(name) for name in ("loss", *RATES))
 VALIDATION = SPLITS.index("val")
 """Where a row holds the log loss of the federation on the validation split."""
@@ -94,10 +95,11 @@ def to_outputs(
 
 def _spread_of(metrics: NDArray[np.floating], weights: NDArray[np.floating]) -> Floats:
     """Return (n, `SPREAD_OUTPUTS`) of (n, clients, splits, metrics)."""
-    found = np.zeros((len(metrics), len(RATES), len(SPLITS), 1 + len(LEVELS)))
+    found = np.zeros((len(metrics), len(RATES), len(SPLITS), 2 + len(LEVELS)))
     for split in range(len(SPLITS)):
         own = weights[:, :, split]
-        last = np.maximum((own > 0).sum(axis=1) - 1, 0)[:, None]
+        present = np.maximum((own > 0).sum(axis=1), 1)
+        last = present[:, None] - 1
         below = (LEVELS * last).astype(np.int64)
         above, way = np.minimum(below + 1, last), LEVELS * last - below
         for which, metric in enumerate((_ACCURACY, _F1)):
@@ -105,7 +107,9 @@ def _spread_of(metrics: NDArray[np.floating], weights: NDArray[np.floating]) -> 
             ordered = np.sort(np.where(own > 0, values, 2.0), axis=1)  # who is absent comes last
             low, high = (np.take_along_axis(ordered, at, axis=1) for at in (below, above))
             found[:, which, split, 0] = (own * values).sum(axis=1)
-            found[:, which, split, 1:] = np.minimum(low + way * (high - low), 1.0)
+            away = np.where(own > 0, values - (values.sum(axis=1) / present)[:, None], 0.0)
+            found[:, which, split, 1] = np.sqrt((away**2).sum(axis=1) / present)
+            found[:, which, split, 2:] = np.minimum(low + way * (high - low), 1.0)
     return found.reshape(len(metrics), -1)
 
 
@@ -152,11 +156,15 @@ def to_metrics(
 
 
 def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
-    """Return rates of clients in their order, with the quantiles and the mean that were predicted.
+    """Return rates of clients in their order, spread as was predicted.
+
+    They are put at their quantiles, then moved: away from their mean until they have the standard
+    deviation, and all together until they have the weighted mean.
 
     Args:
         rates: (n, seeds, metrics, splits, clients), of which the order of clients is kept.
-        spread: (n, seeds, metrics, splits, 1 + levels) weighted means, then quantiles.
+        spread: (n, seeds, metrics, splits, 2 + levels) weighted means, standard deviations, then
+            quantiles.
         weights: (seeds, splits, clients).
     """
     present = weights > 0
@@ -164,7 +172,7 @@ def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
     share = np.minimum(np.arange(weights.shape[-1]) / last, 1.0)
     below = np.minimum(np.searchsorted(LEVELS, share, side="right"), len(LEVELS) - 1) - 1
     way = (share - LEVELS[below]) / (LEVELS[below + 1] - LEVELS[below])
-    quantiles = np.maximum.accumulate(spread[..., 1:], axis=-1)
+    quantiles = np.maximum.accumulate(spread[..., 2:], axis=-1)
     shape = np.broadcast_shapes(rates.shape, below[None, :, None].shape)
     low, high = (
         np.take_along_axis(quantiles, np.broadcast_to(at[None, :, None], shape), axis=-1)
@@ -173,13 +181,41 @@ def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
     order = np.argsort(np.where(present[:, None], rates, 2.0), axis=-1, kind="stable")
     found = np.empty(shape)
     np.put_along_axis(found, order, low + way[:, None] * (high - low), axis=-1)
-    for _ in range(MEAN_STEPS):
-        missing = spread[..., 0] - sum_in_order(weights[:, None] * found, axis=-1)
-        room = np.where(present[:, None], found * (1.0 - found), 0.0)
-        total = sum_in_order(weights[:, None] * room, axis=-1)
-        step = np.where(total > 0, missing, 0.0) / np.where(total > 0, total, 1.0)
-        found = np.clip(found + step[..., None] * room, 0.0, 1.0)
+    for _ in range(MOVES):
+        found = _moved(_widened(found, spread[..., 1], present), spread[..., 0], weights)
     return found
+
+
+def _widened(rates: Floats, wanted: Numbers, present: NDArray[np.bool_]) -> Floats:
+    """Return rates whose standard deviation over the clients that are there is nearer to another.
+
+    Args:
+        rates: (n, seeds, metrics, splits, clients).
+        wanted: (n, seeds, metrics, splits).
+        present: (seeds, splits, clients).
+    """
+    there = present[:, None].astype(np.float64)
+    count = np.maximum(sum_in_order(there, axis=-1), 1.0)
+    mean = sum_in_order(there * rates, axis=-1) / count
+    away = rates - mean[..., None]
+    now = np.sqrt(sum_in_order(there * away**2, axis=-1) / count)
+    factor = np.minimum(np.divide(wanted, now, out=np.ones_like(now), where=now > 0), MOST_WIDENED)
+    return np.asarray(np.clip(mean[..., None] + factor[..., None] * away, 0.0, 1.0))
+
+
+def _moved(rates: Floats, wanted: Numbers, weights: Numbers) -> Floats:
+    """Return rates whose weighted mean is nearer to another; those at 0 and 1 stay.
+
+    Args:
+        rates: (n, seeds, metrics, splits, clients).
+        wanted: (n, seeds, metrics, splits).
+        weights: (seeds, splits, clients).
+    """
+    missing = wanted - sum_in_order(weights[:, None] * rates, axis=-1)
+    room = np.where((weights > 0)[:, None], rates * (1.0 - rates), 0.0)
+    total = sum_in_order(weights[:, None] * room, axis=-1)
+    step = np.where(total > 0, missing, 0.0) / np.where(total > 0, total, 1.0)
+    return np.asarray(np.clip(rates + step[..., None] * room, 0.0, 1.0))
 
 
 def objectives(outputs: NDArray[np.floating], weights: NDArray[np.floating]) -> Floats:
@@ -192,7 +228,7 @@ def objectives(outputs: NDArray[np.floating], weights: NDArray[np.floating]) -> 
     _, clients, splits = weights.shape
     if outputs.shape[1] > num_outputs(clients):
         mean = np.clip(
-            outputs[:, splits * (1 + 3 * clients) + VALIDATION * (1 + len(LEVELS))], 0, 1
+            outputs[:, splits * (1 + 3 * clients) + VALIDATION * (2 + len(LEVELS))], 0, 1
         )
     else:
         start = splits + VALIDATION * clients

@@ -147,7 +147,7 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
         "ditto": AlgorithmSpec(
             (Dimension("regularization", 0.001, 1.0, "float", log=True, bins=4),),
         ),
-        "local": AlgorithmSpec(),
+        "local": AlgorithmSpec(copies=0),
         "fedasync": AlgorithmSpec(
             (
                 Dimension("mixing", 0.1, 1.0, "float", bins=4, scope="server"),

@@ -99,7 +99,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "scipy": ("datasets.graphs.*", "agents.spread", PEER),
     "rdkit": ("datasets.graphs.molecules",),
     "networkx": ("federations.graphs",),
-    "optuna": ("agents.optuna_*",),
+    "optuna": ("agents.optuna_*", "studies.export"),
+    "sqlalchemy": ("studies.export",),  # of Optuna
     "cmaes": ("agents.cma_es",),
     "botorch": ("agents.botorch_vector",),
     "gpytorch": ("agents.botorch_vector",),

@@ -326,8 +326,8 @@ def test_many_clients_keep_their_spread_and_mean_though_made_alike() -> None:
         levels = np.linspace(0, 1, 31)
         between = np.quantile(told, levels, axis=1) - np.quantile(truth, levels, axis=1)
         assert np.abs(between).max() < 0.1
-        np.testing.assert_allclose(told.std(axis=1), truth.std(axis=1), atol=0.01)
-        assert (told.argsort(axis=1, kind="stable") == truth.argsort(axis=1, kind="stable")).all()
+        np.testing.assert_allclose(told.std(axis=1), truth.std(axis=1), atol=0.002)
+        assert (np.diff(np.take_along_axis(told, truth.argsort(axis=1), axis=1)) >= 0).all()
         np.testing.assert_allclose(
             (told * weights[0, some, split]).sum(axis=1),
             (truth * weights[0, some, split]).sum(axis=1),

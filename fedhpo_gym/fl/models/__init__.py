@@ -72,6 +72,8 @@ class _Models(Mapping[str, type[Model]]):
 
 
 MODELS: Mapping[str, type[Model]] = _Models()
+COMPILED = frozenset({"LR", "LeafLR", "MLP"})
+"""Names of those that numba compiles; all others need torch. They are quick to train."""
 
 
 @checked_types
@@ -87,6 +89,7 @@ def get_model(name: str) -> type[Model]:
 
 
 __all__ = [
+    "COMPILED",
     "GCN",
     "MODELS",
     "BertTiny",
