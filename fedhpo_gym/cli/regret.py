@@ -61,11 +61,14 @@ def main(
             failed += 1
             continue
         writer.writerows(lines)
-        env_id, _, *who, number, _, regret, relative, missing = lines[-1]
+        env_id, variant, *who, number, _, regret, relative, missing = lines[-1]
         numbers = [f"{one:.4g}" if one != "" else "–" for one in (regret, relative, missing)]
-        rows.append([env_id, *map(str, who), str(number), *numbers])
+        rows.append([env_id, *map(str, who), str(number), *numbers, variant])
     if rows or not trained:
-        say_table(HEADS, rows)
+        # Runs of one id under other arguments are runs of other problems.
+        several = len({(row[0], row[-1]) for row in rows}) > len({row[0] for row in rows})
+        heads = (*HEADS, "arguments") if several else HEADS
+        say_table(heads, [row[: len(heads)] for row in rows])
     if trained:
         say(
             f"left out: {trained} runs of courses that were trained; what those can reach, nobody "
