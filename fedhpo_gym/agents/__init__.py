@@ -77,13 +77,16 @@ def agent_class(name: str) -> type[Agent]:
 
 
 @explained_types
-def make_agent(name: str, env: gym.Env[Any, Any], seed: int, **options: Any) -> Agent:
+def make_agent(
+    name: str, env: gym.Env[Any, Any], seed: int, *, shared_start: int = 0, **options: Any
+) -> Agent:
     """Make an agent by name for an environment, which is not reset.
 
     Args:
         name: key of `AGENTS`.
         env: what the agent will act in.
         seed: non-negative integer; equal seeds give equal agents.
+        shared_start: configurations that are tried first, the same for all agents of a seed.
         options: settings of its class, such as the `policy` of "policy".
 
     Raises:
@@ -94,7 +97,8 @@ def make_agent(name: str, env: gym.Env[Any, Any], seed: int, **options: Any) -> 
     """
     kind = agent_class(name)
     return kind(
-        read_problem(env, seed), **as_arguments(f"Agent {name!r}", kind, options, ["problem"])
+        read_problem(env, seed, shared_start),
+        **as_arguments(f"Agent {name!r}", kind, options, ["problem"]),
     )
 
 

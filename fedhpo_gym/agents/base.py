@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.typed import checked_types, explained_types, shown
 
@@ -35,6 +36,8 @@ class SearchProblem:
         seed: non-negative integer; the only source of an agent's randomness.
         objectives: names of the entries of the reward; `SCALAR` where it is one number.
         constrained: whether `info["violation"]` says how far a trial is from keeping limits.
+        start: coordinates of the configurations that are tried first, those of free fidelities left
+            out; the same for all agents of a study that shares its start.
         process: what a step is: a whole trial, or some rounds of one course.
 
     Raises:
@@ -48,6 +51,7 @@ class SearchProblem:
     objectives: tuple[str, ...] = SCALAR
     process: Process = "trial"
     constrained: bool = False
+    start: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         seed = as_integer(self.seed)
@@ -59,7 +63,7 @@ class SearchProblem:
 
 
 @explained_types
-def read_problem(env: gym.Env[Any, Any], seed: int) -> SearchProblem:
+def read_problem(env: gym.Env[Any, Any], seed: int, shared_start: int = 0) -> SearchProblem:
     """Return what an agent has to solve in an environment; the environment is not reset.
 
     Reads `action_space`, `search_space` and, where they are, `fidelity_space`, `vector_reward`,
@@ -68,9 +72,11 @@ def read_problem(env: gym.Env[Any, Any], seed: int) -> SearchProblem:
     Args:
         env: wrappers may hide any of these attributes behind their own.
         seed: of the agent.
+        shared_start: configurations that are tried first, drawn uniformly from the seed alone: the
+            same whatever the agent is.
 
     Raises:
-        InvalidArgumentError: `env` is no environment, has no search space, or the seed is negative.
+        InvalidArgumentError: `env` is no environment, has no search space, or a number is negative.
     """
     if not isinstance(env, gym.Env):
         raise InvalidArgumentError(
@@ -82,15 +88,22 @@ def read_problem(env: gym.Env[Any, Any], seed: int) -> SearchProblem:
             f"`env` must have a `search_space` that says what its actions mean, got {env}; use an "
             "environment of this package, or make the agent's class with a SearchProblem."
         )
-    fidelities = _attribute(env, "fidelity_space", ())
+    if shared_start < 0:
+        raise InvalidArgumentError(f"`shared_start` must not be negative, got {shared_start}.")
+    known = _attribute(env, "fidelity_space", ())
+    fidelities = SearchSpace(tuple(d for d in space.dimensions if d.name in known))
+    drawn = stream(seed, "shared_start").uniform(
+        -1.0, 1.0, (shared_start, len(space) - len(fidelities))
+    )
     return SearchProblem(
         action_space=env.action_space,
         search_space=space,
-        fidelities=SearchSpace(tuple(d for d in space.dimensions if d.name in fidelities)),
+        fidelities=fidelities,
         seed=seed,
         objectives=_objectives(env),
         process=_attribute(env, "step_kind", "trial"),
         constrained=bool(_attribute(env, "constraints", None)),
+        start=tuple(map(tuple, drawn.astype(np.float32).tolist())),
     )
 
 
@@ -161,6 +174,7 @@ class Agent(ABC):
             for agents that do not look at it, or can use both.
         learned: name of the option that brings what must be learned before; None if nothing must.
         seeded: whether the seed changes what it does.
+        starts: whether it can begin with configurations that it is given.
         problem: what it was made for.
         action_space: what `ask` must answer with: a bounded box of (n,) float32 coordinates, or of
             (clients, n) where `per_client`.
@@ -177,9 +191,15 @@ class Agent(ABC):
     rewards: ClassVar[Literal["any", "scalar", "vector"]] = "any"
     learned: ClassVar[str | None] = None
     seeded: ClassVar[bool] = True
+    starts: ClassVar[bool] = False
 
     def __init__(self, problem: SearchProblem) -> None:
         self._check_process(problem)
+        if problem.start and not self.starts:
+            raise InvalidArgumentError(
+                f"`shared_start` must be 0 for {type(self).__name__}, which begins with nothing "
+                f"that it is given, got {len(problem.start)}; leave the agent out."
+            )
         self.problem = problem
         self.action_space = self._checked_space(problem)
         self.seed = problem.seed
@@ -196,6 +216,15 @@ class Agent(ABC):
 
     def tell(self, step: Step) -> None:  # noqa: B027 - an agent that learns nothing, such as random search, is a whole agent
         """Take in what came of an action that `ask` returned; by default, forget it."""
+
+    def first_actions(self) -> NDArray[np.float32]:
+        """Return (N, n) the actions of `problem.start`, at the highest of free fidelities."""
+        names = self.problem.search_space.names
+        chosen = [i for i, name in enumerate(names) if name not in self.problem.fidelities.names]
+        actions = np.ones((len(self.problem.start), len(names)), dtype=np.float32)
+        if self.problem.start:
+            actions[:, chosen] = self.problem.start
+        return actions
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the agent has learned and drawn, as JSON data, between two steps.

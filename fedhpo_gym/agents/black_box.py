@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
-from fedhpo_gym.agents.search import Array, TrialSearch
+from fedhpo_gym.agents.search import Array, Row, TrialSearch
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
@@ -27,10 +27,14 @@ class RandomSearch(Agent):
     from the prior of the search space.
     """
 
+    starts = True
+
     def __init__(self, problem: SearchProblem) -> None:
         super().__init__(problem)
         self._rng = stream(self.seed, "random_search")
         self._drawn, self._next = self._block(0), 0
+        if problem.start:
+            self._drawn = self.first_actions()
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
         if self._next == len(self._drawn):
@@ -187,6 +191,13 @@ class DifferentialEvolution(TrialSearch):
         self.population = self._rng.random((number, self.action_space.shape[0]))
         self._fitness = np.full(number, -np.inf)
         self._targets: dict[int, tuple[int, Array]] = {}
+
+    def _begin_with(self, number: int, action: Row) -> NDArray[Any]:
+        member, point = number % len(self.population), self.to_unit(action)
+        if number < len(self.population):
+            self.population[member] = point
+        self._targets[number] = (member, point)
+        return action
 
     def _suggest(self, number: int) -> NDArray[Any]:
         member = number % len(self.population)

@@ -69,6 +69,10 @@ class CMAES(TrialSearch):
         self._discrete = bool(discrete)
 
     def _suggest(self, number: int) -> NDArray[Any]:
+        if number == len(self._first) > 0 and self.results:
+            # It is a generation of nobody's: the best of what was given is where it begins.
+            best = max(self.results, key=lambda one: float(self.results[one][0]))
+            self._start(self.to_unit(self.actions[best]))
         point = self._optimizer.ask()
         # With margin there are two: where the trial is, and what the strategy is told of it.
         shown, kept = point if self._discrete else (point, point)
@@ -76,7 +80,7 @@ class CMAES(TrialSearch):
         return self.from_unit(np.asarray(shown, dtype=np.float64))
 
     def _learn(self, number: int, scores: Array) -> None:
-        start, point = self._sampled.pop(number)
+        start, point = self._sampled.pop(number, (-1, np.empty(0)))
         if start != self._starts:
             return
         self._generation.append((point, -float(scores[0])))

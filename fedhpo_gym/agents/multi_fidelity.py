@@ -78,10 +78,17 @@ class LadderSearch(TrialSearch):
         # In the order of the action's coordinates, which is that of the problem's fidelities.
         order = [self.fidelities.index(name) for name in problem.fidelities.names]
         self._coordinates = np.array(columns)[order].T
+        # Configurations that are given take the place of new ones, on the rung where those begin.
+        self._first = self._first[:0]
+        self._given = [*map(np.array, problem.start)]
         self._begin()
 
     def _begin(self) -> None:
         """Make what a search remembers; the rungs are there."""
+
+    def next_given(self) -> Point | None:
+        """Return the next configuration of `problem.start`; None where all were tried."""
+        return rounded(self._given.pop(0)) if self._given else None
 
     def on_rung(self, point: Sequence[float] | np.ndarray, rung: int) -> Row:
         """Return the action of a configuration's coordinates on a rung."""
@@ -226,7 +233,10 @@ class Hyperband(LadderSearch):
 
     def _point(self, number: int, bracket: Bracket, kept: Point | None) -> Point:
         """Return what trial `number` tries, for which `kept` came up, if anything did."""
-        return self._draw(bracket.rung) if kept is None else kept
+        if kept is not None:
+            return kept
+        given = self.next_given()
+        return self._draw(bracket.rung) if given is None else given
 
     def _draw(self, rung: int) -> Point:
         """Return a new configuration; here, from the prior of the space."""
@@ -289,8 +299,9 @@ class ASHA(LadderSearch):
             seen, staying = self._seen[rung], self._staying[rung]
             if staying and bisect_left(seen, staying[0]) < len(seen) // self._eta:
                 return rung + 1, heapq.heappop(staying)[2]
-        width = self.action_space.shape[0] - len(self.fidelities)
-        self._points.append(rounded(self._rng.uniform(-1.0, 1.0, width)))
+        width, given = self.action_space.shape[0] - len(self.fidelities), self.next_given()
+        new = rounded(self._rng.uniform(-1.0, 1.0, width)) if given is None else given
+        self._points.append(new)
         return 0, len(self._points) - 1
 
 
@@ -358,6 +369,8 @@ class DEHB(Hyperband):
         below, size = max(rung - 1, bracket.start), self._size(bracket, rung)
         place = self._targets[number] = self._turns[rung]
         self._turns[rung] = (place + 1) % len(self._members[rung])
+        if rung == bracket.start and (given := self.next_given()) is not None:
+            return given
         if bracket.turn < len(self.rungs) and rung > bracket.start:
             return rounded(2.0 * self._promoted(below, rung, size) - 1.0)
         best = np.argsort(-self._fitness[below], kind="stable")[:size]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.multi_fidelity import LadderSearch
-from fedhpo_gym.agents.search import Array, TrialSearch
+from fedhpo_gym.agents.search import Array, Row, TrialSearch
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.seeding import stream
@@ -53,6 +53,10 @@ class OptunaSearch(TrialSearch):
 
     def _directions(self) -> Sequence[Literal["maximize"]]:
         return ["maximize"] * len(self.problem.objectives)
+
+    def _begin_with(self, number: int, action: Row) -> NDArray[Any]:
+        self._study.enqueue_trial(dict(zip(self._bounds, action.tolist(), strict=True)))
+        return self._suggest(number)
 
     def _suggest(self, number: int) -> NDArray[Any]:
         with quiet():
@@ -184,6 +188,8 @@ class PrunedTPE(LadderSearch):
 
     def _suggest(self, number: int) -> NDArray[Any]:
         with quiet():
+            if not self._waiting and (given := self.next_given()) is not None:
+                self._study.enqueue_trial(dict(zip(self._bounds, given.tolist(), strict=True)))
             job = self._waiting.pop(0) if self._waiting else (self._study.ask(self._bounds), 0)
         self._jobs[number] = job
         trial, rung = job

@@ -37,6 +37,7 @@ class TrialSearch(Agent):
     acts_on: ClassVar[tuple[Process, ...]] = ("trial",)
     rewards: ClassVar[Literal["any", "scalar", "vector"]] = "scalar"
     replays: ClassVar[bool] = True
+    starts: ClassVar[bool] = True
     takes_constraints: ClassVar[bool] = False
 
     def __init__(self, problem: SearchProblem) -> None:
@@ -46,19 +47,27 @@ class TrialSearch(Agent):
         self.violations: dict[int, float] = {}
         self._open: dict[bytes, list[int]] = {}
         self._asked_by_then: list[int] = []
+        self._first = self.first_actions()
 
     @abstractmethod
     def _suggest(self, number: int) -> NDArray[Any]:
         """Return the action of trial `number`, counted from 0."""
 
+    def _begin_with(self, number: int, action: Row) -> NDArray[Any]:
+        """Return the action of a trial of which `problem.start` says what is tried."""
+        del number
+        return action
+
     def _learn(self, number: int, scores: Array) -> None:
         """Take in the (k,) scores of a trial; by default, nothing more is made of them."""
 
     def ask(self, observation: Observation) -> Row:
-        box = self.action_space
-        action = np.clip(
-            np.asarray(self._suggest(len(self.actions)), dtype=np.float32), box.low, box.high
-        )
+        box, number = self.action_space, len(self.actions)
+        if number < len(self._first):
+            wanted = self._begin_with(number, self._first[number])
+        else:
+            wanted = self._suggest(number)
+        action = np.clip(np.asarray(wanted, dtype=np.float32), box.low, box.high)
         self._note(action)
         return action.copy()
 

@@ -57,13 +57,17 @@ def record_path(folder: Path, header: Header) -> Path:
     The name holds a digest of the environment's spec, fingerprint and workers: runs under other
     settings, or on other data, never take each other's place.
     """
-    key = record_key(header.spec, header.fingerprint, header.workers)
+    numbers = header.workers, header.shared_start
+    key = record_key(header.spec, header.fingerprint, *numbers)
     return folder / header.id / f"{header.agent}-seed{header.seed}-{key}{SUFFIX}"
 
 
-def record_key(spec: Mapping[str, Any], fingerprint: str, workers: int) -> str:
+def record_key(
+    spec: Mapping[str, Any], fingerprint: str, workers: int, shared_start: int = 0
+) -> str:
     """Return what the names of records of one setting on the same data end with."""
     decisive: list[object] = [spec, fingerprint, *([workers] if workers > 1 else [])]
+    decisive += [{"shared_start": shared_start}] if shared_start else []
     content = json.dumps(decisive, sort_keys=True)
     return hashlib.sha256(content.encode("utf-8")).hexdigest()[:10]
 

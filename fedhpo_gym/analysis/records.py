@@ -58,7 +58,9 @@ OPTIONAL: Final = ("regret", "relative_regret", "violation")
 """Entries of `info` that a step keeps where they are, beside those that every step has."""
 NUMBERS: Final = ("trial", "step")
 """What the number of an incumbent is called, in trial environments and in round environments."""
-SILENT: Final[Mapping[str, Any]] = {"workers": 1, "platform": None, "truth": None, "worker": None}
+SILENT: Final[Mapping[str, Any]] = {
+    "workers": 1, "shared_start": 0, "platform": None, "truth": None, "worker": None,
+}  # fmt: skip
 """Fields that a record leaves out where they have these values."""
 
 _TESTED: Final = ("loss", "accuracy")
@@ -86,6 +88,8 @@ class Header:
         workers: simulated workers that ran trials side by side; a record of one does not say so.
         platform: what decides how numbers were rounded, see `fedhpo_gym.processor.this_platform`;
             older records do not say it, and nothing that names a run or its numbers depends on it.
+        shared_start: how many of its first configurations all agents of its seed were given; a
+            record of none does not say so.
         extra: further fields, of newer versions or of other programs; they are kept.
 
     Raises:
@@ -102,6 +106,7 @@ class Header:
     format: int = FORMAT
     workers: int = 1
     platform: Mapping[str, str] | None = None
+    shared_start: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -122,6 +127,8 @@ class Header:
             _is_int(self.workers) and self.workers > 0,
             self.workers,
         )
+        starts = _is_int(self.shared_start) and self.shared_start >= 0
+        _require("shared_start", "a non-negative integer", starts, self.shared_start)
         _require(
             "platform",
             "an object of strings",

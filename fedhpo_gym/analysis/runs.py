@@ -132,9 +132,13 @@ def problem_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def problem_of(header: Header) -> dict[str, Any]:
-    """Return what of a run belongs to the problem: arguments, and simulated workers if several."""
+    """Return what of a run belongs to the problem: arguments, several workers, a shared start."""
     found = problem_arguments(header.kwargs)
-    return {**found, "workers": header.workers} if header.workers > 1 else found
+    if header.workers > 1:
+        found["workers"] = header.workers
+    if header.shared_start:
+        found["shared_start"] = header.shared_start
+    return found
 
 
 def agent_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:

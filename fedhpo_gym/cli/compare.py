@@ -58,6 +58,7 @@ def main(
         arguments=dict(parse_pairs("--set", asked.settings)),
         noise=dict(parse_pairs("--noise", noise)) or None,
         simulated_workers=asked.simulated_workers,
+        shared_start=asked.shared_start,
         means=Means(
             workers=workers,
             executor=cluster.executor,

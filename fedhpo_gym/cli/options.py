@@ -59,6 +59,9 @@ class Asked:
     simulated_workers: Annotated[
         int, Arg("run N trials side by side on the simulated clock (1)", "N")
     ] = 1
+    shared_start: Annotated[
+        int, Arg("let all agents of a seed try the same N configurations first (0)", "N")
+    ] = 0
     settings: Annotated[
         Sequence[str],
         Arg(

@@ -43,6 +43,7 @@ def main(
         fidelity=dict(parse_pairs("--fidelity", asked.fidelity)),
         arguments=dict(parse_pairs("--set", asked.settings)),
         workers=asked.simulated_workers,
+        shared_start=asked.shared_start,
     )
     with kept():  # processes of other frameworks start once, not for every run
         plans, done = make_plans(request), 0

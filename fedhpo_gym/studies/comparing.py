@@ -104,6 +104,7 @@ def compare(
     arguments: Mapping[str, Any] | None = None,
     noise: Mapping[str, float] | None = None,
     simulated_workers: int = 1,
+    shared_start: int = 0,
     means: Means | None = None,
     warn: Callable[[str], None] = lambda _: None,
     tell: Callable[[str], None] = lambda _: None,
@@ -125,6 +126,8 @@ def compare(
         arguments: further arguments of `gymnasium.make`.
         noise: what evaluations lack, see `fedhpo_gym.evaluation.noise.Noise`; None for nothing.
         simulated_workers: how many run trials side by side on the simulated clock.
+        shared_start: how many configurations all agents try first, the same under a seed; pairs by
+            seed are then pairs by initial design.
         means: how it is computed.
         warn: is told what was left out and what failed, as it happens.
         tell: is told how much there is to do, and where no terminal shows it, how far it is.
@@ -145,6 +148,7 @@ def compare(
         fidelity or {},
         _with_noise(arguments or {}, noise),
         simulated_workers,
+        shared_start,
     )
     plans, left_out = _plans(request, is_suite=isinstance(problems, str) and problems in SUITES)
     for env_id, reason in left_out.items():

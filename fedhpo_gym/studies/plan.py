@@ -36,6 +36,7 @@ class Request:
             the agent.
         arguments: further arguments of `gymnasium.make`.
         workers: simulated workers that run trials side by side.
+        shared_start: configurations that every agent tries first, the same under a seed.
     """
 
     ids: Sequence[str]
@@ -46,6 +47,7 @@ class Request:
     fidelity: Mapping[str, Any] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
     workers: int = 1
+    shared_start: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Plan:
         workers: simulated workers.
         key: what the name of its record ends with, see `record_key`; None where only a reset of the
             environment says what answers.
+        shared_start: configurations that are tried first.
     """
 
     id: str
@@ -68,6 +71,7 @@ class Plan:
     seed: int
     workers: int = 1
     key: str | None = None
+    shared_start: int = 0
 
 
 def make_plans(request: Request) -> list[Plan]:
@@ -78,30 +82,37 @@ def make_plans(request: Request) -> list[Plan]:
         raise InvalidArgumentError(
             f"`--simulated-workers` must be at least 1, got {request.workers}"
         )
+    if request.shared_start < 0:
+        raise InvalidArgumentError(
+            f"`--shared-start` must not be negative, got {request.shared_start}"
+        )
     ids, agents = dict.fromkeys(map(resolve_id, request.ids)), dict.fromkeys(request.agents)
     pairs = list(product(ids, agents))
     for env_id, agent in pairs:
         _check_agent(agent, env_id)
+        if request.shared_start:
+            _check_start(agent, env_id)
         if request.workers > 1 and env_id.endswith(get_task(env_id).round_id):
             raise InvalidArgumentError(
                 "`--simulated-workers` run trials side by side, but the rounds of a course follow "
                 f"each other in {env_id}; use its id without DAC"
             )
     return [
-        Plan(env_id, kwargs, agent, seed, request.workers, key)
+        Plan(env_id, kwargs, agent, seed, request.workers, key, request.shared_start)
         for env_id, agent in pairs
         for kwargs in [environment_arguments(env_id, request, agent)]
-        for key in [_key(env_id, kwargs, request.workers)]
+        for key in [_key(env_id, kwargs, request)]
         for seed in range(request.seeds)
     ]
 
 
-def _key(env_id: str, kwargs: Mapping[str, Any], workers: int) -> str | None:
+def _key(env_id: str, kwargs: Mapping[str, Any], request: Request) -> str | None:
     with closing(make_environment(env_id, kwargs)) as env:
         backend: Any = getattr(env.unwrapped, "backend", None)
         if getattr(backend, "name", None) not in STORED:
             return None
-        return record_key(spec_of(env), backend.fingerprint, workers)
+        numbers = request.workers, request.shared_start
+        return record_key(spec_of(env), backend.fingerprint, *numbers)
 
 
 def _check_agent(agent: str, env_id: str) -> None:
@@ -116,6 +127,20 @@ def _check_agent(agent: str, env_id: str) -> None:
     if process not in kind.acts_on:
         wanted = " or ".join(WHERE[one] for one in kind.acts_on)
         raise InvalidArgumentError(f"`--agent {agent}` must act in {wanted}; got {env_id}")
+
+
+def _check_start(agent: str, env_id: str) -> None:
+    """Refuse a shared start where there are no trials, or an agent that takes none."""
+    if env_id.endswith(get_task(env_id).round_id):
+        raise InvalidArgumentError(
+            "`--shared-start` counts trials, but the rounds of a course follow each other in "
+            f"{env_id}; use its id without DAC"
+        )
+    if not agent_class(agent).starts:
+        raise InvalidArgumentError(
+            f"`--shared-start` must be 0 for {agent}, which begins with nothing that it is given; "
+            "leave the agent out"
+        )
 
 
 def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str, Any]:

@@ -54,6 +54,7 @@ def do_run(
             fingerprint=info["fingerprint"],
             workers=plan.workers,
             platform=this_platform(),
+            shared_start=plan.shared_start,
         )
         path = record_path(folder, header)
         if _is_done(path, warn):
@@ -64,7 +65,7 @@ def do_run(
             return False
         follow = stack.enter_context(tracked(track, folder, path.stem, header))
         growth.add(header)
-        agent = make_agent(plan.agent, env, plan.seed)
+        agent = make_agent(plan.agent, env, plan.seed, shared_start=plan.shared_start)
         steps = []
         if plan.workers > 1:
             episode = run_crew(ParallelTrials(env, plan.workers), agent, plan.seed)

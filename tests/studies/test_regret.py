@@ -243,7 +243,7 @@ def test_the_command_says_regret_and_the_report_shows_it(
         [row] = csv.DictReader(handle)
     assert float(row["regret"]) == found.regret[-1]
     page = (tmp_path / "report.html").read_text()
-    assert "of all that can be asked for" in page
+    assert "is the best configuration there, " in page
     assert "relative regret of 1 is the median configuration" in page
     trained = replace(record, header=replace(record.header, fingerprint="0" * 16))
     write_record(tmp_path / "a" / "run.jsonl", trained)
