@@ -19,6 +19,8 @@ COSTS: Final = frozenset({"time_s", "upload_bytes", "download_bytes", "flops", "
 """Objectives that a trial of lower fidelity is better in."""
 LARGEST: Final = float(np.finfo(np.float32).max)
 """Validation loss of a course that diverged."""
+NO_GUARANTEE: Final = 1e4
+"""Epsilon that stands for no privacy."""
 
 
 @dataclass(frozen=True, eq=False)

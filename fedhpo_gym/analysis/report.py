@@ -53,7 +53,7 @@ from fedhpo_gym.analysis.page import (
     UNFINISHED,
 )
 from fedhpo_gym.analysis.plot import INK, Looks, looks_of
-from fedhpo_gym.analysis.problems import Known, Problem, Run, Summary, finals
+from fedhpo_gym.analysis.problems import NO_GUARANTEE, Known, Problem, Run, Summary, finals
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.tables import Cell, Table
 from fedhpo_gym.errors import MissingDataError, MissingDependencyError
@@ -280,9 +280,15 @@ def _best(problem: Problem) -> str:
         f"test loss {test}, test accuracy {best.test_accuracy:.4f}.",
         configuration=_pairs_table(
             {NOMINAL.get(k, k): v for k, v in {**best.configuration, **best.fidelity}.items()}
-            | {in_words(k): f"{v:.4g}" for k, v in best.objectives.items()}
+            | {in_words(k): _shown(k, v) for k, v in best.objectives.items()}
         ),
     )
+
+
+def _shown(objective: str, value: float) -> str:
+    if objective == "epsilon" and value >= NO_GUARANTEE:
+        return "no guarantee"
+    return f"{value:.4g}"
 
 
 def _data(problem: Problem) -> str:

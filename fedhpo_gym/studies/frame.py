@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import numpy as np
 from fedhpo_gym.analysis.files import read_folder
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.errors import FedHPOError, needing
-from fedhpo_gym.studies.regret import regret_of
+from fedhpo_gym.studies.regret import hypervolume_regret_of, regret_of
 
 VARIANT: Final = ("algorithm", "alpha", "preprocessing", "precision", "instances")
 """Arguments that say which variant of a problem was solved."""
@@ -38,6 +38,7 @@ def load_runs(folder: str | Path) -> Any:
                             none is feasible
     `regret`                of the incumbent's configuration at full fidelity, see docs/regret.md;
     `relative_regret`       NaN where nobody knows it
+    `hypervolume_regret`    of the trials so far, where rewards are vectors, see docs/regret.md
     `trial_s`, `elapsed_s`  simulated seconds of the trial, and since the start
     ======================= ====================================================================
 
@@ -64,6 +65,12 @@ def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
         regret, relative = found.regret, found.relative
     except FedHPOError:
         regret = relative = unknown
+    volumes = None
+    if isinstance(record.final.reward, Sequence):
+        try:
+            volumes = hypervolume_regret_of(record)[1]
+        except FedHPOError:
+            volumes = unknown
     about = {
         "id": header.id,
         "variant": ", ".join(f"{n}={header.kwargs[n]}" for n in VARIANT if n in header.kwargs),
@@ -90,6 +97,7 @@ def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
             "incumbent": step.best_step,
             "regret": float(regret[number]),
             "relative_regret": float(relative[number]),
+            **({} if volumes is None else {"hypervolume_regret": float(volumes[number])}),
             "trial_s": step.cost["time_s"],
             "elapsed_s": step.elapsed_s,
         }

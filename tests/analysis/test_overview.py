@@ -14,8 +14,9 @@ from fedhpo_gym.analysis.comparison import REGRET, compare
 from fedhpo_gym.analysis.files import read_judged, read_record
 from fedhpo_gym.analysis.incumbents import Study, Trials, incumbents
 from fedhpo_gym.analysis.overview import facts
-from fedhpo_gym.analysis.problems import LARGEST
-from fedhpo_gym.analysis.report import _studies, build_report
+from fedhpo_gym.analysis.problems import LARGEST, NO_GUARANTEE
+from fedhpo_gym.analysis.report import _shown, _studies, build_report
+from fedhpo_gym.objectives import NO_PRIVACY
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.regret import known_of
 from fedhpo_gym.studies.run import do_run
@@ -121,3 +122,9 @@ def test_a_constrained_study_has_a_page_whatever_was_feasible(limit: float, tmp_
         never = sum(bool((one > 0).all()) for one in violations)
         assert ("without a trial that keeps the constraints" in page) == (never > 0)
         assert ("no run keeps the constraints" in page) == (never == len(runs))
+
+
+def test_no_privacy_is_no_number() -> None:
+    assert NO_GUARANTEE == NO_PRIVACY.epsilon
+    assert _shown("epsilon", NO_GUARANTEE) == "no guarantee"
+    assert (_shown("epsilon", 8.0), _shown("val_loss", 2e4)) == ("8", "2e+04")
