@@ -125,6 +125,6 @@ def test_a_constrained_study_has_a_page_whatever_was_feasible(limit: float, tmp_
 
 
 def test_no_privacy_is_no_number() -> None:
-    assert NO_GUARANTEE == NO_PRIVACY.epsilon
+    assert NO_PRIVACY.epsilon == NO_GUARANTEE
     assert _shown("epsilon", NO_GUARANTEE) == "no guarantee"
     assert (_shown("epsilon", 8.0), _shown("val_loss", 2e4)) == ("8", "2e+04")
