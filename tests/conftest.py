@@ -54,11 +54,16 @@ def pytest_report_header() -> str:
     return f"real data: {find_datasets(os.environ, REPOSITORY)[1]}"
 
 
+LONG = {"test_readme.py", "test_reliability.py", "test_build.py", "test_laws.py"}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "shared_datasets" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.data)
+    # What takes a minute begins first: nothing long is left to one worker at the end.
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.fixture(scope="session")

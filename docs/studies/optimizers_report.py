@@ -26,13 +26,14 @@ from optimizers_study import (
 )
 
 from fedhpo_gym.analysis import group
-from fedhpo_gym.analysis.comparison import VALIDATION, VOLUME, Comparison, answer, compare
+from fedhpo_gym.analysis.comparison import REGRET, VALIDATION, VOLUME, Comparison, answer, compare
 from fedhpo_gym.analysis.figures import draw_difference
 from fedhpo_gym.analysis.files import read_each, read_judged
 from fedhpo_gym.analysis.incumbents import Study, Trajectory
 from fedhpo_gym.analysis.plot import looks_of
-from fedhpo_gym.analysis.problems import Problem
+from fedhpo_gym.analysis.problems import Problem, Run
 from fedhpo_gym.analysis.runs import JudgedRun
+from fedhpo_gym.studies.regret import known_of
 from studies import positive, table
 
 NAMES = {"v0": "LR v0", "v1": "LR v1", "others": "other families"}
@@ -46,17 +47,27 @@ def records(folder: Path) -> list[tuple[Path, JudgedRun]]:
     return [*read_each([folder], read_judged)]
 
 
-def read(folder: Path, rule: str = "highest_fidelity") -> tuple[Problem, ...]:
-    """Return the problems of a part."""
-    return group(records(folder), rule=rule)
+def read(folder: Path) -> tuple[Problem, ...]:
+    """Return the problems of a part; none where it was not run."""
+    return group(records(folder), known=known_of) if folder.is_dir() else ()
+
+
+def runs_of(problems: Iterable[Problem]) -> list[Run]:
+    """Return all runs."""
+    return [run for one in problems for runs in one.runs.values() for run in runs]
 
 
 def lines_of(problems: Iterable[Problem]) -> list[Trajectory]:
-    """Return all runs."""
-    return [run.trajectory for one in problems for runs in one.runs.values() for run in runs]
+    """Return the relative regret of all runs, see docs/regret.md."""
+    return [run.relative for run in runs_of(problems) if run.relative is not None]
 
 
-def judged(lines: Iterable[Trajectory], measure: str = VALIDATION) -> Comparison:
+def losses_of(problems: Iterable[Problem]) -> list[Trajectory]:
+    """Return the incumbents of all runs."""
+    return [run.trajectory for run in runs_of(problems)]
+
+
+def judged(lines: Iterable[Trajectory], measure: str = REGRET) -> Comparison:
     """Return the comparison of runs that form one study."""
     (study,) = Study.whole(lines)
     return compare(study, measure)
@@ -149,7 +160,7 @@ def whole(problems: Iterable[Problem], agents: Sequence[str], seeds: int) -> lis
 
 def vector_words(parts: Mapping[str, Sequence[Problem]]) -> str:
     """Return ranks by hypervolume and by loss: id budgets, four times as much, and noise."""
-    calm = {name: parts[part] for part, name in VECTORS.items()}
+    calm = {name: parts[part] for part, name in VECTORS.items() if parts[part]}
     calm["all"] = [problem for of in calm.values() for problem in of]
     noisy = {line.problem.split(" ")[0] for line in lines_of(parts[NOISY])}
     same = [one for one in calm["all"] if one.name.split(" ")[0] in noisy]
@@ -160,6 +171,8 @@ def vector_words(parts: Mapping[str, Sequence[Problem]]) -> str:
         ("Four times the budget", {"LR v1": parts[LONG]}),
         ("Under noise", alike),
     ):
+        if not all(groups.values()):
+            continue
         by_volume = {name: judged(volumes_of(of), VOLUME) for name, of in groups.items()}
         by_loss = {name: judged(lines_of(of)) for name, of in groups.items()}
         *_, last = by_volume.values()
@@ -181,29 +194,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     out, seeds = options.out, options.seeds
 
-    def part(name: str, rule: str = "highest_fidelity") -> list[Problem]:
+    def part(name: str) -> list[Problem]:
         agents = VECTOR_AGENTS if name.startswith("vectors") else AGENTS
-        return whole(read(out / name, rule), agents, seeds)
+        return whole(read(out / name), agents, seeds)
 
     parts = {name: part(name) for name in PARTS}
     every = [one for name in NAMES for one in parts[name]]
-    found = {NAMES[name]: judged(lines_of(parts[name])) for name in NAMES}
+    found = {NAMES[name]: judged(lines_of(parts[name])) for name in NAMES if parts[name]}
     found["all"] = judged(lines_of(every))
-    strict = {NAMES[name]: judged(lines_of(part(name, "full_fidelity"))) for name in NAMES}
-    noisy = judged(lines_of(parts["noise"]))
+    with_noise = {"all, with noise": judged(lines_of(parts["noise"]))} if parts["noise"] else {}
     sections = {
         "All problems": "\n\n".join(answer(found["all"])),
         "Ranks": summary(found),
         "In short, all problems": numbers(found["all"]),
         "Who leads when": leaders(found["all"]),
-        "Sign tests": signs({**found, "all, with noise": noisy}),
-        "Final values, LR v0": finals(found["LR v0"]),
-        "Only full fidelity counts": summary(strict),
-        "Under noise": noise_words(lines_of(parts["noise"]), lines_of(every)),
-        "Many objectives": vector_words(parts),
+        "Sign tests": signs({**found, **with_noise}),
+        "Final values, LR v0": finals(judged(losses_of(parts["v0"]), VALIDATION)),
     }
+    if parts["noise"]:
+        sections["Under noise"] = noise_words(lines_of(parts["noise"]), lines_of(every))
+    if vectors := vector_words(parts):
+        sections["Many objectives"] = vectors
     words = [part for title, text in sections.items() for part in (f"## {title}\n", text, "")]
-    lines = {name: lines_of(parts[name]) for name in (*NAMES, "noise")}
+    lines = {name: losses_of(parts[name]) for name in (*NAMES, "noise")}
     for name in (*VECTORS, LONG, NOISY):
         lines[name.replace("vectors", "volume")] = volumes_of(parts[name])
     draw(found["all"], out)
