@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     options = parser.parse_args()
     content = json.loads(FILE.read_text(encoding="utf-8"))
-    changed = 0
+    changed = stepped = 0
     content["trajectories"] += [
         lacking(name, form, options.kwargs) for name in options.add for form in STEPS
     ]
@@ -42,12 +42,15 @@ def main() -> int:
             continue
         if options.stored and trajectory.trained:
             continue
+        stepped += 1
         found = trajectories.to_json(trajectory, trajectories.digests(trajectory))
         if json.loads(json.dumps(found)) != entry:
             changed += 1
             sys.stdout.write(f"changed: {trajectory.name}\n")
             content["trajectories"][index] = found
-    sys.stdout.write(f"{changed} trajectories have changed\n")
+    if not stepped:
+        parser.error(f"`--only` must match some trajectory, got {options.only!r}")
+    sys.stdout.write(f"{changed} of {stepped} trajectories have changed\n")
     if options.check:
         return int(changed > 0)
     write(content["trajectories"])
