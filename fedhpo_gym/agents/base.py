@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import gymnasium as gym
@@ -20,6 +20,8 @@ from fedhpo_gym.typed import checked_types, explained_types, shown
 Process: TypeAlias = Literal["trial", "round"]
 SCALAR = ("reward",)
 """Objectives of an environment whose reward is one number."""
+MOST_STARTS = 10_000
+"""Configurations that a study may share."""
 NOTHING_FREE = SearchSpace(())
 """Fidelities where all are fixed."""
 
@@ -88,14 +90,13 @@ def read_problem(env: gym.Env[Any, Any], seed: int, shared_start: int = 0) -> Se
             f"`env` must have a `search_space` that says what its actions mean, got {env}; use an "
             "environment of this package, or make the agent's class with a SearchProblem."
         )
-    if shared_start < 0:
-        raise InvalidArgumentError(f"`shared_start` must not be negative, got {shared_start}.")
+    if not 0 <= shared_start <= MOST_STARTS:
+        raise InvalidArgumentError(
+            f"`shared_start` must not be negative, nor above {MOST_STARTS:,}, got {shared_start}."
+        )
     known = _attribute(env, "fidelity_space", ())
     fidelities = SearchSpace(tuple(d for d in space.dimensions if d.name in known))
-    drawn = stream(seed, "shared_start").uniform(
-        -1.0, 1.0, (shared_start, len(space) - len(fidelities))
-    )
-    return SearchProblem(
+    problem = SearchProblem(
         action_space=env.action_space,
         search_space=space,
         fidelities=fidelities,
@@ -103,8 +104,10 @@ def read_problem(env: gym.Env[Any, Any], seed: int, shared_start: int = 0) -> Se
         objectives=_objectives(env),
         process=_attribute(env, "step_kind", "trial"),
         constrained=bool(_attribute(env, "constraints", None)),
-        start=tuple(map(tuple, drawn.astype(np.float32).tolist())),
     )
+    size = (shared_start, len(space) - len(fidelities))
+    drawn = stream(problem.seed, "shared_start").uniform(-1.0, 1.0, size).astype(np.float32)
+    return replace(problem, start=tuple(map(tuple, drawn.tolist())))
 
 
 def _objectives(env: gym.Env[Any, Any]) -> tuple[str, ...]:
