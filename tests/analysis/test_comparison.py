@@ -176,3 +176,22 @@ def test_incumbents_of_a_report_are_a_table_that_is_read_again(tmp_path: Path) -
     names = {"study-1-summary.tex", "study-1-pairs.csv", "problem-2-regret.svg"}
     assert names <= set(report.files)
     assert "From a table of another program" in report.html
+
+
+def test_equal_results_share_their_rank_and_the_verdict() -> None:
+    """Who is first by name alone is not the best: equal agents are named together."""
+    runs = [
+        line(f"p{number}", agent, seed, [5.0, value], 0.0)
+        for number in range(8)
+        for seed in range(3)
+        for agent, value in (("twin b", 1.0), ("twin a", 1.0), ("worse", 2.0 + number))
+    ]
+    (made,) = Study.whole(runs)
+    found = compare(made)
+    for name in ("twin a", "twin b"):
+        own = found.numbers[name]
+        assert (own.rank, own.rank_runs, found.ranks[name][-1]) == (1.5, 1.5, 1.5)
+        assert found.alike[name] == (True,) * 8
+    pair = next(one for one in found.pairs if set(one.agents) == {"twin a", "twin b"})
+    assert (str(pair.problems), pair.problems.p_value, pair.improvement) == ("0/8/0", 1.0, 0.5)
+    assert answer(found)[0].startswith("Undecided between twin a and twin b; worse")
