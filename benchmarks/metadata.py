@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from fedhpo_gym.datasets.natural import NATURAL
 from fedhpo_gym.errors import FedHPOError
-from fedhpo_gym.natural import NATURAL
 from fedhpo_gym.tasks import Task, get_task
 
 SIZES = {"LR": 24, "MLP": 8, "JointFew": 16, "JointPrivate": 16, "Joint": 16}
@@ -32,7 +32,7 @@ FACTORS = (1, 3, 11, 33)
 RATES = (0.1, 1.0)
 REPEAT_EVERY = 10
 ROWS = 20_000
-"""Rows of the largest table that is used unless asked otherwise: eleven have more."""
+"""Rows of the largest table that is used unless asked otherwise: six have more."""
 
 
 def planned(

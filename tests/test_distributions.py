@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -76,15 +77,43 @@ def test_without_the_second_all_of_version_1_answers() -> None:
     assert len(list_samples()) > 20
 
 
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Copy what is built: pip builds in the folder itself."""
+    folder = tmp_path / "source"
+    shutil.copytree(ROOT / "fedhpo_gym", folder / "fedhpo_gym")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.mark.installs
 @pytest.mark.slow
-def test_an_installed_second_is_found_from_anywhere(tmp_path: Path) -> None:
+def test_a_natural_federation_needs_its_extra_and_no_folder(tmp_path: Path, source: Path) -> None:
+    """In a fresh environment, from the package index, it answers as here."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "fresh"], check=True)
+    fresh = tmp_path / "fresh" / "bin" / "python"
+    asked = f"{source}[compiled,natural]", "--constraint", ROOT / "constraints.txt"
+    subprocess.run([fresh, "-m", "pip", "install", "--quiet", *asked], check=True)
+    code = (
+        "import gymnasium, fedhpo_gym\n"
+        "env = gymnasium.make('FedHPO-LR-ExamLondon-v1', seed=1, fidelity={'round': 3})\n"
+        "env.reset(seed=0)\nenv.action_space.seed(0)\n"
+        "print(env.step(env.action_space.sample())[4]['objectives'])"
+    )
+    told = []
+    for python, path in ((fresh, ""), (sys.executable, str(ROOT))):
+        env = {**os.environ, "FEDHPO_GYM_DATA": str(tmp_path), "PYTHONPATH": path}
+        run = [python, "-c", code]
+        told.append(subprocess.run(run, cwd=tmp_path, env=env, check=True, capture_output=True))
+    assert told[0].stdout == told[1].stdout != b""
+
+
+@pytest.mark.slow
+def test_an_installed_second_is_found_from_anywhere(tmp_path: Path, source: Path) -> None:
     """Both as wheels in one folder: what is found lies there, and answers as in the checkout."""
     pytest.importorskip("setuptools")
-    source = tmp_path / "source"  # pip builds in the folder itself
-    shutil.copytree(ROOT / "fedhpo_gym", source / "fedhpo_gym")
     shutil.copytree(ROOT / "data", source / "data")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
     for folder in (source, source / "data"):
         command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
         subprocess.run([*command, "-q", "-w", tmp_path, folder], check=True, timeout=300)

@@ -8,12 +8,11 @@ from importlib.util import find_spec
 from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_prose, say_table
 from fedhpo_gym.cli.options import Word
+from fedhpo_gym.datasets.natural import NATURAL
 from fedhpo_gym.errors import FedHPOError, unknown_name
 from fedhpo_gym.fl.models import COMPILED
 from fedhpo_gym.identity import UNSAID, Identity
-from fedhpo_gym.keel import KEEL
 from fedhpo_gym.landscape.lattice import Stored
-from fedhpo_gym.natural import NATURAL
 from fedhpo_gym.studies.environments import known_ids
 from fedhpo_gym.surrogates import Surrogate, has_surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.tables import list_tables, open_table
@@ -72,9 +71,9 @@ def _notes(registered: Container[str]) -> Iterator[str]:
     yield from reasons([task for task in TASKS.values() if task.id in registered])
     if always := [key for key in TRAINED if f"FedHPO-{key}" in registered]:
         yield (
-            f"{len(always)} more ids train on {len(NATURAL)} natural federations and {len(KEEL)} "
-            f"tables of KEEL, FedHPO-{always[0]} and so on: see docs/natural.md, and the suites "
-            "natural, natural-small and keel."
+            f"{len(always)} more ids train on {len(NATURAL)} natural federations, "
+            f"FedHPO-{always[0]} and so on: see docs/natural.md, and the suites natural, "
+            "natural-small and joint."
         )
     if any(task.round_id in registered for task in TASKS.values()):
         yield (

@@ -13,7 +13,7 @@ from fedhpo_gym.datasets.graphs.molecules import MOLECULES
 from fedhpo_gym.datasets.graphs.planetoid import NODE_GRAPHS
 from fedhpo_gym.datasets.graphs.tu import TU_SETS
 from fedhpo_gym.datasets.leaf.synthetic import SYNTHETIC
-from fedhpo_gym.datasets.natural import KEEL_SOURCES, NATURAL_SOURCES
+from fedhpo_gym.datasets.natural import NATURAL_SOURCES
 from fedhpo_gym.datasets.ratings import FEDNETFLIX, MADE_RATINGS
 from fedhpo_gym.datasets.sentences import COLA, SST2
 from fedhpo_gym.datasets.shakespeare import SHAKESPEARE
@@ -135,7 +135,6 @@ _SOURCES: tuple[Source, ...] = (
     MADE_RATINGS,
     SHAKESPEARE,
     *NATURAL_SOURCES,
-    *KEEL_SOURCES,
 )
 
 SOURCES: Mapping[str, Source] = MappingProxyType({source.name: source for source in _SOURCES})

@@ -25,7 +25,7 @@ def to_configspace(space: SearchSpace) -> ConfigSpace.ConfigurationSpace:
         MissingDependencyError: ConfigSpace is not installed.
     """
     cs = _library()
-    found = cs.ConfigurationSpace()
+    found: ConfigSpace.ConfigurationSpace = cs.ConfigurationSpace()
     for dimension in space.dimensions:
         found.add(_hyperparameter(cs, dimension))
     for dimension in space.dimensions:

@@ -25,10 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.archive import EMBEDDED
+from fedhpo_gym.datasets.natural import NATURAL
 from fedhpo_gym.errors import unknown_name
 from fedhpo_gym.identity import Identity
-from fedhpo_gym.keel import KEEL
-from fedhpo_gym.natural import NATURAL
 from fedhpo_gym.tasks import TASKS, Task, get_task
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
 from fedhpo_gym.tasks.joint import REGIMES
@@ -43,7 +42,7 @@ _OPENML: Final = (
 _OTHERS: Final = (
     "CNN-FEMNIST", "BERT-SST2", "BERT-CoLA", "GNN-Cora", "GNN-CiteSeer", "GNN-PubMed",
 )  # fmt: skip
-_QUICK: Final = frozenset({"ExamLondon", "HotelMarket", "BirdStrikes", "Migraine"})
+_QUICK: Final = frozenset({"ExamLondon", "HotelMarket", "BirdStrikes", "GuatemalaPrenatal"})
 """Tables of the suite `natural-small`."""
 _ENDINGS: Final = (".table.json", ".surrogate.json")
 
@@ -87,11 +86,6 @@ def _natural() -> tuple[str, ...]:
     return tuple(f"FedHPO-{model}-{t.name}-v1" for t in NATURAL for model in ("LR", "MLP"))
 
 
-def _keel() -> tuple[str, ...]:
-    """Tables of KEEL, dealt unequally to clients: logistic regression and perceptrons."""
-    return tuple(f"FedHPO-{model}-{t.name}-v1" for t in KEEL for model in ("LR", "MLP"))
-
-
 def _joint() -> tuple[str, ...]:
     """The joint space on all natural federations: forty rounds, five, and forty private ones."""
     return tuple(f"FedHPO-{regime}-{t.name}-v1" for t in NATURAL for regime in REGIMES)
@@ -123,7 +117,6 @@ SUITES: Mapping[str, Callable[[], tuple[str, ...]]] = MappingProxyType(
         "natural": _natural,
         "natural-small": _natural_small,
         "joint": _joint,
-        "keel": _keel,
         "small": small,
     }
 )

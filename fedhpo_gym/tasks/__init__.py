@@ -7,10 +7,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from fedhpo_gym.datasets.natural import NATURAL, NaturalTable
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.identity import UNSAID, Identity
-from fedhpo_gym.keel import KEEL
-from fedhpo_gym.natural import NATURAL, NaturalTable
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.bert import BERT_TASKS
 from fedhpo_gym.tasks.cnn import CNN_TASKS, UPCOMING_CNN_TASKS
@@ -22,7 +21,7 @@ from fedhpo_gym.tasks.instances import Instance, make_instances
 from fedhpo_gym.tasks.joint import joint_names, joint_tasks
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
-from fedhpo_gym.tasks.natural import AnyTable, natural_names, natural_tasks
+from fedhpo_gym.tasks.natural import natural_names, natural_tasks
 from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
 from fedhpo_gym.typed import checked_types
 
@@ -64,8 +63,8 @@ class OnDemand(Mapping[str, Task]):
 
     def __init__(
         self,
-        tables: Mapping[str, AnyTable],
-        make: Callable[[AnyTable], Iterable[Task]],
+        tables: Mapping[str, NaturalTable],
+        make: Callable[[NaturalTable], Iterable[Task]],
     ) -> None:
         """Say what is there.
 
@@ -86,10 +85,9 @@ class OnDemand(Mapping[str, Task]):
         return len(self._tables)
 
 
-def _tasks_of(table: AnyTable) -> Iterator[Task]:
+def _tasks_of(table: NaturalTable) -> Iterator[Task]:
     yield from natural_tasks(table)
-    if isinstance(table, NaturalTable):
-        yield from joint_tasks(table)
+    yield from joint_tasks(table)
 
 
 TASKS = make_catalogue(
@@ -109,8 +107,10 @@ TASKS = make_catalogue(
 
 TRAINED = OnDemand(
     {
-        **{f"{name}-v1": table for table in NATURAL for name in joint_names(table)},
-        **{f"{name}-v1": table for table in (*NATURAL, *KEEL) for name in natural_names(table)},
+        f"{name}-v1": table
+        for names in (joint_names, natural_names)
+        for table in NATURAL
+        for name in names(table)
     },
     _tasks_of,
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fedhpo_gym.keel import KEEL
-from fedhpo_gym.natural import NATURAL
+from fedhpo_gym.datasets.natural import NATURAL
 
 LABEL_ENTROPY: Mapping[str, float] = MappingProxyType(
     {
@@ -28,7 +27,7 @@ LABEL_ENTROPY: Mapping[str, float] = MappingProxyType(
         "Cora": 1.831116,
         "CiteSeer": 1.749644,
         "FEMNIST": 3.358504,
-        **{table.name: table.entropy for table in (*NATURAL, *KEEL)},
+        **{table.name: table.entropy for table in NATURAL},
     }
 )
 """Entropy of the labels of a data set in nats, by its name: the loss of their frequencies."""

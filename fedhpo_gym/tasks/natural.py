@@ -1,23 +1,19 @@
 """Federations of life: schools, airlines, households; logistic regression and perceptrons.
 
-Clients are as the tables of `fedhpo_gym.natural` have them. `<Name>` splits the rows of each
-client, `<Name>Unseen` the clients: three in five train, the others are evaluated on. The tables of
-`fedhpo_gym.keel` are dealt to clients by a seed, and have the first kind only.
+Clients are as the tables of `datasets.natural` have them. `<Name>` splits the rows of each client,
+`<Name>Unseen` the clients: three in five train, the others are evaluated on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from fedhpo_gym.keel import KeelTable
-from fedhpo_gym.natural import NaturalTable
+from fedhpo_gym.datasets.natural import NaturalTable
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import logistic_regression, mlp
 from fedhpo_gym.tasks.federated import Task
-
-AnyTable: TypeAlias = NaturalTable | KeelTable
 
 ROUNDS = (1, 3, 6, 13, 25, 50, 75, 100)
 """Rounds after which models are evaluated."""
@@ -37,14 +33,14 @@ def fidelity_space(rounds: tuple[int, ...]) -> SearchSpace:
     )
 
 
-def shared_fields(table: AnyTable) -> dict[str, Any]:
+def shared_fields(table: NaturalTable) -> dict[str, Any]:
     """Return what the problems of a table share, split within clients."""
     return {
         "dataset": table.name,
         "num_features": table.width,
         "num_classes": table.classes,
         "num_clients": table.clients,
-        "partition": "user" if isinstance(table, NaturalTable) else "skewed",
+        "partition": "user",
         "preprocessing": "standardized",
         "version": 1,
         "reward": "improvement",
@@ -68,15 +64,13 @@ class NaturalPerceptron(NaturalTask, mlp.PerceptronTask):
     """The same with perceptrons."""
 
 
-def natural_names(table: AnyTable) -> tuple[str, ...]:
+def natural_names(table: NaturalTable) -> tuple[str, ...]:
     """Return what the problems of a table are called."""
-    kinds = ("", UNSEEN) if isinstance(table, NaturalTable) else ("",)
-    return tuple(f"{model}-{table.name}{kind}" for model in ("LR", "MLP") for kind in kinds)
+    return tuple(f"{model}-{table.name}{kind}" for model in ("LR", "MLP") for kind in ("", UNSEEN))
 
 
-def natural_tasks(table: AnyTable) -> Iterator[Task]:
+def natural_tasks(table: NaturalTable) -> Iterator[Task]:
     """Yield logistic regression and perceptrons, split within clients and by clients."""
-    kind = "natural" if isinstance(table, NaturalTable) else "keel"
     shared = {
         **shared_fields(table),
         "fidelity_space": fidelity_space(ROUNDS),
@@ -87,7 +81,7 @@ def natural_tasks(table: AnyTable) -> Iterator[Task]:
         num_parameters=(table.width + 1) * table.classes,
         client_space=logistic_regression.CLIENT_SPACE_V1,
         budget_s=logistic_regression.BUDGET_S,
-        tags=frozenset({"lr", kind, "cross-silo"}),
+        tags=frozenset({"lr", "natural", "cross-silo"}),
         **shared,
     )
     space = mlp.CLIENT_SPACE_V1
@@ -98,11 +92,9 @@ def natural_tasks(table: AnyTable) -> Iterator[Task]:
         client_space=space,
         budget_s=mlp.BUDGET_S,
         architecture=mlp.ARCHITECTURE,
-        tags=frozenset({"mlp", kind, "cross-silo"}),
+        tags=frozenset({"mlp", "natural", "cross-silo"}),
         **shared,
     )
     for task in (linear, perceptron):
         yield task
-        if isinstance(table, NaturalTable):
-            training = round(TRAINING * table.clients)
-            yield task.variant(partition="unseen", num_clients=training)
+        yield task.variant(partition="unseen", num_clients=round(TRAINING * table.clients))

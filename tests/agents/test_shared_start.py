@@ -93,7 +93,9 @@ def test_who_cannot_begin_so_is_refused() -> None:
     env = gym.make("FedHPO-DAC-LR-CreditG-v1", budget_s=None)
     with pytest.raises(InvalidArgumentError, match=r"`shared_start` must be 0 for .*, got 2"):
         make_agent("fedhyper", env, 0, shared_start=2)
-    with pytest.raises(InvalidArgumentError, match="must not be negative, nor above 10,000, got -1"):
+    with pytest.raises(
+        InvalidArgumentError, match="must not be negative, nor above 10,000, got -1"
+    ):
         make_agent("random", environment("random"), 0, shared_start=-1)
 
 

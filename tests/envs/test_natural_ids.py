@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import gymnasium as gym
 import pytest
 
 import fedhpo_gym  # noqa: F401
 from fedhpo_gym.datasets import SOURCES
-from fedhpo_gym.errors import MissingDataError
-from fedhpo_gym.keel import KEEL
-from fedhpo_gym.natural import NATURAL
+from fedhpo_gym.datasets.natural import NATURAL
 from fedhpo_gym.studies.suites import suite
 from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task
 from fedhpo_gym.testing import TaskConformance
@@ -34,7 +31,6 @@ def test_a_task_agrees_with_its_data_and_its_model(task: Task) -> None:
 def test_every_table_has_its_problems_and_its_suite() -> None:
     within = [f"FedHPO-{m}-{t.name}-v1" for t in NATURAL for m in ("LR", "MLP")]
     assert suite("natural") == tuple(within)
-    assert suite("keel") == tuple(f"FedHPO-{m}-{t.name}-v1" for t in KEEL for m in ("LR", "MLP"))
     for table in NATURAL:
         assert get_task(f"MLP-{table.name}").num_clients == table.clients
         unseen = get_task(f"MLP-{table.name}Unseen")
@@ -42,21 +38,12 @@ def test_every_table_has_its_problems_and_its_suite() -> None:
     assert set(suite("natural-small")) < set(within)
 
 
-def test_an_id_without_its_file_says_in_one_line_what_brings_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.setenv("FEDHPO_GYM_DATA", str(tmp_path))
-    with pytest.raises(MissingDataError, match=r"yogurt\.csv\.xz .*Ecdat/Yogurt.* put it into"):
-        gym.make("FedHPO-LR-Yogurt-v1")
-
-
 def test_ids_are_registered_before_any_problem_is_made(run_python: Callable[..., str]) -> None:
     code = (
         "import sys, gymnasium, fedhpo_gym\n"
         "from fedhpo_gym.tasks import TRAINED\n"
         "print(len(gymnasium.registry), TRAINED._make.cache_info().currsize,\n"
-        "      *[m for m in sys.modules if m.startswith(('fedhpo_gym.datasets', 'torch'))])"
+        "      *{'fedhpo_gym.datasets.catalogue', 'torch', 'pandas'} & {*sys.modules})"
     )
     number, made, *loaded = run_python(code).split()
     assert int(number) > 4 * len(TRAINED)
@@ -64,7 +51,6 @@ def test_ids_are_registered_before_any_problem_is_made(run_python: Callable[...,
 
 
 @pytest.mark.raw
-@pytest.mark.usefixtures("natural_data")
 class TestWithinClients(TaskConformance):
     """Answered by training, without being asked."""
 
@@ -74,7 +60,6 @@ class TestWithinClients(TaskConformance):
 
 @pytest.mark.slow
 @pytest.mark.raw
-@pytest.mark.usefixtures("natural_data")
 class TestUnseenClients(TaskConformance):
     """Clients that nobody has trained on are evaluated on."""
 
@@ -82,24 +67,7 @@ class TestUnseenClients(TaskConformance):
     backend = "raw"
 
 
-@pytest.mark.slow
 @pytest.mark.raw
-@pytest.mark.usefixtures("natural_data")
-class TestDealtClients(TaskConformance):
-    """A table without clients, dealt to them."""
-
-    task_id = "FedHPO-LR-TicTacToe"
-    backend = "raw"
-
-
-@pytest.fixture
-def natural_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load training data from the folder with the real data sets."""
-    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
-
-
-@pytest.mark.raw
-@pytest.mark.usefixtures("natural_data")
 def test_raw_answers_by_default() -> None:
     env = gym.make("FedHPO-LR-ScotsSecondary-v1", seed=1, fidelity={"round": 3})
     env.reset(seed=0)

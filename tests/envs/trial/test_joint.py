@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 import fedhpo_gym  # noqa: F401
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.building import build_sample
+from fedhpo_gym.datasets.natural import NATURAL
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
@@ -22,19 +23,13 @@ from fedhpo_gym.tasks import TRAINED, get_task
 from fedhpo_gym.tasks.joint import REGIMES
 from fedhpo_gym.wrappers import NamedAction
 
-pytestmark = [pytest.mark.raw, pytest.mark.usefixtures("natural_data")]
+pytestmark = pytest.mark.raw
 
 TASK = get_task("Joint-ScotsSecondary")
 LOCAL: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.001, "batch_size": 32}
 LOCAL |= {"step_size": 2}
 SHAPE = {"model_depth": 2, "model_width": 16}
 END = Fidelity(5, 0.4)
-
-
-@pytest.fixture
-def natural_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load training data from the folder with the real data sets."""
-    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
 
 
 def bits(evaluation: Evaluation) -> bytes:
@@ -51,7 +46,7 @@ def drawn(space: SearchSpace, count: int, **fixed: object) -> list[dict[str, Any
 
 def test_every_table_has_the_joint_problem_in_three_regimes() -> None:
     tasks = [t for t in TRAINED.values() if t.model in REGIMES]
-    assert len(tasks) == 3 * 37
+    assert len(tasks) == 3 * len(NATURAL)
     assert {t.model: t.max_round for t in tasks} == dict(zip(REGIMES, (40, 5, 40), strict=True))
     assert len(TASK.space) >= 12
     rates = TASK.space["learning_rate"]
