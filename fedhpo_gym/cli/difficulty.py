@@ -37,28 +37,32 @@ TITLE = f"""# Difficulty of the stored problems
 
 Made by `fedhpo-gym difficulty` from the stored numbers; `fedhpo-gym difficulty ID` says it of one.
 All of validation losses at full fidelity, of the mean over seeds. A table is asked whole, a
-surrogate {DRAWS:,} configurations drawn uniformly: the best of those is what is called best.
-
-- **left**: what the best of 5, 10, 25 and 50 random configurations has, on average, above the best
-  loss, as a share of (guess - best). The guess predicts how often each label occurs.
-- **of the usual**: the same after 25, as a share of (usual - best). Usual is plain federated
-  averaging with a learning rate of 0.1, minibatches of 32, one local epoch and nothing else, as
-  near to it as the space comes; a dash where no configuration beats it.
-- **seeds**: the same after 25, in standard deviations between seeds of the best tenth of the
-  configurations, and how many of those tuning gains over the usual configuration.
-- **near**: share of the configurations that lack at most {percent(NEAR)} of (guess - best).
-- **useless**: share of those that are no better than the guess, or diverge.
-- **contest**: random search leaves at least {CONTEST[0]:g} such deviations and {CONTEST_LEFT:g} of
-  (guess - best) after 25 trials, and tuning gains at least {CONTEST[1]:g} deviations. What is none
-  is easy, or its seeds decide.
-
+surrogate {DRAWS:,} configurations drawn uniformly: the best of those is what is called best. The
+guess predicts how often each label occurs. Usual is plain federated averaging with a learning rate
+of 0.1, minibatches of 32 and one local epoch, as near to it as the space comes.
+"""
+COLUMNS = {
+    "settings": "hyperparameters that are chosen",
+    **{
+        f"left {k}": f"what the best of {k} random configurations has above the best, on average, "
+        "as a share of (guess - best)"
+        for k in TRIALS
+    },
+    "of the usual": "left 25 as a share of (usual - best); a dash where nothing beats the usual",
+    "seeds left": "left 25 in standard errors that seeds leave in comparisons of the best tenth; "
+    "what a seed does to all configurations alike is none",
+    "seeds gained": "what tuning gains over the usual, in the same errors",
+    "near": f"share of the configurations that lack at most {percent(NEAR)} of (guess - best)",
+    "useless": "share of those that are no better than the guess, or diverge",
+    "contest": f"whether seeds left is at least {CONTEST[0]:g}, left 25 at least {CONTEST_LEFT:g}, "
+    f"and seeds gained at least {CONTEST[1]:g}; what is none is easy, or its seeds decide",
+}
+"""What the columns of a table mean, by their heads."""
+HEADS = ("id", "variant", *COLUMNS)
+AFTER = """
 Problems without stored numbers are trained: `fedhpo-gym difficulty --train 60 ID`. Some are on the
 page of [natural federations](natural.md#how-hard).
 """
-HEADS = (
-    *("id", "variant", "settings", *(f"left {k}" for k in TRIALS), "of the usual"),
-    *("seeds left", "seeds gained", "near", "useless", "contest"),
-)
 
 
 def main(
@@ -88,6 +92,10 @@ def main(
         rows = [list(_cells(open_card(card))) for card in chosen(ids)]
     if not ids:
         say(TITLE)
+    for name, meaning in COLUMNS.items():
+        say(f"- **{name}**: {meaning}." if not ids else f"{name}: {meaning}.")
+    if not ids:
+        say(AFTER)
     say(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")
     for row in rows:
         say(f"| {' | '.join(row)} |")

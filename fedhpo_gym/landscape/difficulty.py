@@ -29,8 +29,8 @@ NEAR = 0.05
 TOP = 0.1
 """Share of the configurations, the best ones, whose seeds say how much a seed moves."""
 CONTEST = (4.0, 10.0)
-"""Standard deviations of a seed that random search leaves after 25 trials, and that tuning gains
-over the usual configuration, in a contest: at least."""
+"""Standard errors of seeds that random search leaves after 25 trials, and that tuning gains over
+the usual configuration, in a contest: at least."""
 CONTEST_LEFT = 0.01
 """Share of (guess - best) that it leaves then, at least: a surrogate may say of all its best that
 their seeds are alike, and anything is many of no deviations."""
@@ -40,8 +40,13 @@ USUAL: Mapping[str, float] = {
     "batch_size": 32,
     "step_size": 1,
     "server_learning_rate": 1.0,
+    "rate_decay": 1.0,
+    "clip_norm": 1e9,
+    "w_clip": 1e9,
+    "update_clip": 1.0,
 }
-"""What is set where nobody tunes, of what has no natural lowest value: all else is off."""
+"""What is set where nobody tunes, as near to it as the range comes: all else has its lowest value,
+which switches it off. A bound on updates that are noised is the exception: it cannot be off."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ class Difficulty:
         guess: loss of always predicting how often each label occurs.
         best: lowest mean over seeds.
         usual: mean of the configuration that is used where nobody tunes, see `usual`.
-        seed: standard deviation between seeds of the best configurations; NaN of one seed.
+        seed: standard error that seeds leave in comparisons of the best configurations, see
+            `seed_error`; NaN of one seed.
         left: number of random trials -> the mean of the best of them, less `best`.
         near: share of the configurations that lack at most `NEAR` of guess - best.
         useless: share of those that are no better than the guess, or diverge.
@@ -72,11 +78,11 @@ class Difficulty:
 
     @property
     def gain(self) -> float:
-        """Standard deviations of a seed that tuning gains over the usual configuration."""
+        """Standard errors of seeds that tuning gains over the usual configuration."""
         return (self.usual - self.best) / self.seed
 
     def scaled(self, trials: int) -> tuple[float, float, float]:
-        """Return what is left in shares of guess - best, of usual - best, and in deviations."""
+        """Return what is left, over guess - best, over usual - best, and in errors of seeds."""
         scales = (self.guess - self.best, self.usual - self.best, self.seed)
         first, second, third = (self.left[trials] / s if s > 0 else math.nan for s in scales)
         return first, second, third
@@ -121,7 +127,7 @@ def difficulty_from(losses: NDArray[np.float64], guess: float) -> Difficulty:
         guess=guess,
         best=best,
         usual=min(float(default), worst),
-        seed=_seed_deviation(losses[:-1]),
+        seed=seed_error(losses[:-1]),
         left={k: best_of(capped, k) - best for k in TRIALS},
         near=float((found <= best + NEAR * (guess - best)).mean()),
         useless=float((found >= guess).mean()),
@@ -149,8 +155,6 @@ def usual(space: SearchSpace) -> dict[str, Value]:
         if not dimension.is_active(chosen):
             continue
         wanted = USUAL.get(dimension.name.partition("@")[0])
-        if dimension.name == "clip_norm":
-            wanted = dimension.high
         chosen[dimension.name] = _nearest(dimension, wanted)
     return chosen
 
@@ -169,14 +173,24 @@ def _guess(stored: Stored, task: Task) -> float:
     return float(labels["val_loss"]) if labels else task.chance_loss
 
 
-def _seed_deviation(losses: NDArray[np.float64]) -> float:
-    """Return the root mean square deviation between seeds of the best (configurations, seeds)."""
-    if losses.shape[1] < 2:
+def seed_error(losses: NDArray[np.float64]) -> float:
+    """Return the standard error of a mean over seeds, as comparisons of configurations feel it.
+
+    What a seed does to all configurations alike cancels in every comparison and does not count:
+    what is left are the residuals of an additive model of configuration and seed, whose root mean
+    square is divided by the root of the number of seeds, because values are means over them.
+
+    Args:
+        losses: (configurations, seeds); the best `TOP` of those that are finite are looked at. One
+            configuration, or one seed, says nothing: NaN.
+    """
+    ranked = losses[np.argsort(losses.mean(axis=1))][: max(int(TOP * len(losses)), 2)]
+    top = ranked[np.isfinite(ranked).all(axis=1)]
+    free, seeds = (len(top) - 1) * (top.shape[1] - 1), top.shape[1]
+    if free < 1:
         return math.nan
-    order = np.argsort(losses.mean(axis=1))[: max(int(TOP * len(losses)), 1)]
-    top = losses[order]
-    top = top[np.isfinite(top).all(axis=1)]
-    return float(np.sqrt(top.var(axis=1, ddof=1).mean())) if len(top) else math.nan
+    residuals = top - top.mean(axis=0) - top.mean(axis=1, keepdims=True) + top.mean()
+    return float(np.sqrt((residuals**2).sum() / free / seeds))
 
 
 def _grid(space: SearchSpace) -> dict[str, NDArray[Any]]:
