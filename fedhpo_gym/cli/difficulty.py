@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from textwrap import fill
 from typing import Annotated
 
 from fedhpo_gym.backends import make_backend
@@ -93,7 +94,8 @@ def main(
     if not ids:
         say(TITLE)
     for name, meaning in COLUMNS.items():
-        say(f"- **{name}**: {meaning}." if not ids else f"{name}: {meaning}.")
+        words = f"{name}: {meaning}." if ids else f"- **{name}**: {meaning}."
+        say(fill(words, 100, subsequent_indent="  ", break_on_hyphens=False))
     if not ids:
         say(AFTER)
     say(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")

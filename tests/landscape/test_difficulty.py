@@ -12,7 +12,7 @@ from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.cli.difficulty import HEADS, _cells, _trained
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.landscape.cards import KINDS, open_card
-from fedhpo_gym.landscape.difficulty import best_of, difficulty_of, usual
+from fedhpo_gym.landscape.difficulty import best_of, difficulty_of, seed_error, usual
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import Table
@@ -34,12 +34,29 @@ def test_the_best_of_some_draws_is_what_chance_gives() -> None:
     assert best_of(losses, 10_000) == pytest.approx(losses[0])
 
 
+def test_only_what_comparisons_feel_of_seeds_is_noise() -> None:
+    rng = np.random.default_rng(0)
+    means, shifts = np.sort(rng.uniform(size=(400, 1)), axis=0), rng.normal(size=(1, 3))
+    assert seed_error(means + shifts) == pytest.approx(0.0, abs=1e-12)
+    drawn = means + shifts + 0.01 * rng.normal(size=(400, 3))
+    best = drawn[np.argsort(drawn.mean(axis=1))][:40]
+    # Half the variance of a difference of two means over seeds, over all pairs of the best.
+    differences = best[:, None, :] - best[None, :, :]
+    felt = differences.var(axis=2, ddof=1).sum() / (40 * 39) / 2 / 3
+    assert seed_error(drawn) == pytest.approx(np.sqrt(felt))
+    assert seed_error(drawn) == pytest.approx(0.01 / np.sqrt(3), rel=0.2)
+    assert np.isnan(seed_error(drawn[:, :1]))
+
+
 def test_the_usual_configuration_is_plain_averaging() -> None:
     found = usual(get_task("CNN-FEMNIST-v2").space)
     assert found["server_optimizer"] == "none"
     assert "server_learning_rate" not in found
     assert (found["learning_rate"], found["batch_size"], found["step_size"]) == (0.1, 32, 1)
     assert (found["momentum"], found["dropout"], found["clip_norm"]) == (0.0, 0.0, 100.0)
+    joint = usual(get_task("JointFew-ExamLondon").space)
+    assert (joint["rate_decay"], joint["momentum"], joint["model"]) == (1.0, 0.0, "lr")
+    assert usual(get_task("JointPrivate-ExamLondon").space)["update_clip"] == 1.0
     grid = get_task("LR-CreditG-v1").space.discretized()
     assert grid.validate(usual(grid)) == usual(grid)
 
