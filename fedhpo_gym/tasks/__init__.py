@@ -12,10 +12,10 @@ from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.bert import BERT_TASKS
-from fedhpo_gym.tasks.cnn import CNN_TASKS, UPCOMING_CNN_TASKS
+from fedhpo_gym.tasks.cnn import CNN_TASKS
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
 from fedhpo_gym.tasks.federated import Task
-from fedhpo_gym.tasks.gnn import GNN_TASKS, UPCOMING_GNN_TASKS
+from fedhpo_gym.tasks.gnn import GNN_TASKS
 from fedhpo_gym.tasks.hetero import HETERO_TASKS
 from fedhpo_gym.tasks.instances import Instance, make_instances
 from fedhpo_gym.tasks.joint import joint_names, joint_tasks
@@ -117,13 +117,6 @@ TRAINED = OnDemand(
 """Problems that are registered and always trained, by `<name>-v<version>`: no numbers of theirs
 travel with the package, and what is said of `TASKS` is not said of them."""
 
-UPCOMING = make_catalogue((*UPCOMING_CNN_TASKS, *UPCOMING_GNN_TASKS))
-"""Versions that no stored numbers answer yet, by `<name>-v<version>`.
-
-They can be asked for by name and version, built and trained. They are not registered, and without
-a version a name means what the package answers.
-"""
-
 TESTING = ("LR-CreditG", "LR-BreastCancer")
 """Representative tasks for fast tests."""
 
@@ -143,7 +136,7 @@ def get_task(name: str) -> Task:
             f"`name` must be a string such as 'LR-CreditG', got {name!r:.80}"
         )
     short = name.removeprefix("MO-").removeprefix("FedHPO-").removeprefix("DAC-")
-    for catalogue in (TASKS, TRAINED, UPCOMING):
+    for catalogue in (TASKS, TRAINED):
         if short in catalogue:
             return catalogue[short]
     keys = [*TASKS, *TRAINED]
@@ -172,7 +165,6 @@ __all__ = [
     "TASKS",
     "TESTING",
     "TRAINED",
-    "UPCOMING",
     "Instance",
     "Problem",
     "Task",

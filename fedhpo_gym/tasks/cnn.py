@@ -34,26 +34,6 @@ def _fidelity_v1(rounds: int) -> SearchSpace:
     return SearchSpace((replace(first, high=rounds, values=values), rate))
 
 
-# What somebody would search who does not know where the good configurations are; the algorithm adds
-# its own. Failures are answers here, too.
-WIDE_SPACE = SearchSpace(
-    (
-        Dimension("learning_rate", 1e-4, 1.0, "float", log=True, bins=13),
-        Dimension(
-            "batch_size", 4, 128, "int", log=True, values=(4, 8, 16, 32, 64, 128), unit="samples"
-        ),
-        Dimension("step_size", 1, 4, "int", bins=4, unit="local epochs"),
-        Dimension("weight_decay", 1e-6, 0.01, "float", log=True, bins=5),
-        Dimension("momentum", 0.0, 0.95, "float", bins=4),
-        Dimension("clip_norm", 0.1, 100.0, "float", log=True, bins=4),
-        Dimension("dropout", 0.0, 0.7, "float", bins=4),
-        Dimension("rate_decay", 0.01, 1.0, "float", log=True, bins=3),
-    )
-)
-
-RATES = (0.02, 0.05, 0.1, 0.2, 0.3)
-"""Few of many clients a round."""
-
 DAY_S = 86_400.0
 
 _FEMNIST = Task(
@@ -86,21 +66,6 @@ _CIFAR10 = Task(
     tags=frozenset({"cnn", "images", "cross-silo"}),
 )
 
-_FEMNIST_V2 = _FEMNIST.variant(
-    version=2,
-    client_space=WIDE_SPACE,
-    fidelity_space=SearchSpace(
-        (
-            _fidelity_v1(81)["round"],
-            Dimension("client_sample_rate", 0.02, 0.3, "float", values=RATES, scope="fidelity"),
-        )
-    ),
-    algorithm="serveropt",
-    reward="improvement",
-    precision="bfloat16",
-    budget_s=200 * DAY_S,
-)
-
 CNN_TASKS = (
     _FEMNIST,
     # As far as the rungs of the paper's optimizers go; the budget buys twenty such courses of all
@@ -117,6 +82,3 @@ CNN_TASKS = (
         version=1, fidelity_space=_fidelity_v1(27), reward="improvement", precision="bfloat16"
     ),
 )
-
-UPCOMING_CNN_TASKS = (_FEMNIST_V2,)
-"""Versions whose numbers are being computed."""

@@ -56,7 +56,7 @@ def test_a_problem_in_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_conditional_space_is_drawn_as_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "FedHPO-CNN-FEMNIST-v2"]) == 0
+    assert main(["show", "FedHPO-Joint-ExamLondon"]) == 0
     words = capsys.readouterr().out
     parent = words.index("\nserver_optimizer ")
     assert "none, sgd, adam, yogi" in words[parent : words.index("\n", parent + 1)]

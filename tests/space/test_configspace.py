@@ -13,7 +13,7 @@ from fedhpo_gym.space.configspace import from_configspace, to_configspace  # noq
 from fedhpo_gym.tasks import get_task  # noqa: E402
 
 SPACES = [
-    get_task("CNN-FEMNIST-v2").space,
+    get_task("LR-CreditG-v1").variant(algorithm="serveropt").space,
     get_task("LR-CreditG-v0").space.discretized(),
     get_task("Joint-ExamLondon").space,
     get_task("JointPrivate-ExamLondon").space,

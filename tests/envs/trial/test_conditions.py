@@ -14,7 +14,6 @@ pytest.importorskip("sklearn")
 import fedhpo_gym  # noqa: F401
 from fedhpo_gym.agents import make_agent
 from fedhpo_gym.agents.base import Step
-from fedhpo_gym.tasks import TASKS, UPCOMING, get_task
 from fedhpo_gym.wrappers import NamedAction
 
 pytestmark = pytest.mark.raw
@@ -90,13 +89,3 @@ def test_optimizers_search_trees(name: str) -> None:
         agent.tell(
             Step(action, float(reward), terminated=terminated, info=info, observation=observation)
         )
-
-
-def test_versions_without_numbers_are_asked_for_by_their_version_alone() -> None:
-    for key, task in UPCOMING.items():
-        assert key not in TASKS
-        assert task.id not in gym.registry
-        assert get_task(task.id) is task
-        newest = get_task(task.name)
-        assert newest.version < task.version
-        assert gym.spec(newest.id)
