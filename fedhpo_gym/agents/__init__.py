@@ -2,6 +2,7 @@
 
 To add one, write its class and add one line to `AGENTS`; the file is imported when the agent is
 first made, so that its libraries stay optional. What an agent needs and can do, its class says.
+One of your own needs no line: wherever a caller names an agent, `module:Class` is a name, too.
 
 Population-based training (`fedhpo_gym.studies.population`) and a search around FedEx
 (`fedhpo_gym.studies.wrapped_fedex`) are no agents: each needs more than one course.
@@ -10,15 +11,18 @@ Population-based training (`fedhpo_gym.studies.population`) and a search around 
 from __future__ import annotations
 
 import importlib
+import inspect
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import gymnasium as gym
 
 from fedhpo_gym.agents.base import Agent, SearchProblem, Step, read_problem, run_crew, run_episode
-from fedhpo_gym.errors import unknown_name
-from fedhpo_gym.typed import as_arguments, as_typed, checked_types, explained_types
+from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.typed import as_arguments, as_typed, checked_types, explained_types, shown
 
 AGENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -65,15 +69,68 @@ AGENTS: Mapping[str, str] = MappingProxyType(
 def agent_class(name: str) -> type[Agent]:
     """Import the class of an agent; its attributes say what it needs and can do.
 
+    Args:
+        name: key of `AGENTS`, or `module:Class` of one's own, from the Python path or the working
+            folder. It runs that module: pass only names that a caller chose, none out of a file.
+
     Raises:
         UnknownNameError: no such agent.
         MissingDependencyError: the library it is made of is not installed.
+        InvalidArgumentError: what one's own name says is no agent, or cannot be imported.
     """
-    if as_typed("name", name, str) not in AGENTS:
+    if name in AGENTS:
+        module, _, attribute = AGENTS[name].partition(":")
+        found: type[Agent] = getattr(importlib.import_module(module), attribute)
+        return found
+    if ":" not in name:
         raise unknown_name("agent", name, AGENTS)
-    module, _, attribute = AGENTS[name].partition(":")
-    found: type[Agent] = getattr(importlib.import_module(module), attribute)
-    return found
+    return _own_class(name)
+
+
+def _own_class(name: str) -> type[Agent]:
+    """Import `module:Class` and check that it is an agent."""
+    module, _, attribute = name.partition(":")
+    rule = f"`agent` must name a class of agents as module:Class, got {shown(name)}"
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+        raise InvalidArgumentError(f"{rule}; write it as `mine:Greedy` for `Greedy` of mine.py")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # the last place: no file here hides a library
+    try:
+        kind = getattr(importlib.import_module(module), attribute, None)
+    except (Exception, SystemExit) as error:
+        words = f"importing it raised {type(error).__name__}: {error}".splitlines()[0]
+        advice = f"`python -c 'import {module}'` shows where"
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            words = f"there is no module {error.name!r} in the working folder or on the Python path"
+            advice = "go to its folder, or add that to PYTHONPATH"
+        raise InvalidArgumentError(f"{rule}; {words}: {advice}") from error
+    if not (isinstance(kind, type) and issubclass(kind, Agent)) or inspect.isabstract(kind):
+        raise InvalidArgumentError(
+            f"{rule}; {attribute} of {sys.modules[module]} is {shown(kind)}: it must be a subclass of "
+            "fedhpo_gym.agents.Agent that has `ask`"
+        )
+    for one, hint in get_type_hints(Agent).items():
+        as_typed(f"{name}.{one}", getattr(kind, one), get_args(hint)[0])
+    return kind
+
+
+@checked_types
+def agent_name(agent: str | type[Agent]) -> str:
+    """Return the name of a class of agents, which other processes find it by; names stay as is.
+
+    Raises:
+        InvalidArgumentError: the class cannot be imported by its module.
+    """
+    if isinstance(agent, str):
+        return agent
+    place = f"{agent.__module__}:{agent.__qualname__}"
+    there = getattr(sys.modules.get(agent.__module__), agent.__qualname__, None)
+    if there is not agent or agent.__module__ == "__main__":
+        raise InvalidArgumentError(
+            "`agents` must be classes that worker processes can import by their `__module__`, got "
+            f"{place}; write it at the top of a file of its own, and import it from there"
+        )
+    return next((name for name, known in AGENTS.items() if known == place), place)
 
 
 @explained_types
@@ -83,7 +140,7 @@ def make_agent(
     """Make an agent by name for an environment, which is not reset.
 
     Args:
-        name: key of `AGENTS`.
+        name: key of `AGENTS`, or `module:Class` of one's own.
         env: what the agent will act in.
         seed: non-negative integer; equal seeds give equal agents.
         shared_start: configurations that are tried first, the same for all agents of a seed.
@@ -108,6 +165,7 @@ __all__ = [
     "SearchProblem",
     "Step",
     "agent_class",
+    "agent_name",
     "make_agent",
     "read_problem",
     "run_crew",

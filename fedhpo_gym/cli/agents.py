@@ -15,9 +15,9 @@ MANY = {"scalar": "one", "vector": "many", "any": "one or many"}
 
 
 def main(word: Word = None) -> int:
-    """Print a line per agent whose line holds a word; 0."""
+    """Print a line per agent whose line holds a word, or of `module:Class`; 0."""
     rows, missing = [], []
-    for name in AGENTS:
+    for name in (word,) if word and ":" in word else AGENTS:
         try:
             rows.append(_row(name, agent_class(name)))
         except MissingDependencyError as error:

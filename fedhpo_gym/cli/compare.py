@@ -24,7 +24,7 @@ def main(
         ),
     ],
     *,
-    agents: Annotated[str, Arg("names of agents", "A,B,C")],
+    agents: Annotated[str, Arg("names of agents, or `module:Class` of your own", "A,B,C")],
     seeds: Annotated[int, Arg("runs per agent (30)", "N")] = 30,
     workers: Annotated[int, Arg("processes here (1)", "N")] = 1,
     cluster: Cluster,

@@ -65,11 +65,13 @@ class CellWork:
         folder: where records go.
         columnar: whether they are Parquet files.
         track: what follows the runs; see `fedhpo_gym.studies.tracking`.
+        places: where else modules of one's own agents are looked for.
     """
 
     folder: Path
     columnar: bool = True
     track: tuple[str, ...] = field(default=())
+    places: tuple[str, ...] = field(default=())
 
     def __call__(self, plan: Plan, advance: Callable[[], None]) -> Outcome:
         """Do a run unless its record is there; what it raises is an outcome, too."""
@@ -174,6 +176,7 @@ def main() -> None:
     content = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     asked = content["work"]
+    sys.path += [place for place in asked["places"] if place not in sys.path]
     work = CellWork(Path(asked["folder"]), asked["columnar"], tuple(asked["track"]))
     outcome = work(Plan(**content["plan"]), lambda: None)
     sys.stdout.write(json.dumps(asdict(outcome)) + "\n")

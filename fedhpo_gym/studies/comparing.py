@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
+from fedhpo_gym.agents import Agent, agent_name
 from fedhpo_gym.analysis import parquet
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cluster import check_executor
@@ -94,7 +96,7 @@ class Means:
 @checked_types
 def compare(
     problems: str | Sequence[str],
-    agents: Sequence[str],
+    agents: Sequence[str | type[Agent]],
     seeds: int = 30,
     out: str | Path = "runs",
     *,
@@ -117,7 +119,7 @@ def compare(
 
     Args:
         problems: name of a suite (`fedhpo_gym.studies.suites`), or environment ids.
-        agents: names of agents.
+        agents: names of agents, `module:Class` of one's own, or such classes themselves.
         seeds: runs per agent and problem.
         out: folder of the study; another study with the same numbers may share it.
         backend: see `Request`, as for the next three.
@@ -141,7 +143,7 @@ def compare(
     means, folder = means or Means(), Path(out)
     request = Request(
         _ids(problems),
-        agents,
+        [agent_name(one) for one in agents],
         seeds,
         backend,
         budget_s,
@@ -157,7 +159,7 @@ def compare(
     folder.mkdir(parents=True, exist_ok=True)
     _write_study(folder, problems, request, left_out)
     columnar = parquet.is_installed() if means.columnar is None else means.columnar
-    work = CellWork(folder.resolve(), columnar, tuple(means.track))
+    work = CellWork(folder.resolve(), columnar, tuple(means.track), tuple(sys.path))
     order = {_key(plan): place for place, plan in enumerate(plans)}
     found: dict[int, Outcome] = {}
     tell(_beforehand(plans, folder, means.workers))

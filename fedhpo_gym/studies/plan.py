@@ -28,7 +28,7 @@ class Request:
 
     Attributes:
         ids: environment ids, version optional.
-        agents: names of agents.
+        agents: names of agents, or `module:Class` of one's own.
         seeds: runs per agent and environment.
         backend: where numbers come from; None for the environment's choice.
         budget_s: simulated seconds of a run; None for the environment's.

@@ -1,0 +1,149 @@
+"""Optimizers of one's own, by `module:Class`: they run as any other, and no record imports one."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedhpo_gym
+from dask_cluster import cluster  # noqa: F401 - a fixture
+from fedhpo_gym.agents import Agent, agent_class, agent_name
+from fedhpo_gym.agents.black_box import RandomSearch
+from fedhpo_gym.cli import ERROR, main
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.studies import Means, compare
+from fedhpo_gym.studies.plan import Request, make_plans
+from fedhpo_gym.studies.run import do_run
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "agents.md"
+ID, NAMES, SHORT = "FedHPO-LR-CreditG-v1", ["mine:Greedy", "random"], {"budget_trials": 4}
+OTHERS = """
+from fedhpo_gym.agents.multi_fidelity import Hyperband
+class Ladder(Hyperband): pass
+class Idle(Agent): pass
+class Odd(Greedy): rewards = "many"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working folder with the example of the page, and modules that fail."""
+    found = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    (tmp_path / "mine.py").write_text(found[1] + OTHERS, encoding="utf-8")
+    (tmp_path / "failing.py").write_text("1 / 0", encoding="utf-8")
+    (tmp_path / "leaving.py").write_text("raise SystemExit('bye')", encoding="utf-8")
+    (tmp_path / "lacking.py").write_text("import no_such_library", encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+@pytest.fixture
+def records(folder: Path) -> Path:
+    """Records of the study, made in this process."""
+    plans = make_plans(Request([ID], NAMES, 1, arguments=SHORT))
+    assert all(do_run(plan, folder / "here", lambda _: None, pytest.fail) for plan in plans)
+    return folder / "here"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("*.jsonl")}
+
+
+@pytest.mark.slow
+def test_two_processes_leave_the_records_of_this_one(records: Path, folder: Path) -> None:
+    out = ["--seeds", "1", "--set", "budget_trials=4", "--records", "jsonl", "--out", "words"]
+    words = ["compare", ID, "--agents", ",".join(NAMES), "--workers", "2", "--no-report", *out]
+    assert main(words) == 0
+    assert contents(folder / "words") == contents(records)
+    greedy = importlib.import_module("mine").Greedy
+    found = compare(ID, [greedy, RandomSearch], 1, "words", arguments=SHORT)
+    assert [(one.plan.agent, one.status) for one in found.outcomes] == [
+        (name, "there") for name in NAMES
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_that_began_elsewhere_leaves_the_records_of_this_process(
+    cluster: tuple[str, list[subprocess.Popen[bytes]]],  # noqa: F811
+    records: Path,
+) -> None:
+    means = Means(executor="dask", address=cluster[0], columnar=False)
+    assert not compare(ID, NAMES, 1, "afar", arguments=SHORT, means=means).faults
+    assert contents(Path("afar")) == contents(records)
+
+
+@pytest.mark.slow
+def test_no_record_imports_its_agent(records: Path, folder: Path) -> None:
+    (folder / "mine.py").unlink()
+    del sys.modules["mine"]
+    assert set(fedhpo_gym.load_runs(records)["agent"]) == set(NAMES)
+    assert main(["regret", str(records)]) == 0
+    assert main(["report", str(records)]) == 0
+    assert "mine:Greedy" in (records / "report.html").read_text(encoding="utf-8")
+    assert main(["replay", str(records)]) == 0
+    assert "mine" not in sys.modules
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_a_class_says_of_itself_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["agents", "mine:Ladder"]) == 0
+    assert re.search(r"mine:Ladder +trials +always", capsys.readouterr().out)
+    (plan,) = make_plans(Request([ID], ["mine:Ladder"], 1))
+    assert list(plan.kwargs["fidelity"]) == ["client_sample_rate"]
+    for wrong in ("FedHPO-DAC-LR-CreditG-v1", f"MO-{ID}"):
+        assert main(["compare", wrong, "--agents", "mine:Greedy"]) == ERROR
+    said = capsys.readouterr().err
+    assert "`--agent mine:Greedy` must act in trial environments" in said
+    assert "`objectives` must be one for Greedy" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mine:", "write it as `mine:Greedy`"),
+        ("../mine:Greedy", "write it as `mine:Greedy`"),
+        ("nowhere:Greedy", "there is no module 'nowhere' in the working folder"),
+        ("mine.inner:Greedy", "there is no module 'mine.inner'"),
+        ("mine:Gredy", "Gredy of .*mine.py'> is None: it must be a subclass"),
+        ("mine:np", "np of .*mine.py'> is <module 'numpy'.*must be a subclass"),
+        ("mine:stream", "must be a subclass"),
+        ("builtins:int", "int of .*built-in.* is <class 'int'>: it must be a subclass"),
+        ("mine:Idle", "that has `ask`"),
+        ("failing:Greedy", "importing it raised ZeroDivisionError: division by zero: `python"),
+        ("leaving:Greedy", "importing it raised SystemExit: bye"),
+        ("lacking:Greedy", "importing it raised ModuleNotFoundError: .*no_such_library"),
+        ("mine:Odd", r"`mine:Odd.rewards` must be one of \['any', .*\], got 'many'"),
+    ],
+)
+def test_what_is_no_agent_is_refused_in_one_line(
+    name: str, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", ID, "--agents", name, "--out", str(folder / "out")]) == ERROR
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert name in said
+    assert re.search(words, said)
+
+
+def test_a_class_goes_by_the_name_that_other_processes_find_it_by() -> None:
+    class Here(RandomSearch): ...
+
+    class Main(RandomSearch):
+        __module__ = "__main__"
+
+    assert agent_name(RandomSearch) == "random"
+    assert agent_name(Agent) == "fedhpo_gym.agents.base:Agent"
+    assert agent_class("fedhpo_gym.agents.black_box:RandomSearch") is RandomSearch
+    for kind in (Here, Main):
+        with pytest.raises(InvalidArgumentError, match="worker processes can import"):
+            compare(ID, [kind], 1)
