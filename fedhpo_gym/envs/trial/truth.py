@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.backends import CheckedQuery, ColumnBackend
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.envs.trial.asked import Asked, Columns, asked_of
 from fedhpo_gym.envs.trial.climbing import climbed
 from fedhpo_gym.envs.trial.ledger import spending_many, spending_one
@@ -21,7 +22,7 @@ from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_domin
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.typed import as_reals, as_typed
+from fedhpo_gym.typed import as_reals, as_typed, shown
 
 NUMBERS_AT_ONCE = 1 << 19
 """Metrics that are looked at together, so that they stay in the processor's cache."""
@@ -114,8 +115,17 @@ class Truth:
         return np.asarray(np.median(self.errors[rows], axis=0))
 
     def query(self, index: int) -> CheckedQuery:
-        """Return the configuration and the fidelity of a row of `values`."""
-        columns = self._asked.columns(np.arange(len(self.values))[[index]])
+        """Return the configuration and the fidelity of a row of `values`; -1 is the last.
+
+        Raises:
+            InvalidArgumentError: there is no such row.
+        """
+        row, size = as_integer(index), len(self.values)
+        if row is None or not -size <= row < size:
+            raise InvalidArgumentError(
+                f"`index` must be a whole number from {-size} to {size - 1}, got {shown(index)}"
+            )
+        columns = self._asked.columns(np.array([row % size]))
         return self._setup.query({name: column.tolist()[0] for name, column in columns.items()})
 
     @cached_property

@@ -141,6 +141,14 @@ def made_truth(values: list[list[float]]) -> Truth:
     return Truth(setup.objectives, True, np.array(values), len(values), setup, asked)
 
 
+@pytest.mark.parametrize("index", [1.5, True, 2, -3, 10**9, None])
+def test_a_row_that_there_is_not_is_refused(index: Any) -> None:
+    found = made_truth([[0.0, 0.5], [1.0, 0.4]])
+    assert found.query(-1) == found.query(np.int64(1))
+    with pytest.raises(InvalidArgumentError, match="`index` must be a whole number from -2 to 1"):
+        found.query(index)
+
+
 def test_maximized_objectives_keep_their_sign() -> None:
     found = fedhpo_gym.truth(ID, objectives=("val_f1", "val_loss"), fidelity=FULL)
     assert found.values[found.optimum, 0] == found.values[:, 0].max() == found.ideal()[0]
