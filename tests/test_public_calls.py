@@ -144,6 +144,20 @@ def test_statistics_refuse_nan(call: Callable[[Any], Any]) -> None:
     call(np.arange(5.0) / 10)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: stats.holm([2, -0.01]),
+        lambda: stats.holm([0.5, 1.1]),
+        lambda: stats.data_profile(np.zeros((2, 3)), -1.0),
+        lambda: stats.data_profile(np.zeros((2, 3)), 1.1),
+    ],
+)
+def test_what_must_lie_between_0_and_1_does(call: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"must lie in \[0, 1\]"):
+        call()
+
+
 def test_lists_of_numbers_are_arrays() -> None:
     table = [[1.0, 2.0], [3.0, 5.0]]
     assert stats.friedman(table).statistic == stats.friedman(np.array(table)).statistic  # type: ignore[arg-type]

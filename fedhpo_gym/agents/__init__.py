@@ -106,8 +106,8 @@ def _own_class(name: str) -> type[Agent]:
         raise InvalidArgumentError(f"{rule}; {words}: {advice}") from error
     if not (isinstance(kind, type) and issubclass(kind, Agent)) or inspect.isabstract(kind):
         raise InvalidArgumentError(
-            f"{rule}; {attribute} of {sys.modules[module]} is {shown(kind)}: it must be a subclass of "
-            "fedhpo_gym.agents.Agent that has `ask`"
+            f"{rule}; {attribute} of {sys.modules[module]} is {shown(kind)}: it must be a subclass "
+            "of fedhpo_gym.agents.Agent that has `ask`"
         )
     for one, hint in get_type_hints(Agent).items():
         as_typed(f"{name}.{one}", getattr(kind, one), get_args(hint)[0])

@@ -53,7 +53,7 @@ from fedhpo_gym.analysis.page import (
     UNFINISHED,
 )
 from fedhpo_gym.analysis.plot import INK, Looks, looks_of
-from fedhpo_gym.analysis.problems import NO_GUARANTEE, Known, Problem, Run, Summary, finals
+from fedhpo_gym.analysis.problems import NO_GUARANTEE, Problem, Run, Summary, finals
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.tables import Cell, Table
 from fedhpo_gym.errors import MissingDataError, MissingDependencyError
@@ -67,6 +67,11 @@ RULES_IN_WORDS = {
 }
 NOMINAL = {"epsilon": "nominal epsilon"}
 """Hyperparameters whose names are those of objectives: what a mechanism is set to is not spent."""
+CONSTRAINED = (
+    ". Both are of the configurations that keep the constraints at full fidelity. The validation "
+    "loss of a trial counts where it kept them at the fidelity that was asked, regret where its "
+    "configuration keeps them at full fidelity: a run may have the one, and infinite regret"
+)
 CHOSEN, FIXED = ", fidelity chosen", ", fidelity fixed"
 FOLDED = frozenset({"pairs", "ranks"})
 """Tables that are folded up until they are asked for."""
@@ -251,7 +256,7 @@ def _section(problem: Problem, anchor: str, looks: Looks) -> _Part:
         anchor=anchor,
         heading=escape(problem.name),
         short=counted(sum(map(len, problem.runs.values())), "run"),
-        settings=f"{_settings(problem)}. {_data(problem)}{_truth(problem.known)}",
+        settings=f"{_settings(problem)}. {_data(problem)}{_truth(problem)}",
         figures="".join(map(_figure, figures)),
         note=escape(results.note),
         results=results.html(),
@@ -356,14 +361,15 @@ def _results(problem: Problem) -> Table:
     return Table("results", "Final results", note, head, rows)
 
 
-def _truth(known: Known | None) -> str:
+def _truth(problem: Problem) -> str:
+    known = problem.known
     if known is None:
         return ""
     where = "configuration there" if known.exact else "there that a search of the surrogate found"
     return (
         f". Regret is of the recommended configuration at full fidelity, in {known.objective}: 0 "
         f"is the best {where}, {known.best:.4f}; relative regret of 1 is the median configuration, "
-        f"{known.typical:.4g}, or worse"
+        f"{known.typical:.4g}, or worse{CONSTRAINED if problem.kwargs.get('constraints') else ''}"
     )
 
 

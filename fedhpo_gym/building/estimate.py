@@ -10,8 +10,8 @@ from fedhpo_gym.building.design import UNIT_NUMBERS, Design, U
 from fedhpo_gym.courses.training import make_batch
 from fedhpo_gym.fl.packing import Course
 
-SHORT_S = 1.0
-"""A first round shorter than this is taken again: what torch sets up once would weigh too much."""
+SHORT_S = 120.0
+"""A first round shorter than this is taken again: much of it may be what is compiled just once."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from fedhpo_gym.cli import report as reporting
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, parse_pairs, say
+from fedhpo_gym.cli.limits import useless_limits
 from fedhpo_gym.cli.options import Asked, Cluster, Rule, Runs
 from fedhpo_gym.studies import Means, compare
 
@@ -47,6 +48,10 @@ def main(
     asked: Asked,
 ) -> int:
     """Do every run whose record is not there yet, and write the report; 1 if a run failed."""
+    arguments = dict(parse_pairs("--set", asked.settings))
+    chosen = {} if asked.backend is None else {"backend": asked.backend}
+    for words in useless_limits(problems, {**arguments, **chosen}):
+        complain("compare", words)
     compared = compare(
         problems[0] if len(problems) == 1 else problems,
         [name for name in agents.split(",") if name],
@@ -55,7 +60,7 @@ def main(
         backend=asked.backend,
         budget_s=asked.budget_s,
         fidelity=dict(parse_pairs("--fidelity", asked.fidelity)),
-        arguments=dict(parse_pairs("--set", asked.settings)),
+        arguments=arguments,
         noise=dict(parse_pairs("--noise", noise)) or None,
         simulated_workers=asked.simulated_workers,
         shared_start=asked.shared_start,

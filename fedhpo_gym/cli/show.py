@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from fedhpo_gym.backends import BACKENDS, default_backend
 from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.cli.console import parse_pairs, say, say_table
+from fedhpo_gym.cli.limits import HEADS as LIMIT_HEADS
+from fedhpo_gym.cli.limits import OPENERS, chosen_words, limits_of, rows_of, setup_of
 from fedhpo_gym.cli.listing import lacking
 from fedhpo_gym.cli.options import Variant, asked_task
 from fedhpo_gym.cli.problems import page
@@ -23,18 +25,15 @@ from fedhpo_gym.landscape.cards import survival_on
 from fedhpo_gym.landscape.health import SURVIVAL
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.surrogates import open_preferred
 from fedhpo_gym.surrogates.verdicts import CLAIMED, RULE
 from fedhpo_gym.surrogates.verdicts import ENTRY as OBJECTIVES
-from fedhpo_gym.tables import open_table
 from fedhpo_gym.tables.sample import ENDS
 from fedhpo_gym.tasks import TASKS, Task
 
-OPENERS: Mapping[str, Callable[[Task], Stored]] = {
-    "tabular": lambda task: open_table(task.identity),
-    "surrogate": lambda task: open_preferred(task.surrogate_identities),
-}
 WIDTH = 100
+LIMITS = "limits"
+"""Entry of what is known: what constraints leave."""
+PRINTED_APART = ("health", LABELS, SURVIVAL, OBJECTIVES, CLAIMED, LIMITS)
 HEADS = ("name", "from", "to", "scale", "grid points", "unit", "set by")
 COPIED = (
     "fitted_on", "num_configurations", "courses", ENDS, "diverged_courses", "engine_version",
@@ -46,6 +45,12 @@ def main(
     variant: Variant,
     *,
     backend: Annotated[str | None, Arg("tabular, surrogate, raw or federatedscope", "NAME")] = None,
+    limits: Annotated[
+        Sequence[str],
+        Arg(
+            "say what a constraint leaves, for example `fairness_std=0.1`", "NAME=LIMIT", "--limit"
+        ),
+    ] = (),
     as_json: Annotated[bool, Arg("print JSON, for machines", flag="--json")] = False,
 ) -> int:
     """Print one environment in words or as JSON, or the page of all."""
@@ -55,7 +60,8 @@ def main(
     task = asked_task(variant)
     if backend is not None and backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
-    found = description(task, backend or default_backend(task), variant.id)
+    chosen = dict(parse_pairs("--limit", limits))
+    found = description(task, backend or default_backend(task), variant.id, chosen)
     if as_json:
         say(json.dumps(found, indent=1))
     else:
@@ -63,8 +69,8 @@ def main(
     return 0
 
 
-def description(task: Task, backend: str, env_id: str = "") -> dict[str, Any]:
-    """Return what is known of a variant of a task, as JSON data."""
+def description(task: Task, backend: str, env_id: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of a variant of a task, as JSON data; see `limits_of` for `chosen`."""
     of_rounds = "DAC-" in env_id
     plain = task.round_id if of_rounds else task.id
     return {
@@ -78,7 +84,7 @@ def description(task: Task, backend: str, env_id: str = "") -> dict[str, Any]:
         "budget_s": task.budget_s,
         "backends": {name: _answers(name, task) for name in BACKENDS},
         "backend": backend,
-        "stored": _stored(backend, task),
+        "stored": _stored(backend, task, chosen),
         "elsewhere": _elsewhere(backend, task),
     }
 
@@ -161,7 +167,7 @@ def _trained(task: Task) -> str:
     return f"each {' and '.join(named)} of the grid" if named else "any fidelity"
 
 
-def _stored(backend: str, task: Task) -> dict[str, Any] | None:
+def _stored(backend: str, task: Task, chosen: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return where stored numbers come from, and their health; None where there are none."""
     if backend not in OPENERS or not _answers(backend, task)["answers"]:
         return None
@@ -183,6 +189,7 @@ def _stored(backend: str, task: Task) -> dict[str, Any] | None:
         SURVIVAL: survival_on(stored),
         OBJECTIVES: verdicts_of(stored),
         CLAIMED: claim_words(stored),
+        LIMITS: limits_of(setup_of(task, backend, chosen)),
     }
 
 
@@ -228,7 +235,7 @@ def _print(found: Mapping[str, Any]) -> None:
 
 def _print_stored(stored: Mapping[str, Any]) -> None:
     for name, value in stored.items():
-        if name not in ("health", LABELS, SURVIVAL, OBJECTIVES, CLAIMED) and value is not None:
+        if name not in PRINTED_APART and value is not None:
             say(f"{name.replace('_', ' ')}: {_listed(value)}")
     say("\nTheir health:\n")
     for line in health_words(stored["health"], stored[LABELS]):
@@ -242,6 +249,14 @@ def _print_stored(stored: Mapping[str, Any]) -> None:
         for line in lines(stored[OBJECTIVES]):
             say(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  "))
         say(f"\n{textwrap.fill(f'Its claimed best: {stored[CLAIMED]}.', WIDTH)}")
+    words = (
+        "Limits that some of its configurations keep at full fidelity, and the lowest validation "
+        "loss among those; * is no better than predicting the label frequencies:"
+    )
+    say(f"\n{textwrap.fill(words, WIDTH)}\n")
+    say_table(LIMIT_HEADS, rows_of(stored[LIMITS]))
+    if stored[LIMITS]["chosen"]:
+        say(f"\n{textwrap.fill(f'With your limits, {chosen_words(stored[LIMITS])}.', WIDTH)}")
 
 
 def _tree(

@@ -29,15 +29,22 @@ def read_constraints(
 
     Raises:
         UnknownNameError: a constraint names no objective of the environment.
-        InvalidArgumentError: `constraints` is no mapping, a limit is not finite or a weight is
-            negative.
+        InvalidArgumentError: `constraints` is no mapping, a limit is not finite or beyond the best
+            value that its objective can have, or a weight is negative.
     """
     names = [objective.name for objective in objectives]
     found = {}
     for name, constraint in _checked(constraints).items():
         if name not in names:
             raise unknown_name("constraint on the chosen `objectives`", name, names)
-        found[names.index(name)] = _limit_and_weight(name, constraint)
+        place = names.index(name)
+        limit, _ = found[place] = _limit_and_weight(name, constraint)
+        low, high = objectives[place].bounds
+        if (limit < low) if objectives[place].minimize else (limit > high):
+            raise InvalidArgumentError(
+                f"limit of constraint {name!r} must be one that can be kept: values are in "
+                f"[{low:g}, {high:g}], got {limit:g}; `fedhpo-gym show ID` lists limits"
+            )
     return found
 
 

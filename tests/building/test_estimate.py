@@ -70,6 +70,16 @@ def test_a_table_costs_its_grid_and_nothing_is_computed_before(
     assert not list(tmp_path.rglob("*.npz"))
 
 
+def test_what_is_compiled_once_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter([0.0, 60.0, 60.0, 61.0])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(ticks))
+    found = asked(build_table, TASK, folder=tmp_path)
+    together = len(DESIGN.courses(DESIGN.units()[0]))
+    assert found.core_hours == pytest.approx(1 / together * found.rounds / 3600)
+
+
 def test_a_sample_costs_its_courses(tmp_path: Path, slow_clock: list[int]) -> None:
     found = asked(build_sample, TASK, 7, rounds=4, folder=tmp_path)
     assert (found.courses, found.rounds) == (7, 28)

@@ -17,7 +17,7 @@ from fedhpo_gym.federations.federation import Federation, make_user_federation  
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.flights import Even  # noqa: E402
-from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model  # noqa: E402
+from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model, Perceptron  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.seeding import stream  # noqa: E402
 from plain_asynchronous import plain_asynchronous  # noqa: E402
@@ -226,13 +226,19 @@ def test_running_statistics_follow_the_reports(pictures: Federation) -> None:
         assert not torch.equal(state.parameters["mean1"], first.parameters["mean1"])
 
 
-@pytest.mark.parametrize(("rate", "of_statistics"), [(0.25, 0.25), (1.5, 1.0), (3.0, 1.0)])
+@pytest.mark.parametrize(
+    ("rate", "of_statistics", "model"),
+    [(0.25, 0.25, ConvNet), (1.5, 1.0, ConvNet), (0.25, 0.25, Perceptron), (3.0, 1.0, Perceptron)],
+)
 def test_a_long_step_of_the_server_takes_running_statistics_no_further_than_reports(
-    pictures: Federation, rate: float, of_statistics: float
+    request: pytest.FixtureRequest, rate: float, of_statistics: float, model: type[Model]
 ) -> None:
+    data = request.getfixturevalue("pictures" if model is ConvNet else "federation")
+
     def after_one(rate: float) -> tuple[Any, Any]:
         given = {**GIVEN[4][1], "server_learning_rate": rate, "learning_rate": 0.01}
-        batch = batch_of(pictures, "fedbuff", course(1.0, Even(), **given), model=ConvNet)
+        shape = dict.fromkeys(model.architecture, 3)
+        batch = batch_of(data, "fedbuff", course(1.0, Even(), **given, **shape), model=model)
         first = batch.snapshot()[0]
         batch.advance(1)
         return first, batch.snapshot()[0]
@@ -241,10 +247,13 @@ def test_a_long_step_of_the_server_takes_running_statistics_no_further_than_repo
     # All began from the first model: the reports of both are the same, and so is their mean.
     for name, start in first.parameters.items():
         share = of_statistics if name.startswith(("mean", "variance")) else rate
-        expected = start + share * (whole.parameters[name] - start)
+        found, expected = map(
+            torch.as_tensor,
+            (other.parameters[name], start + share * (whole.parameters[name] - start)),
+        )
         # Float32 holds 24 bits, and a few sums of numbers of this size round.
         tolerance = 1e-5 * float(expected.abs().max() + 1e-3)
-        torch.testing.assert_close(other.parameters[name], expected, rtol=1e-5, atol=tolerance)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=tolerance)
 
 
 def test_who_trains_next_is_refused(federation: Federation) -> None:

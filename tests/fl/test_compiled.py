@@ -190,6 +190,53 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert run_python(code).strip() == "[ True False]"
 
 
+@pytest.fixture
+def answer(run_python: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
+    """Run a small package of compiled code that keeps it; return its answer and the warnings."""
+    package = tmp_path / "made"
+    package.mkdir()
+    (package / "jit.py").write_bytes(Path(jit.__file__).read_bytes())
+    (package / "outer.py").write_text(
+        "from made.inner import inner\nfrom made.jit import kernel\n"
+        "@kernel\ndef one(x):\n    return inner(x)\n@kernel\ndef two(x):\n    return -inner(x)\n"
+    )
+
+    def run(first: str = "", result: str = "x + 1") -> str:
+        (package / "inner.py").write_text(
+            f"from made.jit import compiled\n@compiled\ndef inner(x):\n    return {result}\n"
+        )
+        return run_python(
+            "import os, sys, warnings\n"
+            f"os.environ['NUMBA_CACHE_DIR'] = {str(tmp_path)!r}\n"
+            f"sys.path.insert(0, {str(tmp_path)!r})\n"
+            "from made.outer import one, two\n"
+            f"{first}\nwith warnings.catch_warnings(record=True) as heard:\n"
+            "    warnings.simplefilter('always'); print(one(1), two(1), len(heard))\n"
+        ).strip()
+
+    return run
+
+
+def test_code_is_compiled_again_after_a_change_of_any_source(answer: Callable[..., str]) -> None:
+    assert answer() == answer() == "2 -2 0"
+    assert answer(result="x + 5") == "6 -6 0"
+
+
+@pytest.mark.parametrize(("ending", "size"), [("nbc", 100), ("nbi", 0)])
+def test_damaged_code_is_compiled_again_with_one_warning(
+    ending: str, size: int, answer: Callable[..., str], tmp_path: Path
+) -> None:
+    answer()
+    for path in tmp_path.rglob(f"*.{ending}"):
+        path.write_bytes(path.read_bytes()[:size])
+    assert [answer(), answer()] == ["2 -2 1", "2 -2 0"]
+
+
+def test_code_that_a_full_disk_cannot_keep_is_used(answer: Callable[..., str]) -> None:
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    assert answer(full) == "2 -2 1"
+
+
 def test_an_interrupt_waits_until_a_compilation_has_ended() -> None:
     ended = []
 

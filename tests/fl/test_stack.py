@@ -97,15 +97,15 @@ def run(algorithm: str, chosen: Sequence[int]) -> list[Curves]:
     return [*curves, batch.advance(2, evaluated=[2])]
 
 
-def assert_same(found: Curves, expected: Curves, place: int) -> None:
-    """Compare all that is known of a course with a batch of it alone."""
-    np.testing.assert_array_equal(found.metrics[place], expected.metrics[0])
-    assert found.diverged_at[place] == expected.diverged_at[0]
+def assert_same(found: Curves, expected: Curves, place: int, other_place: int = 0) -> None:
+    """Compare all that is known of a course with another batch, of it alone by default."""
+    np.testing.assert_array_equal(found.metrics[place], expected.metrics[other_place])
+    assert found.diverged_at[place] == expected.diverged_at[other_place]
     assert found.feedback is not None
     assert expected.feedback is not None
     for field in fields(found.feedback):
         one, other = (getattr(curves.feedback, field.name) for curves in (found, expected))
-        np.testing.assert_array_equal(one[place], other[0], err_msg=field.name)
+        np.testing.assert_array_equal(one[place], other[other_place], err_msg=field.name)
 
 
 @pytest.mark.parametrize("algorithm", GIVEN)
@@ -127,12 +127,15 @@ def test_neither_order_nor_company_matters(order: list[int], number: int) -> Non
             np.testing.assert_array_equal(found.metrics[place], expected.metrics[index])
 
 
-@pytest.mark.parametrize("limit", [1, 3000])
-def test_memory_limits_change_no_number(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    expected = run("nbafl", range(len(COURSES)))
+@pytest.mark.parametrize(("algorithm", "limit"), [("nbafl", 1), ("nbafl", 3000), ("local", 1)])
+def test_memory_limits_change_no_number(
+    monkeypatch: pytest.MonkeyPatch, algorithm: str, limit: int
+) -> None:
+    expected = run(algorithm, range(len(COURSES)))
     monkeypatch.setattr("fedhpo_gym.fl.records.MAX_LOCAL_BYTES", limit)
-    for found, one in zip(run("nbafl", range(len(COURSES))), expected, strict=True):
-        np.testing.assert_array_equal(found.metrics, one.metrics)
+    for found, one in zip(run(algorithm, range(len(COURSES))), expected, strict=True):
+        for place in range(len(COURSES)):
+            assert_same(found, one, place, place)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(1, 2)), max_size=40))

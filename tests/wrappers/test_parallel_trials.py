@@ -39,6 +39,7 @@ class Listed(gym.Env[Any, Any]):
     def __init__(self, courses: list[int], seconds: list[float], freeze_thaw: bool) -> None:
         self.courses, self.seconds = courses, seconds
         self.setup = SimpleNamespace(freeze_thaw=freeze_thaw)
+        self.paid: list[Any] = []
 
     def reset(self, **_: Any) -> Any:
         return {}, {}
@@ -51,7 +52,7 @@ class Listed(gym.Env[Any, Any]):
         return SimpleNamespace(time_s=owed)
 
     def begin_trial(self, action: Any, paid: Any = 0) -> None:
-        """It spends no privacy."""
+        self.paid.append(paid)
 
     def end_next_at(self, time_s: float) -> None:
         self.now_s = time_s
@@ -125,9 +126,11 @@ def test_no_trial_of_a_list_starts_or_ends_later_with_one_worker_more(
 
 
 def test_more_of_a_course_that_still_runs_waits_for_its_end() -> None:
-    env = Listed([0, 1, 0, 0], [10.0, 1.0, 30.0, 30.0], freeze_thaw=True)
-    found = {one.number: (one.started_s, one.ended_s) for one in play(env, 4)}
-    assert found == {1: (0.0, 10.0), 2: (0.0, 1.0), 3: (0.0, 30.0), 4: (0.0, 30.0)}
+    env = Listed([0, 1, 0, 0, 0], [10.0, 1.0, 30.0, 20.0, 30.0], freeze_thaw=True)
+    found = {one.number: (one.started_s, one.ended_s) for one in play(env, 5)}
+    ends = dict(enumerate((10.0, 1.0, 30.0, 30.0, 30.0), 1))
+    assert found == {number: (0.0, end) for number, end in ends.items()}
+    assert env.paid == [0, 0, 10.0, 30.0, 30.0], "what is paid for, not what is asked for"
     anew = {one.number: one.ended_s for one in play(Listed([0, 0], [10.0, 30.0], False), 2)}
     assert anew == {1: 10.0, 2: 30.0}
 

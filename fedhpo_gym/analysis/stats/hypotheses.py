@@ -256,8 +256,13 @@ def holm(p_values: PValues) -> Numbers:
     """Return p-values adjusted for being several (Holm, 1979): (n,).
 
     The i-th lowest of n becomes the largest of (n - j + 1) p_(j) over j <= i, at most 1.
+
+    Raises:
+        InvalidArgumentError: a value is not in [0, 1].
     """
     found = np.asarray(p_values, dtype=np.float64)
+    if not ((found >= 0) & (found <= 1)).all():
+        raise InvalidArgumentError(f"`p_values` must lie in [0, 1], got {found.tolist()}")
     order = np.argsort(found, kind="stable")
     adjusted = np.maximum.accumulate(found[order] * np.arange(len(found), 0, -1))
     result = np.empty(len(found))

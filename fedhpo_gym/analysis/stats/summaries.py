@@ -95,7 +95,12 @@ def data_profile(curves: Rows, tolerance: float) -> Numbers:
     Args:
         curves: (R, T) normalised regret of the incumbent.
         tolerance: in [0, 1].
+
+    Raises:
+        InvalidArgumentError: `tolerance` is not.
     """
+    if not 0 <= tolerance <= 1:
+        raise InvalidArgumentError(f"`tolerance` must lie in [0, 1], got {tolerance!r}")
     result: Numbers = (curves <= tolerance).mean(axis=0)
     return result
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.backends import CheckedQuery, ColumnBackend
+from fedhpo_gym.checks import as_integer
 from fedhpo_gym.envs.trial.asked import Asked, Columns, asked_of
 from fedhpo_gym.envs.trial.climbing import climbed
 from fedhpo_gym.envs.trial.ledger import spending_many, spending_one
@@ -21,7 +22,7 @@ from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_domin
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.typed import as_reals, as_typed
+from fedhpo_gym.typed import as_reals, as_typed, shown
 
 NUMBERS_AT_ONCE = 1 << 19
 """Metrics that are looked at together, so that they stay in the processor's cache."""
@@ -104,12 +105,27 @@ class Truth:
     @property
     def scale(self) -> float:
         """How far the reference of relative regret lies from the optimum; 1 where it does not."""
-        middle = float(np.median(self.errors[: self.on_lattice, 0]))
-        return (middle - float(self.errors[self.optimum, 0])) or 1.0
+        return float(self._medians[0] - self.errors[self.optimum, 0]) or 1.0
+
+    @cached_property
+    def _medians(self) -> NDArray[np.float64]:
+        """(objectives,) median errors of the feasible rows: of the lattice's, if it has any."""
+        of_lattice = np.flatnonzero(self.feasible[: self.on_lattice])
+        rows = of_lattice if len(of_lattice) else self.feasible
+        return np.asarray(np.median(self.errors[rows], axis=0))
 
     def query(self, index: int) -> CheckedQuery:
-        """Return the configuration and the fidelity of a row of `values`."""
-        columns = self._asked.columns(np.arange(len(self.values))[[index]])
+        """Return the configuration and the fidelity of a row of `values`; -1 is the last.
+
+        Raises:
+            InvalidArgumentError: there is no such row.
+        """
+        row, size = as_integer(index), len(self.values)
+        if row is None or not -size <= row < size:
+            raise InvalidArgumentError(
+                f"`index` must be a whole number from {-size} to {size - 1}, got {shown(index)}"
+            )
+        columns = self._asked.columns(np.array([row % size]))
         return self._setup.query({name: column.tolist()[0] for name, column in columns.items()})
 
     @cached_property
@@ -178,22 +194,22 @@ class Truth:
     def relative_regret(self, values: ArrayLike) -> NDArray[np.float64]:
         """Return regret in units of what one random trial is expected to have.
 
-        That is the regret of the median of the lattice, which no diverged trial moves far. So 1 is
-        luck without any search, and everything worse counts as 1. Where all trials are worth the
-        same, it is 0.
+        That is the regret of the median feasible row of the lattice, which no diverged trial moves
+        far. So 1 is luck without any search, and everything worse counts as 1. Where all feasible
+        trials are worth the same, they have 0.
 
         Args:
             values: see `regret`.
         """
         regret = self.regret(values)
-        if np.median(self.errors[: self.on_lattice, 0]) <= self.errors[self.optimum, 0]:
+        if self._medians[0] <= self.errors[self.optimum, 0]:
             return np.where(regret > 0, 1.0, 0.0)
         return np.clip(regret / self.scale, 0.0, 1.0)
 
     @property
     def typical(self) -> float:
-        """The median of the lattice in the first objective: the reference of relative regret."""
-        return float(np.median(self.values[: self.on_lattice, 0]))
+        """The reference of relative regret, a value of the first objective; see `scale`."""
+        return float(self._medians[0]) * (1.0 if self.objectives[0].minimize else -1.0)
 
     def front(self, names: Sequence[str] | None = None) -> NDArray[np.int64]:
         """Return the rows that no other dominates, in their order.
@@ -229,17 +245,17 @@ class Truth:
     def reference(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
         """Return the point at which volumes end that are compared; see `front`.
 
-        In each objective it is the worse of two values: the median of the lattice, and the nadir
-        point moved by `BEYOND` of its distance from the ideal one. So a random trial has a chance
-        to count, and so have the ends of the front (Ishibuchi et al., 2018). Of an objective that
-        has no worst value, as a loss, it is the median: one point of the front that is as bad as
-        can be in it would else make all good ones look alike.
+        In each objective it is the worse of two values: the median of the lattice's feasible rows,
+        and the nadir point moved by `BEYOND` of its distance from the ideal one. So a random trial
+        has a chance to count, and so have the ends of the front (Ishibuchi et al., 2018). Of an
+        objective that has no worst value, as a loss, it is the median: one point of the front that
+        is as bad as can be in it would else make all good ones look alike.
         """
         columns = self._columns(names)
         errors = self.errors[:, columns]
         front = errors[self.front(names)]
         low, high = front.min(axis=0), front.max(axis=0)
-        middle = np.median(errors[: self.on_lattice], axis=0)
+        middle = self._medians[columns]
         endless = np.array([one.open_ended for one in self.objectives])[columns]
         beyond = np.maximum(high + BEYOND * (high - low), middle)
         corner = np.where(endless & (middle > low), middle, beyond)

@@ -13,7 +13,7 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.algorithms import Asynchronous
 from fedhpo_gym.fl.algorithms.asynchronous import BUFFER
 from fedhpo_gym.fl.compiled.group import CourseGroup, Numbers
-from fedhpo_gym.fl.compiled.training import Items
+from fedhpo_gym.fl.compiled.training import Items, add_updates
 from fedhpo_gym.fl.flights import Even, Job, Queue, until_aggregation
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.fl.records import CourseState, Feedback
@@ -155,7 +155,9 @@ class AsynchronousGroup(CourseGroup):
         samples = self.problem.num_samples[items.client]
         total = np.bincount(items.course, samples, minlength=len(self.positions))
         weight = (samples / np.maximum(total, 1)[items.course]).astype(np.float32)
-        self._observe(feedback, index, items, weight, received, local, metrics)
+        mean = self._no_updates()
+        add_updates(items, weight, received, local, mean)
+        self._observe(feedback, index, items, mean, received, local, metrics)
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
         """Refuse: who trains in a round is known when it is over.

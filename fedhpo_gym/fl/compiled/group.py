@@ -118,16 +118,16 @@ class CourseGroup:
         share, weight = self._shares(items)
         buffers = self._layout.trained < self._layout.size and self._algorithm.counts_equally
         running = np.zeros_like(average) if buffers else average
-        for some in self._portions(items):
-            part = items if some == _ALL else Items(*(values[some] for values in items))
+        portions, mean = list(self._portions(items)), self._no_updates()
+        cut = self._cut(items, portions) if feedback is not None else []
+        self._add_updates(items, cut, start, weight, mean)
+        for some in portions:
+            part, local, received = self._trained_portion(items, some, start, kept=kept)
             counts = weight[some]
-            local = start[part.course]
-            if not self._algorithm.keeps_copy:
-                local[:, self._columns] = self._personal[part.course, part.client]
-            received = local.copy() if kept else local
-            self._train(part, local)
             if feedback is not None:
-                self._observe(feedback, index, part, counts, received, local, metrics)
+                if some not in cut:
+                    training.add_updates(part, counts, received, local, mean)
+                self._observe(feedback, index, part, mean, received, local, metrics)
             uploaded, said = self._upload(part, received, local)
             training.add_up(part, counts, uploaded, average)
             if buffers:
@@ -146,6 +146,45 @@ class CourseGroup:
         self._commit(start, average, reports)
         for part, said in changes:
             self._change_variates(part, said)
+
+    def _trained_portion(
+        self, items: Items, some: slice, start: Numbers, *, kept: bool
+    ) -> tuple[Items, Numbers, Numbers]:
+        """Return some items, what they made of what they received, and the latter if it is kept."""
+        part = items if some == _ALL else Items(*(values[some] for values in items))
+        local = start[part.course]
+        if not self._algorithm.keeps_copy:
+            local[:, self._columns] = self._personal[part.course, part.client]
+        received = local.copy() if kept else local
+        self._train(part, local)
+        return part, local, received
+
+    def _cut(self, items: Items, portions: Sequence[slice]) -> list[slice]:
+        """Return the portions with a course that lies in others, too."""
+        counts = np.bincount(items.course, minlength=len(self.positions))
+        own = [np.bincount(items.course[some], minlength=len(counts)) for some in portions]
+        return [p for p, n in zip(portions, own, strict=True) if ((n > 0) & (n < counts)).any()]
+
+    def _add_updates(
+        self,
+        items: Items,
+        portions: Sequence[slice],
+        start: Numbers,
+        weight: Numbers,
+        mean: NDArray[np.float64],
+    ) -> None:
+        """Add up updates of clients that do not fit into memory together, and forget them.
+
+        They train again for all else: a cosine with the mean is known when all have trained.
+        """
+        personal = self._personal.copy()
+        for some in portions:
+            part, local, received = self._trained_portion(items, some, start, kept=True)
+            training.add_updates(part, weight[some], received, local, mean)
+        self._personal = personal
+
+    def _no_updates(self) -> NDArray[np.float64]:
+        return np.zeros((len(self.positions), self._layout.trained))
 
     def _change_variates(self, items: Items, sent: Mapping[str, Any]) -> None:
         """Add to the variates of clients what they sent; courses that diverged keep theirs."""
@@ -334,16 +373,15 @@ class CourseGroup:
         feedback: Feedback,
         index: int,
         items: Items,
-        weight: Numbers,
+        mean: NDArray[np.float64],
         received: Numbers,
         local: Numbers,
         metrics: bool,
     ) -> None:
-        """Note what clients report of a round."""
+        """Note what clients report of a round; `mean` is the (courses, trained) mean update."""
         at = self.positions[items.course], index, items.client
-        found = np.empty((len(weight), 2), dtype=np.float32)
-        trained = self._layout.trained
-        training.compare(items, weight, received, local, trained, records.MAX_NORM, found)
+        found = np.empty((len(local), 2), dtype=np.float32)
+        training.compare(items, received, local, mean, records.MAX_NORM, found)
         feedback.sampled[at] = True
         feedback.update_norm[at], feedback.alignment[at] = found[:, 0], found[:, 1]
         if metrics:

@@ -7,9 +7,12 @@ import os
 import signal
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeVar, cast
 
 from numba import njit
@@ -128,7 +131,39 @@ class _Implementation(CompileResultCacheImpl):
 
 
 class _Cache(FunctionCache):
+    """Machine code on disk; where it cannot be read or written, functions are compiled again."""
+
     _impl_class = _Implementation
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # noqa: BLE001 - a damaged pickle may raise anything
+            _warn(self.cache_path, error)
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except (OSError, EOFError, UnpicklingError) as error:
+            _warn(self.cache_path, error)
+
+
+_told: set[str] = set()
+
+
+def _warn(folder: str, error: Exception) -> None:
+    """Say once that a folder is of no use."""
+    if folder not in _told:
+        _told.add(folder)
+        warnings.warn(
+            f"compiled code in {folder} cannot be read or written ({type(error).__name__}: "
+            f"{error}), so functions are compiled again; free space there, or name another folder "
+            "in NUMBA_CACHE_DIR",
+            stacklevel=2,
+        )
 
 
 _new_cache: Callable[..., Any] = _Cache

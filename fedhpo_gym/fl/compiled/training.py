@@ -221,12 +221,22 @@ def finite(values: Floats, found: NDArray[np.bool_]) -> bool:
 
 
 @kernel
+def add_updates(
+    items: Items, weight: Floats, received: Floats, local: Floats, mean: NDArray[np.float64]
+) -> None:
+    """Add weighted updates to the (courses, numbers) means of their courses; see `compare`."""
+    for item in range(len(weight)):
+        course, own = items.course[item], float(weight[item])
+        for p in range(mean.shape[1]):
+            mean[course, p] += own * (float(local[item, p]) - float(received[item, p]))
+
+
+@kernel
 def compare(
     items: Items,
-    weight: Floats,
     received: Floats,
     local: Floats,
-    trained: int,
+    mean: NDArray[np.float64],
     limit: float,
     out: Floats,
 ) -> None:
@@ -236,36 +246,28 @@ def compare(
 
     Args:
         items: who trained.
-        weight: (items,) shares of the mean.
         received: (items, numbers) parameters before training.
         local: likewise, after it.
-        trained: how many of the numbers are compared.
+        mean: (courses, trained) mean updates of what is compared, the first of the numbers.
         limit: norms are reported up to this.
         out: what is written.
     """
-    mean = np.empty(trained, dtype=np.float64)
-    begin = 0
-    while begin < len(weight):
-        end = begin
-        mean[:] = 0.0
-        while end < len(weight) and items.course[end] == items.course[begin]:
-            for p in range(trained):
-                mean[p] += float(weight[end]) * (float(local[end, p]) - float(received[end, p]))
-            end += 1
-        square = 0.0
-        for p in range(trained):
-            square += mean[p] * mean[p]
-        length = np.sqrt(square)
-        for item in range(begin, end):
-            own, inner = 0.0, 0.0
-            for p in range(trained):
-                update = float(local[item, p]) - float(received[item, p])
-                own += update * update
-                inner += update * mean[p]
-            norm = np.sqrt(own)
-            cosine = inner / (norm * length)
-            if not -np.inf < cosine < np.inf:
-                cosine = 0.0
-            out[item, 0] = min(norm, limit) if norm == norm else 0.0
-            out[item, 1] = min(max(cosine, -1.0), 1.0)
-        begin = end
+    length = 0.0
+    for item in range(len(out)):
+        course = items.course[item]
+        if item == 0 or items.course[item - 1] != course:
+            square = 0.0
+            for p in range(mean.shape[1]):
+                square += mean[course, p] * mean[course, p]
+            length = np.sqrt(square)
+        own, inner = 0.0, 0.0
+        for p in range(mean.shape[1]):
+            update = float(local[item, p]) - float(received[item, p])
+            own += update * update
+            inner += update * mean[course, p]
+        norm = np.sqrt(own)
+        cosine = inner / (norm * length)
+        if not -np.inf < cosine < np.inf:
+            cosine = 0.0
+        out[item, 0] = min(norm, limit) if norm == norm else 0.0
+        out[item, 1] = min(max(cosine, -1.0), 1.0)

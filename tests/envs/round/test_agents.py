@@ -65,6 +65,19 @@ def test_equal_rows_are_the_plain_form() -> None:
     assert rewards[0] == pytest.approx(rewards[1], rel=1e-4)
 
 
+def test_a_step_reports_what_clients_received_first_and_made_last() -> None:
+    given = {**CLIENTS, "client_sample_rate": 1.0, "horizon": 5}
+    whole, single = (gym.make(ID, **given, rounds_per_step=r) for r in (5, 1))
+    action = np.zeros((5, 4), np.float32)
+    infos = []
+    for env, steps in ((whole, 1), (single, 5)):
+        env.reset(seed=0)
+        infos.append([env.step(action)[-1] for _ in range(steps)])
+    (found,), rounds = infos
+    assert found["val_loss_before"] == rounds[0]["val_loss_before"]
+    assert found["val_loss_after"] == rounds[-1]["val_loss_after"] != rounds[0]["val_loss_after"]
+
+
 def test_the_sampled_clients_are_those_that_train_next() -> None:
     env = gym.make(ID, **CLIENTS)
     observation, _ = env.reset(seed=0)

@@ -77,7 +77,8 @@ def test_costs_by_hand() -> None:
 
 
 def test_objectives_are_read_off_the_model_as_it_is() -> None:
-    env, steps = play(rewards=[LOSS, "fairness_p10", "improvement"], potential="loss")
+    names = [LOSS, "fairness_p10", "improvement", "fairness"]
+    env, steps = play(rewards=[*names, "fairness_std"], potential="loss")
     before = None
     for _, reward, *_, info in steps:
         values = info["objectives"]
@@ -87,8 +88,11 @@ def test_objectives_are_read_off_the_model_as_it_is() -> None:
             assert reward[0] == pytest.approx(before["own_loss"] - values["own_loss"], abs=1e-6)
             risen = values["fairness_p10"] - before["fairness_p10"]
             assert reward[1] == pytest.approx(risen, abs=1e-6)
+            fallen = before["fairness_std"] - values["fairness_std"]
+            assert reward[3:].tolist() == pytest.approx([fallen] * 2, abs=1e-6)
+            assert abs(fallen) > 1e-3
         before = values
-    assert env.unwrapped.reward_space.high.tolist() == [10.0, 1.0, 10.0]
+    assert env.unwrapped.reward_space.high[:3].tolist() == [10.0, 1.0, 10.0]
 
 
 def test_an_objective_hears_what_the_server_hears() -> None:

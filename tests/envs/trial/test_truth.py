@@ -141,6 +141,14 @@ def made_truth(values: list[list[float]]) -> Truth:
     return Truth(setup.objectives, True, np.array(values), len(values), setup, asked)
 
 
+@pytest.mark.parametrize("index", [1.5, True, 2, -3, 10**9, None])
+def test_a_row_that_there_is_not_is_refused(index: Any) -> None:
+    found = made_truth([[0.0, 0.5], [1.0, 0.4]])
+    assert found.query(-1) == found.query(np.int64(1))
+    with pytest.raises(InvalidArgumentError, match="`index` must be a whole number from -2 to 1"):
+        found.query(index)
+
+
 def test_maximized_objectives_keep_their_sign() -> None:
     found = fedhpo_gym.truth(ID, objectives=("val_f1", "val_loss"), fidelity=FULL)
     assert found.values[found.optimum, 0] == found.values[:, 0].max() == found.ideal()[0]
@@ -246,7 +254,7 @@ def test_constraints_bind_the_truth_as_they_bind_any_list_of_trials(name: str) -
     assert known.values[known.optimum, 1] <= 0.08
     assert (known.violations[known.front()] == 0).all()
     assert known.regret(feasible[:, 0]).min() == 0.0
-    nobody = plain.under({"fairness_std": -1.0})
+    nobody = plain.under({"fairness_std": 0.0})
     assert nobody.values[nobody.optimum, 1] == plain.values[:, 1].min()
 
 
@@ -287,3 +295,12 @@ def test_of_a_surrogate_portions_change_no_bit_and_no_query_is_checked_alone(
     again = fedhpo_gym.truth(id_, **arguments)
     assert again is not queries
     np.testing.assert_array_equal(again.values, queries.values)
+
+
+def test_under_constraints_everything_is_of_what_keeps_them() -> None:
+    found = made_truth([[0.0, 0.5], [1.0, 0.4], [4.0, 0.1], [6.0, 0.1], [8.0, 0.1]])
+    bound = found.under({"fairness_std": 0.2})
+    assert (bound.regret(bound.values[bound.optimum, 0]), bound.typical) == (0.0, 6.0)
+    assert bound.relative_regret([4.0, 5.0, 6.0, 8.0]).tolist() == [0.0, 0.5, 1.0, 1.0]
+    assert bound.reference(["val_loss"]).tolist() == [6.0]
+    assert found.typical == 4.0, "without constraints all are feasible"
