@@ -15,6 +15,8 @@ import fedhpo_gym  # noqa: F401
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.building import build_sample
 from fedhpo_gym.datasets.natural import NATURAL
+from fedhpo_gym.envs.round.controls import Controls
+from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
@@ -90,6 +92,57 @@ def test_named_actions_leave_out_what_is_not_active() -> None:
         assert ("server_momentum" in one) == (one["server_optimizer"] != "none")
     *_, info = env.step({**one, "batch_size": 64})
     assert set(info["configuration"]) == {n for n in TASK.space.names if n in one}
+
+
+COSTS = {"objectives": ["val_loss", "time_s", "upload_bytes", "flops", "epsilon"]}
+TRIAL = {**COSTS, "seed": 1, "fidelity": {"round": 1, "client_sample_rate": 0.1}}
+ROUND = {"instances": [[0.5, 1]], "client_sample_rate": 0.1, "rounds_per_step": 1}
+
+
+@pytest.mark.parametrize("given", [TRIAL, ROUND], ids=["trials", "rounds"])
+@pytest.mark.parametrize("regime", REGIMES)
+def test_several_environments_say_what_each_says_alone(regime: str, given: dict[str, Any]) -> None:
+    name = f"MO-FedHPO-{'DAC-' * (given is ROUND)}{regime}-ScotsSecondary-v1"
+    several = gym.make_vec(name, 4, info_keys=["configuration"], **given)
+    alone = [gym.make(name, **given) for _ in range(4)]
+    several.reset(seed=1)
+    for index, env in enumerate(alone):
+        env.reset(seed=1 + index)
+    told = set()
+    for actions in np.random.default_rng(2).uniform(-1, 1, (3, *several.action_space.shape)):
+        _, rewards, *_, info = several.step(actions.astype(np.float32))
+        found = info["configuration"]
+        for index, env in enumerate(alone):
+            _, reward, *_, own = env.step(actions[index].astype(np.float32))
+            np.testing.assert_array_equal(rewards[index], reward)
+            said = {k[1:]: found[k[1:]][index] for k in found if k[0] == "_" and found[k][index]}
+            assert said == own["configuration"]
+            told.add(tuple(said))
+    assert len(told) > 1 or (regime, given) == ("JointPrivate", ROUND)
+
+
+def test_what_is_wrong_with_a_configuration_is_said_of_all_hyperparameters() -> None:
+    env = NamedAction(gym.make("FedHPO-JointFew-ScotsSecondary-v1", **TRIAL))
+    env.reset(seed=1)
+    usual = {d.name: d.decode(0.0) for d in TASK.space.dimensions} | {"model": "mlp"}
+    for left_out in ("model_depth", "learning_rate"):
+        less = {name: value for name, value in usual.items() if name != left_out}
+        with pytest.raises(InvalidArgumentError, match=rf"active .* \['{left_out}'\] are missing"):
+            env.step(less)
+        with pytest.raises(InvalidArgumentError, match=r"\['lr'\]. Did you mean 'learning_rate'"):
+            env.step({**less, "lr": 0.1})
+    with pytest.raises(UnknownNameError, match="'lr'. Did you mean 'learning_rate'"):
+        gym.make(TASK.round_id, configuration={"lr": 0.1})
+
+
+def test_a_course_may_fix_one_side_of_a_condition_and_choose_the_other() -> None:
+    fixed = Controls(TASK, dynamic=["adaptivity"])
+    assert {"server_optimizer", "adaptivity"} <= {*fixed.decode(np.zeros(1))}
+    chosen = Controls(TASK, dynamic=["server_optimizer"], configuration={"adaptivity": 0.01})
+    adaptivity = [chosen.decode(np.array([u])).get("adaptivity") for u in (-0.9, -0.2, 0.2, 0.9)]
+    assert adaptivity == [None, None, 0.01, 0.01]
+    with pytest.raises(InvalidArgumentError, match=r"`dynamic`.* means nothing .*'adaptivity'"):
+        Controls(TASK, dynamic=["adaptivity"], configuration={"server_optimizer": "none"})
 
 
 @pytest.mark.parametrize(("word", "kind"), [("lr", "LR"), ("mlp", "MLP")])
