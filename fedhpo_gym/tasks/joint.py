@@ -22,7 +22,7 @@ from fedhpo_gym.tasks.mlp import ARCHITECTURE, perceptron_size
 from fedhpo_gym.tasks.natural import fidelity_space, shared_fields
 
 MODEL = "model"
-MODELS = {"lr": "LR", "mlp": "MLP"}
+MODELS = {"lr": "LR", "mlp": "PlainMLP"}
 """What the engine calls the models, by the words of the space."""
 _DEEP = (MODEL, ("mlp",))
 
@@ -30,7 +30,7 @@ CLIENT_SPACE = SearchSpace(
     (
         Dimension.of_categories(MODEL, tuple(MODELS)),
         Dimension("model_depth", 1, 3, "int", bins=3, unit="hidden layers", active=_DEEP),
-        Dimension("model_width", 8, 256, "int", log=True, bins=6, unit="units", active=_DEEP),
+        Dimension("model_width", 8, 128, "int", log=True, bins=5, unit="units", active=_DEEP),
         Dimension("learning_rate", 1e-3, 10.0, "float", log=True, bins=9),
         Dimension("rate_decay", 0.01, 1.0, "float", log=True, bins=3),
         Dimension("momentum", 0.0, 0.95, "float", bins=4),
@@ -80,7 +80,7 @@ class JointTask(Task):
         if configuration[MODEL] in ("lr", 0):
             return (self.num_features + 1) * self.num_classes
         depth, width = (int(configuration[name]) for name in ARCHITECTURE)
-        return perceptron_size(self.num_features, self.num_classes, depth, width)
+        return perceptron_size(self.num_features, self.num_classes, depth, width, vectors=1)
 
 
 def joint_names(table: NaturalTable) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def joint_tasks(table: NaturalTable) -> Iterator[JointTask]:
     largest = (int(CLIENT_SPACE[name].high) for name in ARCHITECTURE)
     plain = JointTask(
         model=REGIMES[0],
-        num_parameters=perceptron_size(table.width, table.classes, *largest),
+        num_parameters=perceptron_size(table.width, table.classes, *largest, vectors=1),
         client_space=CLIENT_SPACE,
         fidelity_space=fidelity_space(ROUNDS),
         stored_rounds=ROUNDS,

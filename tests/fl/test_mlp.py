@@ -15,9 +15,15 @@ from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_federation  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import LogisticRegression, Model, Perceptron  # noqa: E402
+from fedhpo_gym.fl.models import (  # noqa: E402
+    LogisticRegression,
+    Model,
+    Perceptron,
+    PlainPerceptron,
+)
 from fedhpo_gym.fl.packing import Course  # noqa: E402
-from plain_mlp import plain_mlp  # noqa: E402
+from fedhpo_gym.tasks.mlp import perceptron_size  # noqa: E402
+from plain_mlp import initial_model, plain_mlp  # noqa: E402
 
 Federations = dict[int, Federation]
 ROUNDS = 3
@@ -47,8 +53,13 @@ def course(
     return Course({**config, "model_depth": depth, "model_width": width, **more}, rate, seed)
 
 
-def run(federations: Federations, courses: list[Course], algorithm: str = "fedavg") -> Curves:
-    batch = CourseBatch(federations, Perceptron, get_algorithm(algorithm), courses)
+def run(
+    federations: Federations,
+    courses: list[Course],
+    algorithm: str = "fedavg",
+    model: type[Model] = Perceptron,
+) -> Curves:
+    batch = CourseBatch(federations, model, get_algorithm(algorithm), courses)
     return batch.advance(ROUNDS)
 
 
@@ -81,6 +92,19 @@ def test_engine_equals_plain_torch(federations: Federations, chosen: Course) -> 
     cut = with_sizes(federations[chosen.seed], [56, 64, 88, 31, 110])
     expected = plain_mlp(cut, chosen, ROUNDS)
     assert_equal(run({chosen.seed: cut}, [chosen]).metrics[0], expected)
+
+
+@pytest.mark.parametrize("chosen", [*PLAIN, course(2, 9, batch=4)], ids=range(5))
+def test_without_normalisation_it_equals_plain_torch(
+    federations: Federations, chosen: Course
+) -> None:
+    cut = with_sizes(federations[chosen.seed], [17, 1, 33, 9, 8])  # rows alone are trained on
+    found = run({chosen.seed: cut}, [chosen], model=PlainPerceptron)
+    expected = plain_mlp(cut, chosen, ROUNDS, normalised=False)
+    np.testing.assert_allclose(found.metrics[0], expected, rtol=1e-4, atol=1e-6)
+    shape = [int(chosen.configuration[name]) for name in ("model_depth", "model_width")]
+    size = sum(one.numel() for one in initial_model(cut, *shape, False).parameters())
+    assert PlainPerceptron(7, 3, *shape).num_parameters == size == perceptron_size(7, 3, *shape, 1)
 
 
 @pytest.mark.parametrize(
