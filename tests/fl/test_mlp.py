@@ -170,6 +170,20 @@ def test_a_diverged_course_touches_no_neighbour(federations: Federations) -> Non
     assert np.isfinite(curves.metrics).all()
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("fedadam", {"server_learning_rate": 1.0}),
+        ("nbafl", {}),
+    ],
+)
+def test_a_course_that_overflows_where_numpy_computes_warns_nobody(
+    federations: Federations, algorithm: str, more: dict[str, float]
+) -> None:
+    wild = run(federations, [course(lr=3e38, batch=1000, **more)], algorithm, LogisticRegression)
+    assert np.isfinite(wild.metrics).all()
+
+
 def test_a_snapshot_can_be_continued_again_and_again(federations: Federations) -> None:
     batch = CourseBatch(federations, Perceptron, get_algorithm("fedavg"), MIXED[:9])
     batch.advance(1)
