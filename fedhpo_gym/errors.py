@@ -66,16 +66,23 @@ def suggest(name: str, known: Iterable[str]) -> str:
         known: The names that would have worked, in any order.
 
     Returns:
-        ``" Did you mean 'x'?"`` when something is close, else ``" Known: a, b."``, the first
-        hundred of them.
+        ``" Did you mean 'x'?"`` when something is close or has these initials, else
+        ``" Known: a, b."``, the first hundred of them.
     """
     names = sorted(set(known))
     by_lower = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.6)
+    close = close or [one for one in by_lower if _initials(one) == str(name).lower()]
     if close:
         return f" Did you mean {' or '.join(repr(by_lower[match]) for match in close)}?"
     rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return f" Known: {', '.join(names[:MOST_NAMES]) or 'none'}{rest}."
+
+
+def _initials(name: str) -> str:
+    """Return "lr" of "learning_rate", and a single word as it is."""
+    words = name.split("_")
+    return "".join(word[:1] for word in words) if len(words) > 1 else name
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:

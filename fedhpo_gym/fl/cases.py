@@ -156,15 +156,13 @@ def _ratings() -> Federation:
 
 
 _Shapes = Sequence[Mapping[str, float]]
+_DEEP = [{"model_depth": d, "model_width": w} for d, w in ((1, 51), (1, 64), (2, 33))]
 _FAMILIES: Mapping[str, tuple[Callable[[], Federation], _Shapes, int]] = {
     # More courses than a block has slots, or than are evaluated side by side, where they are cheap.
     "LR": (_rows, [{}], 29),
     "LeafLR": (_rows, [{}], 29),
-    "MLP": (
-        _rows,
-        [{"model_depth": d, "model_width": w} for d, w in ((1, 51), (1, 64), (2, 33))],
-        7,
-    ),
+    "MLP": (_rows, _DEEP, 7),
+    "PlainMLP": (_rows, _DEEP, 7),
     "CNN": (_images, [{"dropout": 0.0}, {"dropout": 0.4}], 1),
     "BERT": (_sentences, [{"pretrained": 0.0, "dropout": p} for p in (0.0, 0.3)], 1),
     "GNN": (_graph, [{"dropout": 0.0}, {"dropout": 0.5}], 4),

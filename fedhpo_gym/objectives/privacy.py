@@ -236,7 +236,7 @@ def planned_noise(epsilon: float, delta: float, rounds: int, sample_rate: float)
     It is a number of single precision, found by halving, and never too small for the promise.
 
     Args:
-        epsilon: Positive.
+        epsilon: Positive. A number of single precision stands for any that is rounded to it.
         delta: In (0, 1).
         rounds: Number of compositions.
         sample_rate: Probability that a client takes part in a round, in [0, 1].
@@ -251,10 +251,10 @@ def planned_noise(epsilon: float, delta: float, rounds: int, sample_rate: float)
         divergences = poisson_curve(noise, rounds, sample_rate).tolist()
         return epsilon_from_renyi(SEARCH_ORDERS, divergences, delta)
 
-    low, high = _NOISE
+    promised, (low, high) = epsilon * (1.0 - 2.0**-24), _NOISE
     while high > low * (1.0 + 1e-9):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+        low, high = (low, middle) if spent(middle) <= promised else (middle, high)
     return float(np.nextafter(np.float32(high), np.float32(np.inf)))
 
 

@@ -326,15 +326,12 @@ class SearchSpace:
         """
         if not isinstance(mapping, Mapping):
             raise InvalidArgumentError(f"`{what}` must be a mapping, got {mapping!r}.")
-        absent = [name for name in self.names if name not in mapping]
         if unknown := [str(name) for name in mapping if name not in self.names]:
-            free = absent or self.names
             raise InvalidArgumentError(
-                f"`{what}` has unknown keys {unknown}.{suggest(unknown[0], free)}"
+                f"`{what}` has unknown keys {unknown}.{suggest(unknown[0], self.names)}"
             )
-        if missing := [name for name in absent if self[name].active is None]:
-            raise self._incomplete(what, missing)
         config: dict[str, Value] = {}
+        missing = []
         for d in self.dimensions:
             active = d.is_active(config)
             if d.name in mapping:
@@ -344,13 +341,10 @@ class SearchSpace:
             elif active:
                 missing.append(d.name)
         if missing:
-            raise self._incomplete(what, missing)
+            raise InvalidArgumentError(
+                f"`{what}` must have a value for each active dimension, but {missing} are missing."
+            )
         return config
-
-    def _incomplete(self, what: str, missing: Sequence[str]) -> InvalidArgumentError:
-        return InvalidArgumentError(
-            f"`{what}` must have a value for each of {list(self.names)}, but {missing} are missing."
-        )
 
     def numbers(self, configuration: Mapping[str, Value]) -> dict[str, float]:
         """Return a configuration in which the position of a category stands for it."""

@@ -47,9 +47,13 @@ class PerceptronTask(Task):
         return perceptron_size(self.num_features, self.num_classes, depth, width)
 
 
-def perceptron_size(inputs: int, classes: int, depth: int, width: int) -> int:
-    """Return the numbers that are trained of a perceptron with `depth` layers of `width` units."""
-    return (inputs + 3) * width + (depth - 1) * (width + 3) * width + (width + 1) * classes
+def perceptron_size(inputs: int, classes: int, depth: int, width: int, vectors: int = 3) -> int:
+    """Return the numbers that are trained of a perceptron with `depth` layers of `width` units.
+
+    A unit has `vectors` numbers besides its weights: bias, scale and shift, or a bias alone.
+    """
+    hidden = (inputs + vectors) * width + (depth - 1) * (width + vectors) * width
+    return hidden + (width + 1) * classes
 
 
 def _task(like: Task) -> PerceptronTask:

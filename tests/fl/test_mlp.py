@@ -15,9 +15,15 @@ from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_federation  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import LogisticRegression, Model, Perceptron  # noqa: E402
+from fedhpo_gym.fl.models import (  # noqa: E402
+    LogisticRegression,
+    Model,
+    Perceptron,
+    PlainPerceptron,
+)
 from fedhpo_gym.fl.packing import Course  # noqa: E402
-from plain_mlp import plain_mlp  # noqa: E402
+from fedhpo_gym.tasks.mlp import perceptron_size  # noqa: E402
+from plain_mlp import initial_model, plain_mlp  # noqa: E402
 
 Federations = dict[int, Federation]
 ROUNDS = 3
@@ -47,8 +53,13 @@ def course(
     return Course({**config, "model_depth": depth, "model_width": width, **more}, rate, seed)
 
 
-def run(federations: Federations, courses: list[Course], algorithm: str = "fedavg") -> Curves:
-    batch = CourseBatch(federations, Perceptron, get_algorithm(algorithm), courses)
+def run(
+    federations: Federations,
+    courses: list[Course],
+    algorithm: str = "fedavg",
+    model: type[Model] = Perceptron,
+) -> Curves:
+    batch = CourseBatch(federations, model, get_algorithm(algorithm), courses)
     return batch.advance(ROUNDS)
 
 
@@ -81,6 +92,19 @@ def test_engine_equals_plain_torch(federations: Federations, chosen: Course) -> 
     cut = with_sizes(federations[chosen.seed], [56, 64, 88, 31, 110])
     expected = plain_mlp(cut, chosen, ROUNDS)
     assert_equal(run({chosen.seed: cut}, [chosen]).metrics[0], expected)
+
+
+@pytest.mark.parametrize("chosen", [*PLAIN, course(2, 9, batch=4)], ids=range(5))
+def test_without_normalisation_it_equals_plain_torch(
+    federations: Federations, chosen: Course
+) -> None:
+    cut = with_sizes(federations[chosen.seed], [17, 1, 33, 9, 8])  # rows alone are trained on
+    found = run({chosen.seed: cut}, [chosen], model=PlainPerceptron)
+    expected = plain_mlp(cut, chosen, ROUNDS, normalised=False)
+    np.testing.assert_allclose(found.metrics[0], expected, rtol=1e-4, atol=1e-6)
+    shape = [int(chosen.configuration[name]) for name in ("model_depth", "model_width")]
+    size = sum(one.numel() for one in initial_model(cut, *shape, False).parameters())
+    assert PlainPerceptron(7, 3, *shape).num_parameters == size == perceptron_size(7, 3, *shape, 1)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +168,20 @@ def test_a_diverged_course_touches_no_neighbour(federations: Federations) -> Non
     assert curves.diverged_at[1] >= 1
     assert (curves.diverged_at[[0, 2]] == 0).all()
     assert np.isfinite(curves.metrics).all()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("fedadam", {"server_learning_rate": 1.0}),
+        ("nbafl", {}),
+    ],
+)
+def test_a_course_that_overflows_where_numpy_computes_warns_nobody(
+    federations: Federations, algorithm: str, more: dict[str, float]
+) -> None:
+    wild = run(federations, [course(lr=3e38, batch=1000, **more)], algorithm, LogisticRegression)
+    assert np.isfinite(wild.metrics).all()
 
 
 def test_a_snapshot_can_be_continued_again_and_again(federations: Federations) -> None:

@@ -88,10 +88,12 @@ def cases() -> Iterator[tuple[str, str, int, str, Mapping[str, float]]]:
         yield f"{model} {classes} fedavg", model, classes, "fedavg", {}
     for depth, width in ((1, 64), (2, 19), (4, 7)):
         shape = {"model_depth": float(depth), "model_width": float(width)}
-        yield f"MLP 3 fedavg {depth} x {width}", "MLP", 3, "fedavg", shape
+        for model in ("MLP", "PlainMLP"):
+            yield f"{model} 3 fedavg {depth} x {width}", model, 3, "fedavg", shape
     others = [name for name in ALGORITHMS if name != "fedavg"]
     for (model, classes), name in itertools.product((("LR", 3), ("MLP", 2)), others):
         yield f"{model} {classes} {name}", model, classes, name, deep if model == "MLP" else {}
+    yield "PlainMLP 2 dpfedavg", "PlainMLP", 2, "dpfedavg", deep
 
 
 def digests(names: Sequence[str] = ("",), apart: bool = False) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.models import Perceptron
+from fedhpo_gym.fl.models import Perceptron, PlainPerceptron
 from fedhpo_gym.fl.packing import FULL_BATCH, Course
 from fedhpo_gym.seeding import stream
 from plain_draws import client_order, draw_round
@@ -26,12 +26,15 @@ from plain_draws import client_order, draw_round
 State = dict[str, torch.Tensor]
 
 
-def plain_mlp(federation: Federation, course: Course, rounds: int) -> NDArray[np.float64]:
+def plain_mlp(
+    federation: Federation, course: Course, rounds: int, normalised: bool = True
+) -> NDArray[np.float64]:
     """Return (rounds, clients, splits, metrics) learning curves of one course."""
     config = course.configuration
     momentum = config.get("server_momentum", 0.0)
     rate = config.get("server_learning_rate", 1.0)
-    model = initial_model(federation, int(config["model_depth"]), int(config["model_width"]))
+    shape = int(config["model_depth"]), int(config["model_width"])
+    model = initial_model(federation, *shape, normalised)
     buffer: State = {}
     curves = []
     sampled = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
@@ -52,16 +55,18 @@ def plain_mlp(federation: Federation, course: Course, rounds: int) -> NDArray[np
     return np.array(curves)
 
 
-def initial_model(federation: Federation, depth: int, width: int) -> nn.Sequential:
+def initial_model(
+    federation: Federation, depth: int, width: int, normalised: bool = True
+) -> nn.Sequential:
     """Return the module with the weights that the engine's courses start from."""
     inputs, classes = federation.features.shape[1], federation.num_classes
-    engine = Perceptron(inputs, classes, depth, width)
+    engine = (Perceptron if normalised else PlainPerceptron)(inputs, classes, depth, width)
     drawn = engine.init(stream(federation.seed, "init"))
     layers: list[nn.Module] = []
     for layer in range(1, depth + 1):
         linear = nn.Linear(inputs, width)
         _set(linear, drawn[f"weight{layer}"][0].T, drawn[f"bias{layer}"][0])
-        layers += [linear, nn.BatchNorm1d(width), nn.ReLU()]
+        layers += [linear, *([nn.BatchNorm1d(width)] if normalised else []), nn.ReLU()]
         inputs = width
     out = nn.Linear(width, classes)
     _set(out, drawn[f"weight{depth + 1}"][0], drawn[f"bias{depth + 1}"][0])
@@ -92,7 +97,7 @@ def _train_locally(
     )
     for rows, count in zip(batches.rows[:, 0], batches.sizes[:, 0], strict=True):
         rows = rows[:count]
-        if len(rows) < 2:
+        if len(rows) < 2 and any(isinstance(one, nn.BatchNorm1d) for one in local):
             continue  # torch's BatchNorm refuses it
         optimizer.zero_grad()
         loss = cross_entropy(local(x[rows]), y[rows])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -47,19 +47,34 @@ def masked(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
     """Return nested infos with a mask `_key` beside every `key`; zero where the mask is False.
 
     Args:
-        info: nested dictionaries of (n, ...) arrays.
+        info: nested dictionaries of (n, ...) arrays; see `columns_of` for those with gaps.
         mask: (n,) environments that say something.
     """
-    silent = np.flatnonzero(~mask)
     out: dict[str, Any] = {}
     for key, value in info.items():
+        said = mask & ~np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else mask
         if isinstance(value, Mapping):
             out[key] = masked(value, mask)
         else:
-            out[key] = value.copy()
-            out[key][silent] = 0
-        out[f"_{key}"] = mask.copy()
+            out[key] = np.array(value)
+            out[key][~said] = None if out[key].dtype == object else 0
+        out[f"_{key}"] = said.copy()
     return out
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return an (n,) masked array of every key of n rows, of which some may lack it.
+
+    It is of objects where values are strings, as Gymnasium has it.
+    """
+    found = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        gaps = [name not in row for row in rows]
+        some = next(row[name] for row in rows if name in row)
+        values = [row.get(name, some) for row in rows]
+        kind = object if isinstance(some, str) else None
+        found[name] = np.ma.MaskedArray(np.array(values, dtype=kind), gaps)
+    return found
 
 
 def listed(describe: Callable[[int], Mapping[str, Any]], mask: Mask) -> dict[str, Any]:

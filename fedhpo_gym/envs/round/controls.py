@@ -76,29 +76,25 @@ class Controls:
                     f"`dynamic` cannot hold {name!r}: it shapes the model, or the server decides "
                     f"it; it can hold {free}"
                 )
-        dynamic_given = [name for name in configuration or {} if name in chosen]
-        if dynamic_given:
-            raise InvalidArgumentError(
-                f"`configuration` must leave out what actions set, got {dynamic_given}; leave "
-                "them out of `dynamic` to fix them"
-            )
-        self.space = SearchSpace(tuple(d for name, d in offered.items() if name in chosen))
-        still = SearchSpace(tuple(d for name, d in offered.items() if name not in chosen))
-        middle = still.decode(np.zeros(len(still)))
         share = rate.high if client_sample_rate is None else client_sample_rate
-        given = {RATE: share} if RATE in still.names else {}
-        self.fixed = still.validate({**middle, **given, **(configuration or {})})
+        self._whole = SearchSpace(tuple(offered.values()))
+        self.fixed = _fixed(self._whole, chosen, {RATE: share}, configuration or {})
+        self.space = self._whole.fix(self.fixed)
+        if silent := [name for name in chosen if name not in self.space]:
+            raise InvalidArgumentError(
+                f"`dynamic` must leave out what means nothing under {dict(self.fixed)}, got "
+                f"{silent}"
+            )
         self.num_rows = task.num_clients if per_client else None
         shape = (len(self.space),) if self.num_rows is None else (self.num_rows, len(self.space))
         self.action_space = gym.spaces.Box(-1.0, 1.0, shape, np.float32)
         self._task = task
-        self._names = tuple(offered)
 
     @property
     def default(self) -> dict[str, Value]:
         """The configuration in the middle of what actions can set."""
         middle = self.space.decode(np.zeros(len(self.space)))
-        return self._ordered({**middle, **self.fixed})
+        return self._whole.validate({**middle, **self.fixed})
 
     @property
     def size(self) -> int:
@@ -112,7 +108,7 @@ class Controls:
             InvalidArgumentError: the action is not in the action space.
         """
         if self.num_rows is None:
-            return self._ordered({**self.space.decode(action), **self.fixed})
+            return self._whole.validate({**self.space.decode(action), **self.fixed})
         rows = np.asarray(action)
         if rows.shape != self.action_space.shape:
             raise InvalidArgumentError(
@@ -167,8 +163,30 @@ class Controls:
         # The fewer clients train at once, the longer it takes until enough have reported.
         return _is_batch_size(dimension) or (self._task.asynchronous and dimension.name == RATE)
 
-    def _ordered(self, configuration: Mapping[str, Value]) -> dict[str, Value]:
-        return {name: configuration[name] for name in self._names if name in configuration}
+
+def _fixed(
+    whole: SearchSpace,
+    dynamic: Sequence[str],
+    usual: Mapping[str, Value],
+    configuration: Mapping[str, Value],
+) -> dict[str, Value]:
+    """Return the values of what actions do not set, less what can never mean anything."""
+    for name in configuration:
+        if name not in whole:
+            raise unknown_name("hyperparameter", name, whole)
+    if given := [name for name in configuration if name in dynamic]:
+        raise InvalidArgumentError(
+            f"`configuration` must leave out what actions set, got {given}; leave them out of "
+            "`dynamic` to fix them"
+        )
+    fixed: dict[str, Value] = {}
+    for d in whole.dimensions:
+        value = {**usual, **configuration}.get(d.name, d.decode(0.0))
+        checked = d.validate(value, "configuration")
+        may_mean = d.is_active(fixed) or (d.active is not None and d.active[0] in dynamic)
+        if d.name not in dynamic and may_mean:
+            fixed[d.name] = checked
+    return fixed
 
 
 def _rows(task: Task) -> tuple[Dimension, ...]:

@@ -19,7 +19,7 @@ from fedhpo_gym.envs.batched.base import (
     StepOutcome,
     checked_number,
 )
-from fedhpo_gym.envs.batched.layout import Indices, Mask
+from fedhpo_gym.envs.batched.layout import Indices, Mask, columns_of
 from fedhpo_gym.envs.noise_keys import NoiseKeys
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.round.controls import RATE
@@ -253,7 +253,7 @@ class RoundVectorEnv(BatchedVectorEnv):
             info["val_loss_before"] = state.val_loss_before.copy()
             info["val_loss_after"] = state.val_loss_after.copy()
         if "configuration" in self._info_keys:
-            info["configuration"] = _columns(state.configuration)
+            info["configuration"] = columns_of(state.configuration.tolist())
         if "fidelity" in self._info_keys:
             rates = [configuration[RATE] for configuration in state.configuration]
             info["fidelity"][RATE] = np.array(rates, dtype=np.float64)
@@ -262,13 +262,3 @@ class RoundVectorEnv(BatchedVectorEnv):
     def _measured(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         objectives = self.process.measured
         return {one.name: values[:, column].copy() for column, one in enumerate(objectives)}
-
-
-def _columns(configurations: NDArray[np.object_]) -> dict[str, NDArray[Any]]:
-    """Return an (N,) array of every hyperparameter; of objects where its values are strings."""
-    columns = {}
-    for name in configurations[0]:
-        values = [configuration[name] for configuration in configurations]
-        kind = object if any(isinstance(value, str) for value in values) else None
-        columns[name] = np.array(values, dtype=kind)
-    return columns

@@ -68,10 +68,11 @@ def spending_many(task: Task, columns: Mapping[str, NDArray[Any]]) -> Spending:
 
 def spending_each(task: Task, queries: Sequence[CheckedQuery]) -> Spending:
     """Return what some queries spend if nothing of them was paid for before."""
-    rows = [{**configuration, **vars(fidelity)} for configuration, fidelity in queries]
 
     def find_costs() -> Costs:
-        return _costs(task, {name: np.array([row[name] for row in rows]) for name in rows[0]})
+        rows = [vars(fidelity) for _, fidelity in queries]
+        asked = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        return _costs(task, {**task.space.columns_of([one for one, _ in queries]), **asked})
 
     return Spending(privacy_spent_each(task, queries), find_costs)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
-from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
+from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask, columns_of
 from fedhpo_gym.envs.trial.draws import TrialDraws
 from fedhpo_gym.envs.trial.history import History
 from fedhpo_gym.envs.trial.instances import TrialInstance, statistics
@@ -369,13 +369,9 @@ class TrialProcess:
             silent if handle is None else self._sources.query(handle)
             for handle in self.episodes.handles
         ]
-        columns = {
-            "configuration": [configuration for configuration, _ in pairs],
-            "fidelity": [vars(fidelity) for _, fidelity in pairs],
-        }
         return {
-            name: {key: np.array([row[key] for row in rows]) for key in rows[0]}
-            for name, rows in columns.items()
+            "configuration": columns_of([configuration for configuration, _ in pairs]),
+            "fidelity": columns_of([vars(fidelity) for _, fidelity in pairs]),
         }
 
     def _detailed(self) -> dict[str, Any]:

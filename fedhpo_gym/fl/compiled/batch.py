@@ -81,6 +81,7 @@ class CompiledBatch(CourseBatch):
         size = (len(self._courses), rounds, self._clients)
         feedback = empty_feedback(size) if self._observe else None
 
+        @np.errstate(over="ignore", invalid="ignore")  # such a course stops
         def train(group: CourseGroup) -> None:
             for index in range(rounds):
                 group.step(feedback, index, self._local_metrics)

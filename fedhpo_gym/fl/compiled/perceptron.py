@@ -1,4 +1,4 @@
-"""Perceptrons of Linear - BatchNorm - ReLU layers: gradients and predictions."""
+"""Perceptrons of Linear - ReLU layers, with BatchNorm or without: gradients and predictions."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _PER_UNIT = 4
 class Network(NamedTuple):
     """Dense rows, one after the other, and the shape of a perceptron.
 
-    The numbers of a course are, of every hidden layer, weights (inputs x width), bias, scale and
-    shift; of the last layer weights (classes x width) and bias; then, of every hidden layer, the
-    running mean and variance. What pads inputs, units and classes to multiples of eight stays zero.
+    The numbers of a course are, of every hidden layer, weights (inputs x width) and bias, and, if
+    it is normalised, scale and shift; of the last layer weights (classes x width) and bias; then,
+    if they are normalised, of every hidden layer the running mean and variance. What pads inputs,
+    units and classes to multiples of eight stays zero.
 
     Attributes:
         x: (n x inputs,) rows.
@@ -44,6 +45,7 @@ class Network(NamedTuple):
         classes: number of classes.
         trained: numbers that are trained.
         min_rows: rows of the smallest minibatch.
+        normalised: whether hidden layers have batch normalisation.
     """
 
     x: Floats
@@ -54,6 +56,7 @@ class Network(NamedTuple):
     classes: int
     trained: int
     min_rows: int
+    normalised: bool
 
 
 def memory(inputs: int, width: int, depth: int, classes: int, rows: int) -> int:
@@ -68,8 +71,15 @@ def memory(inputs: int, width: int, depth: int, classes: int, rows: int) -> int:
 def _layer_at(model: Any, layer: int) -> Any:
     """Return where the weights of a layer begin, counted from 0."""
     width = model.width
-    first = (model.inputs + 3) * width
-    return 0 if layer == 0 else first + (layer - 1) * (width + 3) * width
+    vectors = 3 if model.normalised else 1
+    first = (model.inputs + vectors) * width
+    return 0 if layer == 0 else first + (layer - 1) * (width + vectors) * width
+
+
+@compiled
+def _shift_at(model: Any, at: int) -> Any:
+    """Return where the last vector of a layer begins whose vectors begin there."""
+    return at + 2 * model.width if model.normalised else at
 
 
 @compiled
@@ -94,10 +104,10 @@ def _centre(x: Floats, at: int, mean: int, rows: int, width: int) -> None:
 
 @compiled
 def _normalise(
-    model: Any, w: Floats, at: int, running: int, rows: int, s: Floats, product: int, hidden: int,
-    unit: int, shifted: int,
+    model: Any, w: Floats, at: int, running: int, rows: int, s: Floats, product: int, unit: int,
+    shifted: int,
 ) -> None:  # fmt: skip
-    """Write the output of a hidden layer, and move its running statistics.
+    """Find by how much a hidden layer scales its products, and move its running statistics.
 
     Args:
         model: the shape.
@@ -107,14 +117,13 @@ def _normalise(
         rows: of the minibatch.
         s: memory.
         product: where the products of centred inputs and weights are.
-        hidden: where the output is written.
         unit: where the inverse deviations and gains are written.
         shifted: where the products of mean inputs and weights are.
     """
     width = model.width
     n = _U(width)
-    inverse, gain, p, h = _U(unit), _U(unit + width), _U(product), _U(hidden)
-    bias, scale, shift = _U(at), _U(at + width), _U(at + 2 * width)
+    inverse, gain, p = _U(unit), _U(unit + width), _U(product)
+    bias, scale = _U(at), _U(at + width)
     for k in range(n):
         s[inverse + k] = np.float32(0.0)
     for r in range(_U(rows)):
@@ -130,34 +139,54 @@ def _normalise(
         s[gain + k] = w[scale + k] * s[inverse + k]
         w[mean + k] = w[mean + k] * _KEPT + (s[_U(shifted) + k] + w[bias + k]) * _TAKEN
         w[variance + k] = w[variance + k] * _KEPT + spread * unbiased * _TAKEN
-    for r in range(_U(rows)):
-        for k in range(n):
-            value = w[shift + k] + s[p + r * n + k] * s[gain + k]
-            s[h + r * n + k] = max(value, np.float32(0.0)) if value == value else value
 
 
 @compiled
-def _backward(
-    model: Any, g: Floats, at: int, rows: int, s: Floats, product: int, hidden: int, unit: int,
-    back: int, first: bool,
-) -> None:  # fmt: skip
-    """Turn the gradient s[back:] of a layer's output into that of its products.
-
-    Those of bias, scale and shift are written to g[at:]; the others are as in `_normalise`.
-    """
-    width = model.width
+def _rectify(
+    width: int, w: Floats, shift: int, rows: int, s: Floats, product: int, gain: int, hidden: int
+) -> None:
+    """Write max(product x gain + shift, 0) to s[hidden:]."""
     n = _U(width)
-    inverse, gain, p, h, b = _U(unit), _U(unit + width), _U(product), _U(hidden), _U(back)
-    bias, scale, shift = _U(at), _U(at + width), _U(at + 2 * width)
+    for r in range(_U(rows)):
+        for k in range(n):
+            value = w[_U(shift) + k] + s[_U(product) + r * n + k] * s[_U(gain) + k]
+            s[_U(hidden) + r * n + k] = max(value, np.float32(0.0)) if value == value else value
+
+
+@compiled
+def _unrectify(
+    width: int, g: Floats, shift: int, rows: int, s: Floats, hidden: int, back: int
+) -> None:
+    """Turn the gradient s[back:] of a layer's output into that before it was rectified."""
+    n, b, h = _U(width), _U(back), _U(hidden)
     for k in range(n):
-        g[bias + k] = g[scale + k] = g[shift + k] = np.float32(0.0)
+        g[_U(shift) + k] = np.float32(0.0)
     for r in range(_U(rows)):
         for k in range(n):
             i = r * n + k
             value = s[b + i] if s[h + i] > np.float32(0.0) else np.float32(0.0)
             s[b + i] = value
-            g[shift + k] += value
-            g[scale + k] += value * s[p + i]
+            g[_U(shift) + k] += value
+
+
+@compiled
+def _backward(
+    model: Any, g: Floats, at: int, rows: int, s: Floats, product: int, unit: int, back: int,
+    first: bool,
+) -> None:  # fmt: skip
+    """Turn the gradient s[back:] of what is normalised into that of its products.
+
+    Those of bias and scale are written to g[at:]; the others are as in `_normalise`.
+    """
+    width = model.width
+    n = _U(width)
+    inverse, gain, p, b = _U(unit), _U(unit + width), _U(product), _U(back)
+    bias, scale, shift = _U(at), _U(at + width), _U(at + 2 * width)
+    for k in range(n):
+        g[bias + k] = g[scale + k] = np.float32(0.0)
+    for r in range(_U(rows)):
+        for k in range(n):
+            g[scale + k] += s[b + r * n + k] * s[p + r * n + k]
     share = np.float32(1.0) / np.float32(rows)
     curve, level = _U(unit + 2 * width), _U(unit + 3 * width)
     for k in range(n):
@@ -197,14 +226,18 @@ def _network(  # noqa: C901 - forward and backward
     for layer in range(depth):
         at, product = _layer_at(model, layer), layers + layer * each
         hidden, unit = product + square, product + 2 * square
-        _centre(s, given, mean, count, size)
-        s[shifted : shifted + width] = np.float32(0.0)
+        if model.normalised:
+            _centre(s, given, mean, count, size)
         s[product : product + square] = np.float32(0.0)
         add_product(s, product, s, given, count, size, ONE, size, w, at, width)
-        add_product(s, shifted, s, mean, ONE, size, ONE, size, w, at, width)
-        running = buffers + 2 * layer * width
+        s[unit + width : unit + 2 * width] = np.float32(1.0)
         bias = at + size * width
-        _normalise(model, w, bias, running, count, s, product, hidden, unit, shifted)
+        if model.normalised:
+            s[shifted : shifted + width] = np.float32(0.0)
+            add_product(s, shifted, s, mean, ONE, size, ONE, size, w, at, width)
+            running = buffers + 2 * layer * width
+            _normalise(model, w, bias, running, count, s, product, unit, shifted)
+        _rectify(width, w, _shift_at(model, bias), count, s, product, unit + width, hidden)
         given += count * size
         size = width
         if layer + 1 < depth:
@@ -230,7 +263,10 @@ def _network(  # noqa: C901 - forward and backward
         hidden, unit = product + square, product + 2 * square
         size = width if layer else inputs
         given -= count * size
-        _backward(model, g, at + size * width, count, s, product, hidden, unit, back, layer == 0)
+        bias = at + size * width
+        _unrectify(width, g, _shift_at(model, bias), count, s, hidden, back)
+        if model.normalised:
+            _backward(model, g, bias, count, s, product, unit, back, layer == 0)
         g[at : at + size * width] = np.float32(0.0)
         add_product(g, at, s, given, size, count, size, ONE, s, back, width)
         if layer:
@@ -262,9 +298,11 @@ def _predict_network(
         bias = _U(at + size * width)
         running, gain, shift = _U(model.trained + 2 * layer * width), _U(unit), _U(unit + width)
         for k in range(n):
-            own = w[bias + n + k] / np.sqrt(w[running + n + k] + _EPSILON)
-            s[gain + k] = own
-            s[shift + k] = w[bias + n + n + k] + (w[bias + k] - w[running + k]) * own
+            s[gain + k], s[shift + k] = np.float32(1.0), w[bias + k]
+            if model.normalised:
+                own = w[bias + n + k] / np.sqrt(w[running + n + k] + _EPSILON)
+                s[gain + k] = own
+                s[shift + k] = w[bias + n + n + k] + (w[bias + k] - w[running + k]) * own
         for r in range(_U(count)):
             for k in range(n):
                 value = s[_U(product) + r * n + k] * s[gain + k] + s[shift + k]

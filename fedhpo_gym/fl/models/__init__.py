@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedhpo_gym.fl.models.gcn import GCN
     from fedhpo_gym.fl.models.hetero_gcn import HeteroGCN
     from fedhpo_gym.fl.models.matrix_factorisation import MatrixFactorisation
-    from fedhpo_gym.fl.models.mlp import Perceptron
+    from fedhpo_gym.fl.models.mlp import Perceptron, PlainPerceptron
 
 _WHERE = {
     "BertTiny": "bert",
@@ -31,6 +31,7 @@ _WHERE = {
     "MatrixFactorisation": "matrix_factorisation",
     "Minibatch": "base",
     "Perceptron": "mlp",
+    "PlainPerceptron": "mlp",
     "TorchModel": "base",
 }
 """Modules of what is loaded when it is asked for."""
@@ -50,6 +51,7 @@ class _Models(Mapping[str, type[Model]]):
         "LR": LogisticRegression,
         "LeafLR": LeafLogisticRegression,
         "MLP": "Perceptron",
+        "PlainMLP": "PlainPerceptron",
         "CNN": "ConvNet",
         "BERT": "BertTiny",
         "GNN": "GCN",
@@ -72,7 +74,7 @@ class _Models(Mapping[str, type[Model]]):
 
 
 MODELS: Mapping[str, type[Model]] = _Models()
-COMPILED = frozenset({"LR", "LeafLR", "MLP"})
+COMPILED = frozenset({"LR", "LeafLR", "MLP", "PlainMLP"})
 """Names of those that numba compiles; all others need torch. They are quick to train."""
 
 
@@ -104,6 +106,7 @@ __all__ = [
     "Model",
     "Parameters",
     "Perceptron",
+    "PlainPerceptron",
     "TorchModel",
     "get_model",
 ]

@@ -1,4 +1,4 @@
-"""The perceptron of the paper's MLP benchmarks: Linear - BatchNorm - ReLU layers, then Linear."""
+"""Perceptrons: that of the paper's MLP benchmarks, with batch normalisation, and one without."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Perceptron(CompiledModel):
 
     architecture: ClassVar[tuple[str, ...]] = ("model_depth", "model_width")
     min_rows: ClassVar[int] = 2
+    normalised: ClassVar[bool] = True
     revision = 1
 
     def __init__(self, num_inputs: int, num_classes: int, depth: int, width: int) -> None:
@@ -42,9 +43,11 @@ class Perceptron(CompiledModel):
         self.depth = depth
         self.width = width
         self.inputs_of = (num_inputs, *[width] * depth)
-        self.buffers = frozenset(_names(depth, "mean", "variance"))
-        self.norms = frozenset(_names(depth, "scale", "shift")) | self.buffers
-        hidden = sum((inputs + 3) * width for inputs in self.inputs_of[:depth])
+        if self.normalised:
+            self.buffers = frozenset(_names(depth, "mean", "variance"))
+            self.norms = frozenset(_names(depth, "scale", "shift")) | self.buffers
+        vectors = 1 + len(self.norms - self.buffers) // depth
+        hidden = sum((inputs + vectors) * width for inputs in self.inputs_of[:depth])
         self.num_parameters = hidden + (width + 1) * num_classes
 
     @classmethod
@@ -73,11 +76,12 @@ class Perceptron(CompiledModel):
         found: dict[str, tuple[int, ...]] = {}
         for layer, inputs in enumerate(self.inputs_of[: self.depth], start=1):
             found[f"weight{layer}"] = (1, inputs, self.width)
-            found |= {f"{kind}{layer}": (1, self.width) for kind in ("bias", "scale", "shift")}
+            kinds = ("bias", "scale", "shift") if self.normalised else ("bias",)
+            found |= {f"{kind}{layer}": (1, self.width) for kind in kinds}
         last = self.depth + 1
         found[f"weight{last}"] = (1, self.num_classes, self.width)
         found[f"bias{last}"] = (1, self.num_classes)
-        for layer in range(1, last):
+        for layer in range(1, last if self.normalised else 1):
             found |= {f"{kind}{layer}": (1, self.width) for kind in ("mean", "variance")}
         return found
 
@@ -97,6 +101,7 @@ class Perceptron(CompiledModel):
             self.num_classes,
             self.layout.trained,
             self.min_rows,
+            self.normalised,
         )
 
     def memory(self, rows: int) -> int:
@@ -105,6 +110,14 @@ class Perceptron(CompiledModel):
 
         inputs, width = padded(self.inputs_of[0]), padded(self.width)
         return memory(inputs, width, self.depth, self.num_classes, rows)
+
+
+class PlainPerceptron(Perceptron):
+    """The same without batch normalisation: `Linear - ReLU` layers, then `Linear`."""
+
+    min_rows = 1
+    normalised = False
+    revision = 2  # joint problems had the other one before
 
 
 def _names(depth: int, *kinds: str) -> list[str]:

@@ -14,13 +14,18 @@ pytest.importorskip("torch")
 import fedhpo_gym  # noqa: F401
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.building import build_sample
+from fedhpo_gym.courses.training import task_federation, task_label_frequencies
 from fedhpo_gym.datasets.natural import NATURAL
+from fedhpo_gym.envs.round.controls import Controls
+from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.fl.models import CompiledModel, get_model
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tables import Sample
 from fedhpo_gym.tasks import TRAINED, get_task
 from fedhpo_gym.tasks.joint import REGIMES
+from fedhpo_gym.tasks.privacy import privacy_spent
 from fedhpo_gym.wrappers import NamedAction
 
 pytestmark = pytest.mark.raw
@@ -29,7 +34,7 @@ TASK = get_task("Joint-ScotsSecondary")
 LOCAL: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.001, "batch_size": 32}
 LOCAL |= {"step_size": 2}
 SHAPE = {"model_depth": 2, "model_width": 16}
-END = Fidelity(5, 0.4)
+END, FULL = Fidelity(5, 0.4), Fidelity(40, 1.0)
 
 
 def bits(evaluation: Evaluation) -> bytes:
@@ -92,23 +97,76 @@ def test_named_actions_leave_out_what_is_not_active() -> None:
     assert set(info["configuration"]) == {n for n in TASK.space.names if n in one}
 
 
-@pytest.mark.parametrize(("word", "kind"), [("lr", "LR"), ("mlp", "MLP")])
-def test_the_model_that_is_chosen_is_the_one_of_its_own_ids(word: str, kind: str) -> None:
+COSTS = {"objectives": ["val_loss", "time_s", "upload_bytes", "flops", "epsilon"]}
+TRIAL = {**COSTS, "seed": 1, "fidelity": {"round": 1, "client_sample_rate": 0.1}}
+ROUND = {"instances": [[0.5, 1]], "client_sample_rate": 0.1, "rounds_per_step": 1}
+
+
+@pytest.mark.parametrize("given", [TRIAL, ROUND], ids=["trials", "rounds"])
+@pytest.mark.parametrize("regime", REGIMES)
+def test_several_environments_say_what_each_says_alone(regime: str, given: dict[str, Any]) -> None:
+    name = f"MO-FedHPO-{'DAC-' * (given is ROUND)}{regime}-ScotsSecondary-v1"
+    several = gym.make_vec(name, 4, info_keys=["configuration"], **given)
+    alone = [gym.make(name, **given) for _ in range(4)]
+    several.reset(seed=1)
+    for index, env in enumerate(alone):
+        env.reset(seed=1 + index)
+    told = set()
+    for actions in np.random.default_rng(2).uniform(-1, 1, (3, *several.action_space.shape)):
+        _, rewards, *_, info = several.step(actions.astype(np.float32))
+        found = info["configuration"]
+        for index, env in enumerate(alone):
+            _, reward, *_, own = env.step(actions[index].astype(np.float32))
+            np.testing.assert_array_equal(rewards[index], reward)
+            said = {k[1:]: found[k[1:]][index] for k in found if k[0] == "_" and found[k][index]}
+            assert said == own["configuration"]
+            told.add(tuple(said))
+    assert len(told) > 1 or (regime, given) == ("JointPrivate", ROUND)
+
+
+def test_what_is_wrong_with_a_configuration_is_said_of_all_hyperparameters() -> None:
+    env = NamedAction(gym.make("FedHPO-JointFew-ScotsSecondary-v1", **TRIAL))
+    env.reset(seed=1)
+    usual = {d.name: d.decode(0.0) for d in TASK.space.dimensions} | {"model": "mlp"}
+    for left_out in ("model_depth", "learning_rate"):
+        less = {name: value for name, value in usual.items() if name != left_out}
+        with pytest.raises(InvalidArgumentError, match=rf"active .* \['{left_out}'\] are missing"):
+            env.step(less)
+        with pytest.raises(InvalidArgumentError, match=r"\['lr'\]. Did you mean 'learning_rate'"):
+            env.step({**less, "lr": 0.1})
+    with pytest.raises(UnknownNameError, match=r"'lr'. Did you mean 'learning_rate'"):
+        gym.make(TASK.round_id, configuration={"lr": 0.1})
+
+
+def test_a_course_may_fix_one_side_of_a_condition_and_choose_the_other() -> None:
+    fixed = Controls(TASK, dynamic=["adaptivity"])
+    assert {"server_optimizer", "adaptivity"} <= {*fixed.decode(np.zeros(1))}
+    chosen = Controls(TASK, dynamic=["server_optimizer"], configuration={"adaptivity": 0.01})
+    adaptivity = [chosen.decode(np.array([u])).get("adaptivity") for u in (-0.9, -0.2, 0.2, 0.9)]
+    assert adaptivity == [None, None, 0.01, 0.01]
+    with pytest.raises(InvalidArgumentError, match=r"`dynamic`.* means nothing .*'adaptivity'"):
+        Controls(TASK, dynamic=["adaptivity"], configuration={"server_optimizer": "none"})
+
+
+@pytest.mark.parametrize(("word", "kind"), [("lr", "LR"), ("mlp", "PlainMLP")])
+def test_the_model_that_is_chosen_is_what_is_trained(word: str, kind: str) -> None:
     shape = SHAPE if word == "mlp" else {}
     joint = TASK.variant(algorithm="fedavg", seeds=(1, 2))
-    same = get_task(f"{kind}-ScotsSecondary").variant(
-        fidelity_space=joint.fidelity_space, stored_rounds=joint.stored_rounds, seeds=(1, 2)
-    )
+    fields = {"fidelity_space": joint.fidelity_space, "stored_rounds": joint.stored_rounds}
+    same = get_task(f"{word.upper()}-ScotsSecondary").variant(**fields, model=kind, seeds=(1, 2))
     plain = {"rate_decay": 1.0, "momentum": 0.0, "model": word}
     found = make_backend("raw", joint).evaluate({**LOCAL, **shape, **plain}, END)
     expected = make_backend("raw", same).evaluate({**LOCAL, **shape}, END)
     assert bits(found) == bits(expected)
-    assert joint.parameters_of({**shape, **plain}) == same.parameters_of(shape)
+    family = get_model(kind)
+    assert issubclass(family, CompiledModel)
+    model = family.for_federation(task_federation(joint, 1), **shape)
+    assert joint.parameters_of({**shape, **plain}) == model.num_parameters
 
 
-@pytest.mark.parametrize("algorithm", ["serveropt", "nbafl"])
-def test_company_and_rest_change_no_bit(algorithm: str) -> None:
-    task = TASK.variant(algorithm=algorithm, seeds=(1,))
+@pytest.mark.parametrize("regime", ["Joint", "JointPrivate"])
+def test_company_and_rest_change_no_bit(regime: str) -> None:
+    task = get_task(f"{regime}-ScotsSecondary").variant(seeds=(1,))
     configurations = drawn(task.space, 6)
     assert {one["model"] for one in configurations} == {"lr", "mlp"}
     together = make_backend("raw", task)
@@ -121,16 +179,31 @@ def test_company_and_rest_change_no_bit(algorithm: str) -> None:
             assert bits(together.evaluate(one, fidelity)) == bits(alone.evaluate(one, fidelity))
 
 
-def test_the_private_regime_spends_more_the_larger_its_model() -> None:
-    env = gym.make("FedHPO-JointPrivate-ScotsSecondary-v1", seed=1, fidelity={"round": 1})
-    space: SearchSpace = env.get_wrapper_attr("search_space")
-    spent = []
-    for shape in ({"model": "lr"}, {"model": "mlp", "model_depth": 1, "model_width": 64}):
-        given = drawn(space, 1, **shape)[0]
-        env.reset(seed=0)
-        *_, info = env.step(space.encode(given))
-        spent.append(info["objectives"]["epsilon"])
-    assert 0 < spent[0] < spent[1] < np.inf
+@pytest.mark.parametrize("epsilon", [8.0, 0.3])
+@pytest.mark.parametrize("clients_are_many", [False, True])
+def test_the_private_regime_never_spends_more_than_its_epsilon(
+    clients_are_many: bool, epsilon: float
+) -> None:
+    task = get_task("JointPrivate-Tuna" if clients_are_many else "JointPrivate-Ess9gb")
+    assert task.all_settings["epsilon"] == 8.0
+    rng = stream(1, "spent")
+    for rate in (0.1, 0.37, 1.0):
+        asked = [Fidelity(rounds, rate) for rounds in task.evaluated_rounds]
+        spent = [
+            privacy_spent(task.fix({"epsilon": epsilon}), task.space.sample(rng), one).epsilon
+            for one in asked
+        ]
+        assert spent == sorted(spent)
+        assert 0.999 * epsilon < spent[-1] <= epsilon
+
+
+def test_private_training_learns_and_its_noise_follows_epsilon() -> None:
+    task = get_task("JointPrivate-ExamLondon").variant(seeds=(1,))
+    given = {d.name: d.decode(0.0) for d in task.space.dimensions}
+    given |= {"model": "lr", "learning_rate": 0.3, "update_clip": 1.0, "clip_rate": 0.0}
+    rows = [make_backend("raw", task.fix({"epsilon": e})).evaluate(given, FULL) for e in (0.1, 8.0)]
+    losses = [float(row.mean("val", "loss")) for row in rows]
+    assert losses[1] < 0.8 * task_label_frequencies(task)["val_loss"] < losses[0]
 
 
 @pytest.mark.slow
