@@ -184,6 +184,15 @@ def test_all_that_say_regret_say_the_same(tmp_path: Path) -> None:
             assert result.regret is not None
             assert result.relative_regret is not None
             assert result.regret.mean == np.mean(ends)
+            # A row is about one incumbent: the one that the record names, at full fidelity.
+            assert problem.known is not None
+            assert result.val_loss is not None
+            assert result.val_loss.mean == pytest.approx(problem.known.best + np.mean(ends))
+            for run in problem.runs[result.agent]:
+                assert run.best is not None
+                assert run.header is not None
+                [record] = [one for _, one in runs if one.header == run.header]
+                assert run.best.number == record.final.best_step
             assert result.relative_regret.mean == np.mean(shares)
             times, band = problem.regret()[result.agent]
             assert band.mean[-1] == pytest.approx(np.mean(ends), rel=1e-12)
@@ -238,7 +247,7 @@ def test_the_command_says_regret_and_the_report_shows_it(
     assert [float(line["hypervolume_regret"]) for line in lines] == shares.tolist()
     assert [float(line["time"]) for line in lines] == found.elapsed_s.tolist()
     pytest.importorskip("matplotlib")
-    assert main(["report", str(tmp_path), "--rule", "best_seen"]) == 0
+    assert main(["report", str(tmp_path), "--rule", "recommended"]) == 0
     with (tmp_path / "report_files" / "problem-1-results.csv").open(newline="") as handle:
         [row] = csv.DictReader(handle)
     assert float(row["regret"]) == found.regret[-1]
