@@ -66,16 +66,18 @@ def suggest(name: str, known: Iterable[str]) -> str:
         known: The names that would have worked, in any order.
 
     Returns:
-        ``" Did you mean 'x'?"`` when something is close, else ``" Known: a, b."``, the first
-        hundred of them.
+        ``" Did you mean 'x'?"`` when something is close, else ``" Known: a, b."``, of more than a
+        hundred the nearest five.
     """
     names = sorted(set(known))
     by_lower = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.6)
     if close:
         return f" Did you mean {' or '.join(repr(by_lower[match]) for match in close)}?"
-    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f" Known: {', '.join(names[:MOST_NAMES]) or 'none'}{rest}."
+    if len(names) > MOST_NAMES:
+        close = difflib.get_close_matches(str(name).lower(), by_lower, n=5, cutoff=0.0)
+        return f" Of {len(names)}, the nearest: {', '.join(by_lower[match] for match in close)}."
+    return f" Known: {', '.join(names) or 'none'}."
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:

@@ -289,3 +289,16 @@ def test_fronts_with_a_cost_are_of_trials_of_every_fidelity(tmp_path: Path) -> N
     for line, own in zip(problem.volumes(), errors, strict=True):
         volume = moocore.hypervolume((own - low) / width, ref=corner)
         assert line.final == pytest.approx(1 - volume / whole, abs=1e-12)
+
+
+def test_a_table_of_runs_has_the_return_of_courses(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    for env_id in ("FedHPO-DAC-LR-BreastCancer-v0", "FedHPO-LR-BreastCancer-v0"):
+        arguments = {"horizon": 5} if "DAC" in env_id else {"budget_s": 60.0}
+        do_run(Plan(env_id, arguments, "random", 0), tmp_path, *[lambda _: None] * 2)
+    table = fedhpo_gym.load_runs(tmp_path)
+    rounds = table["id"].str.contains("DAC")
+    [path] = [path for path in tmp_path.rglob("*DAC*/*") if path.is_file()]
+    rewards = [step.reward for step in read_record(path).steps]
+    assert table[rounds]["return"].tolist() == np.cumsum(rewards).tolist()
+    assert table[~rounds]["return"].isna().all(), "trials are no course"
