@@ -160,12 +160,9 @@ def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacking = "FedHPO-BERT-SST2-v0"
-    monkeypatch.setitem(
-        __import__("fedhpo_gym.studies.suites", fromlist=["SUITES"]).__dict__,
-        "SUITES",
-        {"two": lambda: (IDS[0], lacking)},
-    )
-    monkeypatch.setattr("fedhpo_gym.studies.comparing.SUITES", {"two": lambda: (IDS[0], lacking)})
+    suites = {"two": lambda: (IDS[0], lacking), "one": lambda: (lacking,)}
+    for module in ("suites", "comparing"):
+        monkeypatch.setattr(f"fedhpo_gym.studies.{module}.SUITES", suites)
     told = list[str]()
     found = compare("two", ["random"], 1, tmp_path, budget_s=BUDGET_S, warn=told.append)
     assert list(found.left_out) == [lacking]
@@ -173,9 +170,8 @@ def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
     assert json.loads((tmp_path / "study.json").read_text())["left_out"] == found.left_out
     with pytest.raises(MissingDataError) as why:
         compare([lacking], ["random"], 1, tmp_path)
-    monkeypatch.setattr("fedhpo_gym.studies.comparing.SUITES", {"two": lambda: (lacking,)})
     with pytest.raises(InvalidArgumentError) as none:
-        compare("two", ["random"], 1, tmp_path)
+        compare("one", ["random"], 1, tmp_path)
     assert str(why.value) in str(none.value), "what is missing is said"
 
 
