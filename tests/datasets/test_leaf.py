@@ -261,7 +261,7 @@ def test_seeds_decide_and_nothing_else() -> None:
 def test_impossible_options_are_refused(bad: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"`{message}`"):
         Options(**bad)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match=r"`min_samples` .* must leave users, got 100000"):
+    with pytest.raises(InvalidArgumentError, match=r"must leave users, got 100000"):
         preprocess(made(), Options(min_samples=100_000))
     with pytest.raises(InvalidArgumentError, match="`num_users`"):
         sample_iid(made(), 0.1, 20, 0)
