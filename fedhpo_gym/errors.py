@@ -67,7 +67,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
     Returns:
         ``" Did you mean 'x'?"`` when something is close or has these initials, else
-        ``" Known: a, b."``, the first hundred of them.
+        ``" Known: a, b."``, of more than a hundred the nearest five.
     """
     names = sorted(set(known))
     by_lower = {candidate.lower(): candidate for candidate in names}
@@ -75,8 +75,10 @@ def suggest(name: str, known: Iterable[str]) -> str:
     close = close or [one for one in by_lower if _initials(one) == str(name).lower()]
     if close:
         return f" Did you mean {' or '.join(repr(by_lower[match]) for match in close)}?"
-    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f" Known: {', '.join(names[:MOST_NAMES]) or 'none'}{rest}."
+    if len(names) > MOST_NAMES:
+        close = difflib.get_close_matches(str(name).lower(), by_lower, n=5, cutoff=0.0)
+        return f" Of {len(names)}, the nearest: {', '.join(by_lower[match] for match in close)}."
+    return f" Known: {', '.join(names) or 'none'}."
 
 
 def _initials(name: str) -> str:

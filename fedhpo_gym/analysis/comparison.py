@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -49,7 +50,7 @@ __all__ = [
 
 BUDGETS = (0.01, 0.1, 0.25, 0.5, 1.0)
 """Shares of the budget at which ranks are tested."""
-VALIDATION = "Validation loss of the final incumbent"
+VALIDATION = "Validation loss of the final incumbent, as it was tried"
 FINAL = "Validation loss at the end of the course"
 RETURN = "Negative return of the course"
 VOLUME = "Hypervolume regret at the end"
@@ -108,7 +109,9 @@ class Comparison:
 
     Attributes:
         study: the runs.
-        order: agents, the best final mean rank first; of equals, the lower IQM.
+        by_runs: whether only the test on all runs can decide anything: then ranks that are
+            shown, and the order, are over runs, else over problems.
+        order: agents, the best shown rank first; of equals, the lower IQM.
         fractions: (T,) shares of the budget.
         ranks: mean rank over problems of each agent, (T,) each, by means over seeds.
         regret: mean normalised regret over problems of each agent, with bootstrap bands.
@@ -125,6 +128,7 @@ class Comparison:
     """
 
     study: Study
+    by_runs: bool
     order: tuple[str, ...]
     fractions: Numbers
     ranks: Mapping[str, Numbers]
@@ -138,6 +142,11 @@ class Comparison:
     pairs: tuple[Pair, ...]
     alike: Mapping[str, tuple[bool, ...]]
     measure: str
+
+    def rank(self, agent: str) -> float:
+        """Return the mean rank by which agents are ordered."""
+        own = self.numbers[agent]
+        return own.rank if own.rank_runs is None or not self.by_runs else own.rank_runs
 
     @property
     def scale(self) -> str:
@@ -173,12 +182,16 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
     ]
     curves, finals = _normalised(study, values, measure)
     numbers = _numbers(study, curves, finals, mean_ranks(means), runs)
-    order = tuple(sorted(study.agents, key=lambda a: (numbers[a].rank, numbers[a].iqm, a)))
+    pairs = math.comb(len(study.agents), 2)
+    by_runs = _floor(pairs, len(means)) and bool(len(runs)) and not _floor(pairs, len(runs))
+    shown = {a: one.rank_runs if by_runs else one.rank for a, one in numbers.items()}
+    order = tuple(sorted(study.agents, key=lambda a: (shown[a] or 0.0, numbers[a].iqm, a)))
     by_time = np.array([[curve.mean(axis=0) for curve in row] for row in values])
     over_time = np.stack([mean_ranks(by_time[:, :, t]) for t in range(by_time.shape[2])], axis=1)
     at = [int(np.searchsorted(FRACTIONS, budget)) for budget in BUDGETS]
     return Comparison(
         study=study,
+        by_runs=by_runs,
         order=order,
         fractions=FRACTIONS,
         ranks=dict(zip(study.agents, over_time, strict=True)),
@@ -315,10 +328,10 @@ def verdict(found: Comparison) -> str:
     """
     count = len(found.study.problems)
     where = f"over {count} problems" if count > 1 else f"on {found.study.problems[0]}"
-    if not _floor(found, count):
+    if not _floor(len(found.pairs), count):
         return f"{_told(found, found.means, runs=False)} {where}."
     why = f"with {counted(count, 'problem')} no test can reach 0.05"
-    if found.runs is None or _floor(found, found.runs.blocks):
+    if found.runs is None or not found.by_runs:
         return f"Undecided between {_list(found.order)}: {why}, nor with so few runs."
     on = "their runs alone" if count > 1 else f"the runs {where} alone"
     words = _told(found, found.runs, runs=True)
@@ -340,9 +353,9 @@ def _told(found: Comparison, difference: CriticalDifference, *, runs: bool) -> s
     return f"Undecided between {_list([first, *alike])}{'; ' * bool(behind)}{behind}"
 
 
-def _floor(found: Comparison, blocks: int) -> bool:
+def _floor(pairs: int, blocks: int, alpha: float = 0.05) -> bool:
     """Return whether Wilcoxon's test of so many blocks can never reach its level."""
-    return len(found.pairs) * 2.0 ** (1 - blocks) >= found.means.alpha
+    return pairs * 2.0 ** (1 - blocks) >= alpha
 
 
 def unlike_fidelities(found: Comparison) -> tuple[dict[str, int], dict[str, int]]:
@@ -420,7 +433,7 @@ def certainty(found: Comparison) -> str:
     note = (
         f" With {_problems(found)} and {counted(len(found.pairs), 'pair')}, this test on means "
         "can never reach 0.05."
-        if _floor(found, len(found.study.problems))
+        if _floor(len(found.pairs), len(found.study.problems))
         else ""
     )
     return (

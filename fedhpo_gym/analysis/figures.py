@@ -22,6 +22,7 @@ from fedhpo_gym.analysis.plot import (
     draw_curves,
     finish,
     label,
+    log_ticks,
     percent,
     plain_log,
     show_window,
@@ -190,7 +191,9 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
             axes.step(at, mean, label=label(agent), **line)
             for end in beyond[agent]:
                 axes.plot(end / seconds, rim, marker="^", color=colour, clip_on=False)
-        axes.set_yscale("symlog", linthresh=_threshold([band.mean for _, band in curves.values()]))
+        threshold = _threshold([band.mean for _, band in curves.values()])
+        axes.set_yscale("symlog", linthresh=threshold)
+        axes.set_yticks([0.0, *log_ticks(min(threshold, rim / 10), rim)])
         plain_log(axes.yaxis)
         axes.set_ylim(0, rim)
         finish(axes, f"simulated time ({unit})", axis, below=True)
@@ -328,6 +331,7 @@ def _schedule(
         every = np.concatenate([values for _, values in lines.values()])
         if every.min() > 0 and every.max() > 20 * every.min():
             axes.set_yscale("log")
+            axes.set_yticks(log_ticks(every.min(), every.max()))
             plain_log(axes.yaxis)
         if what == "val_loss":
             show_window(axes, every)

@@ -8,16 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedhpo_gym.analysis.incumbents import Trajectory, incumbents
+from fedhpo_gym.analysis.incumbents import RULE, Trajectory, incumbents
 from fedhpo_gym.analysis.problems import LARGEST, Best, Known, Problem, Run
 from fedhpo_gym.analysis.records import Header, RunRecord
 from fedhpo_gym.analysis.runs import JudgedRun, agent_arguments, problem_of
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.typed import checked_types
 
-RULE, FULL = "highest_fidelity", "full_fidelity"
+FULL = "full_fidelity"
 
 
 @checked_types
@@ -52,10 +50,8 @@ def group(
         UnknownNameError: there is no such rule.
     """
     read = [_reduced(path, record, rule) for path, record in records]
-    problems = [
-        _judged(_problem(name, runs), known(_header(runs[0])) if known else None)
-        for name, runs in _named(_sorted_out(read, present))
-    ]
+    problems = [_problem(name, runs) for name, runs in _named(_sorted_out(read, present))]
+    headers = {one.name: _header(of[0]) for one in problems for of in [*one.runs.values()][:1]}
     foreign: dict[str, list[Run]] = {}
     for path, line in tables:
         foreign.setdefault(line.problem, []).append(Run(line, path))
@@ -67,10 +63,14 @@ def group(
         if name not in names
     ]
     found = sorted([*joined, *others], key=lambda problem: problem.name)
-    return tuple(map(_at_full_fidelity, found) if rule == FULL else found)
+    counted = map(_at_full_fidelity, found) if rule == FULL else found
+    return tuple(_judged(one, headers.get(one.name), known) for one in counted)
 
 
-def _judged(problem: Problem, known: Known | None) -> Problem:
+def _judged(
+    problem: Problem, header: Header | None, ask: Callable[[Header], Known | None] | None
+) -> Problem:
+    known = None if ask is None or header is None else ask(header)
     runs = {agent: tuple(run.judged(known) for run in of) for agent, of in problem.runs.items()}
     return replace(problem, known=known, runs=runs)
 
@@ -108,15 +108,11 @@ def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> Run:
         test_accuracy=float(run.accuracy[place]),
     )
     line = Trajectory.of(header.id, header.agent, header.seed, trials, rule)
-    own = run.recommended
-    kept = np.flatnonzero(np.diff(own, prepend=-1)) if len(own) else own
-    recommended = None
-    if len(own) and trials.test is not None:
-        configurations = [run.described(int(place))[0] for place in own[kept]]
-        recommended = trials.time_s[kept], trials.test[own[kept]], configurations
+    # What a trajectory changes to is what regret is asked of; a course has no configuration.
+    tried = () if trials.is_course or line.trial is None else line.trial.tolist()
     diverged = int((trials.value >= LARGEST).sum())
     return Run(
-        line, path, best, header, run.scored, recommended,
+        line, path, best, header, run.scored, {one: run.described(one)[0] for one in tried},
         spent=run.spent, diverged=diverged, varies=_varies(run, fidelity), course=run.course,
     )  # fmt: skip
 

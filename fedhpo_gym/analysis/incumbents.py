@@ -1,7 +1,11 @@
 """Which trial is the incumbent: one rule for agents with and without fidelities.
 
+The rule "recommended" takes the environment's, `info["incumbent"]`; docs/regret.md says which that
+is. Tables of other programs name none: there it is the rule below.
+
 Wang et al. (2022, section 4.1) compare black-box and multi-fidelity agents by their best-seen
-validation loss, where "higher fidelity results are preferred over lower ones". Stated exactly:
+validation loss, where "higher fidelity results are preferred over lower ones". The rule
+"highest_fidelity" states it exactly:
 
     After t trials, the incumbent is the trial of lowest value among those of the highest level
     that was tried so far; of equals, the first. The level of a trial is the product of the numbers
@@ -12,13 +16,13 @@ those that do not, the one of the least total violation comes first.
 
 So a trial takes the incumbent's place if its level is higher, or if its level is equal and its
 value lower. The value of the incumbent may therefore rise, each time a new level is reached, and
-never falls back to a lower level. Where an agent has one level only, it is the best seen. The
-program of that paper also lets a lower value of a lower level win; its text does not.
+never falls back to a lower level. Where an agent has one level only, it is the lowest so far.
+The program of that paper also lets a lower value of a lower level win; its text does not.
 
 Losses of different levels are not losses of one thing. The stricter rule "full_fidelity" counts
 trials of full fidelity alone: the highest level of any run on the problem. An agent has no
-incumbent before its first such trial. It needs all runs of a problem, so it is the paper's rule
-here, and `fedhpo_gym.analysis.group` leaves out what came before.
+incumbent before its first such trial. It needs all runs of a problem, so it is that rule here, and
+`fedhpo_gym.analysis.group` leaves out what came before.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ from fedhpo_gym.errors import (
 from fedhpo_gym.typed import checked_types
 
 __all__ = [
+    "RULE",
     "RULES",
     "Study",
     "Trajectory",
@@ -54,6 +59,8 @@ __all__ = [
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
+RULE: Final = "recommended"
+"""What holds unless another rule is asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +78,8 @@ class Trials:
             each step is the incumbent until the next.
         violation: (N,) total violation of constraints; None where there are none. Feasible trials
             come before all others, and an incumbent that is not feasible has the value infinity.
+        recommended: (N,) number, from 0, of the environment's incumbent after each trial; None
+            where nothing names it.
 
     Raises:
         InvalidArgumentError: there is no trial, the arrays differ in length, hold NaN, or time runs
@@ -84,6 +93,7 @@ class Trials:
     told: Numbers | None = None
     violation: Numbers | None = None
     is_course: bool = False
+    recommended: Places | None = None
 
     def __post_init__(self) -> None:
         """Check the arrays."""
@@ -114,8 +124,8 @@ class Trials:
 
 
 @checked_types
-def incumbents(trials: Trials, rule: str = "highest_fidelity") -> Places:
-    """Return the number of the incumbent, from 0, after each trial: (N,); -1 while there is none.
+def incumbents(trials: Trials, rule: str = RULE) -> Places:
+    """Return the number of the incumbent, from 0, after each trial: (N,).
 
     Args:
         trials: what a run tried.
@@ -131,15 +141,15 @@ def incumbents(trials: Trials, rule: str = "highest_fidelity") -> Places:
     return RULES[rule](trials)
 
 
-def best_seen(trials: Trials) -> Places:
-    """Return the first of the lowest values so far, whatever their level."""
-    return _first_lowest(trials.ranked)
+def recommended(trials: Trials) -> Places:
+    """Return the environment's incumbent, and where none is named, the paper's."""
+    return highest_fidelity(trials) if trials.recommended is None else trials.recommended
 
 
 def highest_fidelity(trials: Trials) -> Places:
     """Return the first of the lowest values of the highest level so far: the paper's rule."""
     if trials.level is None:
-        return best_seen(trials)
+        return _first_lowest(trials.ranked)
     level = trials.level
     if trials.violation is not None:
         level = np.where(trials.violation > 0, -1.0, level)  # below any that is feasible
@@ -164,7 +174,7 @@ def _first_lowest(values: Numbers) -> Places:
 
 
 RULES: Final[Mapping[str, Callable[[Trials], Places]]] = {
-    "best_seen": best_seen,
+    RULE: recommended,
     "highest_fidelity": highest_fidelity,
     "full_fidelity": highest_fidelity,
 }
@@ -184,6 +194,8 @@ class Trajectory:
         test: (T,) its counterpart on the test split, or None.
         end_s: simulated seconds when the run ended.
         level: (T,) level of the trial that it is, or None where all trials have one fidelity.
+        trial: (T,) number, from 0, of this trial; None where nobody kept it.
+        budget_s: simulated seconds that its problem gives; None where it is not stated.
     """
 
     problem: str
@@ -194,10 +206,12 @@ class Trajectory:
     test: Numbers | None
     end_s: float
     level: Numbers | None = None
+    trial: Places | None = None
+    budget_s: float | None = None
 
     @classmethod
     def of(
-        cls, problem: str, agent: str, seed: int, trials: Trials, rule: str = "highest_fidelity"
+        cls, problem: str, agent: str, seed: int, trials: Trials, rule: str = RULE
     ) -> Trajectory:
         """Follow the incumbent of some trials; see `fedhpo_gym.analysis.incumbents`.
 
@@ -216,18 +230,16 @@ class Trajectory:
         value, end_s = trials.value[found], float(trials.time_s[-1])
         if trials.violation is not None:
             value = np.where(trials.violation[found] > 0, np.inf, value)
-        return cls(problem, agent, seed, moments, value, test, end_s, level)
+        return cls(problem, agent, seed, moments, value, test, end_s, level, found)
 
     def since(self, level: float) -> Trajectory:
         """Return the incumbents of at least a level; there are none before the first such trial."""
         if self.level is None:
             return self
-        counts = self.level >= level
-        test = None if self.test is None else self.test[counts]
-        return replace(
-            self, time_s=self.time_s[counts], value=self.value[counts], test=test,
-            level=self.level[counts],
-        )  # fmt: skip
+        counts, names = self.level >= level, ("time_s", "value", "test", "level", "trial")
+        given = {name: getattr(self, name) for name in names}
+        kept = {name: array[counts] for name, array in given.items() if array is not None}
+        return replace(self, **kept)
 
     @property
     def final(self) -> float:
@@ -271,7 +283,8 @@ class Study:
         problems: names of the problems, sorted.
         agents: names of the agents, sorted.
         runs: trajectories of every problem and agent, in the order of their seeds.
-        horizons_s: simulated seconds that a problem has: the longest of its runs.
+        horizons_s: simulated seconds that a problem has: its stated budget, whoever has run; else
+            the longest run here.
     """
 
     problems: tuple[str, ...]
@@ -279,13 +292,19 @@ class Study:
     runs: Mapping[tuple[str, str], tuple[Trajectory, ...]]
     horizons_s: Mapping[str, float] = field(init=False)
 
+    @property
+    def has_budgets(self) -> bool:
+        """Whether problems state their budgets, so that no curve depends on the longest run."""
+        return all(any(run.budget_s for run in of) for of in self.runs.values())
+
     def __post_init__(self) -> None:
         """Find how long the runs of each problem are."""
-        ends = {
-            problem: max(run.end_s for agent in self.agents for run in self.of(problem, agent))
-            for problem in self.problems
-        }
-        object.__setattr__(self, "horizons_s", ends)
+        horizons = {}
+        for problem in self.problems:
+            runs = [run for agent in self.agents for run in self.of(problem, agent)]
+            budgets = [run.budget_s for run in runs if run.budget_s is not None]
+            horizons[problem] = max(budgets or [run.end_s for run in runs])
+        object.__setattr__(self, "horizons_s", horizons)
 
     @classmethod
     def whole(cls, trajectories: Iterable[Trajectory]) -> tuple[Study, ...]:
@@ -335,9 +354,9 @@ class Study:
         """Return incumbents at shares of the problem's budget: (S, T); infinity before the first.
 
         Infinity ranks an agent that has nothing yet behind all that have something, and level with
-        the others that have nothing.
+        the others that have nothing. The trial that crosses the budget counts in full, at its end.
         """
-        times = fractions * self.horizons_s[problem]
+        times = np.where(fractions < 1, fractions * self.horizons_s[problem], np.inf)
         values = np.stack([run.at(times) for run in self.of(problem, agent)])
         return np.where(np.isnan(values), np.inf, values)
 
@@ -395,7 +414,7 @@ _Lines = dict[tuple[str, str, int], list[tuple[float, ...]]]
 
 
 @checked_types
-def read_table(path: Path, rule: str = "highest_fidelity") -> tuple[Trajectory, ...]:
+def read_table(path: Path, rule: str = RULE) -> tuple[Trajectory, ...]:
     """Read a CSV file with a header line and one line per trial, in any order of the runs.
 
     Lines of one run that have equal times keep their order.

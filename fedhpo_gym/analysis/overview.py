@@ -25,6 +25,12 @@ RANDOM = "random"
 WIDE, HIGH = 150, 30
 """Points of a small picture."""
 COSTS = ("simulated hours", "MB", "rounds", "trials")
+FIDELITIES = {
+    "chosen": "choose the fidelity of each trial",
+    "fixed": "have all trials at one fidelity",
+    "–": "are runs of courses, or of other programs",
+}
+"""How agents are grouped: as many trials are not as much where some are short."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +40,12 @@ class Facts:
     Attributes:
         costs: mean of each of `COSTS` over its runs; None where a record is missing.
         warnings: what a reader should know before trusting its numbers.
+        fidelity: how fidelities of its trials come about, a key of `FIDELITIES`.
     """
 
     costs: tuple[float, ...] | None
     warnings: tuple[str, ...]
+    fidelity: str
 
 
 def facts(
@@ -62,30 +70,49 @@ def facts(
             (below.get(agent, 0), "{} of lower fidelity"),
         )
         words = [text.format(counted(number, "run")) for number, text in counts if number]
-        known[agent] = Facts(_costs(runs), (*words, *["noisy evaluations"] * is_noisy))
+        fidelity = "chosen" if any(run.varies for run in runs) else "fixed"
+        if not any(run.header and run.course is None for run in runs):
+            fidelity = "–"
+        warnings = (*words, *["noisy evaluations"] * is_noisy)
+        known[agent] = Facts(_costs(runs), warnings, fidelity)
     return known
 
 
 def overview(found: Comparison, known: Mapping[str, Facts], looks: Looks) -> str:
-    """Return the rows as HTML: regret, probability of beating random, problems, curve, costs."""
-    head = ("agent", "regret", "beats random", "problems", "over the budget", "a run cost", "mind")
-    rows = "".join(_row(found, agent, known[agent], looks, head) for agent in found.order)
+    """Return the rows as HTML: rank, regret, probability of beating random, problems, costs."""
+    head = (
+        "agent", "mean rank", "regret", "beats random", "problems", "over the budget",
+        "a run cost", "warnings",
+    )  # fmt: skip
+    kinds = dict.fromkeys(known[agent].fidelity for agent in found.order)
+    rows = ""
+    for kind in kinds:
+        if len(kinds) > 1:
+            words = f"These agents {FIDELITIES[kind]}"
+            rows += f'<tr><th class="kind" colspan="{len(head)}">{words}</th></tr>\n'
+        own = [agent for agent in found.order if known[agent].fidelity == kind]
+        rows += "".join(_row(found, agent, known[agent], looks, head) for agent in own)
     cells = "".join(f'<th scope="col">{word}</th>' for word in head)
     return f'<table class="agents">\n<tr>{cells}</tr>\n{rows}</table>'
 
 
 def legend(found: Comparison) -> str:
     """Return what the rows show, as plain text."""
-    names = ", ".join(map(short, found.study.problems))
+    by = "runs" if found.by_runs else "problems, by means over seeds"
     return (
-        f"{found.measure}. Of normalised regret, {found.scale}; lower is better. Bar: 95 % "
-        "bootstrap interval of its interquartile mean, with a tick a run. Beats random: the "
-        "probability that a run is better than one of random search on a random problem, with "
-        "its interval. Problems: mean normalised regret in percent; hatched where no test tells "
-        f"the agent from the best there; in this order: {names}. Curve: mean normalised regret "
-        "from a thousandth of the budget to all of it, on a logarithmic axis. Costs are means over "
-        "runs."
+        f"{found.measure}. Mean rank: over {by}; 1 is best. Of normalised regret, {found.scale}; "
+        "lower is better. Bar: 95 % bootstrap interval of its interquartile mean, with a tick a "
+        "run. Beats random: the probability that a run is better than one of random search on a "
+        "random problem, with its interval. Problems: mean normalised regret in percent; hatched "
+        "where no test tells the agent from the best there. Curve: mean normalised regret "
+        f"from a thousandth of {_span(found)} to all of it, on a logarithmic axis. Costs are means "
+        "over runs."
     )
+
+
+def _span(found: Comparison) -> str:
+    """Return what shares of the budget are shares of."""
+    return "the budget" if found.study.has_budgets else "the longest run here"
 
 
 def summary_table(found: Comparison, known: Mapping[str, Facts]) -> Table:
@@ -100,12 +127,15 @@ def summary_table(found: Comparison, known: Mapping[str, Facts]) -> Table:
             (high, ".2g"), (better, ".2f"), (bounds and bounds[0], ".2f"),
             (bounds and bounds[1], ".2f"), (own.anytime, ".3g"), (own.worst[1], ".3g"),
         )  # fmt: skip
+        overtuned = _cell(own.overtuning, ".2f")
+        if own.overtuning == np.inf:
+            overtuned = Cell("no gain")
         spent = [_cell(cost, ".4g") for cost in costs or [None] * len(COSTS)]
         numbers = [_cell(value, form) for value, form in values]
         rows.append(
             [
-                Cell(agent), *numbers, Cell(short(own.worst[0])), _cell(own.overtuning, ".2f"),
-                *spent, Cell("; ".join(known[agent].warnings) or "–"),
+                Cell(agent), Cell(known[agent].fidelity), *numbers, Cell(short(own.worst[0])),
+                overtuned, *spent, Cell("; ".join(known[agent].warnings) or "–"),
             ]
         )  # fmt: skip
     return Table(
@@ -113,12 +143,13 @@ def summary_table(found: Comparison, known: Mapping[str, Facts]) -> Table:
         "Agents in numbers",
         "Mean ranks are over problems (means over seeds) and over all runs. Of normalised regret, "
         f"{found.scale}: its interquartile mean (IQM) at the end, its mean over the logarithm of "
-        "the budget (anytime), and its mean on the worst problem. Overtuning is the median share "
-        "of the gain on test data that was lost again.",
+        f"{_span(found)} (anytime), and its mean on the worst problem. Overtuning is the median "
+        "share of the gain on test data that was lost again, where half of the runs gained any. "
+        "An agent has chosen the fidelity of each trial, or it was fixed.",
         (
-            "agent", "rank", "rank, all runs", "IQM of regret", "IQM from", "IQM to",
+            "agent", "fidelity", "rank", "rank, all runs", "IQM of regret", "IQM from", "IQM to",
             "beats random", "from", "to", "anytime", "worst case", "worst on", "overtuning",
-            *COSTS, "mind",
+            *COSTS, "warnings",
         ),
         rows,
     )  # fmt: skip
@@ -127,6 +158,7 @@ def summary_table(found: Comparison, known: Mapping[str, Facts]) -> Table:
 def _row(found: Comparison, agent: str, own: Facts, looks: Looks, head: Sequence[str]) -> str:
     colour = looks[agent][0]
     cells = (
+        f"{found.rank(agent):.2f}",
         _regret(found, agent),
         _chance(found, agent),
         _strip(found, agent),
@@ -184,7 +216,10 @@ def _strip(found: Comparison, agent: str) -> str:
         words = f"{short(problem)}: {mean:.3g}{', not told from the best' if alike else ''}"
         kind = ' class="alike"' if alike else ""
         shade = f"--much: {round(100 * mean)}%"
-        cells.append(f'<i{kind} style="{shade}" title="{escape(words)}">{100 * mean:.0f}</i>')
+        name = escape(short(problem))
+        cells.append(
+            f'<i{kind} style="{shade}" title="{escape(words)}">{name} <b>{100 * mean:.0f}</b></i>'
+        )
     return f'<span class="strip">{"".join(cells)}</span>'
 
 

@@ -45,7 +45,9 @@ code { font: 0.9em ui-monospace, "Liberation Mono", Menlo, Consolas, monospace; 
 .small .run { stroke: var(--own); stroke-width: 1; opacity: 0.6; }
 .small .half { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 2 3; }
 .small polyline { fill: none; stroke: var(--own); stroke-width: 2; }
-.strip { display: flex; flex-wrap: wrap; gap: 2px; max-width: 17rem; }
+.agents th[scope="row"] { min-width: 8rem; }
+.agents .kind { color: var(--soft); padding-top: 0.6rem; }
+.strip { display: flex; flex-wrap: wrap; gap: 2px; max-width: 15rem; }
 .strip i { min-width: 1.9rem; padding: 0.15rem 0.2rem; text-align: center; font-style: normal;
   background-color: color-mix(in srgb, #D55E00 calc(var(--much) * 0.55), transparent);
   border: 1px solid var(--line); }
@@ -88,10 +90,7 @@ $unfinished
 <details id="reading">
 <summary>How to read this, and the files</summary>
 <p>Runs of one problem have the same id, variant, system and budget; which fidelity an agent asks
-for is its own affair, and each runs once per seed. The incumbent is the trial of lowest validation
-loss among those of the highest fidelity that was tried so far, where fidelity is rounds times
-client sample rate (Wang et al., 2022, section 4.1); of equals, the first. So its loss may rise
-when an agent first reaches a higher fidelity. $rule A trial counts from the
+for is its own affair, and each runs once per seed. $rule A trial counts from the
 moment it is paid for. Test results are those of the incumbent at the end of the run.</p>
 <p>$files</p>
 </details>

@@ -242,14 +242,13 @@ def read_judged(path: Path) -> JudgedRun:
             told=columns[_VALUE] if noisy else None,
             violation=columns[_VIOLATION] if limits else None,
             is_course=word == "step",
+            recommended=columns[best].astype(np.int64) - 1,
         )
         course = _course(found, columns) if word == "step" else None
     accuracy = columns[_ACCURACY]
-    recommended = columns[best].astype(np.int64) - 1
     return JudgedRun(
         found.header, trials, accuracy, word, lambda place: _described(path, place), None,
-        recommended, {name: float(columns[cost].sum()) for cost, name in costs.items()},
-        course,
+        {name: float(columns[cost].sum()) for cost, name in costs.items()}, course,
     )  # fmt: skip
 
 

@@ -127,6 +127,16 @@ def plain_log(axis: Any, shown: Callable[[float], str] = "{:g}".format) -> None:
     axis.set_minor_formatter(lambda _value, _place: "")
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return powers of ten between two numbers; where they are few, twice and five times, too."""
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for factors in ((1,), (1, 2, 5)):
+        ticks = [float(f"{p * f:.0e}") for p in powers for f in factors if low <= p * f <= high]
+        if len(ticks) > 2:
+            break
+    return ticks
+
+
 def percent(share: float) -> str:
     """Return a share as people read it."""
     return f"{100 * share:g} %"

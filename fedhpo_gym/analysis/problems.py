@@ -91,8 +91,7 @@ class Run:
         best: its final incumbent; None for a run of a foreign table.
         header: of its record; None for a run of a foreign table.
         scored: its trials, where rewards are vectors.
-        recommended: the environment's incumbents, each time they change: seconds, values on test
-            data and configurations.
+        configurations: of its incumbents, by number of the trial from 0.
         regret: regret of those at full fidelity over time; None where nobody knows.
         relative: their relative regret.
         spent: what all its trials cost; empty for a run of a foreign table.
@@ -106,7 +105,7 @@ class Run:
     best: Best | None = None
     header: Header | None = None
     scored: Scored | None = None
-    recommended: tuple[NDArray[Any], NDArray[Any], Sequence[Mapping[str, Any]]] | None = None
+    configurations: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     regret: Trajectory | None = None
     relative: Trajectory | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
@@ -124,13 +123,18 @@ class Run:
         return replace(line, value=-self.course.returns[is_last], test=None)
 
     def judged(self, known: Known | None) -> Run:
-        """Return this run with its regret, where it is known."""
-        if known is None or self.recommended is None:
+        """Return this run with its regret, where it is known, and its losses at full fidelity."""
+        line = self.trajectory
+        if known is None or line.trial is None or not self.configurations:
             return self
-        times, test, configurations = self.recommended
-        line = replace(self.trajectory, time_s=times, test=test, level=None)
-        regret, relative = (replace(line, value=one) for one in known.regret_at(configurations))
-        return replace(self, regret=regret, relative=relative)
+        asked = [self.configurations[trial] for trial in line.trial.tolist()]
+        line = replace(line, budget_s=known.budget_s, level=None)
+        regret, relative = known.regret_at(asked) if asked else (line.value, line.value)
+        losses = known.best + regret if known.objective == "val_loss" else line.value
+        return replace(
+            self, trajectory=replace(line, value=losses), regret=replace(line, value=regret),
+            relative=replace(line, value=relative),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,7 @@ class Known:
         best: its best feasible value at full fidelity.
         typical: that of the median configuration there, which a random one is expected to have.
         exact: whether nothing else can be asked for; else a surrogate was searched.
+        budget_s: simulated seconds of an episode; None where it ends by something else.
         regret_at: returns regret and relative regret of configurations at full fidelity.
         volume_regret: returns hypervolume regret after each trial of a run of vector rewards.
     """
@@ -150,6 +155,7 @@ class Known:
     best: float
     typical: float
     exact: bool
+    budget_s: float | None
     regret_at: Callable[[Sequence[Mapping[str, Any]]], tuple[NDArray[Any], NDArray[Any]]]
     volume_regret: Callable[[Scored], NDArray[np.float64]] | None = None
 
@@ -251,11 +257,11 @@ class Problem:
         """
         best, rim = self._scale()
         grid, found = self._grid(), {}
-        for place, (agent, lines) in enumerate(self.regret_lines().items()):
+        for agent, lines in self.regret_lines().items():
             values = np.minimum(np.stack([line.at(grid) for line in lines]) - best, rim)
             known = np.isfinite(values).all(axis=0)
             if known.any():
-                found[agent] = (grid[known], bootstrap_band(values[:, known], seed=place))
+                found[agent] = (grid[known], bootstrap_band(values[:, known]))
         return found
 
     @property
@@ -337,6 +343,7 @@ class Problem:
                     values[changed],
                     None,
                     line.end_s,
+                    budget_s=line.budget_s,
                 )
             )
         return tuple(found)

@@ -39,8 +39,8 @@ from fedhpo_gym.analysis.figures import (
     regret_figure,
     schedule_figures,
 )
-from fedhpo_gym.analysis.grouping import RULE, group
-from fedhpo_gym.analysis.incumbents import COLUMNS, Study, Trajectory
+from fedhpo_gym.analysis.grouping import group
+from fedhpo_gym.analysis.incumbents import COLUMNS, RULE, Study, Trajectory
 from fedhpo_gym.analysis.overview import Facts, facts, legend, overview, summary_table
 from fedhpo_gym.analysis.page import (
     ANSWER,
@@ -61,16 +61,23 @@ from fedhpo_gym.typed import checked_types
 
 TITLE = "Federated hyperparameter optimization: report"
 RULES_IN_WORDS = {
+    RULE: "The incumbent is the trial that the run recommends: the best so far in the first "
+    "objective that keeps all constraints, at whatever fidelity.",
+    "highest_fidelity": "The incumbent on this page is the trial of lowest validation loss among "
+    "those of the highest fidelity tried so far, where fidelity is rounds times client sample rate "
+    "(Wang et al., 2022, section 4.1); so its loss may rise at a new fidelity.",
     "full_fidelity": "On this page only trials of full fidelity count, which is the highest of any "
     "run on the problem.",
-    "best_seen": "On this page fidelities are ignored: the incumbent is the best seen.",
 }
 NOMINAL = {"epsilon": "nominal epsilon"}
 """Hyperparameters whose names are those of objectives: what a mechanism is set to is not spent."""
 CONSTRAINED = (
-    ". Both are of the configurations that keep the constraints at full fidelity. The validation "
-    "loss of a trial counts where it kept them at the fidelity that was asked, regret where its "
-    "configuration keeps them at full fidelity: a run may have the one, and infinite regret"
+    ". Both are of the configurations that keep the constraints at full fidelity. One that kept them "
+    "only at the lower fidelity that was asked has infinite regret"
+)
+TRUE_LOSSES = (
+    " Its validation loss is the true one at full fidelity, so loss minus regret is the optimum; "
+    "test numbers are those of its trial."
 )
 CHOSEN, FIXED = ", fidelity chosen", ", fidelity fixed"
 FOLDED = frozenset({"pairs", "ranks"})
@@ -155,7 +162,7 @@ def build_report(
         notes="".join(f"<p>{escape(note)}</p>" for note in notes),
         sections="\n".join(part.html for part in sections),
         unfinished=_unfinished(unfinished),
-        rule=RULES_IN_WORDS.get(rule, ""),
+        rule=RULES_IN_WORDS[rule],
         files="Every table is also a CSV and a LaTeX file, and every figure an SVG and a PDF file "
         "with its numbers as CSV, in the folder that is written beside this page.",
     )
@@ -281,8 +288,9 @@ def _best(problem: Problem) -> str:
     test = f"{line.test[-1]:.4f}" if line.test is not None and len(line.test) else "unknown"
     return BEST.substitute(
         winner=f"Found by <b>{escape(line.agent)}</b> with seed {line.seed} in {best.word} "
-        f"{best.number} of {best.steps}: validation loss {line.final:.4f}, "
-        f"test loss {test}, test accuracy {best.test_accuracy:.4f}.",
+        f"{best.number} of {best.steps}: validation loss {line.final:.4f}"
+        f"{' at full fidelity' * _has_true_losses(problem)}, "
+        f"test loss {test}, test accuracy {best.test_accuracy:.4f} in the trial.",
         configuration=_pairs_table(
             {NOMINAL.get(k, k): v for k, v in {**best.configuration, **best.fidelity}.items()}
             | {in_words(k): _shown(k, v) for k, v in best.objectives.items()}
@@ -357,8 +365,13 @@ def _results(problem: Problem) -> Table:
     note = (
         "Mean ± standard deviation over runs; bold is what no test tells from the best of its "
         f"column.{' Losses are those at the end of the course.' if is_course else ''}"
+        f" A row is about one incumbent a run, the last.{TRUE_LOSSES * _has_true_losses(problem)}"
     )
     return Table("results", "Final results", note, head, rows)
+
+
+def _has_true_losses(problem: Problem) -> bool:
+    return problem.known is not None and problem.known.objective == "val_loss"
 
 
 def _truth(problem: Problem) -> str:

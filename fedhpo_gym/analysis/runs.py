@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.incumbents import Numbers, Places, Trials
+from fedhpo_gym.analysis.incumbents import Numbers, Trials
 from fedhpo_gym.analysis.records import Header, RunRecord
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
@@ -202,7 +202,6 @@ class JudgedRun:
         described: returns configuration, fidelity and true objectives of a step, by its number
             from 0.
         scored: all of its scores, where rewards are vectors.
-        recommended: (N,) number, from 0, of the environment's incumbent after each trial.
         spent: total of each of `COSTS` that the record says.
         course: what is said of a run of a round environment; else None.
     """
@@ -213,7 +212,6 @@ class JudgedRun:
     word: str
     described: Callable[[int], Described]
     scored: Scored | None = None
-    recommended: Places = field(default_factory=lambda: np.zeros(0, np.int64))
     spent: Mapping[str, float] = field(default_factory=dict)
     course: Course | None = None
 
@@ -232,7 +230,6 @@ class JudgedRun:
                 steps[place].true_objectives,
             ),
             scored=Scored.of(run),
-            recommended=np.array([step.best_step - 1 for step in steps], dtype=np.int64),
             spent={
                 name: float(np.sum([step.cost[name] for step in steps]))
                 for name in COSTS
@@ -276,6 +273,7 @@ def trials_of_run(run: RunRecord) -> Trials:
             else None
         ),
         is_course=of_rounds,
+        recommended=np.array([step.best_step - 1 for step in steps], dtype=np.int64),
     )
 
 

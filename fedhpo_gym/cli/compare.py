@@ -44,7 +44,7 @@ def main(
             several=True,
         ),
     ] = (),
-    rule: Rule = "highest_fidelity",
+    rule: Rule = "recommended",
     asked: Asked,
 ) -> int:
     """Do every run whose record is not there yet, and write the report; 1 if a run failed."""

@@ -22,8 +22,9 @@ def main(
     ] = None,
     fraction: Annotated[float, Arg("of the samples (0.1)", flag="--sf")] = 0.1,
     iid_users: Annotated[
-        float, Arg("users made by iid sampling: a share below 1, else a number (0.01)", flag="--iu")
-    ] = 0.01,
+        float | None,
+        Arg("users made by iid sampling: a share below 1, else a number (0.01)", flag="--iu"),
+    ] = None,
     min_samples: Annotated[int | None, Arg("fewest samples of a user", flag="-k")] = None,
     split: Annotated[
         Literal["user", "sample"] | None, Arg("split by user or sample", flag="-t")

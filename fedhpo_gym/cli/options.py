@@ -18,10 +18,10 @@ Records = Annotated[Sequence[Path], Arg("folders or records", "PATH")]
 Runs = Annotated[Path, Arg("(runs)", "DIR")]
 OwnTables = Annotated[Path | None, Arg("folder (that of your own tables)", "DIR")]
 Rule = Annotated[
-    Literal["highest_fidelity", "full_fidelity", "best_seen"],
+    Literal["recommended", "highest_fidelity", "full_fidelity"],
     Arg(
-        "which trial is the incumbent: the best of the highest fidelity so far, of full fidelity "
-        "alone, or of all"
+        "which trial is the incumbent: the one that the run recommends, the best of the highest "
+        "fidelity so far, or of full fidelity alone"
     ),
 ]
 Named = Annotated[

@@ -54,7 +54,7 @@ def main(
             "draw the losses of one problem over two hyperparameters instead; --out as above", "X,Y"
         ),
     ] = None,
-    rule: Rule = "highest_fidelity",
+    rule: Rule = "recommended",
     out: Annotated[Path | None, Arg("(report.html in the folder)", "FILE")] = None,
     tell: bool = False,
 ) -> int:

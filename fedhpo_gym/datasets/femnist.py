@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.base import Source
-from fedhpo_gym.datasets.leaf import find_files, integer, read_file
+from fedhpo_gym.datasets.leaf import find_in, integer, read_file
 from fedhpo_gym.datasets.reading import again, reading
 from fedhpo_gym.datasets.records import Dataset, make_dataset
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
@@ -46,7 +46,7 @@ class FemnistSource(Source):
     def read(self) -> Dataset:
         """Return (n, 28, 28) uint8 images, white = 255; labels are digits, A-Z, a-z."""
         folder = cache.data_folder() / "femnist"
-        files = find_files(folder)
+        files = find_in(cache.data_folder(), "femnist")
         packed = cache.find(self.file, f"femnist_leaf/{self.file}")
         if files:
             arrays = cache.derived("femnist", files, lambda: read_json(files), self.repair)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.base import Source
-from fedhpo_gym.datasets.leaf import LeafData, UserSamples, find_files, read_file
+from fedhpo_gym.datasets.leaf import LeafData, UserSamples, find_in, read_file
 from fedhpo_gym.datasets.reading import reading
 from fedhpo_gym.datasets.records import Dataset, make_dataset
 from fedhpo_gym.errors import DamagedDataError, MissingDataError
@@ -60,7 +60,7 @@ class ShakespeareSource(Source):
     def read(self) -> Dataset:
         """Return (n, 80) int16 codes of characters, positions in `LETTERS`."""
         folder = cache.data_folder() / "shakespeare"
-        files = find_files(folder)
+        files = find_in(cache.data_folder(), "shakespeare")
         if files:
             name, read = "shakespeare", read_leaf
         else:

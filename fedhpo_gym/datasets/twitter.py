@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.datasets import cache
 from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.download import fetched
-from fedhpo_gym.datasets.leaf import find_files, integer, read_file
+from fedhpo_gym.datasets.leaf import find_in, integer, read_file
 from fedhpo_gym.datasets.reading import reading
 from fedhpo_gym.datasets.records import Dataset, SparseRows, make_dataset
 from fedhpo_gym.datasets.words import bags_of_words, make_vocabulary
@@ -57,7 +57,7 @@ class TwitterSource(Source):
     def read(self) -> Dataset:
         """Return `SparseRows` (tweets, words); users are numbered in the sorted order of names."""
         root = cache.data_folder()
-        files = find_files(root / "sent140") or find_files(root / "sent140_leaf")
+        files = find_in(root, "sent140", "sent140_leaf")
         if files:
             arrays = self._derived(files, read_leaf)
         else:

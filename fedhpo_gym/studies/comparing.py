@@ -23,13 +23,17 @@ from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, missing_depende
 from fedhpo_gym.files import write_text
 from fedhpo_gym.processes import Crew
 from fedhpo_gym.studies.cells import CellWork, Outcome, faults, log, on_dask, read_log
+from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.studies.plan import Plan, Request, make_plans
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.studies.tracking import TRACKERS
+from fedhpo_gym.tasks import get_task
 from fedhpo_gym.typed import checked_types
 from fedhpo_gym.version import __version__
 
 STUDY: Final = "study.json"
+CHOSEN: Final = "choosing the fidelity of each trial"
+FIXED: Final = "with all trials at one fidelity, full rounds unless asked otherwise"
 EVERY_S: Final = 30.0
 """Real seconds between two lines where no terminal shows a bar."""
 
@@ -195,11 +199,23 @@ def _beforehand(plans: Sequence[Plan], folder: Path, workers: int) -> str:
         ("seed", len({plan.seed for plan in plans})),
     )
     counts = " x ".join(f"{number} {word}{'s' * (number > 1)}" for word, number in parts)
+    counts += "".join(f"; {', '.join(who)} {words}" for words, who in _fidelities(plans).items())
     if not by_agent:
         return f"{len(plans)} runs: {counts}; how long they take is known after the first ones"
     mean = sum(map(sum, by_agent.values())) / sum(map(len, by_agent.values()))
     each = [sum(of) / len(of) if (of := by_agent.get(p.agent)) else mean for p in plans]
     return f"{len(plans)} runs: {counts}; about {_lasting(sum(each) / workers)} by former runs here"
+
+
+def _fidelities(plans: Sequence[Plan]) -> dict[str, list[str]]:
+    """Return agents by how the fidelities of their trials come about, in words."""
+    found: dict[str, dict[str, None]] = {}
+    for plan in plans:
+        task = get_task(plan.id)
+        if not plan.id.endswith(task.round_id):
+            free = {*task.fidelity_space.names} - {*plan.kwargs.get("fidelity", ())}
+            found.setdefault(CHOSEN if free else FIXED, {})[plan.agent] = None
+    return {words: [*agents] for words, agents in found.items()}
 
 
 def _lasting(seconds: float) -> str:
@@ -223,7 +239,7 @@ def _with_noise(
 def _ids(problems: str | Sequence[str]) -> Sequence[str]:
     if not isinstance(problems, str):
         return [one for name in problems for one in _ids(name)]
-    return suite(problems) if problems in SUITES else [problems]
+    return suite(problems) if problems in SUITES else [resolve_id(problems, SUITES)]
 
 
 def _plans(request: Request, *, is_suite: bool) -> tuple[list[Plan], dict[str, str]]:
@@ -241,7 +257,8 @@ def _plans(request: Request, *, is_suite: bool) -> tuple[list[Plan], dict[str, s
             left_out[env_id] = str(error)
     if not plans:
         raise InvalidArgumentError(
-            f"nothing here can answer any of {', '.join(request.ids)}; see `fedhpo-gym list`"
+            f"`problems` must be some that are answered here, got {len(left_out)} that are not. "
+            f"The first: {next(iter(left_out.values()))}"
         )
     return plans, left_out
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -241,13 +241,16 @@ def known_ids() -> tuple[str, ...]:
     return tuple(sorted(name for name in gym.registry if _ID.match(name)))
 
 
-def resolve_id(name: str) -> str:
-    """Return the full id of a name that may lack its version: the newest one is meant."""
+def resolve_id(name: str, others: Iterable[str] = ()) -> str:
+    """Return the full id of a name that may lack its version: the newest one is meant.
+
+    What is neither an id nor known is told apart from `others`, names that would do as well.
+    """
     if name in gym.registry:
         return name
     versions = [known for known in known_ids() if _VERSION.sub("", known) == name]
     if not versions:
-        raise unknown_name("environment id", name, known_ids())
+        raise unknown_name("problem" if others else "environment id", name, [*others, *known_ids()])
     return max(versions, key=_version)
 
 

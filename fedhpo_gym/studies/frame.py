@@ -11,6 +11,7 @@ import numpy as np
 
 from fedhpo_gym.analysis.files import read_folder
 from fedhpo_gym.analysis.records import RunRecord
+from fedhpo_gym.analysis.runs import Course
 from fedhpo_gym.errors import FedHPOError, needing
 from fedhpo_gym.studies.regret import hypervolume_regret_of, regret_of
 
@@ -39,6 +40,7 @@ def load_runs(folder: str | Path) -> Any:
     `regret`                of the incumbent's configuration at full fidelity, see docs/regret.md;
     `relative_regret`       NaN where nobody knows it
     `hypervolume_regret`    of the trials so far, where rewards are vectors, see docs/regret.md
+    `return`                of the course so far, where steps are rounds and rewards are numbers
     `trial_s`, `elapsed_s`  simulated seconds of the trial, and since the start
     ======================= ====================================================================
 
@@ -71,6 +73,8 @@ def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
             volumes = hypervolume_regret_of(record)[1]
         except FedHPOError:
             volumes = unknown
+    course = Course.of(record)
+    returns = None if course is None else course.returns
     about = {
         "id": header.id,
         "variant": ", ".join(f"{n}={header.kwargs[n]}" for n in VARIANT if n in header.kwargs),
@@ -98,6 +102,7 @@ def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
             "regret": float(regret[number]),
             "relative_regret": float(relative[number]),
             **({} if volumes is None else {"hypervolume_regret": float(volumes[number])}),
+            **({} if returns is None else {"return": float(returns[number])}),
             "trial_s": step.cost["time_s"],
             "elapsed_s": step.elapsed_s,
         }

@@ -136,7 +136,7 @@ def known_of(header: Header) -> Known | None:
     if not from_stored_numbers(header) or header.kwargs.get("instances") is not None:
         return None
     try:
-        truth = _truth_of(header, header.spec, name="full_truth")
+        truth, budget_s = _asked(header, header.spec, ("full_truth", "budget_s"))
     except FedHPOError:
         return None
     best = float(truth.values[truth.optimum, 0])
@@ -145,6 +145,7 @@ def known_of(header: Header) -> Known | None:
         best,
         truth.typical,
         truth.exact,
+        budget_s,
         truth.regret_at,
         None if "reward_transform" in header.kwargs else _volume_regret_of(header),
     )
@@ -157,6 +158,17 @@ def _truth_of(
     named: Mapping[str, Any] | None = None,
     name: str = "truth",
 ) -> Any:
+    return _asked(header, spec, (name,), own, named)[0]
+
+
+def _asked(
+    header: Header,
+    spec: Mapping[str, Any],
+    names: Sequence[str],
+    own: Mapping[str, Objective] | None = None,
+    named: Mapping[str, Any] | None = None,
+) -> list[Any]:
+    """Return attributes of the environment of a run, made again."""
     # What trains would load its data, or start another program, and knows no truth then.
     if not from_stored_numbers(header):
         raise InvalidArgumentError(
@@ -171,7 +183,7 @@ def _truth_of(
                 f"`record` must be of the numbers that are stored now, {present!r}, got one of "
                 f"{header.fingerprint!r}; run its agent again"
             )
-        return env.get_wrapper_attr(name)
+        return [env.get_wrapper_attr(name) for name in names]
 
 
 def _elapsed_s(record: RunRecord) -> NDArray[np.float64]:

@@ -79,6 +79,11 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
         self._rounds = 0
         self._over = False
 
+    @property
+    def budget_s(self) -> float | None:
+        """Simulated seconds of an episode; None where something else ends it."""
+        return self._budgets.get("budget_s")
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:

@@ -69,6 +69,24 @@ def test_ranks_over_time_are_of_means_over_seeds() -> None:
     assert found.numbers["a"].rank_runs == 1.5
 
 
+def test_agents_stand_in_the_order_of_the_ranks_that_are_shown() -> None:
+    # On means over seeds, one bad run makes `often` last; over runs it is first.
+    often, steady = [9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], [2.0] * 7
+    runs = [
+        line("p", name, seed, [value], 0.0)
+        for name, values in {"often": often, "steady": steady}.items()
+        for seed, value in enumerate(values)
+    ]
+    (made,) = Study.whole(runs)
+    found = compare(made)
+    assert found.numbers["often"].rank > found.numbers["steady"].rank
+    assert found.by_runs, "one problem decides nothing"
+    assert found.order == ("often", "steady")
+    ranks = [found.rank(agent) for agent in found.order]
+    assert ranks == sorted(ranks)
+    assert "between often and steady" in answer(found)[0]
+
+
 def test_the_anytime_area_is_over_the_logarithm_of_the_budget() -> None:
     found = compare(study(problems=1, seeds=1))
     assert found.numbers["good"].anytime == pytest.approx(1.0), "it finds its best at the very end"

@@ -57,7 +57,7 @@ FREE = {"backend": "tabular", "fidelity": {"client_sample_rate": 1.0}}
 def test_black_box_and_multi_fidelity_agents_share_a_problem() -> None:
     random = record("random", [(10.0, 0.5, 81), (20.0, 0.4, 81)], FULL)
     hyperband = record("hyperband", [(1.0, 0.3, 3), (4.0, 0.6, 9), (14.0, 0.45, 81)], FREE)
-    (problem,) = group([random, hyperband])
+    (problem,) = group([random, hyperband], rule="highest_fidelity")
     assert problem.name == ID
     assert problem.kwargs == {"backend": "tabular"}
     finals = {agent: runs[0].trajectory.final for agent, runs in problem.runs.items()}
@@ -65,8 +65,8 @@ def test_black_box_and_multi_fidelity_agents_share_a_problem() -> None:
     best = problem.runs["hyperband"][0].best
     assert best
     assert (best.number, best.fidelity["round"]) == (3, 81)
-    (by_seen,) = group([random, hyperband], rule="best_seen")
-    assert by_seen.runs["hyperband"][0].trajectory.final == 0.3
+    (recommended,) = group([random, hyperband])
+    assert recommended.runs["hyperband"][0].trajectory.final == 0.3
 
 
 def test_a_reward_is_the_agents_affair_too() -> None:

@@ -13,7 +13,8 @@ from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.comparison import REGRET, compare
 from fedhpo_gym.analysis.files import read_judged, read_record
 from fedhpo_gym.analysis.incumbents import Study, Trials, incumbents
-from fedhpo_gym.analysis.overview import facts
+from fedhpo_gym.analysis.overview import facts, overview, summary_table
+from fedhpo_gym.analysis.plot import looks_of
 from fedhpo_gym.analysis.problems import LARGEST, NO_GUARANTEE
 from fedhpo_gym.analysis.report import _shown, _studies, build_report
 from fedhpo_gym.objectives import NO_PRIVACY
@@ -42,14 +43,21 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix in (".jsonl", ".parquet"))
 
 
-def test_numbers_do_not_depend_on_company(folder: Path) -> None:
-    [problem] = group([(path, read_judged(path)) for path in files(folder)], known=known_of)
+def test_numbers_do_not_depend_on_company(tmp_path: Path) -> None:
+    for agent, seed in product(("random", "sobol"), (0, 1)):
+        do_run(Plan(ID, {"fidelity": FULL}, agent, seed), tmp_path, *[lambda _: None] * 2)
+    [problem] = group([(path, read_judged(path)) for path in files(tmp_path)], known=known_of)
     lines = [run.relative for agent in ("random", "sobol") for run in problem.runs[agent]]
     known = [line for line in lines if line is not None]
     assert len(known) == 4
-    # Company that is better than anything and worse than anything, and of other seeds.
+    # Company that is better than anything and worse than anything, and whose last trial is long.
     others = [
-        replace(line, agent=f"other{place}", value=np.full_like(line.value, place / 9))
+        replace(
+            line,
+            agent=f"other{place}",
+            value=np.full_like(line.value, place / 9),
+            end_s=(1 + place) * line.end_s,
+        )
         for place in range(10)
         for line in known[:2]
     ]
@@ -61,6 +69,7 @@ def test_numbers_do_not_depend_on_company(folder: Path) -> None:
             there.iqm, there.iqm_interval, there.anytime,
         )  # fmt: skip
         np.testing.assert_array_equal(alone.regret[agent].mean, crowded.regret[agent].mean)
+    assert alone.curves["random"][0][:, -1].tolist() == alone.finals["random"][0].tolist()
 
 
 def test_agents_that_choose_fidelities_are_ranked_apart_by_trials(folder: Path) -> None:
@@ -73,6 +82,29 @@ def test_agents_that_choose_fidelities_are_ranked_apart_by_trials(folder: Path) 
     [(together, _)], notes = _studies([replace(timed, kwargs=kwargs)])
     assert together.agents == ("hyperband", "random", "sobol")
     assert notes == []
+
+
+def test_the_first_screen_names_what_it_shows(folder: Path) -> None:
+    judged = [(path, read_judged(path)) for path in files(folder)]
+    [problem] = group(judged, known=known_of)
+    problem = replace(problem, kwargs={})  # else agents that choose fidelities are ranked apart
+    [(study, measure)], _ = _studies([problem])
+    found = compare(study, measure)
+    page = overview(found, facts(found, [problem], []), looks_of(found.order))
+    places = [page.index(f"</i>{agent}</th>") for agent in found.order]
+    group_at = page.index("choose the fidelity of each trial"), page.index("at one fidelity")
+    chosen = [agent == "hyperband" for agent in found.order]
+    assert [max(one for one in group_at if one < at) for at in places] == [
+        group_at[0] if one else group_at[1] for one in chosen
+    ]
+    assert page.count("LR-CreditG-v1 <b>") == len(found.order), "tiles say their problem"
+    assert ">mind<" not in page
+    assert found.numbers["random"].overtuning is not None
+    endless = replace(found.numbers["random"], overtuning=np.inf)
+    found = replace(found, numbers={**found.numbers, "random": endless})
+    table = summary_table(found, facts(found, [problem], []))
+    [row] = [row for row in table.rows if row[0].text == "random"]
+    assert row[table.header.index("overtuning")].text == "no gain"
 
 
 def test_what_a_run_cost_is_the_sum_of_its_trials(folder: Path) -> None:

@@ -186,7 +186,7 @@ def test_report_takes_tables_of_other_programs(
     assert {"study-1-summary.csv", "study-1-summary.tex", "study-1-rank-over-time.svg"} <= files
     for name in ("problem-9-results.csv", "notes.csv"):
         (tmp_path / "report_files" / name).touch()
-    assert main(["report", "--table", str(table), "--rule", "best_seen"]) == 0
+    assert main(["report", "--table", str(table), "--rule", "recommended"]) == 0
     left = {path.name for path in (tmp_path / "report_files").iterdir()}
     assert "notes.csv" in left
     assert not left & {"problem-9-results.csv", "study-1-summary.csv"}

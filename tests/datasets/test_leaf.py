@@ -20,6 +20,7 @@ from fedhpo_gym.datasets.leaf import (
     Options,
     UserSamples,
     find_files,
+    find_in,
     preprocess,
     read_file,
     read_files,
@@ -106,6 +107,16 @@ def test_the_last_step_found_is_read(tmp_path: Path) -> None:
         names = expected.get(folder, [folder[5:]])
         assert [path.parent.name for path in find_files(tmp_path)] == names
     assert find_files(tmp_path / "elsewhere") == []
+
+
+@pytest.mark.parametrize("layout", ["femnist", "clone/data/femnist"])
+def test_the_data_folder_may_be_a_clone_of_leaf(layout: str, tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        write_files(tmp_path / layout / "data" / part, "x", made())
+    own = tmp_path / layout
+    for root in {own, own.parent, own.parents[1]} - {tmp_path.parent}:
+        assert [path.parent.name for path in find_in(root, "femnist")] == ["train", "test"]
+        assert find_in(root, "sent140") == []
 
 
 def test_compressed_files_are_read(tmp_path: Path) -> None:
@@ -242,6 +253,7 @@ def test_seeds_decide_and_nothing_else() -> None:
         ({"train_fraction": 1.0}, "train_fraction"),
         ({"iid_users": 1.5}, "iid_users"),
         ({"iid_users": 0}, "iid_users"),
+        ({"iid_users": 3, "sampling": "niid"}, "iid_users"),
         ({"min_samples": -1}, "min_samples"),
         ({"gap": -1}, "gap"),
     ],
@@ -249,6 +261,8 @@ def test_seeds_decide_and_nothing_else() -> None:
 def test_impossible_options_are_refused(bad: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"`{message}`"):
         Options(**bad)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"must leave users, got 100000"):
+        preprocess(made(), Options(min_samples=100_000))
     with pytest.raises(InvalidArgumentError, match="`num_users`"):
         sample_iid(made(), 0.1, 20, 0)
 

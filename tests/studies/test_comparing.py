@@ -160,22 +160,36 @@ def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacking = "FedHPO-BERT-SST2-v0"
-    monkeypatch.setitem(
-        __import__("fedhpo_gym.studies.suites", fromlist=["SUITES"]).__dict__,
-        "SUITES",
-        {"two": lambda: (IDS[0], lacking)},
-    )
-    monkeypatch.setattr("fedhpo_gym.studies.comparing.SUITES", {"two": lambda: (IDS[0], lacking)})
+    suites = {"two": lambda: (IDS[0], lacking), "one": lambda: (lacking,)}
+    for module in ("suites", "comparing"):
+        monkeypatch.setattr(f"fedhpo_gym.studies.{module}.SUITES", suites)
     told = list[str]()
     found = compare("two", ["random"], 1, tmp_path, budget_s=BUDGET_S, warn=told.append)
     assert list(found.left_out) == [lacking]
     assert told[0].startswith(f"{lacking} is left out: ")
     assert json.loads((tmp_path / "study.json").read_text())["left_out"] == found.left_out
-    with pytest.raises(MissingDataError):
+    with pytest.raises(MissingDataError) as why:
         compare([lacking], ["random"], 1, tmp_path)
+    with pytest.raises(InvalidArgumentError) as none:
+        compare("one", ["random"], 1, tmp_path)
+    assert str(why.value) in str(none.value), "what is missing is said"
 
 
-def test_wrong_words_are_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_the_first_line_says_who_chooses_fidelities(tmp_path: Path) -> None:
+    told = list[str]()
+    fast = {"budget_s": BUDGET_S, "means": Means(columnar=False), "tell": told.append}
+    compare(IDS[:1], AGENTS, 1, tmp_path / "a", **fast)  # type: ignore[arg-type]
+    assert "; random with all trials at one fidelity" in told[0]
+    assert "; hyperband choosing the fidelity of each trial" in told[0]
+    told.clear()
+    free = {"fidelity": {"round": "free"}, **fast}
+    compare(IDS[:1], AGENTS[:1], 1, tmp_path / "b", **free)  # type: ignore[arg-type]
+    assert "; random choosing" in told[0]
+
+
+def test_wrong_words_are_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UnknownNameError, match="executor"):
         Means(executor="cloud")
     with pytest.raises(UnknownNameError, match="tracker"):
@@ -186,5 +200,10 @@ def test_wrong_words_are_refused_before_anything_runs(tmp_path: Path) -> None:
         Means(timeout_s=0.0)
     with pytest.raises(InvalidArgumentError, match="--address"):
         study(tmp_path, executor="dask")
-    assert main(["compare", "lrs", "--agents", "random", "--out", str(tmp_path)]) == ERROR
+    for wrong, meant in {"lrs": "'lr'", "smal": "'small'", "FedHPO-LR-CreditX": "CreditG"}.items():
+        with pytest.raises(UnknownNameError, match=f"Unknown problem '{wrong}'.*{meant}") as error:
+            compare(wrong, ["random"], 1, tmp_path)
+        assert len(str(error.value)) < 200, "a handful of names, not all"
+    assert main(["compare", "qqqq", "--agents", "random", "--out", str(tmp_path)]) == ERROR
+    assert len(capsys.readouterr().err) < 300
     assert not digests(tmp_path)

@@ -184,6 +184,15 @@ def test_all_that_say_regret_say_the_same(tmp_path: Path) -> None:
             assert result.regret is not None
             assert result.relative_regret is not None
             assert result.regret.mean == np.mean(ends)
+            # A row is about one incumbent: the one that the record names, at full fidelity.
+            assert problem.known is not None
+            assert result.val_loss is not None
+            assert result.val_loss.mean == pytest.approx(problem.known.best + np.mean(ends))
+            for run in problem.runs[result.agent]:
+                assert run.best is not None
+                assert run.header is not None
+                [record] = [one for _, one in runs if one.header == run.header]
+                assert run.best.number == record.final.best_step
             assert result.relative_regret.mean == np.mean(shares)
             times, band = problem.regret()[result.agent]
             assert band.mean[-1] == pytest.approx(np.mean(ends), rel=1e-12)
@@ -238,7 +247,7 @@ def test_the_command_says_regret_and_the_report_shows_it(
     assert [float(line["hypervolume_regret"]) for line in lines] == shares.tolist()
     assert [float(line["time"]) for line in lines] == found.elapsed_s.tolist()
     pytest.importorskip("matplotlib")
-    assert main(["report", str(tmp_path), "--rule", "best_seen"]) == 0
+    assert main(["report", str(tmp_path), "--rule", "recommended"]) == 0
     with (tmp_path / "report_files" / "problem-1-results.csv").open(newline="") as handle:
         [row] = csv.DictReader(handle)
     assert float(row["regret"]) == found.regret[-1]
@@ -280,3 +289,16 @@ def test_fronts_with_a_cost_are_of_trials_of_every_fidelity(tmp_path: Path) -> N
     for line, own in zip(problem.volumes(), errors, strict=True):
         volume = moocore.hypervolume((own - low) / width, ref=corner)
         assert line.final == pytest.approx(1 - volume / whole, abs=1e-12)
+
+
+def test_a_table_of_runs_has_the_return_of_courses(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    for env_id in ("FedHPO-DAC-LR-BreastCancer-v0", "FedHPO-LR-BreastCancer-v0"):
+        arguments = {"horizon": 5} if "DAC" in env_id else {"budget_s": 60.0}
+        do_run(Plan(env_id, arguments, "random", 0), tmp_path, *[lambda _: None] * 2)
+    table = fedhpo_gym.load_runs(tmp_path)
+    rounds = table["id"].str.contains("DAC")
+    [path] = [path for path in tmp_path.rglob("*DAC*/*") if path.is_file()]
+    rewards = [step.reward for step in read_record(path).steps]
+    assert table[rounds]["return"].tolist() == np.cumsum(rewards).tolist()
+    assert table[~rounds]["return"].isna().all(), "trials are no course"

@@ -91,6 +91,7 @@ def data_profile(curves: Rows, tolerance: float) -> Numbers:
 
     Solved is f <= f_best + tolerance (f_start - f_best): normalised regret of at most `tolerance`
     (More and Wild, 2009, equations 2.2 and 2.5, with budgets in place of function evaluations).
+    What was solved once stays solved, whatever the incumbent becomes, so shares never fall.
 
     Args:
         curves: (R, T) normalised regret of the incumbent.
@@ -101,7 +102,7 @@ def data_profile(curves: Rows, tolerance: float) -> Numbers:
     """
     if not 0 <= tolerance <= 1:
         raise InvalidArgumentError(f"`tolerance` must lie in [0, 1], got {tolerance!r}")
-    result: Numbers = (curves <= tolerance).mean(axis=0)
+    result: Numbers = np.maximum.accumulate(curves <= tolerance, axis=1).mean(axis=0)
     return result
 
 

@@ -5,6 +5,7 @@ S. Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018, https://leaf.c
 
 from fedhpo_gym.datasets.leaf.files import (
     find_files,
+    find_in,
     integer,
     read_file,
     read_files,
@@ -18,6 +19,7 @@ __all__ = [
     "Options",
     "UserSamples",
     "find_files",
+    "find_in",
     "integer",
     "preprocess",
     "read_file",

@@ -51,6 +51,23 @@ def find_files(folder: Path) -> list[Path]:
     return []
 
 
+@checked_types
+def find_in(root: Path, *names: str) -> list[Path]:
+    """Return what `find_files` finds of a data set in a data folder, under the first such name.
+
+    The folder may hold the data set's own, be a clone of LEAF, which has it in `data/<name>`, or be
+    the data set's own folder by name.
+
+    Raises:
+        DamagedDataError: see `find_files`.
+    """
+    for name in names:
+        for base in (root / name, root / "data" / name, *[root] * (root.name == name)):
+            if files := find_files(base):
+                return files
+    return []
+
+
 def _json_files(folder: Path) -> list[Path]:
     return sorted(path for pattern in PATTERNS for path in folder.glob(pattern))
 

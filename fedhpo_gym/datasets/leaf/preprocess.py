@@ -26,7 +26,8 @@ class Options:
     Attributes:
         sampling: "iid", "niid" or None (LEAF's -s).
         fraction: share of the samples to keep (--sf).
-        iid_users: users made by iid sampling; below 1 a share of the users, else a number (--iu).
+        iid_users: users made by iid sampling, and by no other; below 1 a share of the users, else a
+            number (--iu); None for 0.01.
         min_samples: fewest samples a user must have (-k), or None.
         split: "user", "sample" or None (-t).
         train_fraction: share of the training data (--tf).
@@ -39,7 +40,7 @@ class Options:
 
     sampling: str | None = None
     fraction: float = 0.1
-    iid_users: float = 0.01
+    iid_users: float | None = None
     min_samples: int | None = None
     split: str | None = None
     train_fraction: float = 0.9
@@ -51,7 +52,9 @@ class Options:
         _one_of("sampling", self.sampling, (None, "iid", "niid"))
         _one_of("split", self.split, (None, "user", "sample"))
         for name in ("fraction", "iid_users", "train_fraction"):
-            _require(name, "a number", as_number(getattr(self, name)), getattr(self, name))
+            value = getattr(self, name)
+            if value is not None or name != "iid_users":
+                _require(name, "a number", as_number(value), value)
         for name in ("min_samples", "gap", "sampling_seed", "split_seed"):
             value = getattr(self, name)
             if value is not None or name.endswith("seed"):
@@ -62,13 +65,24 @@ class Options:
             raise InvalidArgumentError(
                 f"`train_fraction` must be in (0, 1), got {self.train_fraction}"
             )
-        if self.iid_users <= 0 or (self.iid_users > 1 and self.iid_users % 1):
-            raise InvalidArgumentError(
-                f"`iid_users` must be a share in (0, 1) or a number of users, got {self.iid_users}"
-            )
+        _check_iid_users(self.iid_users, self.sampling)
         for name, value in (("min_samples", self.min_samples), ("gap", self.gap)):
             if value is not None and value < 0:
                 raise InvalidArgumentError(f"`{name}` must not be negative, got {value}")
+
+
+def _check_iid_users(wanted: float | None, sampling: str | None) -> None:
+    if wanted is None:
+        return
+    if wanted <= 0 or (wanted > 1 and wanted % 1):
+        raise InvalidArgumentError(
+            f"`iid_users` must be a share in (0, 1) or a number of users, got {wanted}"
+        )
+    if sampling != "iid":
+        raise InvalidArgumentError(
+            f"`iid_users` must be left out unless `sampling` is 'iid' (-s), got {wanted} beside "
+            f"{sampling!r}"
+        )
 
 
 def _require(argument: str, kind: str, found: float | None, value: object) -> None:
@@ -87,13 +101,21 @@ def preprocess(data: LeafData, options: Options) -> dict[str, LeafData]:
 
     Returns:
         `train` and `test` if the options ask for a split, else `data`.
+
+    Raises:
+        InvalidArgumentError: no user is left.
     """
     if options.sampling == "niid":
         data = sample_niid(data, options.fraction, options.sampling_seed)
     elif options.sampling == "iid":
-        data = sample_iid(data, options.fraction, options.iid_users, options.sampling_seed)
+        data = sample_iid(data, options.fraction, options.iid_users or 0.01, options.sampling_seed)
     if options.min_samples is not None:
         data = remove_small(data, options.min_samples)
+    if not data.users:
+        raise InvalidArgumentError(
+            f"`min_samples` (-k) and `fraction` (--sf) must leave users, got {options.min_samples} "
+            f"and {options.fraction}, which leave none; lower -k or raise --sf"
+        )
     if options.split is None:
         return {"data": data}
     if options.split == "user":

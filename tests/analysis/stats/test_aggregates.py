@@ -81,6 +81,7 @@ def test_data_profiles_by_hand() -> None:
     curves = np.array([[1.0, 0.5, 0.05], [0.08, 0.08, 0.08]])
     assert data_profile(curves, 0.1).tolist() == [0.5, 0.5, 1.0]
     assert data_profile(curves, 0.0).tolist() == [0, 0, 0]
+    assert data_profile(curves[:, ::-1], 0.1).tolist() == [1.0, 1.0, 1.0], "solved stays solved"
 
 
 def test_areas_by_hand() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ def trials(values: list[float], levels: list[float] | None = None, **others: Any
 def test_higher_fidelity_is_preferred_by_hand() -> None:
     tried = trials([0.3, 0.2, 0.9, 0.1, 0.8, 0.8, 0.7], [1, 1, 3, 1, 3, 9, 3])
     assert incumbents(tried).tolist() == [0, 1, 2, 2, 4, 5, 5]
-    assert incumbents(tried, "best_seen").tolist() == [0, 1, 1, 3, 3, 3, 3]
+    named = np.array([0, 0, 2, 2, 2, 5, 5])
+    assert incumbents(replace(tried, recommended=named)).tolist() == named.tolist()
 
 
 def test_of_equals_the_first_stands() -> None:
@@ -46,7 +48,7 @@ def test_the_rule_is_its_sentence(key: int) -> None:
 
 def test_with_one_level_the_rules_are_one() -> None:
     values = stream(0, "one level").normal(size=30).tolist()
-    expected = incumbents(trials(values), "best_seen").tolist()
+    expected = [values.index(min(values[: n + 1])) for n in range(30)]
     assert incumbents(trials(values, [7.0] * 30)).tolist() == expected
     assert incumbents(trials(values)).tolist() == expected
 

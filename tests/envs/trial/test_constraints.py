@@ -110,7 +110,7 @@ def test_records_and_judges_know_the_feasible_incumbent(agent: str, tmp_path: Pa
         best = record.final.best_step
         assert record.steps[best - 1].extra["violation"] == 0.0
         assert record.steps[best - 1].objectives["fairness_std"] <= 0.12
-        assert int(incumbents(trials, "best_seen")[-1]) == best - 1
+        assert int(incumbents(trials, "recommended")[-1]) == best - 1
         for rule in ("highest_fidelity", "full_fidelity"):
             assert trials.violation[incumbents(trials, rule)[-1]] == 0.0
 
