@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, TypeVar, cast
 
 from numba import njit
@@ -137,17 +136,17 @@ class _Cache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            return super().load_overload(sig, target_context)
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         except Exception as error:  # noqa: BLE001 - a damaged pickle may raise anything
             _warn(self.cache_path, error)
             with suppress(OSError):
-                self.flush()
+                self.flush()  # type: ignore[no-untyped-call]
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
-            super().save_overload(sig, data)
-        except (OSError, EOFError, UnpicklingError) as error:
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        except Exception as error:  # noqa: BLE001 - so may one that could not be replaced
             _warn(self.cache_path, error)
 
 
