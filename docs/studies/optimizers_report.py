@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from optimizers_noise import noise_words
@@ -47,9 +48,10 @@ def records(folder: Path) -> list[tuple[Path, JudgedRun]]:
     return [*read_each([folder], read_judged)]
 
 
-def read(folder: Path) -> tuple[Problem, ...]:
-    """Return the problems of a part; none where it was not run."""
-    return group(records(folder), known=known_of) if folder.is_dir() else ()
+def read(folder: Path, as_tried: bool = False) -> tuple[Problem, ...]:
+    """Return the problems of a part, or the paper's incumbents as tried; none if not run."""
+    how: dict[str, Any] = {"rule": "highest_fidelity"} if as_tried else {"known": known_of}
+    return group(records(folder), **how) if folder.is_dir() else ()
 
 
 def runs_of(problems: Iterable[Problem]) -> list[Run]:
@@ -194,11 +196,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     out, seeds = options.out, options.seeds
 
-    def part(name: str) -> list[Problem]:
+    def part(name: str, as_tried: bool = False) -> list[Problem]:
         agents = VECTOR_AGENTS if name.startswith("vectors") else AGENTS
-        return whole(read(out / name), agents, seeds)
+        return whole(read(out / name, as_tried), agents, seeds)
 
     parts = {name: part(name) for name in PARTS}
+    tried = {name: part(name, as_tried=True) for name in (*NAMES, "noise")}
     every = [one for name in NAMES for one in parts[name]]
     found = {NAMES[name]: judged(lines_of(parts[name])) for name in NAMES if parts[name]}
     found["all"] = judged(lines_of(every))
@@ -209,14 +212,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "In short, all problems": numbers(found["all"]),
         "Who leads when": leaders(found["all"]),
         "Sign tests": signs({**found, **with_noise}),
-        "Final values, LR v0": finals(judged(losses_of(parts["v0"]), VALIDATION)),
+        "Final values, LR v0": finals(judged(losses_of(tried["v0"]), VALIDATION)),
     }
     if parts["noise"]:
         sections["Under noise"] = noise_words(lines_of(parts["noise"]), lines_of(every))
     if vectors := vector_words(parts):
         sections["Many objectives"] = vectors
     words = [part for title, text in sections.items() for part in (f"## {title}\n", text, "")]
-    lines = {name: losses_of(parts[name]) for name in (*NAMES, "noise")}
+    lines = {name: losses_of(problems) for name, problems in tried.items()}
     for name in (*VECTORS, LONG, NOISY):
         lines[name.replace("vectors", "volume")] = volumes_of(parts[name])
     draw(found["all"], out)

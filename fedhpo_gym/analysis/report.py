@@ -72,8 +72,8 @@ RULES_IN_WORDS = {
 NOMINAL = {"epsilon": "nominal epsilon"}
 """Hyperparameters whose names are those of objectives: what a mechanism is set to is not spent."""
 CONSTRAINED = (
-    ". Both are of the configurations that keep the constraints at full fidelity. One that kept them "
-    "only at the lower fidelity that was asked has infinite regret"
+    ". Both are of the configurations that keep the constraints at full fidelity. One that kept "
+    "them only at the lower fidelity that was asked has infinite regret"
 )
 TRUE_LOSSES = (
     " Its validation loss is the true one at full fidelity, so loss minus regret is the optimum; "

@@ -100,6 +100,8 @@ def test_a_user_in_two_files_has_the_samples_of_both(tmp_path: Path) -> None:
 
 
 def test_the_last_step_found_is_read(tmp_path: Path) -> None:
+    half = write_files(tmp_path / "half" / "data" / "train", "x", made())
+    assert find_files(tmp_path / "half") == half
     for folder in ("data/all_data", "data/rem_user_data", "data/train", "data/test"):
         assert find_files(tmp_path) != [tmp_path / folder / "x_0.json"]
         write_files(tmp_path / folder, "x", made())

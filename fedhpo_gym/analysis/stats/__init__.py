@@ -34,7 +34,6 @@ from fedhpo_gym.analysis.stats.summaries import (
     ranks,
     regret,
     relative_overtuning,
-    worst_problem,
 )
 
 __all__ = [
@@ -65,5 +64,4 @@ __all__ = [
     "sign_test",
     "wilcoxon",
     "wilcoxon_holm",
-    "worst_problem",
 ]

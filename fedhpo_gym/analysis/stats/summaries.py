@@ -339,25 +339,6 @@ def area(values: Rows, at: Vector) -> Numbers:
 
 
 @checked_types
-def worst_problem(values: Matrix, problems: Sequence[str]) -> list[tuple[str, float]]:
-    """Return, for each agent, the problem on which it does worst, and its value there.
-
-    Args:
-        values: (P, A), for example mean normalised regret; lower is better.
-        problems: names of the rows. Of equals, the first.
-
-    Raises:
-        InvalidArgumentError: names and rows differ in number.
-    """
-    if len(problems) != len(values):
-        raise InvalidArgumentError(
-            f"`problems` must name {len(values)} rows, got {len(problems)} names"
-        )
-    places = np.argmax(values, axis=0)
-    return [(problems[place], float(values[place, a])) for a, place in enumerate(places)]
-
-
-@checked_types
 def overtuning(test: Vector) -> float:
     """Return how much worse the final incumbent is on test data than the best one before it.
 

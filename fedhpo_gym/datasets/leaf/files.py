@@ -17,8 +17,9 @@ from fedhpo_gym.files import write_text
 from fedhpo_gym.limits import ENV_VAR, load_json, max_bytes, require_bytes
 from fedhpo_gym.typed import checked_types
 
-# What LEAF's scripts leave behind, the last step first.
-STAGES = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",), ("",))
+# What LEAF's scripts leave behind, the last step first; half of a split where nothing else is.
+WHOLE = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",), ("",))
+STAGES = (*WHOLE, ("train",), ("test",))
 PATTERNS = ("*.json", "*.json.gz")
 LEAF_FILE_USERS = 100
 VALUES_SHARE = 4

@@ -20,7 +20,6 @@ from fedhpo_gym.analysis.stats import (
     overtuning,
     probability_of_improvement,
     relative_overtuning,
-    worst_problem,
 )
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
@@ -89,11 +88,6 @@ def test_areas_by_hand() -> None:
     assert area(steps, np.array([0.0, 1.0, 4.0])).tolist() == [2.5, 1.0]
     with pytest.raises(InvalidArgumentError, match="each above"):
         area(steps, np.array([0.0, 0.0, 1.0]))
-
-
-def test_the_worst_problem_of_each_agent() -> None:
-    values = np.array([[0.1, 0.9], [0.7, 0.9]])
-    assert worst_problem(values, ["p", "q"]) == [("q", 0.7), ("p", 0.9)]
 
 
 def test_overtuning_by_hand() -> None:
