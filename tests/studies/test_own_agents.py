@@ -112,7 +112,10 @@ def test_what_a_class_says_of_itself_decides(capsys: pytest.CaptureFixture[str])
     [
         ("mine:", "write it as `mine:Greedy`"),
         ("../mine:Greedy", "write it as `mine:Greedy`"),
-        ("nowhere:Greedy", "there is no module 'nowhere' in the working folder"),
+        (
+            "no_module_of_this_name:Greedy",
+            "there is no module 'no_module_of_this_name' in the working folder",
+        ),
         ("mine.inner:Greedy", "there is no module 'mine.inner'"),
         ("mine:Gredy", "Gredy of .*mine.py'> is None: it must be a subclass"),
         ("mine:np", "np of .*mine.py'> is <module 'numpy'.*must be a subclass"),
