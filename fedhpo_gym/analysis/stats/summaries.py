@@ -86,7 +86,7 @@ def ecdf(values: Flat, at: Numbers) -> Numbers:
 
 
 @checked_types
-def data_profile(curves: Rows, tolerance: float) -> Numbers:
+def data_profile(curves: Matrix, tolerance: float) -> Numbers:
     """Return the share of runs that have solved their problem at each time: (R, T) -> (T,).
 
     Solved is f <= f_best + tolerance (f_start - f_best): normalised regret of at most `tolerance`
