@@ -258,9 +258,9 @@ def test_too_large_a_pixel_is_refused(data_folder: Path) -> None:
         load_dataset("FEMNIST")
 
 
-def test_infinity_is_not_written() -> None:
+def test_infinity_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="finite"):
-        write_files(Path("nowhere"), "x", LeafData({"a": UserSamples((float("inf"),), (1,))}))
+        write_files(tmp_path, "x", LeafData({"a": UserSamples((float("inf"),), (1,))}))
 
 
 LEAF: dict[str, Any] = {
