@@ -208,13 +208,11 @@ def sum_in_order(terms: NDArray[np.floating], axis: int) -> NDArray[np.floating]
 
     `np.sum` adds pairs first along some axes and not along others.
     """
-    parts = np.moveaxis(terms, axis, 0)
-    if parts[0].size <= len(parts):
+    parts = np.ascontiguousarray(np.moveaxis(terms, axis, 0))
+    if parts[0].size < 2:  # of single numbers, a reduction would add pairs; of rows it does not
         return np.asarray(np.add.accumulate(parts, axis=0)[-1])
-    total: NDArray[np.floating] = parts[0].copy()
-    for part in parts[1:]:
-        total += part
-    return total
+    rows = parts.reshape(len(parts), -1)
+    return np.asarray(np.add.reduce(rows, axis=0)).reshape(parts.shape[1:])
 
 
 def _check_shape(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> None:

@@ -116,5 +116,7 @@ class OutcomeModel:
         predicted = self.regressor.predict(rows)
         if self.compression is not None:
             predicted = self.compression.expand(predicted)
-        outputs = predicted * scales["scale"] + scales["mean"]
-        return np.asarray(np.clip(outputs, scales["low"], scales["high"]), dtype=np.float32)
+        outputs = predicted * scales["scale"]  # then in place: outputs of many clients are large
+        outputs += scales["mean"]
+        np.clip(outputs, scales["low"], scales["high"], out=outputs)
+        return np.asarray(outputs, dtype=np.float32)

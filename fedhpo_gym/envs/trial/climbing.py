@@ -11,14 +11,18 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.envs.trial.asked import Asked
 from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.seeding import stream
 
-STARTS = 64
-"""Places that the search starts from: the best queries that are known."""
+STARTS, FEWEST = 64, 8
+"""Places that the search starts from, the best queries that are known, and how many at least."""
 MOVES = 16
 """Queries that every place asks in a round."""
 ROUNDS = 60
 """Rounds of the search."""
+MOST_METRICS = 1 << 28
+"""Metrics of clients that a search asks for: with thousands of clients it starts from fewer places,
+or a truth takes minutes."""
 WIDEST, NARROWEST = 0.5, 1e-3
 """Standard deviation of moves in the first and in the last round; coordinates lie in [-1, 1]."""
 
@@ -45,7 +49,8 @@ def climbed(
         The queries and their answers, with the places where the search ended behind them.
     """
     rng, space = stream(0, "truth_climbing"), setup.search_space
-    best = _best(setup, values)[:STARTS]
+    per_place = setup.backend.num_samples.size * len(METRICS) * MOVES * ROUNDS
+    best = _best(setup, values)[: min(STARTS, max(FEWEST, MOST_METRICS // per_place))]
     columns = asked.columns(np.sort(best))
     places = np.column_stack([d.encode_many(columns[d.name]) for d in space.dimensions])
     found = values[np.sort(best)]

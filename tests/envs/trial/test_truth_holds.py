@@ -48,3 +48,15 @@ def test_the_search_is_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(truth, "_known", type(truth._known)())
         found.append(fedhpo_gym.truth(SMALL, backend="surrogate").values)
     assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize(("most", "places"), [(climbing.MOST_METRICS, 64), (1, 8)])
+def test_a_search_starts_from_fewer_places_where_answers_are_large(
+    most: int, places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(climbing, "MOST_METRICS", most)
+    monkeypatch.setattr(climbing, "ROUNDS", 1)
+    monkeypatch.setattr(asked, "DRAWS", 100)
+    monkeypatch.setattr(truth, "_known", type(truth._known)())
+    found = fedhpo_gym.truth(SMALL, backend="surrogate", fidelity={"round": 27})
+    assert len(found.values) == found.on_lattice + 100 + places
