@@ -16,7 +16,7 @@ import pytest
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord, group, make_report
 from fedhpo_gym.analysis.incumbents import Trajectory
 from fedhpo_gym.analysis.plot import draw_curves
-from fedhpo_gym.analysis.problems import Problem
+from fedhpo_gym.analysis.problems import Curve, Problem
 from fedhpo_gym.analysis.runs import trials_of_run
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 
@@ -250,6 +250,13 @@ def _limits(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> tuple[float, f
     monkeypatch.setattr(Axes, "set_ylim", lambda _self, low, high: limits.append((low, high)))
     draw_curves(problem.curves(), "x")
     return limits[0]
+
+
+def test_a_curve_may_end_long_before_another() -> None:
+    """It does where a run comes to recommend what does not keep the constraints."""
+    times, losses = np.array([1.0, 2.0, 90.0]), np.array([0.9, 0.8, 0.7])
+    long, short = (Curve(times[:n], *[losses[:n]] * 3) for n in (3, 2))
+    assert b"<svg" in draw_curves({"random": long, "asha": short}, "x").svg.encode()
 
 
 def test_a_terrible_first_trial_does_not_hide_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
