@@ -71,7 +71,8 @@ class GridSearch(TrialSearch):
 
     Args:
         problem: what it acts on.
-        points: of an interval that has no `bins`, and the most of one that has.
+        points: of an interval that has no `bins`, and the most of one that has. By default as
+            many as fit, at most 5.
 
     Raises:
         InvalidArgumentError: the grid is too large, or `points` is no integer of at least 2.
@@ -80,18 +81,22 @@ class GridSearch(TrialSearch):
     rewards = "any"
     replays = False
 
-    def __init__(self, problem: SearchProblem, *, points: int = 5) -> None:
+    def __init__(self, problem: SearchProblem, *, points: int | None = None) -> None:
         super().__init__(problem)
-        number = as_integer(points)
-        if number is None or number < 2:
-            raise InvalidArgumentError(f"`points` must be an integer of at least 2, got {points!r}")
-        self._sizes = tuple(
-            len(d.values) if d.values is not None else min(d.bins or number, number)
-            for d in problem.search_space.dimensions
-        )
-        if math.prod(self._sizes) > MAX_GRID:
+        for number in (5, 4, 3, 2) if points is None else (as_integer(points),):
+            if number is None or number < 2:
+                raise InvalidArgumentError(
+                    f"`points` must be an integer of at least 2, got {points!r}"
+                )
+            self._sizes = tuple(
+                len(d.values) if d.values is not None else min(d.bins or number, number)
+                for d in problem.search_space.dimensions
+            )
+            if math.prod(self._sizes) <= MAX_GRID:
+                break
+        else:
             raise InvalidArgumentError(
-                f"`points` must leave at most {MAX_GRID} points, got {points} and a grid of "
+                f"`points` must leave at most {MAX_GRID} points, got {number} and a grid of "
                 f"{self._sizes}; choose fewer, or fix some dimensions."
             )
         self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)

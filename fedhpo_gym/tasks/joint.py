@@ -5,7 +5,7 @@ would set them who knows nothing of the data. The regimes differ in what they le
 
 - `Joint`: forty rounds.
 - `JointFew`: five.
-- `JointPrivate`: forty, of DP-FedAvg, whose noise keeps them `EPSILON`-private for every client.
+- `JointPrivate`: ten, of DP-FedAvg, whose noise keeps them `EPSILON`-private for every client.
   Chosen are its clipping norm, how fast that follows the median, and the server's momentum and
   learning rate.
 
@@ -50,10 +50,11 @@ _LAST = {"serveropt": (_SECOND,), "dpfedavg": (_ADAPTED,)}
 """Settings of an algorithm that are searched here, and fixed elsewhere. `clip_rate` is around the
 0.2 of Andrew et al. (2021), and as good as none at its low end; `update_clip` around their 0.1."""
 
-ROUNDS, FEW = (1, 2, 3, 5, 10, 20, 30, 40), (1, 2, 3, 4, 5)
+ROUNDS, FEW, TEN = (1, 2, 3, 5, 10, 20, 30, 40), (1, 2, 3, 4, 5), (1, 2, 3, 5, 7, 10)
 REGIMES = ("Joint", "JointFew", "JointPrivate")
 EPSILON = 8.0
-BUDGET_S = 43_200.0
+BUDGET_S, SHORT_S = 43_200.0, 1_800.0
+"""Forty rounds have half a day, fewer half an hour: some fifty trials of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,5 +107,11 @@ def joint_tasks(table: NaturalTable) -> Iterator[JointTask]:
         **shared_fields(table),
     )
     yield plain
-    yield replace(plain, model=REGIMES[1], fidelity_space=fidelity_space(FEW), stored_rounds=FEW)
-    yield replace(plain, model=REGIMES[2], algorithm="dpfedavg").fix({"epsilon": EPSILON})
+    few, private = (
+        replace(
+            plain, model=name, fidelity_space=fidelity_space(of), stored_rounds=of, budget_s=SHORT_S
+        )
+        for name, of in zip(REGIMES[1:], (FEW, TEN), strict=True)
+    )
+    yield few
+    yield replace(private, algorithm="dpfedavg").fix({"epsilon": EPSILON})

@@ -164,6 +164,10 @@ def test_a_grid_visits_every_point_once_and_then_again() -> None:
         GridSearch(SearchProblem(BOX, GRID), points=1)
     with pytest.raises(InvalidArgumentError, match=r"leave at most.*fewer"):
         GridSearch(box_problem(BOX), points=1000)
+    wide = GridSearch(
+        box_problem(gym.spaces.Box(-1.0, 1.0, (15,)))
+    )  # 5^15 points do not fit, nor do 4^15
+    assert set(np.unique([wide.ask({}) for _ in range(9)])) == {-1.0, 0.0, 1.0}
 
 
 def test_spread_points_are_spread() -> None:
