@@ -53,8 +53,8 @@ _LAST = {"serveropt": (_SECOND,), "dpfedavg": (_ADAPTED,)}
 ROUNDS, FEW, TEN = (1, 2, 3, 5, 10, 20, 30, 40), (1, 2, 3, 4, 5), (1, 2, 3, 5, 7, 10)
 REGIMES = ("Joint", "JointFew", "JointPrivate")
 EPSILON = 8.0
-BUDGET_S, SHORT_S = 43_200.0, 1_800.0
-"""Forty rounds have half a day, fewer half an hour: some fifty trials of them."""
+BUDGET_S, ROUND_S = 43_200.0, 360.0
+"""Forty rounds have half a day. Fewer have so many seconds for each: some fifty trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,11 @@ def joint_tasks(table: NaturalTable) -> Iterator[JointTask]:
     yield plain
     few, private = (
         replace(
-            plain, model=name, fidelity_space=fidelity_space(of), stored_rounds=of, budget_s=SHORT_S
+            plain,
+            model=name,
+            fidelity_space=fidelity_space(of),
+            stored_rounds=of,
+            budget_s=of[-1] * ROUND_S,
         )
         for name, of in zip(REGIMES[1:], (FEW, TEN), strict=True)
     )
