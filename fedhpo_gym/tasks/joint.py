@@ -53,7 +53,7 @@ _LAST = {"serveropt": (_SECOND,), "dpfedavg": (_ADAPTED,)}
 ROUNDS, FEW, TEN = (1, 2, 3, 5, 10, 20, 30, 40), (1, 2, 3, 4, 5), (1, 2, 3, 5, 7, 10)
 REGIMES = ("Joint", "JointFew", "JointPrivate")
 EPSILON = 8.0
-BUDGET_S, ROUND_S = 43_200.0, 360.0
+BUDGET_S, ROUND_S = 43_200.0, 300.0
 """Forty rounds have half a day. Fewer have so many seconds for each: some fifty trials."""
 
 
