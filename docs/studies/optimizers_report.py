@@ -1,7 +1,7 @@
 """Tables and pictures of a study: `python docs/studies/optimizers_report.py --out DIR`.
 
-DIR is the folder of `optimizers_study.py`. Written into it: `report.md`, `ranks.png`,
-`differences.png`, and `finals.csv`, the final incumbent of every run, which
+DIR is the folder of `optimizers_study.py`. Written into it: `report.md`, pictures
+of the contest and of the stored problems, and `finals.csv`, the final incumbent of every run, which
 `fedhpo-gym report --table` reads.
 """
 
@@ -35,11 +35,11 @@ from fedhpo_gym.analysis.plot import looks_of
 from fedhpo_gym.analysis.problems import Problem, Run
 from fedhpo_gym.analysis.runs import JudgedRun
 from fedhpo_gym.studies.regret import known_of
-from studies import positive, table
+from studies import table
 
 NAMES = {"v0": "LR v0", "v1": "LR v1", "others": "other families"}
+LEVEL = 0.05
 VECTORS = {f"vectors-{part}": name for part, name in NAMES.items()}
-LONG, NOISY = "vectors-long", "vectors-noise"
 
 
 @cache
@@ -112,8 +112,8 @@ def leaders(found: Comparison) -> str:
     return table(["from this share of the budget on", "best mean rank"], rows)
 
 
-def draw(found: Comparison, out: Path) -> None:
-    """Draw ranks over time and critical differences of all problems."""
+def draw(found: Comparison, out: Path, name: str) -> None:
+    """Draw ranks over time and critical differences as `<name>.png`, `<name>_differences.png`."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -121,18 +121,18 @@ def draw(found: Comparison, out: Path) -> None:
 
     kinds = {"black box": BLACK_BOX, "multi-fidelity": MULTI_FIDELITY}
     figure, panels = plt.subplots(1, 2, figsize=(10, 5), sharey=True, layout="constrained")
-    for (name, agents), axes in zip(kinds.items(), panels, strict=True):
+    for (kind, agents), axes in zip(kinds.items(), panels, strict=True):
         own = [agent for agent in found.order if agent in agents]
         for agent, (colour, style) in looks_of(own).items():
             axes.step(found.fractions, found.ranks[agent], color=colour, ls=style, label=agent)
-        axes.set(xscale="log", xlabel="share of the budget", title=name)
+        axes.set(xscale="log", xlabel="share of the budget", title=kind)
         axes.set_ylim(1, 21)  # with room for the legend
         axes.legend(fontsize=8, ncols=2)
     panels[0].set_ylabel(f"mean rank among all {len(found.order)}")
-    figure.savefig(out / "ranks.png", dpi=80)
+    figure.savefig(out / f"{name}.png", dpi=80)
     figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
     draw_difference(axes, found.means)
-    figure.savefig(out / "differences.png", dpi=80)
+    figure.savefig(out / f"{name}_differences.png", dpi=80)
     plt.close("all")
 
 
@@ -150,37 +150,35 @@ def write_finals(parts: Mapping[str, Iterable[Trajectory]], path: Path) -> None:
                 )
 
 
-def whole(problems: Iterable[Problem], agents: Sequence[str], seeds: int) -> list[Problem]:
-    """Return the problems on which these agents have so many runs, and nobody else."""
-    found = []
-    for problem in problems:
-        runs = {agent: problem.runs.get(agent, ())[:seeds] for agent in agents}
-        if all(len(of) == seeds for of in runs.values()):
-            found.append(replace(problem, runs=runs))
-    return found
+def whole(problems: Iterable[Problem], agents: Sequence[str]) -> list[Problem]:
+    """Return the problems with runs of all these agents, of nobody else, and as many seeds each."""
+    found = [one for one in problems if all(one.runs.get(agent) for agent in agents)]
+    seeds = min((len(one.runs[agent]) for one in found for agent in agents), default=0)
+    return [replace(one, runs={a: one.runs[a][:seeds] for a in agents}) for one in found]
+
+
+def apart(found: Comparison) -> str:
+    """Return how many pairs a test tells apart at 0.05, on means over seeds and on all runs."""
+    means = sum(pair.p_means < LEVEL for pair in found.pairs)
+    runs = sum((1.0 if pair.p_runs is None else pair.p_runs) < LEVEL for pair in found.pairs)
+    seeds = len(found.study.final(found.study.problems[0], found.study.agents[0]))
+    return (
+        f"{len(found.study.problems)} problems, {seeds} seeds: of {len(found.pairs)} pairs {means} "
+        f"are told apart on means over seeds, {runs} ({runs / len(found.pairs):.0%}) on all runs."
+    )
 
 
 def vector_words(parts: Mapping[str, Sequence[Problem]]) -> str:
-    """Return ranks by hypervolume and by loss: id budgets, four times as much, and noise."""
-    calm = {name: parts[part] for part, name in VECTORS.items() if parts[part]}
-    calm["all"] = [problem for of in calm.values() for problem in of]
-    noisy = {line.problem.split(" ")[0] for line in lines_of(parts[NOISY])}
-    same = [one for one in calm["all"] if one.name.split(" ")[0] in noisy]
-    alike = {"these, without noise": same, "with noise": parts[NOISY]}
-    words = []
-    for title, groups in (
-        ("Budgets of the ids", calm),
-        ("Four times the budget", {"LR v1": parts[LONG]}),
-        ("Under noise", alike),
-    ):
-        if not all(groups.values()):
-            continue
-        by_volume = {name: judged(volumes_of(of), VOLUME) for name, of in groups.items()}
-        by_loss = {name: judged(lines_of(of)) for name, of in groups.items()}
-        *_, last = by_volume.values()
-        words += [f"### {title}, hypervolume", summary(by_volume), numbers(last)]
-        words += [*answer(last), f"### {title}, validation loss", summary(by_loss)]
-    return "\n\n".join(words)
+    """Return ranks by hypervolume and by loss."""
+    groups = {name: parts[part] for part, name in VECTORS.items() if parts[part]}
+    if not groups:
+        return ""
+    groups["all"] = [problem for of in groups.values() for problem in of]
+    by_volume = {name: judged(volumes_of(of), VOLUME) for name, of in groups.items()}
+    by_loss = {name: judged(lines_of(of)) for name, of in groups.items()}
+    last = by_volume["all"]
+    words = [summary(by_volume), apart(last), numbers(last), *answer(last)]
+    return "\n\n".join([*words, "### Validation loss", summary(by_loss)])
 
 
 def volumes_of(problems: Iterable[Problem]) -> list[Trajectory]:
@@ -192,39 +190,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Judge all parts that are there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the study")
-    parser.add_argument("--seeds", type=positive, default=5, help="runs per cell (default: 5)")
-    options = parser.parse_args(arguments)
-    out, seeds = options.out, options.seeds
+    out: Path = parser.parse_args(arguments).out
 
     def part(name: str, as_tried: bool = False) -> list[Problem]:
         agents = VECTOR_AGENTS if name.startswith("vectors") else AGENTS
-        return whole(read(out / name, as_tried), agents, seeds)
+        return whole(read(out / name, as_tried), agents)
 
     parts = {name: part(name) for name in PARTS}
     tried = {name: part(name, as_tried=True) for name in (*NAMES, "noise")}
+    tried["contest"] = parts["contest"]
     every = [one for name in NAMES for one in parts[name]]
     found = {NAMES[name]: judged(lines_of(parts[name])) for name in NAMES if parts[name]}
     found["all"] = judged(lines_of(every))
     with_noise = {"all, with noise": judged(lines_of(parts["noise"]))} if parts["noise"] else {}
     sections = {
-        "All problems": "\n\n".join(answer(found["all"])),
-        "Ranks": summary(found),
-        "In short, all problems": numbers(found["all"]),
-        "Who leads when": leaders(found["all"]),
+        "Ranks, stored problems": summary(found),
+        "In short, stored problems": f"{apart(found['all'])}\n\n{numbers(found['all'])}",
+        "Who leads when, stored problems": leaders(found["all"]),
         "Sign tests": signs({**found, **with_noise}),
         "Final values, LR v0": finals(judged(losses_of(tried["v0"]), VALIDATION)),
+        "Under noise": parts["noise"] and noise_words(lines_of(parts["noise"]), lines_of(every)),
+        "Many objectives": vector_words(parts),
     }
-    if parts["noise"]:
-        sections["Under noise"] = noise_words(lines_of(parts["noise"]), lines_of(every))
-    if vectors := vector_words(parts):
-        sections["Many objectives"] = vectors
-    words = [part for title, text in sections.items() for part in (f"## {title}\n", text, "")]
+    draw(found["all"], out, "stored")
+    if parts["contest"]:
+        contest = judged(losses_of(parts["contest"]), VALIDATION)
+        words = [*answer(contest), apart(contest), numbers(contest), leaders(contest)]
+        sections = {"Contest": "\n\n".join(words), **sections}
+        draw(contest, out, "contest")
     lines = {name: losses_of(problems) for name, problems in tried.items()}
-    for name in (*VECTORS, LONG, NOISY):
+    for name in VECTORS:
         lines[name.replace("vectors", "volume")] = volumes_of(parts[name])
-    draw(found["all"], out)
     write_finals(lines, out / "finals.csv")
-    text = "\n".join(words) + "\n"
+    text = "".join(f"## {title}\n\n{words}\n\n" for title, words in sections.items() if words)
     (out / "report.md").write_text(text, encoding="utf-8")
     print(text, {name: len(of) for name, of in parts.items()})
 

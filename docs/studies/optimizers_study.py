@@ -1,9 +1,10 @@
-"""Every optimizer on every stored problem: the runs behind `docs/studies/optimizers.md`.
+"""Every optimizer on a contest and on stored problems, for `docs/studies/optimizers.md`.
 
     python docs/studies/optimizers_study.py --out DIR
 
-All numbers come from stored tables and surrogates, so nothing is downloaded. Runs that are there
-are not done again: start it anew after an interruption. DIR holds a folder of records per part;
+The contest is really trained, by the extras `compiled` and `natural`; everything else is asked of
+stored tables and surrogates. Runs that are there are not done again: start it anew after an
+interruption, or with more `--seeds`. DIR holds a folder of records per part;
 `docs/studies/optimizers_report.py` makes tables and pictures of them.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.studies import Means, compare
+from fedhpo_gym.studies.suites import suite
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from studies import positive
 
@@ -59,6 +61,7 @@ FAIR = {"objectives": ["val_loss", "fairness_p10"]}
 """Objectives of version 1, for version 0, too: its own do not vary where one client evaluates.
 Simulated time does not vary either: every trial has full fidelity."""
 PARTS: Mapping[str, Sequence[Part]] = {
+    "contest": [Part(suite("contest"))],
     "v0": [Part([f"FedHPO-{name}-v0" for name in LR])],
     "v1": [Part([f"FedHPO-{name}-v1" for name in LR])],
     "others": [
@@ -72,15 +75,6 @@ PARTS: Mapping[str, Sequence[Part]] = {
     "vectors-others": [
         Part([f"MO-FedHPO-{name}-v1" for name in OTHERS], VECTOR_AGENTS),
         Part([f"MO-{name}" for name in MANY], VECTOR_AGENTS, 6 * HOURS),
-    ],
-    "vectors-noise": [
-        Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS, arguments=FIFTH),
-        Part([f"MO-FedHPO-{name}-v0" for name in LR], VECTOR_AGENTS, arguments={**FAIR, **FIFTH}),
-        Part([f"MO-{name}" for name in MANY], VECTOR_AGENTS, 6 * HOURS, HUNDREDTH),
-        Part(["MO-FedHPO-CNN-FEMNIST-v1"], VECTOR_AGENTS, arguments=HUNDREDTH),
-    ],
-    "vectors-long": [
-        Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS, 24 * HOURS),
     ],
     "noise": [
         Part([f"FedHPO-{name}-v1" for name in LR], arguments=FIFTH),
