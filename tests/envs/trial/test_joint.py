@@ -34,7 +34,7 @@ TASK = get_task("Joint-ScotsSecondary")
 LOCAL: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.001, "batch_size": 32}
 LOCAL |= {"step_size": 2}
 SHAPE = {"model_depth": 2, "model_width": 16}
-END, FULL = Fidelity(5, 0.4), Fidelity(40, 1.0)
+END, TEN = Fidelity(5, 0.4), Fidelity(10, 1.0)
 
 
 def bits(evaluation: Evaluation) -> bytes:
@@ -52,7 +52,9 @@ def drawn(space: SearchSpace, count: int, **fixed: object) -> list[dict[str, Any
 def test_every_table_has_the_joint_problem_in_three_regimes() -> None:
     tasks = [t for t in TRAINED.values() if t.model in REGIMES]
     assert len(tasks) == 3 * len(NATURAL)
-    assert {t.model: t.max_round for t in tasks} == dict(zip(REGIMES, (40, 5, 40), strict=True))
+    assert {t.model: t.max_round for t in tasks} == dict(zip(REGIMES, (40, 5, 10), strict=True))
+    budgets = dict(zip(REGIMES, (43_200, 1_500, 3_000), strict=True))
+    assert {t.model: t.budget_s for t in tasks} == budgets
     assert len(TASK.space) >= 12
     rates = TASK.space["learning_rate"]
     assert rates.high / rates.low == pytest.approx(1e4)
@@ -200,8 +202,8 @@ def test_the_private_regime_never_spends_more_than_its_epsilon(
 def test_private_training_learns_and_its_noise_follows_epsilon() -> None:
     task = get_task("JointPrivate-ExamLondon").variant(seeds=(1,))
     given = {d.name: d.decode(0.0) for d in task.space.dimensions}
-    given |= {"model": "lr", "learning_rate": 0.3, "update_clip": 1.0, "clip_rate": 0.0}
-    rows = [make_backend("raw", task.fix({"epsilon": e})).evaluate(given, FULL) for e in (0.1, 8.0)]
+    given |= {"model": "lr", "learning_rate": 1.0, "update_clip": 1.0, "clip_rate": 0.0}
+    rows = [make_backend("raw", task.fix({"epsilon": e})).evaluate(given, TEN) for e in (0.1, 8.0)]
     losses = [float(row.mean("val", "loss")) for row in rows]
     assert losses[1] < 0.8 * task_label_frequencies(task)["val_loss"] < losses[0]
 
