@@ -176,7 +176,7 @@ class Crew(Generic[J]):
         return WorkerLostError(
             f"a worker process {_ending(worker.process.exitcode)} in the middle of its work, "
             "perhaps for want of memory; what was finished before is kept: run the same command "
-            "again, with fewer workers"
+            "again, with fewer workers; a script that calls this needs `if __name__ == '__main__':`"
         )
 
     def _timed_out(self, worker: _Worker, timeout_s: float) -> Done[J]:
