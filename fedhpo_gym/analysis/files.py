@@ -59,7 +59,12 @@ def record_path(folder: Path, header: Header) -> Path:
     """
     numbers = header.workers, header.shared_start
     key = record_key(header.spec, header.fingerprint, *numbers)
-    return folder / header.id / f"{header.agent}-seed{header.seed}-{key}{SUFFIX}"
+    return keyed_path(folder, header.id, header.agent, header.seed, key)
+
+
+def keyed_path(folder: Path, env_id: str, agent: str, seed: int, key: str) -> Path:
+    """Return where a record belongs; `module:Class` has a dot there, for Windows' sake."""
+    return folder / env_id / f"{agent.replace(':', '.')}-seed{seed}-{key}{SUFFIX}"
 
 
 def record_key(

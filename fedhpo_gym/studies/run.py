@@ -10,8 +10,8 @@ from fedhpo_gym.agents import make_agent, run_crew, run_episode
 from fedhpo_gym.analysis import parquet
 from fedhpo_gym.analysis.files import (
     OPEN,
-    SUFFIX,
     growing,
+    keyed_path,
     read_record,
     record_path,
     set_aside,
@@ -40,8 +40,7 @@ def do_run(
     While it runs, its trials are in a file of their own (`fedhpo_gym.analysis.files`).
     """
     if plan.key is not None:
-        known = folder / plan.id / f"{plan.agent}-seed{plan.seed}-{plan.key}{SUFFIX}"
-        if _is_done(known, warn):
+        if _is_done(keyed_path(folder, plan.id, plan.agent, plan.seed, plan.key), warn):
             return False
     with closing(make_environment(plan.id, plan.kwargs)) as env, ExitStack() as stack:
         _, info = env.reset(seed=plan.seed)

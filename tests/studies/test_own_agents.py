@@ -55,7 +55,9 @@ def records(folder: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.rglob("*.jsonl")}
+    found = {path.name: path.read_bytes() for path in folder.rglob("*.jsonl")}
+    assert not any(":" in name for name in found), "no file system of Windows has such names"
+    return found
 
 
 @pytest.mark.slow
