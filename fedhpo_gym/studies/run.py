@@ -39,9 +39,9 @@ def do_run(
 
     While it runs, its trials are in a file of their own (`fedhpo_gym.analysis.files`).
     """
-    if plan.key is not None:
-        if _is_done(keyed_path(folder, plan.id, plan.agent, plan.seed, plan.key), warn):
-            return False
+    place = folder, plan.id, plan.agent, plan.seed
+    if plan.key is not None and _is_done(keyed_path(*place, plan.key), warn):
+        return False
     with closing(make_environment(plan.id, plan.kwargs)) as env, ExitStack() as stack:
         _, info = env.reset(seed=plan.seed)
         header = Header(
