@@ -96,7 +96,7 @@ class AsynchronousLockstep(Lockstep):
         self.seconds = np.repeat(took[:, None], self.diverged_at.shape[1], axis=1)
         self._begin(started)
         if observer is not None:
-            self._show(arrived, observer)
+            self._report(arrived, observer)
         average = self._mean(arrived)
         self.elapsed += 1
         self._commit(self.parameters, average)
@@ -146,7 +146,7 @@ class AsynchronousLockstep(Lockstep):
         found: Tensor = self._algorithm.discount(staleness, context)
         return found[:, 0]
 
-    def _show(self, arrived: Sequence[tuple[int, Job]], observer: Observer) -> None:
+    def _report(self, arrived: Sequence[tuple[int, Job]], observer: Observer) -> None:
         """Let the observer see reports when they arrive."""
         items = self._items(arrived)
         made = [self._flying[block].made[job.number] for block, job in arrived]
@@ -154,7 +154,8 @@ class AsynchronousLockstep(Lockstep):
             {name: torch.stack([one[i][name] for one in made], dim=1) for name in self.parameters}
             for i in range(2)
         )
-        observer(items, received, local)
+        observer.add(items, received, local)
+        observer.see(items, received, local)
 
     def _items(self, jobs: Sequence[tuple[int, Job]]) -> Items:
         """Return the items of jobs; random numbers are named by a job, as by a round elsewhere."""

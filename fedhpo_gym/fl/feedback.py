@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,7 +13,7 @@ from fedhpo_gym.fl.evaluation import Evaluator, lay_out
 from fedhpo_gym.fl.items import Items
 from fedhpo_gym.fl.lockstep import Lockstep, Observer
 from fedhpo_gym.fl.models import Parameters
-from fedhpo_gym.fl.models.base import sum_classes
+from fedhpo_gym.fl.models.base import fit, sum_classes
 from fedhpo_gym.fl.records import MAX_NORM, Feedback
 from fedhpo_gym.fl.stack import PreparedFederation, Stack
 
@@ -49,9 +51,23 @@ class GroupEvaluation:
         fixed = self._stack.model.buffers
         positions, used = lockstep.positions, lockstep.positions >= 0
 
-        def observe(items: Items, start: Parameters, local: Parameters) -> None:
-            trained = {name: v - start[name] for name, v in local.items() if name not in fixed}
-            norm, alignment = _compare(items, trained)
+        mean = {
+            name: torch.zeros_like(value)
+            for name, value in lockstep.parameters.items()
+            if name not in fixed
+        }
+
+        def add(items: Items, start: Parameters, local: Parameters) -> None:
+            where = torch.from_numpy(items.block).to(self._device)
+            weight = torch.from_numpy(items.weight).to(self._device)[:, None, None]
+            for name, total in mean.items():
+                update = local[name] - start[name]
+                total.index_add_(1, where, update.mul_(fit(weight, update)))
+
+        def see(items: Items, start: Parameters, local: Parameters) -> None:
+            where = torch.from_numpy(items.block).to(self._device)
+            compared = ((v - start[n], mean[n][:, where]) for n, v in local.items() if n in mean)
+            norm, alignment = _compare(compared)
             row, slot = np.nonzero(used[items.block])
             at = positions[items.block[row], slot], index, items.client[row]
             feedback.sampled[at] = True
@@ -67,7 +83,7 @@ class GroupEvaluation:
                     found = self._of_client(client, items.federation[chosen], of_client)
                     out[at] = found[row, slot, 0]
 
-        return observe
+        return Observer(add, see)
 
     def _of_client(
         self, client: int, federations: NDArray[np.int64], parameters: Parameters
@@ -93,23 +109,15 @@ class GroupEvaluation:
         return self._of_clients[key]
 
 
-def _compare(items: Items, updates: Parameters) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return (items, slots) norms of updates and their cosines with the block's mean update."""
-    blocks = int(items.block.max()) + 1
-    device = next(iter(updates.values())).device
-    square = inner = mean_square = torch.zeros((), device=device)
-    where = torch.from_numpy(items.block).to(device)
-    weights = torch.from_numpy(items.weight).to(device)
-    for update in updates.values():
-        weight = weights.view(-1, *(1,) * (update.ndim - 2))
-        mean = update.new_zeros((update.shape[0], blocks, *update.shape[2:]))
-        mean.index_add_(1, where, update * weight)
-        square = square + _inner(update, update)
-        inner = inner + _inner(update, mean[:, where])
-        mean_square = mean_square + _inner(mean, mean)
+def _compare(
+    pairs: Iterable[tuple[torch.Tensor, torch.Tensor]],
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return (items, slots) norms of updates and their cosines with the means beside them."""
+    found = [(_inner(u, u), _inner(u, mean), _inner(mean, mean)) for u, mean in pairs]
+    square, inner, mean_square = (sum(parts[1:], parts[0]) for parts in zip(*found, strict=True))
     norm = torch.sqrt(square).nan_to_num(posinf=MAX_NORM).clamp(max=MAX_NORM)
-    length = norm * torch.sqrt(mean_square)[where]
-    cosine = (inner / length).nan_to_num(posinf=0.0, neginf=0.0).clamp(-1.0, 1.0)
+    cosine = inner / (norm * torch.sqrt(mean_square))
+    cosine = cosine.nan_to_num(posinf=0.0, neginf=0.0).clamp(-1.0, 1.0)
     return norm.cpu().numpy(), cosine.cpu().numpy()
 
 

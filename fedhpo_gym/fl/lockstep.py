@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -28,8 +30,37 @@ from fedhpo_gym.fl.shared import SharedMatrix
 from fedhpo_gym.fl.shared_together import SharedMatrices
 from fedhpo_gym.fl.stack import Stack
 
-Observer = Callable[[Items, Parameters, Parameters], None]
-"""Sees items, their parameters before, and their parameters after local training."""
+
+class Portion(NamedTuple):
+    """Items that trained at once.
+
+    Attributes:
+        items: who they are.
+        received: what they started from; None where nobody asks.
+        local: what they made of it.
+        shared: matrices that are in neither, but kept together.
+    """
+
+    items: Items
+    received: Parameters | None
+    local: Parameters
+    shared: Mapping[str, SharedMatrix | SharedMatrices]
+
+
+Shown = Callable[[Items, Parameters, Parameters], None]
+"""Is shown items, their parameters before, and their parameters after local training."""
+
+
+class Observer(NamedTuple):
+    """Is shown all items of a round twice.
+
+    Attributes:
+        add: adds updates to the means of their blocks.
+        see: reports of items; all of their blocks have been added.
+    """
+
+    add: Shown
+    see: Shown
 
 
 class Lockstep:
@@ -123,22 +154,22 @@ class Lockstep:
         reports = self._algorithm.reports(self._trained(self.parameters), self._context())
         average |= {name: value.clone() for name, value in reports.items()}
         changes: list[tuple[Items, Parameters]] = []
-        kept = observer is not None or self._algorithm.sends_updates
-        own, sharing = self._split_sharing(items)
-        for part in split_items(own, item_bytes, MAX_LOCAL_BYTES):
-            received = self._receive(part, start, "observed ") if kept else None
-            local = self._train(part, start)
-            if observer is not None and received is not None:
-                observer(part, received, local)
-            sent = self._upload(received, local, part)
-            self._add(average, sent, part)
+        seen = max(MAX_LOCAL_BYTES // item_bytes, 1)
+        parts = self._parts(items, item_bytes)
+        known = self._add_cut(parts, start, observer, seen)
+        for part in parts:
+            trained = self._train_part(part, start, observed=observer is not None)
+            if observer is not None:
+                if part not in known:
+                    self._show(observer.add, trained, start, seen)
+                self._show(observer.see, trained, start, seen)
+            sent = self._upload(trained)
+            own = {name: value for name, value in average.items() if name not in trained.shared}
+            self._add(own, sent, part)
+            for name, matrix in trained.shared.items():
+                matrix.add_to(average[name][0, part.block[0], ..., 0], part.weight)
             if self.variates:
                 changes.append((part, {n: sent[VARIATE + n] for n in self.variates}))
-        if sharing is not None:
-            together = self._model.together
-            seen = max(MAX_LOCAL_BYTES // item_bytes, 1)
-            for part in split_cohorts(sharing, self.roster.rows.max(axis=1), together):
-                self._train_sharing(part, start, average, observer, seen)
         for name in self._model.buffers if self._algorithm.poisson else ():
             nobody = np.bincount(items.block, minlength=len(self.group.blocks)) == 0
             empty = torch.from_numpy(nobody).to(self._device)
@@ -167,50 +198,55 @@ class Lockstep:
         if rest:
             self._averaging.add(rest, sent, items)
 
-    def _split_sharing(self, items: Items) -> tuple[Items, Items | None]:
-        """Return the items with parameters of their own, and those that share matrices."""
-        if not self._shares.any():
-            return items, None
+    def _parts(self, items: Items, item_bytes: int) -> list[Items]:
+        """Return the items in portions: of those that share matrices, each is of one block."""
         shares = self._shares[items.block]
-        return items.take(np.flatnonzero(~shares)), items.take(np.flatnonzero(shares))
+        own, sharing = items.take(np.flatnonzero(~shares)), items.take(np.flatnonzero(shares))
+        cohorts = split_cohorts(sharing, self.roster.rows.max(axis=1), self._model.together)
+        return [*split_items(own if shares.any() else items, item_bytes, MAX_LOCAL_BYTES), *cohorts]
 
-    def _train_sharing(
-        self,
-        items: Items,
-        start: Parameters,
-        average: Parameters,
-        observer: Observer | None,
-        seen: int,
-    ) -> None:
-        """Train clients of one block that share large matrices, and add them to its average.
+    def _add_cut(
+        self, parts: Sequence[Items], start: Parameters, observer: Observer | None, seen: int
+    ) -> list[Items]:
+        """Add portions with a block that lies in others, too, to what is observed; return them.
 
-        Args:
-            items: the clients.
-            start: what is sent.
-            average: of all blocks.
-            observer: sees `seen` of the clients at once, with their matrices written out.
-            seen: see `observer`.
+        They train again for all else: what is compared with a mean must not be kept until then.
         """
+        if observer is None:
+            return []
+        number = Counter(block for part in parts for block in set(part.block.tolist()))
+        cut = [part for part in parts if any(number[b] > 1 for b in part.block.tolist())]
+        personal = {name: value.clone() for name, value in self.personal.items()} if cut else {}
+        for part in cut:
+            self._show(observer.add, self._train_part(part, start, observed=True), start, seen)
+        self.personal.update(personal)
+        return cut
+
+    def _train_part(self, items: Items, start: Parameters, *, observed: bool) -> Portion:
+        """Train a portion; what it received is kept where it is observed or updates are sent."""
         block = int(items.block[0])
-        rest = {name: value for name, value in start.items() if name not in self._shared_names}
+        names = self._shared_names if self._shares[block] else frozenset()
+        rest = {name: value for name, value in start.items() if name not in names}
         shared = {
-            name: self._share(start[name][0, block, ..., 0], items, name)
-            for name in sorted(self._shared_names)
+            name: self._share(start[name][0, block, ..., 0], items, name) for name in sorted(names)
         }
-        received = None if observer is None else self._receive(items, rest, "observed ")
-        local = self._train(items, rest, shared)
-        if observer is not None and received is not None:
-            for first in range(0, len(items), seen):
-                index = np.arange(first, min(first + seen, len(items)))
-                before, after = self._some(received, index), self._some(local, index)
-                for name, matrix in shared.items():
-                    before[name] = start[name][:, [block] * len(index)]
-                    after[name] = matrix.copies(index.tolist())[None, ..., None]
-                observer(items.take(index), before, after)
-        kept = {name: value for name, value in average.items() if name not in shared}
-        self._averaging.add(kept, local, items)
-        for name, matrix in shared.items():
-            matrix.add_to(average[name][0, block, ..., 0], items.weight)
+        kept = observed or self._algorithm.sends_updates
+        received = self._receive(items, rest, "observed ") if kept else None
+        return Portion(items, received, self._train(items, rest, shared), shared)
+
+    def _show(self, to: Shown, portion: Portion, start: Parameters, seen: int) -> None:
+        """Show a portion; `seen` clients at once where their matrices must be written out."""
+        items, received, local, shared = portion
+        if not shared:
+            to(items, received or {}, local)
+            return
+        for first in range(0, len(items), seen):
+            index = np.arange(first, min(first + seen, len(items)))
+            before, after = self._some(received or {}, index), self._some(local, index)
+            for name, matrix in shared.items():
+                before[name] = start[name][:, items.block[index]]
+                after[name] = matrix.copies(index.tolist())[None, ..., None]
+            to(items.take(index), before, after)
 
     def _share(self, start: Tensor, items: Items, name: str) -> SharedMatrix | SharedMatrices:
         """Return matrices of clients that all start with the same (out, in) numbers."""
@@ -300,11 +336,11 @@ class Lockstep:
         if state.diverged_at:
             self._settings.stop(self.diverged_at > 0)
 
-    def _upload(self, received: Parameters | None, local: Parameters, items: Items) -> Parameters:
-        own = self._trained(local)
-        if self._algorithm.sends_updates and received is not None:
-            own = {name: value - received[name] for name, value in own.items()}
-        return {**local, **self._algorithm.upload(own, self._context(items))}
+    def _upload(self, portion: Portion) -> Parameters:
+        own = self._trained(portion.local)
+        if self._algorithm.sends_updates and portion.received is not None:
+            own = {name: value - portion.received[name] for name, value in own.items()}
+        return {**portion.local, **self._algorithm.upload(own, self._context(portion.items))}
 
     def _gather_personal(self, items: Items) -> Parameters:
         _, index = self._places_of(items)

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
-from fedhpo_gym.fl import cohorts, shared  # noqa: E402
+from fedhpo_gym.fl import cohorts, lockstep, shared  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.buffers import Buffers  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
@@ -136,11 +136,21 @@ def test_corrections_larger_than_the_matrix_are_not_worth_it() -> None:
     ]
 
 
-def test_clients_in_portions_give_nearly_the_same_numbers(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_neither_numbers_nor_what_clients_report_depend_on_portions(
+    federation: Federation, name: str, shares: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = course(batch=8, epochs=2)
-    whole = run(federation, [chosen], "fedavg").metrics
+    if not shares:
+        monkeypatch.setattr(cohorts, "worth_sharing", lambda rank, _: rank < 0)
+    courses = [course(batch=8, epochs=2, sampled=rate, **ALGORITHMS[name]) for rate in (0.5, 1.0)]
+    whole = run(federation, courses, name, observe=True)
     monkeypatch.setattr(cohorts, "ROWS_TOGETHER", 8)
-    alone = run(federation, [chosen], "fedavg").metrics
-    np.testing.assert_allclose(alone[..., 0], whole[..., 0], rtol=2e-3)
+    monkeypatch.setattr(lockstep, "MAX_LOCAL_BYTES", 1)
+    cut = run(federation, courses, name, observe=True)
+    np.testing.assert_allclose(cut.metrics[..., 0], whole.metrics[..., 0], rtol=2e-3)
+    assert cut.feedback is not None
+    assert whole.feedback is not None
+    for field in ("update_norm", "alignment"):
+        found, expected = (getattr(feedback, field) for feedback in (cut.feedback, whole.feedback))
+        np.testing.assert_allclose(found, expected, atol=1e-4, rtol=2e-3, err_msg=field)
