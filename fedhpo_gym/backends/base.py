@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 
@@ -152,12 +152,13 @@ class ColumnBackend(Backend):
     """A backend that takes many queries as columns, without a loop over them."""
 
     @abstractmethod
-    def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
+    def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
         """Return many answers at once, bit for bit those of `evaluate`.
 
         Args:
             columns: (B,) values of every dimension of `space` and `fidelity_space`, by name. They
                 come from a codec: no more is checked than what costs nothing.
+            reads: metrics of clients that are needed; others may be NaN.
 
         Raises:
             OffGridError: a value is not on the grid of a table.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import CheckedQuery, ColumnBackend
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates import open_preferred
 from fedhpo_gym.surrogates.outputs import COMPRESSED_CLIENTS
@@ -81,9 +81,9 @@ class SurrogateModel(ColumnBackend):
         rows = [{**configuration, **vars(fidelity)} for configuration, fidelity in queries]
         return self.look_up({name: np.array([row[name] for row in rows]) for name in rows[0]})
 
-    def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
+    def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
         """See `ColumnBackend.look_up`."""
-        return self._surrogate.look_up(columns, self.seeds)
+        return self._surrogate.look_up(columns, self.seeds, reads)
 
 
 def _known(task: Task, fitted: SearchSpace) -> SearchSpace:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends.base import CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Fidelity
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.limits import load_json, require_bytes
 from fedhpo_gym.space import SearchSpace, Value
@@ -83,7 +83,7 @@ class TunedNumbers(ColumnBackend):
         rows = [{**configuration, **vars(fidelity)} for configuration, fidelity in queries]
         return self.look_up({name: np.array([row[name] for row in rows]) for name in rows[0]})
 
-    def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
+    def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
         """See `ColumnBackend.look_up`."""
         chosen = np.asarray(columns[self._tuned], dtype=np.float64)
         rest = {name: column for name, column in columns.items() if name != self._tuned}
@@ -92,7 +92,8 @@ class TunedNumbers(ColumnBackend):
             rows = np.flatnonzero(chosen == value)
             if rows.size:
                 order.append(rows)
-                found.append(part.look_up({name: column[rows] for name, column in rest.items()}))
+                some = {name: column[rows] for name, column in rest.items()}
+                found.append(part.look_up(some, reads))
         back = np.argsort(np.concatenate(order))
         arrays = [
             np.concatenate([getattr(one, name) for one in found])[back]

@@ -28,7 +28,8 @@ class Evaluations:
     Every number equals, bit for bit, the one an `Evaluation` of the same answer gives.
 
     Attributes:
-        best: (B, S, N, 3, 3) metrics at the round of the lowest validation loss so far.
+        best: (B, S, N, 3, 3) metrics at the round of the lowest validation loss so far; NaN where
+            nobody asked for them.
         num_samples: (S, N, 3) samples of each client in each split, or (B, S, N, 3) where they
             differ between answers.
         best_round: (B, S) the rounds of `best`.
@@ -130,7 +131,7 @@ class Evaluations:
     @cached_property
     def _empty(self) -> frozenset[int]:
         """Positions of the splits in which a seed has no sample."""
-        missing = np.isnan(self._means).any(axis=(0, 2))
+        missing = (self.num_samples.sum(axis=-2) == 0).reshape(-1, len(SPLITS)).any(axis=0)
         return frozenset(np.flatnonzero(missing).tolist())
 
     @cached_property

@@ -1,5 +1,6 @@
 """Frozen records that cross the borders between layers."""
 
+import itertools
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ Metric: TypeAlias = str
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "val", "test")
 METRICS: Final[tuple[Metric, ...]] = ("loss", "accuracy", "f1")
+Entries: TypeAlias = frozenset[tuple[Split, Metric]]
+ENTRIES: Final[Entries] = frozenset(itertools.product(SPLITS, METRICS))
 
 
 @dataclass(frozen=True)

@@ -50,12 +50,7 @@ class GroupEvaluation:
         """Return what fills in one round of a group's feedback, with or without the metrics."""
         fixed = self._stack.model.buffers
         positions, used = lockstep.positions, lockstep.positions >= 0
-
-        mean = {
-            name: torch.zeros_like(value)
-            for name, value in lockstep.parameters.items()
-            if name not in fixed
-        }
+        mean = {n: torch.zeros_like(v) for n, v in lockstep.parameters.items() if n not in fixed}
 
         def add(items: Items, start: Parameters, local: Parameters) -> None:
             where = torch.from_numpy(items.block).to(self._device)

@@ -30,34 +30,14 @@ from fedhpo_gym.fl.shared import SharedMatrix
 from fedhpo_gym.fl.shared_together import SharedMatrices
 from fedhpo_gym.fl.stack import Stack
 
-
-class Portion(NamedTuple):
-    """Items that trained at once.
-
-    Attributes:
-        items: who they are.
-        received: what they started from; None where nobody asks.
-        local: what they made of it.
-        shared: matrices that are in neither, but kept together.
-    """
-
-    items: Items
-    received: Parameters | None
-    local: Parameters
-    shared: Mapping[str, SharedMatrix | SharedMatrices]
-
-
+Trained = tuple[Items, Parameters | None, Parameters, Mapping[str, SharedMatrix | SharedMatrices]]
+"""Items, what they received if it was kept, what they made of it, and what they share instead."""
 Shown = Callable[[Items, Parameters, Parameters], None]
 """Is shown items, their parameters before, and their parameters after local training."""
 
 
 class Observer(NamedTuple):
-    """Is shown all items of a round twice.
-
-    Attributes:
-        add: adds updates to the means of their blocks.
-        see: reports of items; all of their blocks have been added.
-    """
+    """Adds updates to the means of their blocks; then reports of items, compared with the means."""
 
     add: Shown
     see: Shown
@@ -163,10 +143,9 @@ class Lockstep:
                 if part not in known:
                     self._show(observer.add, trained, start, seen)
                 self._show(observer.see, trained, start, seen)
-            sent = self._upload(trained)
-            own = {name: value for name, value in average.items() if name not in trained.shared}
-            self._add(own, sent, part)
-            for name, matrix in trained.shared.items():
+            sent, shared = self._upload(*trained[:3]), trained[3]
+            self._add({k: v for k, v in average.items() if k not in shared}, sent, part)
+            for name, matrix in shared.items():
                 matrix.add_to(average[name][0, part.block[0], ..., 0], part.weight)
             if self.variates:
                 changes.append((part, {n: sent[VARIATE + n] for n in self.variates}))
@@ -222,7 +201,7 @@ class Lockstep:
         self.personal.update(personal)
         return cut
 
-    def _train_part(self, items: Items, start: Parameters, *, observed: bool) -> Portion:
+    def _train_part(self, items: Items, start: Parameters, *, observed: bool) -> Trained:
         """Train a portion; what it received is kept where it is observed or updates are sent."""
         block = int(items.block[0])
         names = self._shared_names if self._shares[block] else frozenset()
@@ -232,11 +211,11 @@ class Lockstep:
         }
         kept = observed or self._algorithm.sends_updates
         received = self._receive(items, rest, "observed ") if kept else None
-        return Portion(items, received, self._train(items, rest, shared), shared)
+        return items, received, self._train(items, rest, shared), shared
 
-    def _show(self, to: Shown, portion: Portion, start: Parameters, seen: int) -> None:
+    def _show(self, to: Shown, trained: Trained, start: Parameters, seen: int) -> None:
         """Show a portion; `seen` clients at once where their matrices must be written out."""
-        items, received, local, shared = portion
+        items, received, local, shared = trained
         if not shared:
             to(items, received or {}, local)
             return
@@ -336,11 +315,11 @@ class Lockstep:
         if state.diverged_at:
             self._settings.stop(self.diverged_at > 0)
 
-    def _upload(self, portion: Portion) -> Parameters:
-        own = self._trained(portion.local)
-        if self._algorithm.sends_updates and portion.received is not None:
-            own = {name: value - portion.received[name] for name, value in own.items()}
-        return {**portion.local, **self._algorithm.upload(own, self._context(portion.items))}
+    def _upload(self, items: Items, received: Parameters | None, local: Parameters) -> Parameters:
+        own = self._trained(local)
+        if self._algorithm.sends_updates and received is not None:
+            own = {name: value - received[name] for name, value in own.items()}
+        return {**local, **self._algorithm.upload(own, self._context(items))}
 
     def _gather_personal(self, items: Items) -> Parameters:
         _, index = self._places_of(items)

@@ -31,8 +31,7 @@ class Feedback:
         update_norm: (courses, rounds, clients) Euclidean norm of a client's update of what is
             trained.
         alignment: (courses, rounds, clients) cosine of a client's update and the weighted mean of
-            all updates of the round, in [-1, 1]. With torch it is of those trained at once, if not
-            all fit into memory.
+            all updates of the round, in [-1, 1].
         seconds: (courses, rounds) simulated seconds of each round of an asynchronous algorithm;
             else 0.
     """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import Evaluation
+from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation
 from fedhpo_gym.objectives.privacy import Spent
 from fedhpo_gym.objectives.transforms import TRANSFORMS
 from fedhpo_gym.typed import as_reals, as_typed, shown
@@ -55,6 +55,7 @@ class Objective:
         compute: Reads the value off an evaluation and what was spent on it: privacy and costs.
         compute_many: The same for B evaluations at once, bit for bit; without it, vector
             environments compute one evaluation after the other.
+        reads: Which metrics of clients `compute_many` reads, if it does; see `reads_clients`.
         open_ended: Whether values beyond the worse of the bounds occur.
         transform: One of ``TRANSFORMS``, how values become errors; use `with_transform`.
         sensitivity: Most that one of n clients can change the value, which is of equally weighted
@@ -75,6 +76,7 @@ class Objective:
     open_ended: bool = False
     transform: str = "clip"
     sensitivity: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
+    reads: Entries = ENTRIES
 
     @classmethod
     def of(

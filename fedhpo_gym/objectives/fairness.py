@@ -128,6 +128,7 @@ def fairness_objective(
         compute=compute,
         compute_many=compute_many,
         sensitivity=None if split == "test" else sensitivity,
+        reads=frozenset({(split, metric)}),
     )
 
 

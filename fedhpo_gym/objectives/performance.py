@@ -117,6 +117,7 @@ def performance_objective(
         compute_many=compute_many,
         open_ended=spec.open_ended,
         sensitivity=None if split == "test" else sensitivity,
+        reads=frozenset({(where, metric)}),
     )
 
 

@@ -24,7 +24,7 @@ from fedhpo_gym.surrogates.forest import Forest
 from fedhpo_gym.surrogates.heads import Heads
 from fedhpo_gym.surrogates.kernel import ExactKernel
 from fedhpo_gym.surrogates.knots import running_best, way_between
-from fedhpo_gym.surrogates.outputs import VALIDATION, to_metrics
+from fedhpo_gym.surrogates.outputs import VALIDATION
 
 SCALES = ("mean", "scale", "low", "high")
 COEFFICIENT_BITS, BASIS_BITS, CLIENT_BITS = 12, 16, 12
@@ -35,9 +35,7 @@ DIVERGED, BEST_ROUND = -1, -2
 """Where a row of outputs holds whether a course has diverged, and the log of the best round."""
 WATCHED = (VALIDATION, BEST_ROUND, DIVERGED)
 """Outputs that are looked at on the whole way."""
-CHUNK = 1024
-"""Groups of rows that are answered together."""
-Best: TypeAlias = "tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]"
+Best: TypeAlias = "tuple[Exact, NDArray[np.int64], NDArray[np.bool_]]"
 
 
 class CurveRegressor(Protocol):
@@ -159,39 +157,18 @@ class CurveModel:
         rows: NDArray[np.float32],
         rounds: NDArray[np.int64],
         knots: NDArray[np.int64],
-        weights: NDArray[np.float64],
     ) -> Best:
         """Return what is best so far at the asked rounds.
-
-        Rows are worked on in chunks that stay in the processor's cache: products are exact, so
-        that changes no bit.
 
         Args:
             rows: (groups, S, features).
             rounds: (groups,) rounds that are asked for.
             knots: (K,) the rounds of the curves.
-            weights: (S, clients, splits), see `outputs.weights_of`.
 
         Returns:
-            (groups * S, clients, splits, metrics) metrics, (groups * S,) best rounds, and whether
-            courses have diverged.
+            (groups * S, outputs) see `outputs`, (groups * S,) best rounds, and whether courses have
+            diverged.
         """
-        if len(rows) <= CHUNK:
-            return self._best_so_far(rows, rounds, knots, weights)
-        parts = [
-            self._best_so_far(rows[at : at + CHUNK], rounds[at : at + CHUNK], knots, weights)
-            for at in range(0, len(rows), CHUNK)
-        ]
-        metrics, best, diverged = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return metrics, best, diverged
-
-    def _best_so_far(
-        self,
-        rows: NDArray[np.float32],
-        rounds: NDArray[np.int64],
-        knots: NDArray[np.int64],
-        weights: NDArray[np.float64],
-    ) -> Best:
         asked = np.repeat(rounds, rows.shape[1])
         before = np.searchsorted(knots, asked, side="right") - 1
         coefficients = self.coefficients(rows)
@@ -215,8 +192,7 @@ class CurveModel:
             outputs[moving] += later
         # What is largest before it is scaled and cut off is largest after it.
         chance = self._in_range(np.maximum.accumulate(chances, axis=0)[before, each], DIVERGED)
-        metrics, _ = to_metrics(outputs[:, :-1], weights, asked)
-        return metrics, best, chance >= 0.5
+        return outputs[:, :-1], best, chance >= 0.5
 
     def _expand(self, targets: Exact) -> Exact:
         if self._clients is None:

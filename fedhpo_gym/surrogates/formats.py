@@ -9,17 +9,16 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.surrogates.curves import CurveModel
 from fedhpo_gym.surrogates.inputs import CurveInputs, PointInputs
 from fedhpo_gym.surrogates.model import OutcomeModel
 from fedhpo_gym.surrogates.outputs import COMPRESSED_CLIENTS as FEW
-from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics
+from fedhpo_gym.surrogates.outputs import best_rounds, num_outputs
 
 FORMAT = 2
 """The format of surrogates that are fitted now."""
-Answer: TypeAlias = "tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]"
+Answer: TypeAlias = "tuple[NDArray[np.floating], NDArray[np.int64], NDArray[np.bool_]]"
 
 
 class Answers(Protocol):
@@ -38,22 +37,15 @@ class Answers(Protocol):
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """Everything that is stored."""
 
-    def __call__(
-        self,
-        rows: NDArray[np.float32],
-        rounds: NDArray[np.int64],
-        weights: NDArray[np.float64],
-    ) -> Answer:
+    def __call__(self, rows: NDArray[np.float32], rounds: NDArray[np.int64]) -> Answer:
         """Return what is best so far at rounds that are asked for.
 
         Args:
             rows: (B, S, columns) rows.
             rounds: (B,) rounds.
-            weights: (S, clients, splits), see `outputs.weights_of`.
 
         Returns:
-            (B * S, clients, splits, metrics) metrics, (B * S,) best rounds, and whether courses
-            have diverged.
+            (B * S, outputs) see `outputs`, (B * S,) best rounds, and whether courses have diverged.
         """
 
 
@@ -75,17 +67,11 @@ class PointAnswers:
         if found != (1, outputs):
             raise ValueError(f"{found[1:]} outputs, expected {outputs}")
 
-    def __call__(
-        self,
-        rows: NDArray[np.float32],
-        rounds: NDArray[np.int64],
-        weights: NDArray[np.float64],
-    ) -> Answer:
+    def __call__(self, rows: NDArray[np.float32], rounds: NDArray[np.int64]) -> Answer:
         """See `Answers`."""
-        outputs = self._model.predict(rows)
         asked = np.repeat(rounds, rows.shape[1])
-        metrics, best = to_metrics(outputs.reshape(len(asked), -1), weights, asked)
-        return metrics, best, np.zeros(len(asked), dtype=np.bool_)
+        outputs = self._model.predict(rows).reshape(len(asked), -1)
+        return outputs, best_rounds(outputs, asked), np.zeros(len(asked), dtype=np.bool_)
 
 
 class CurveAnswers:
@@ -114,17 +100,11 @@ class CurveAnswers:
             raise ValueError(f"its scales must be those of one of {sorted(known)} outputs")
         if len(self._model.centre) != len(self._knots):
             raise ValueError(f"it has {len(self._model.centre)} knots, not {len(self._knots)}")
-        row = np.zeros((1, 1, columns), np.float32)
-        self(row, self._knots[:1], np.ones((1, clients, len(SPLITS))))
+        self(np.zeros((1, 1, columns), np.float32), self._knots[:1])
 
-    def __call__(
-        self,
-        rows: NDArray[np.float32],
-        rounds: NDArray[np.int64],
-        weights: NDArray[np.float64],
-    ) -> Answer:
+    def __call__(self, rows: NDArray[np.float32], rounds: NDArray[np.int64]) -> Answer:
         """See `Answers`."""
-        return self._model.best_so_far(rows, rounds, self._knots, weights)
+        return self._model.best_so_far(rows, rounds, self._knots)
 
 
 INPUTS: Mapping[int, type[PointInputs] | type[CurveInputs]] = MappingProxyType(

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, sum_in_order
+from fedhpo_gym.evaluation.records import ENTRIES, METRICS, SPLITS, Entries, sum_in_order
 
 SMALLEST_LOSS = 1e-6
 """Losses below are taken for this one; its logarithm is finite."""
@@ -114,7 +114,10 @@ def _spread_of(metrics: NDArray[np.floating], weights: NDArray[np.floating]) -> 
 
 
 def to_metrics(
-    outputs: NDArray[np.floating], weights: NDArray[np.floating], rounds: NDArray[np.integer]
+    outputs: NDArray[np.floating],
+    weights: NDArray[np.floating],
+    rounds: NDArray[np.integer],
+    reads: Entries = ENTRIES,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return what rows of outputs mean, with every number in its range.
 
@@ -122,6 +125,7 @@ def to_metrics(
         outputs: (n, outputs).
         weights: (S, clients, splits), see `weights_of`: rows take turns with them.
         rounds: (n,) the rounds that were asked for; no best round lies beyond.
+        reads: metrics that are needed: accuracies and macro-F1 of others are NaN.
 
     Returns:
         (n, clients, splits, metrics) metrics and (n,) best rounds.
@@ -143,16 +147,22 @@ def to_metrics(
     # A client without samples in a split has no loss there: its weight and its share are 0.
     share /= np.where(present, weights, 1.0)
     share *= np.exp(outputs[:, :splits, None]).reshape(n // seeds, seeds, splits, 1)
-    metrics = np.empty((n // seeds, seeds, clients, splits, len(METRICS)), dtype=np.float32)
+    metrics = np.full((n // seeds, seeds, clients, splits, len(METRICS)), np.nan, dtype=np.float32)
     by_split = metrics.swapaxes(2, 3)
     by_split[..., _LOSS] = share
-    rates = np.maximum(middle[:, :, :2], 0.0)
-    np.minimum(rates, 1.0, out=rates)
+    needed = [(i, j) for i, m in enumerate(RATES) for j, s in enumerate(SPLITS) if (s, m) in reads]
+    which, where = np.array(needed, dtype=np.int64).reshape(-1, 2).T
+    rates = np.minimum(np.maximum(middle[:, :, which, where], 0.0), 1.0)
     if spread.shape[-1]:
-        rates = _spread_out(rates, np.clip(spread, 0.0, 1.0), weights)
-    by_split[..., _ACCURACY], by_split[..., _F1] = rates[:, :, 0], rates[:, :, 1]
-    best = np.rint(np.exp(outputs[:, -1])).astype(np.int64)
-    return metrics.reshape(n, clients, splits, -1), np.clip(best, 1, rounds)
+        spread = np.clip(spread[:, :, which, where], 0.0, 1.0)
+        rates = _spread_out(rates, spread, weights[:, where])
+    metrics[..., where, np.array([_ACCURACY, _F1])[which]] = rates.swapaxes(2, 3)
+    return metrics.reshape(n, clients, splits, -1), best_rounds(outputs, rounds)
+
+
+def best_rounds(outputs: NDArray[np.floating], rounds: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return the (n,) best rounds of (n, outputs), none of which lies beyond (n,) rounds."""
+    return np.asarray(np.clip(np.rint(np.exp(outputs[:, -1])).astype(np.int64), 1, rounds))
 
 
 def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
@@ -162,10 +172,10 @@ def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
     deviation, and all together until they have the weighted mean.
 
     Args:
-        rates: (n, seeds, metrics, splits, clients), of which the order of clients is kept.
-        spread: (n, seeds, metrics, splits, 2 + levels) weighted means, standard deviations, then
+        rates: (n, seeds, rates, clients), of which the order of clients is kept.
+        spread: (n, seeds, rates, 2 + levels) weighted means, standard deviations, then
             quantiles.
-        weights: (seeds, splits, clients).
+        weights: (seeds, rates, clients).
     """
     present = weights > 0
     last = np.maximum(present.sum(axis=-1, keepdims=True) - 1, 1)
@@ -173,14 +183,13 @@ def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
     below = np.minimum(np.searchsorted(LEVELS, share, side="right"), len(LEVELS) - 1) - 1
     way = (share - LEVELS[below]) / (LEVELS[below + 1] - LEVELS[below])
     quantiles = np.maximum.accumulate(spread[..., 2:], axis=-1)
-    shape = np.broadcast_shapes(rates.shape, below[None, :, None].shape)
     low, high = (
-        np.take_along_axis(quantiles, np.broadcast_to(at[None, :, None], shape), axis=-1)
+        np.take_along_axis(quantiles, np.broadcast_to(at, rates.shape), axis=-1)
         for at in (below, below + 1)
     )
-    order = np.argsort(np.where(present[:, None], rates, 2.0), axis=-1, kind="stable")
-    found = np.empty(shape)
-    np.put_along_axis(found, order, low + way[:, None] * (high - low), axis=-1)
+    order = np.argsort(np.where(present, rates, 2.0), axis=-1, kind="stable")
+    found = np.empty(rates.shape)
+    np.put_along_axis(found, order, low + way * (high - low), axis=-1)
     for _ in range(MOVES):
         found = _moved(_widened(found, spread[..., 1], present), spread[..., 0], weights)
     return found
@@ -190,11 +199,11 @@ def _widened(rates: Floats, wanted: Numbers, present: NDArray[np.bool_]) -> Floa
     """Return rates whose standard deviation over the clients that are there is nearer to another.
 
     Args:
-        rates: (n, seeds, metrics, splits, clients).
-        wanted: (n, seeds, metrics, splits).
-        present: (seeds, splits, clients).
+        rates: (n, seeds, rates, clients).
+        wanted: (n, seeds, rates).
+        present: (seeds, rates, clients).
     """
-    there = present[:, None].astype(np.float64)
+    there = present.astype(np.float64)
     count = np.maximum(sum_in_order(there, axis=-1), 1.0)
     mean = sum_in_order(there * rates, axis=-1) / count
     away = rates - mean[..., None]
@@ -207,13 +216,13 @@ def _moved(rates: Floats, wanted: Numbers, weights: Numbers) -> Floats:
     """Return rates whose weighted mean is nearer to another; those at 0 and 1 stay.
 
     Args:
-        rates: (n, seeds, metrics, splits, clients).
-        wanted: (n, seeds, metrics, splits).
-        weights: (seeds, splits, clients).
+        rates: (n, seeds, rates, clients).
+        wanted: (n, seeds, rates).
+        weights: (seeds, rates, clients).
     """
-    missing = wanted - sum_in_order(weights[:, None] * rates, axis=-1)
-    room = np.where((weights > 0)[:, None], rates * (1.0 - rates), 0.0)
-    total = sum_in_order(weights[:, None] * room, axis=-1)
+    missing = wanted - sum_in_order(weights * rates, axis=-1)
+    room = np.where(weights > 0, rates * (1.0 - rates), 0.0)
+    total = sum_in_order(weights * room, axis=-1)
     step = np.where(total > 0, missing, 0.0) / np.where(total > 0, total, 1.0)
     return np.asarray(np.clip(rates + step[..., None] * room, 0.0, 1.0))
 

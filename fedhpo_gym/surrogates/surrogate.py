@@ -15,16 +15,18 @@ from numpy.typing import NDArray
 from fedhpo_gym.archive import DIGEST, MODEL_GROWTH, reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import ENTRIES, SPLITS, Entries, Evaluation, Fidelity
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates.curves import CurveModel
 from fedhpo_gym.surrogates.formats import ANSWERS, FORMAT, INPUTS, Answers
 from fedhpo_gym.surrogates.inputs import require_names
-from fedhpo_gym.surrogates.outputs import weights_of
+from fedhpo_gym.surrogates.outputs import to_metrics, weights_of
 from fedhpo_gym.tables.stored import seeds_and_samples
 
 SUFFIX = ".surrogate"
+CHUNK = 1024
+"""Groups of rows that are answered together, so that they stay in the processor's cache."""
 
 
 class Surrogate:
@@ -122,13 +124,19 @@ class Surrogate:
             fidelity=fidelity,
         )
 
-    def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
+    def look_up(
+        self,
+        columns: Mapping[str, NDArray[Any]],
+        seeds: tuple[int, ...],
+        reads: Entries = ENTRIES,
+    ) -> Evaluations:
         """Predict many evaluations, bit for bit those of `evaluate`.
 
         Args:
             columns: (B,) legal values of every dimension of the configurations and fidelities;
                 they are not checked.
             seeds: seeds of the answers.
+            reads: metrics of clients that are needed; others may be NaN.
 
         Raises:
             InvalidArgumentError: the surrogate does not know a seed.
@@ -137,7 +145,14 @@ class Surrogate:
         self.require_seeds(seeds)
         where = np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
         rows = self.inputs.rows(columns, where)
-        metrics, best, diverged = self._answers(rows, columns["round"], self._weights[where])
+        parts = []
+        for at in range(0, max(len(rows), 1), CHUNK):
+            some, rounds = rows[at : at + CHUNK], columns["round"][at : at + CHUNK]
+            outputs, best, diverged = self._answers(some, rounds)
+            asked = np.repeat(rounds, len(where))
+            metrics, _ = to_metrics(outputs, self._weights[where], asked, reads)
+            parts.append((metrics, best, diverged))
+        metrics, best, diverged = map(np.concatenate, zip(*parts, strict=True))
         shape = rows.shape[:2]
         return Evaluations(
             metrics.reshape(*shape, *metrics.shape[1:]),

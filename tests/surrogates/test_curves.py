@@ -19,7 +19,7 @@ from fedhpo_gym.surrogates.curves import CurveModel
 from fedhpo_gym.surrogates.heads import Heads
 from fedhpo_gym.surrogates.kernel import ExactKernel
 from fedhpo_gym.surrogates.knots import NOTICED, running_best, way_between
-from fedhpo_gym.surrogates.outputs import num_outputs
+from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics
 
 KNOTS = np.array([1, 2, 4, 9, 27, 81])
 CLIENTS, COEFFICIENTS, FEATURES, SEEDS = 3, 7, 4, 3
@@ -63,6 +63,13 @@ def rows(seed: int, groups: int = 5) -> NDArray[np.float32]:
     return np.concatenate([known, eye], axis=2).astype(np.float32)
 
 
+def answers(
+    model: CurveModel, some: NDArray[np.float32], rounds: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
+    outputs, best, diverged = model.best_so_far(some, rounds, KNOTS)
+    return to_metrics(outputs, WEIGHTS, np.repeat(rounds, SEEDS))[0], best, diverged
+
+
 def losses(metrics: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(metrics[:, :, 1, 0].astype(np.float64).mean(axis=1))
 
@@ -72,7 +79,7 @@ def test_the_best_so_far_never_rises(seed: int, asked: set[int]) -> None:
     model, given_rows = wild_model(seed), rows(seed + 1)
     before: Any = None
     for rounds in sorted(asked):
-        found = model.best_so_far(given_rows, np.full(5, rounds), KNOTS, WEIGHTS)
+        found = answers(model, given_rows, np.full(5, rounds))
         metrics, best, diverged = found
         assert np.all((best >= 1) & (best <= rounds))
         if before is not None:
@@ -100,9 +107,9 @@ def test_the_best_so_far_of_what_is_stored_never_rises() -> None:
 def test_company_changes_no_bit(regressor: Any) -> None:
     model, many = wild_model(3, regressor), rows(4, 700)
     rounds = np.random.default_rng(5).integers(1, 82, 700)
-    together = model.best_so_far(many, rounds, KNOTS, WEIGHTS)
+    together = answers(model, many, rounds)
     for index in (0, 1, 350, 699):
-        alone = model.best_so_far(many[[index]], rounds[[index]], KNOTS, WEIGHTS)
+        alone = answers(model, many[[index]], rounds[[index]])
         for all_of_them, one in zip(together, alone, strict=True):
             assert all_of_them[3 * index : 3 * index + 3].tobytes() == one.tobytes()
     shuffled = np.random.default_rng(6).permutation(700)

@@ -408,7 +408,8 @@ def values_of(setup: TrialSetup, columns: Columns) -> NDArray[np.float64]:
 
     backend = setup.backend
     if isinstance(backend, ColumnBackend):
-        evaluations = backend.look_up(columns)
+        reads = (one.reads for one in setup.objectives if one.reads_clients)
+        evaluations = backend.look_up(columns, frozenset().union(*reads))
     else:
         evaluations = backend.evaluate_many(queries())
     spent = spending_many(setup.task, columns)

@@ -13,6 +13,7 @@ import fedhpo_gym
 from fedhpo_gym.envs.trial import asked, climbing
 from fedhpo_gym.envs.trial import truth as module
 from fedhpo_gym.envs.trial.asked import Asked
+from fedhpo_gym.envs.trial.ledger import spending_many
 from fedhpo_gym.envs.trial.truth import Truth
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Fidelity
@@ -295,6 +296,26 @@ def test_of_a_surrogate_portions_change_no_bit_and_no_query_is_checked_alone(
     again = fedhpo_gym.truth(id_, **arguments)
     assert again is not queries
     np.testing.assert_array_equal(again.values, queries.values)
+
+
+def test_metrics_that_no_objective_reads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    id_, backend = "FedHPO-LR-Synthetic-v1", gym.make("FedHPO-LR-Synthetic-v1").unwrapped.backend
+    known = backend.task.objectives
+    names = [n for n in known if known[n].reads_clients and not backend.why_refused(n)]
+    for name, number in (("MAX_QUERIES", 20), ("DRAWS", 5)):
+        monkeypatch.setattr(asked, name, number)
+    for name in ("ROUNDS", "STARTS"):
+        monkeypatch.setattr(climbing, name, 2)
+    monkeypatch.setattr(module, "_known", type(module._known)())
+    alone, every = (fedhpo_gym.truth(id_, objectives=chosen) for chosen in (names[:1], names))
+    np.testing.assert_array_equal(every.values[:, 0], alone.values[:, 0])
+    columns = every._asked.columns(np.arange(len(every.values)))
+    answers, spent = backend.look_up(columns), spending_many(backend.task, columns)
+    for one in every.objectives:
+        assert one.compute_many is not None
+        found = one.compute_many(backend.look_up(columns, one.reads), spent)
+        expected = one.compute_many(answers, spent)
+        np.testing.assert_array_equal(found, expected, err_msg=one.name)
 
 
 def test_under_constraints_everything_is_of_what_keeps_them() -> None:
