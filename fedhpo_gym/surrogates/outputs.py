@@ -19,6 +19,8 @@ predicted of them then says in which order they come; their quantiles say how fa
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -150,14 +152,21 @@ def to_metrics(
     metrics = np.full((n // seeds, seeds, clients, splits, len(METRICS)), np.nan, dtype=np.float32)
     by_split = metrics.swapaxes(2, 3)
     by_split[..., _LOSS] = share
-    needed = [(i, j) for i, m in enumerate(RATES) for j, s in enumerate(SPLITS) if (s, m) in reads]
-    which, where = np.array(needed, dtype=np.int64).reshape(-1, 2).T
+    which, where = _rates_of(reads)
     rates = np.minimum(np.maximum(middle[:, :, which, where], 0.0), 1.0)
     if spread.shape[-1]:
         spread = np.clip(spread[:, :, which, where], 0.0, 1.0)
         rates = _spread_out(rates, spread, weights[:, where])
-    metrics[..., where, np.array([_ACCURACY, _F1])[which]] = rates.swapaxes(2, 3)
+    metrics[..., where, _ACCURACY + which] = rates.swapaxes(2, 3)
     return metrics.reshape(n, clients, splits, -1), best_rounds(outputs, rounds)
+
+
+@functools.cache
+def _rates_of(reads: Entries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return which of `RATES` are read, and of which split."""
+    needed = [(i, j) for i, m in enumerate(RATES) for j, s in enumerate(SPLITS) if (s, m) in reads]
+    which, where = np.array(needed, dtype=np.int64).reshape(-1, 2).T
+    return which, where
 
 
 def best_rounds(outputs: NDArray[np.floating], rounds: NDArray[np.integer]) -> NDArray[np.int64]:
