@@ -106,7 +106,7 @@ def _told(told: Told) -> Callable[[Path], str]:
         words = ["show", told.task, "--backend", told.backend]
         main(words)
         main([*words, "--json"])
-        description(get_task(told.task), told.backend, told.task, {})
+        description(get_task(told.task), told.backend, told.task)
         stored = open_card(path)
         health = health_on(stored, "write it again")
         faults(health, labels_on(stored))

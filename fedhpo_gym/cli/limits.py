@@ -1,4 +1,7 @@
-"""What limits of objectives leave: how many configurations keep them, and what the best reaches."""
+"""What limits of objectives leave: how many configurations keep them, and what the best reaches.
+
+All of it is at full fidelity, of stored numbers.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,12 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli.words import number, percent
-from fedhpo_gym.envs.trial.asked import Columns
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.truth import values_of
 from fedhpo_gym.errors import FedHPOError
-from fedhpo_gym.evaluation.constraints import Constraints
 from fedhpo_gym.landscape import labels_on
-from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.landscape.lattice import Stored, asked_columns
 from fedhpo_gym.objectives import ENERGY
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.surrogates import open_preferred
@@ -37,34 +37,20 @@ DRAWS: Final = 512
 HEADS: Final = ("limit", *(word for one in SHARES for word in (f"{percent(one)} keep", "best")))
 
 
-def setup_of(task: Task, backend: str, chosen: Constraints) -> TrialSetup:
-    """Return a setup of all objectives of a task but those on the test split, by which none tunes.
+def limits_of(task: Task, backend: str) -> dict[str, Any]:
+    """Return limits of each objective that varies, as JSON data.
+
+    Objectives on the test split are left out, by which none tunes.
 
     Args:
         task: the variant.
         backend: "tabular" or "surrogate"; what it does not answer is left out.
-        chosen: constraints as of `gymnasium.make`.
-
-    Raises:
-        UnknownNameError: the task has no such objective.
-        InvalidArgumentError: a limit is malformed.
     """
     opened = make_backend(backend, task)
-    left_out = {ENERGY, *(name for name in task.objectives if name.startswith("test_"))} - {*chosen}
-    asked = (name for name in task.objectives if name not in left_out)
+    asked = [one for one in task.objectives if one != ENERGY and not one.startswith("test_")]
     names = tuple(name for name in asked if not opened.why_refused(name))
-    return TrialSetup(task, opened, names, {}, constraints=chosen)
-
-
-def limits_of(given: TrialSetup) -> dict[str, Any]:
-    """Return limits of each objective that varies, and what the constraints leave, as JSON data.
-
-    All of it is at full fidelity, of stored numbers.
-    """
-    setup = given.at_full_fidelity
-    labels = labels_on(OPENERS[setup.backend.name](setup.task))
-    guess = np.inf if labels is None else labels["val_loss"]
-    values = values_of(setup, _columns(setup))
+    setup = TrialSetup(task, opened, names, {}).at_full_fidelity
+    values, guess = _values(setup)
     found = {}
     for objective, column in zip(setup.objectives[1:], values.T[1:], strict=True):
         sign = 1 if objective.minimize else -1
@@ -74,20 +60,16 @@ def limits_of(given: TrialSetup) -> dict[str, Any]:
             left = [_left(sign * column <= end, values[:, 0], guess) for end in ends]
             rows = [{"limit": sign * end, **one} for end, one in zip(ends, left, strict=True)]
             found[objective.name] = {"minimize": objective.minimize, "limits": rows}
-    kept = _left(setup.violations(values) == 0, values[:, 0], guess) if setup.constraints else None
-    return {"configurations": len(values), "by_objective": found, "chosen": kept}
+    return {"configurations": len(values), "by_objective": found}
 
 
-def _columns(setup: TrialSetup) -> Columns:
-    """Return the grid of a table, or random configurations of a surrogate."""
-    space, rng = setup.search_space, stream(0, "limits")
-    if setup.is_grid:
-        grids = np.meshgrid(*(np.array(one.grid) for one in space.dimensions), indexing="ij")
-        columns = {name: one.ravel() for name, one in zip(space.names, grids, strict=True)}
-    else:
-        columns = {**space.decode_columns(rng.uniform(-1.0, 1.0, (DRAWS, len(space))))}
+def _values(setup: TrialSetup) -> tuple[NDArray[np.float64], float]:
+    """Return (configurations, objectives) values, and the loss of predicting frequencies."""
+    labels = labels_on(OPENERS[setup.backend.name](setup.task))
+    columns = asked_columns(setup.search_space, DRAWS, "limits")
     size = len(next(iter(columns.values())))
-    return {**columns, **{name: np.full(size, value) for name, value in setup.fixed.items()}}
+    columns |= {name: np.full(size, value) for name, value in setup.fixed.items()}
+    return values_of(setup, columns), np.inf if labels is None else labels["val_loss"]
 
 
 def _outward(end: float) -> float:
@@ -111,18 +93,6 @@ def rows_of(found: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def chosen_words(found: Mapping[str, Any]) -> str:
-    """Return what the constraints leave, in a sentence without its end."""
-    size, left = found["configurations"], found["chosen"]
-    if left["best"] is None:
-        return f"at full fidelity none of {size:,} configurations keeps the constraints"
-    useless = ", no better than predicting the label frequencies" if left["useless"] else ""
-    return (
-        f"at full fidelity {left['kept']:,} of {size:,} configurations keep the constraints, and "
-        f"the best of them has a validation loss of {number(left['best'])}{useless}"
-    )
-
-
 def useless_limits(problems: Sequence[str], arguments: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence per problem on which constraints leave nothing of use, as far as is stored.
 
@@ -138,8 +108,23 @@ def useless_limits(problems: Sequence[str], arguments: Mapping[str, Any]) -> Ite
                 setup = env.get_wrapper_attr("setup")
                 if "DAC-" in env_id or setup.backend.name not in OPENERS:
                     continue
-                found = limits_of(setup)
+                words = _useless_words(setup.at_full_fidelity)
         except FedHPOError:  # what cannot be made, the run says itself
             continue
-        if found["chosen"]["useless"]:
-            yield f"{env_id}: {chosen_words(found)}; see `fedhpo-gym show {env_id}`"
+        if words:
+            yield f"{env_id}: at full fidelity {words}; see `fedhpo-gym show {env_id}`"
+
+
+def _useless_words(setup: TrialSetup) -> str:
+    """Return how little the constraints leave; empty where they leave something of use."""
+    values, guess = _values(setup)
+    left = _left(setup.violations(values) == 0, values[:, 0], guess)
+    if not left["useless"]:
+        return ""
+    if not left["kept"]:
+        return f"none of {len(values):,} configurations keeps the constraints"
+    return (
+        f"{left['kept']:,} of {len(values):,} configurations keep the constraints, and the best of "
+        f"them has a validation loss of {number(left['best'])}, no better than predicting the "
+        "label frequencies"
+    )

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from fedhpo_gym.backends import BACKENDS, default_backend
 from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import parse_pairs, say, say_table
+from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.cli.limits import HEADS as LIMIT_HEADS
-from fedhpo_gym.cli.limits import OPENERS, chosen_words, limits_of, rows_of, setup_of
+from fedhpo_gym.cli.limits import OPENERS, limits_of, rows_of
 from fedhpo_gym.cli.listing import lacking
 from fedhpo_gym.cli.options import Variant, asked_task
 from fedhpo_gym.cli.problems import page
@@ -32,7 +32,7 @@ from fedhpo_gym.tasks import TASKS, Task
 
 WIDTH = 100
 LIMITS = "limits"
-"""Entry of what is known: what constraints leave."""
+"""Entry of what is known: what limits of objectives leave."""
 PRINTED_APART = ("health", LABELS, SURVIVAL, OBJECTIVES, CLAIMED, LIMITS)
 HEADS = ("name", "from", "to", "scale", "grid points", "unit", "set by")
 COPIED = (
@@ -45,12 +45,6 @@ def main(
     variant: Variant,
     *,
     backend: Annotated[str | None, Arg("tabular, surrogate, raw or federatedscope", "NAME")] = None,
-    limits: Annotated[
-        Sequence[str],
-        Arg(
-            "say what a constraint leaves, for example `fairness_std=0.1`", "NAME=LIMIT", "--limit"
-        ),
-    ] = (),
     as_json: Annotated[bool, Arg("print JSON, for machines", flag="--json")] = False,
 ) -> int:
     """Print one environment in words or as JSON, or the page of all."""
@@ -60,8 +54,7 @@ def main(
     task = asked_task(variant)
     if backend is not None and backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
-    chosen = dict(parse_pairs("--limit", limits))
-    found = description(task, backend or default_backend(task), variant.id, chosen)
+    found = description(task, backend or default_backend(task), variant.id)
     if as_json:
         say(json.dumps(found, indent=1))
     else:
@@ -69,8 +62,8 @@ def main(
     return 0
 
 
-def description(task: Task, backend: str, env_id: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of a variant of a task, as JSON data; see `limits_of` for `chosen`."""
+def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
+    """Return what is known of a variant of a task, as JSON data."""
     of_rounds = "DAC-" in env_id
     plain = task.round_id if of_rounds else task.id
     return {
@@ -84,7 +77,7 @@ def description(task: Task, backend: str, env_id: str, chosen: Mapping[str, Any]
         "budget_s": task.budget_s,
         "backends": {name: _answers(name, task) for name in BACKENDS},
         "backend": backend,
-        "stored": _stored(backend, task, chosen),
+        "stored": _stored(backend, task),
         "elsewhere": _elsewhere(backend, task),
     }
 
@@ -167,7 +160,7 @@ def _trained(task: Task) -> str:
     return f"each {' and '.join(named)} of the grid" if named else "any fidelity"
 
 
-def _stored(backend: str, task: Task, chosen: Mapping[str, Any]) -> dict[str, Any] | None:
+def _stored(backend: str, task: Task) -> dict[str, Any] | None:
     """Return where stored numbers come from, and their health; None where there are none."""
     if backend not in OPENERS or not _answers(backend, task)["answers"]:
         return None
@@ -189,7 +182,7 @@ def _stored(backend: str, task: Task, chosen: Mapping[str, Any]) -> dict[str, An
         SURVIVAL: survival_on(stored),
         OBJECTIVES: verdicts_of(stored),
         CLAIMED: claim_words(stored),
-        LIMITS: limits_of(setup_of(task, backend, chosen)),
+        LIMITS: limits_of(task, backend),
     }
 
 
@@ -255,8 +248,6 @@ def _print_stored(stored: Mapping[str, Any]) -> None:
     )
     say(f"\n{textwrap.fill(words, WIDTH)}\n")
     say_table(LIMIT_HEADS, rows_of(stored[LIMITS]))
-    if stored[LIMITS]["chosen"]:
-        say(f"\n{textwrap.fill(f'With your limits, {chosen_words(stored[LIMITS])}.', WIDTH)}")
 
 
 def _tree(

@@ -6,19 +6,16 @@ table is asked whole; a surrogate `DRAWS` configurations, drawn uniformly in act
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.landscape.health import labels_on
-from fedhpo_gym.landscape.lattice import Stored, asked_space, losses_at
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.landscape.lattice import Stored, asked_columns, asked_space, losses_at
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks import Task, task_of
 
@@ -99,7 +96,7 @@ def difficulty_of(stored: Stored) -> Difficulty:
     task = task_of(stored.identity)
     exact = all(d.values is not None for d in stored.space.dimensions)
     space = stored.space if exact else asked_space(stored)
-    asked, one = _grid(space) if exact else _drawn(space), space.columns_of([usual(space)])
+    asked, one = asked_columns(space, DRAWS, "difficulty"), space.columns_of([usual(space)])
     columns = {name: np.concatenate([asked[name], one[name]]) for name in space.names}
     fidelity = Fidelity(
         int(stored.fidelity_space["round"].high),
@@ -191,13 +188,3 @@ def seed_error(losses: NDArray[np.float64]) -> float:
         return math.nan
     residuals = top - top.mean(axis=0) - top.mean(axis=1, keepdims=True) + top.mean()
     return float(np.sqrt((residuals**2).sum() / free / seeds))
-
-
-def _grid(space: SearchSpace) -> dict[str, NDArray[Any]]:
-    points = itertools.product(*(d.grid for d in space.dimensions))
-    return space.columns_of([dict(zip(space.names, point, strict=True)) for point in points])
-
-
-def _drawn(space: SearchSpace) -> dict[str, NDArray[Any]]:
-    rng = stream(0, "difficulty")
-    return space.decode_columns(rng.uniform(-1.0, 1.0, (DRAWS, len(space))))

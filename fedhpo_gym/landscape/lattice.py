@@ -10,7 +10,7 @@ environment asks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -128,7 +128,7 @@ def landscape_of(stored: Stored) -> Landscape:
     space = SearchSpace(tuple(map(_with_grid, asked.dimensions)))
     rounds = _rounds(stored.fidelity_space["round"])
     rates = tuple(map(float, _with_grid(stored.fidelity_space["client_sample_rate"]).grid))
-    grid = list(_grid(space)) if exact or space.grid_size <= MAX_GRID else []
+    grid = _grid(space) if exact or space.grid_size <= MAX_GRID else []
     rng = stream(0, "truth_draws")
     draws = [] if exact else [asked.sample(rng) for _ in range(DRAWS)]
     configurations = (*grid, *draws)
@@ -177,9 +177,22 @@ def validation_losses(
     return np.where(answers.diverged, np.inf, (values * weights).sum(axis=-1))
 
 
-def _grid(space: SearchSpace) -> Iterator[dict[str, Value]]:
-    for point in itertools.product(*(d.grid for d in space.dimensions)):
-        yield dict(zip(space.names, point, strict=True))
+def asked_columns(space: SearchSpace, draws: int, name: str) -> dict[str, NDArray[Any]]:
+    """Return all points of a grid, else random configurations; (n,) values by dimension.
+
+    Args:
+        space: of the configurations.
+        draws: how many are drawn, uniformly in action coordinates, where values are not named.
+        name: names the random numbers.
+    """
+    if all(dimension.values is not None for dimension in space.dimensions):
+        return space.columns_of(_grid(space))
+    return space.decode_columns(stream(0, name).uniform(-1.0, 1.0, (draws, len(space))))
+
+
+def _grid(space: SearchSpace) -> list[dict[str, Value]]:
+    points = itertools.product(*(d.grid for d in space.dimensions))
+    return [dict(zip(space.names, point, strict=True)) for point in points]
 
 
 def asked_space(stored: Stored) -> SearchSpace:
