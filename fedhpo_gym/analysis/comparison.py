@@ -315,8 +315,8 @@ def _pairs(study: Study, order: tuple[str, ...], means: Numbers, runs: Numbers) 
 
 @checked_types
 def answer(found: Comparison) -> list[str]:
-    """Return paragraphs, as plain text: who wins, by how much, how sure, and what is not alike."""
-    return [verdict(found), _how_much(found), certainty(found), *_unlike(found)]
+    """Return paragraphs, as plain text: who wins, by how much, and how sure."""
+    return [verdict(found), _how_much(found), certainty(found)]
 
 
 @checked_types
@@ -356,44 +356,6 @@ def _told(found: Comparison, difference: CriticalDifference, *, runs: bool) -> s
 def _floor(pairs: int, blocks: int, alpha: float = 0.05) -> bool:
     """Return whether Wilcoxon's test of so many blocks can never reach its level."""
     return pairs * 2.0 ** (1 - blocks) >= alpha
-
-
-def unlike_fidelities(found: Comparison) -> tuple[dict[str, int], dict[str, int]]:
-    """Return how many runs of each agent have no trial of full fidelity, and end below others."""
-    study, without, below = found.study, dict[str, int](), dict[str, int]()
-    for problem in study.problems:
-        lines = [line for agent in study.agents for line in study.of(problem, agent)]
-        levels = [
-            float(line.level[-1]) for line in lines if line.level is not None and len(line.level)
-        ]
-        for line in lines:
-            if not len(line.value):
-                without[line.agent] = without.get(line.agent, 0) + 1
-            elif line.level is not None and line.level[-1] < max(levels):
-                below[line.agent] = below.get(line.agent, 0) + 1
-    return without, below
-
-
-def _unlike(found: Comparison) -> list[str]:
-    """Say where final incumbents are of unequal fidelities: their losses are of unlike things."""
-    without, below = unlike_fidelities(found)
-    words = []
-    if without:
-        words.append(
-            f"Mind that {_counts(without)} reached no trial of full fidelity; these have the last "
-            "rank and a loss of infinity."
-        )
-    if below:
-        words.append(
-            f"Mind that {_counts(below)} ended below the highest fidelity of others on the same "
-            "problem: their losses are of courses that were trained for less. With `--rule "
-            "full_fidelity`, only trials of the highest fidelity count."
-        )
-    return words
-
-
-def _counts(runs: Mapping[str, int]) -> str:
-    return _list([f"{counted(number, 'run')} of {agent}" for agent, number in runs.items()])
 
 
 def _how_much(found: Comparison) -> str:

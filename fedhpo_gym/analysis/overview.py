@@ -14,7 +14,6 @@ from fedhpo_gym.analysis.comparison import (
     Comparison,
     counted,
     short,
-    unlike_fidelities,
 )
 from fedhpo_gym.analysis.plot import Looks
 from fedhpo_gym.analysis.problems import Problem, Run
@@ -52,7 +51,7 @@ def facts(
     found: Comparison, problems: Sequence[Problem], unfinished: Iterable[Sequence[str]]
 ) -> dict[str, Facts]:
     """Return what each agent's runs cost, and what is wrong with them."""
-    without, below = unlike_fidelities(found)
+    without, below = _unlike_fidelities(found)
     ids = {problem.id for problem in problems}
     is_noisy = any(problem.kwargs.get("noise") for problem in problems)
     lost = [row[1] for row in unfinished if row[0] in ids]
@@ -76,6 +75,22 @@ def facts(
         warnings = (*words, *["noisy evaluations"] * is_noisy)
         known[agent] = Facts(_costs(runs), warnings, fidelity)
     return known
+
+
+def _unlike_fidelities(found: Comparison) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many runs of each agent have no trial of full fidelity, and end below others."""
+    study, without, below = found.study, dict[str, int](), dict[str, int]()
+    for problem in study.problems:
+        lines = [line for agent in study.agents for line in study.of(problem, agent)]
+        levels = [
+            float(line.level[-1]) for line in lines if line.level is not None and len(line.level)
+        ]
+        for line in lines:
+            if not len(line.value):
+                without[line.agent] = without.get(line.agent, 0) + 1
+            elif line.level is not None and line.level[-1] < max(levels):
+                below[line.agent] = below.get(line.agent, 0) + 1
+    return without, below
 
 
 def overview(found: Comparison, known: Mapping[str, Facts], looks: Looks) -> str:

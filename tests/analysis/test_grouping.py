@@ -159,7 +159,7 @@ def test_at_full_fidelity_lower_levels_do_not_count_at_any_time() -> None:
     assert lines["random"].final == 0.4
     assert lines["early"].final == np.inf, "it never trained a course to its end"
     page = build_report([problem], "0.1.0").html
-    assert "reached no trial of full fidelity" in page
+    assert "without full fidelity" in page
     assert "full fidelity" not in build_report(group(records[:1]), "0.1.0").html.split("How to")[0]
 
 
@@ -170,4 +170,4 @@ def test_the_page_says_where_agents_ended_at_different_fidelities() -> None:
     ]
     page = build_report(group(records), "0.1.0").html
     assert "early" in page
-    assert "ended below the highest fidelity of others" in page
+    assert "of lower fidelity" in page
