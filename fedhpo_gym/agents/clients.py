@@ -84,16 +84,6 @@ def grid_arms(coordinates: Sequence[ArrayLike]) -> Arms:
     return Arms(tuple(np.array(points, dtype=np.float64)[:, None] for points in coordinates))
 
 
-def space_arms(space: SearchSpace) -> Arms:
-    """Return the grid of a search space, one factor per dimension.
-
-    Raises:
-        InvalidArgumentError: a dimension is an interval without `bins`.
-    """
-    dimensions = space.discretized().dimensions
-    return grid_arms([[d.encode(value) for value in d.grid] for d in dimensions])
-
-
 def random_arms(width: int, number: int, rng: np.random.Generator) -> Arms:
     """Return `number` configurations drawn from the prior of the search space."""
     return listed_arms(rng.uniform(-1.0, 1.0, (number, width)))

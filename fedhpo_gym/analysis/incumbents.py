@@ -258,17 +258,8 @@ class Trajectory:
 
         A trial counts from the moment it is paid for; the last value holds after the end.
         """
-        return _stepped(self.time_s, self.value, time_s)
-
-    def test_at(self, time_s: Numbers) -> Numbers:
-        """Return the test value of the incumbent at some times; NaN where it is unknown."""
-        test = np.full_like(self.value, np.nan) if self.test is None else self.test
-        return _stepped(self.time_s, test, time_s)
-
-
-def _stepped(time_s: Numbers, value: Numbers, at: Numbers) -> NDArray[np.float64]:
-    values: NDArray[np.float64] = np.concatenate([[np.nan], value])
-    return values[np.searchsorted(time_s, at, side="right")]
+        values = np.concatenate([[np.nan], self.value])
+        return np.asarray(values[np.searchsorted(self.time_s, time_s, side="right")])
 
 
 FRACTIONS = np.logspace(-3, 0, 200)

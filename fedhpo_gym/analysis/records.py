@@ -305,11 +305,6 @@ class RunRecord:
         """The last step; its incumbent is the result of the run."""
         return self.steps[-1]
 
-    @property
-    def final_test(self) -> Mapping[str, float]:
-        """Metrics of the final incumbent on the test split."""
-        return self.steps[self.final.best_step - 1].test
-
 
 def first_fault(steps: Sequence[StepRecord]) -> tuple[int, str] | None:
     """Return the number (from 1) of the first step that does not fit the others, and why."""

@@ -522,11 +522,6 @@ def cpu(budget: int) -> Numbers:
     return _normalised(np.ones(budget))
 
 
-def exponential(budget: int, rate: float) -> Numbers:
-    """Return weights that fall as exp(-rate t)."""
-    return _normalised(np.exp(-rate * np.arange(budget)))
-
-
 def one_shot(budget: int) -> Numbers:
     """Return the weights of performance with one trial."""
     return _normalised(np.eye(1, budget)[0])

@@ -1,7 +1,6 @@
 """How well the federated model does: loss, error, and F1 over all clients."""
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,6 +130,3 @@ def performance_objectives(
         for split in first
         for spec in metrics
     )
-
-
-PERFORMANCE: Final[tuple[Objective, ...]] = performance_objectives()

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, suggest, unknown_name
-from fedhpo_gym.space.dimension import ACTION_SLACK, SCOPES, Dimension, Scope, Value
+from fedhpo_gym.space.dimension import ACTION_SLACK, Dimension, Scope, Value
 from fedhpo_gym.typed import as_reals
 
 __all__ = ["Dimension", "Scope", "SearchSpace", "Value"]
@@ -112,16 +112,6 @@ class SearchSpace:
         if name not in self.names:
             raise unknown_name("dimension", name, self.names)
         return self.dimensions[self.names.index(name)]
-
-    def subset(self, scope: Scope) -> "SearchSpace":
-        """Return the space of the dimensions of one scope.
-
-        Raises:
-            UnknownNameError: ``scope`` does not exist.
-        """
-        if scope not in SCOPES:
-            raise unknown_name("scope", scope, SCOPES)
-        return SearchSpace(tuple(d for d in self.dimensions if d.scope == scope))
 
     def discretized(self) -> "SearchSpace":
         """Return the space in which only grid points are legal.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,10 @@ class Answers(Protocol):
     """The model of a surrogate, and how it is asked.
 
     Attributes:
-        description: what it predicts, in a few words.
         regressor: what maps rows to numbers.
         arrays: everything that is stored.
     """
 
-    description: ClassVar[str]
     regressor: Any
 
     @property
@@ -51,8 +49,6 @@ class Answers(Protocol):
 
 class PointAnswers:
     """Format 1: every round is predicted by itself, and nothing is said of divergence."""
-
-    description: ClassVar[str] = "every round by itself"
 
     def __init__(
         self, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], columns: int
@@ -76,8 +72,6 @@ class PointAnswers:
 
 class CurveAnswers:
     """Format 2: the best so far of whole curves, see `curves`."""
-
-    description: ClassVar[str] = "whole learning curves: the best so far never rises"
 
     def __init__(
         self, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], columns: int

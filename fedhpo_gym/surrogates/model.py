@@ -49,20 +49,11 @@ class Compression:
         self.components = components
         self._matrix = components.astype(np.float32)
 
-    def compress(self, outputs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (..., targets) for (..., outputs); those of the federation stay as they are."""
-        return self._around(outputs, self._matrix.T)
-
     def expand(self, targets: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (..., outputs) for (..., targets)."""
-        return self._around(targets, self._matrix)
-
-    def _around(
-        self, rows: NDArray[np.float32], matrix: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
+        """Return (..., outputs) for (..., targets); those of the federation stay as they are."""
         where = client_outputs()
-        middle = rows[..., where] @ matrix
-        parts = (rows[..., : where.start], middle, rows[..., where.stop :])
+        middle = targets[..., where] @ self._matrix
+        parts = (targets[..., : where.start], middle, targets[..., where.stop :])
         return np.concatenate(parts, axis=-1)
 
 

@@ -81,11 +81,6 @@ class Surrogate:
         self.card: Mapping[str, Any] = MappingProxyType(content)
         self._weights = weights_of(self.num_samples)
 
-    @property
-    def output_model(self) -> str:
-        """What it predicts, in a few words: old and new surrogates differ in it."""
-        return f"format {self.format}, {ANSWERS[self.format].description}"
-
     @cached_property
     def _answers(self) -> Answers:
         arrays = self._arrays.read(self.sha256, self._repair, growth=MODEL_GROWTH)

@@ -20,7 +20,7 @@ def test_a_stored_record_replays_and_is_reported_with_its_incumbent() -> None:
     assert run.trajectory.test is not None
     assert run.trajectory.final == record.final.incumbent["val_loss"]
     assert run.best.number == record.final.best_step
-    assert run.trajectory.test[-1] == record.final_test["loss"]
+    assert run.trajectory.test[-1] == record.steps[record.final.best_step - 1].test["loss"]
 
 
 def test_former_names_of_its_numbers_have_a_present_name() -> None:

@@ -395,15 +395,11 @@ def test_the_part_of_a_grid_that_another_space_knows() -> None:
         grid.within(SearchSpace((round_, Dimension("rate", 0.3, 0.35, "float"))))
 
 
-def test_subset_and_fix() -> None:
+def test_fix() -> None:
     space = cnn()
-    assert space.subset(scope="server").names == ("momentum",)
-    assert space.subset("client").names == ("lr", "wd", "batch", "step")
     assert space.fix({"step": 1, "rate": 1.0}).names == ("lr", "wd", "batch", "momentum")
     assert len(space.fix(CONFIG)) == 0
     assert space.fix(CONFIG).decode(np.zeros(0)) == {}
-    with pytest.raises(UnknownNameError, match="Unknown scope 'clients'"):
-        space.subset("clients")  # type: ignore[arg-type]
     with pytest.raises(UnknownNameError, match="Unknown dimension 'mu'"):
         space.fix({"mu": 1})
     with pytest.raises(OffGridError, match=r"`mapping\['lr'\]`"):

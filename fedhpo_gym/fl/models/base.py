@@ -89,7 +89,8 @@ class TorchModel(Model):
     def losses(self, logits: Tensor, top: Tensor, own: Tensor) -> Tensor:
         """Return the (items, n, slots) losses of rows: their cross-entropy, unless overridden.
 
-        Logits far below the largest are clamped, see `softmax_residual_`.
+        Logits far below the largest are clamped: their exponentials are denormal, ten times as
+        slow, and vanish in the sum anyway.
 
         Args:
             logits: (classes, items, n, slots); may be overwritten.
@@ -141,16 +142,3 @@ def sum_classes(values: Tensor) -> Tensor:
     for row in others:
         total += row
     return total
-
-
-def softmax_residual_(logits: Tensor, targets: Tensor, rates: Tensor) -> Tensor:
-    """Turn (classes, items, rows, slots) logits into learning rate x d(mean loss)/d(logits).
-
-    In place; see `Minibatch` for the others. The gradient of the mean cross-entropy is (softmax -
-    one-hot) / minibatch size; the step sizes are folded into the softmax's own division. Logits
-    far below the largest are clamped: their exponentials are denormal, ten times as slow, and
-    vanish in the sum anyway.
-    """
-    logits.sub_(torch.amax(logits, 0)).clamp_(min=-60.0).exp_()
-    logits.mul_(rates / sum_classes(logits))
-    return logits.addcmul_(targets, rates, value=-1.0)

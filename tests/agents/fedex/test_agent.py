@@ -14,7 +14,6 @@ from fedhpo_gym.agents.clients import (
     listed_arms,
     perturbed_arms,
     random_arms,
-    space_arms,
 )
 from fedhpo_gym.agents.fedex import FedEx, FedExSettings
 from fedhpo_gym.errors import InvalidArgumentError
@@ -137,14 +136,6 @@ def test_wrong_neighbourhoods_are_refused() -> None:
         perturbed_arms([0.0], 2, 1.1, rng)
     with pytest.raises(InvalidArgumentError, match="`centre`"):
         perturbed_arms([0.0], 2, 0.1, rng, SPACE)
-
-
-def test_the_grid_of_a_space_decodes_to_every_configuration() -> None:
-    arms = space_arms(SearchSpace((SPACE["batch_size"], Dimension("p", 0, 1, "float", bins=2))))
-    configs = {(i, j): arms.actions([i, j]) for i in range(3) for j in range(2)}
-    space = SearchSpace((SPACE["batch_size"], Dimension("p", 0, 1, "float", bins=2).discretized()))
-    decoded = {tuple(space.decode(action).values()) for action in configs.values()}
-    assert decoded == {(b, p) for b in (16, 32, 64) for p in (0.0, 1.0)}
 
 
 def test_arms_survive_json() -> None:

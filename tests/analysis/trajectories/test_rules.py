@@ -62,16 +62,13 @@ def test_what_comes_later_changes_nothing_before(rule: str) -> None:
 
 
 def test_a_trajectory_keeps_what_changes() -> None:
-    tried = trials([3.0, 4.0, 1.0, 2.0], times=[10.0, 20.0, 30.0, 40.0], test=np.arange(4.0))
+    tried = trials([3.0, 4.0, 1.0, 2.0], times=[10.0, 20.0, 30.0, 40.0])
     run = Trajectory.of("p", "a", 0, tried)
     assert run.time_s.tolist() == [10, 30]
     assert run.value.tolist() == [3, 1]
     assert (run.end_s, run.final) == (40, 1)
     at = np.array([9.9, 10.0, 29.0, 30.0, 99.0])
     np.testing.assert_array_equal(run.at(at), [np.nan, 3, 3, 1, 1])
-    np.testing.assert_array_equal(run.test_at(at), [np.nan, 0, 0, 2, 2])
-    alone = Trajectory.of("p", "a", 0, trials([1.0]))
-    np.testing.assert_array_equal(alone.test_at(at), [np.nan] * 5)
 
 
 def test_of_trials_at_one_moment_the_last_state_counts() -> None:
