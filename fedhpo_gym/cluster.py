@@ -13,7 +13,7 @@ from fedhpo_gym.errors import (
     InvalidArgumentError,
     WorkerLostError,
     missing_dependency,
-    unknown_name,
+    require_known,
 )
 from fedhpo_gym.processes import Done
 
@@ -33,8 +33,7 @@ def check_executor(executor: str, address: str | None) -> None:
         InvalidArgumentError: `address` and executor do not fit together.
         UnknownNameError: there is no such executor.
     """
-    if executor not in EXECUTORS:
-        raise unknown_name("executor", executor, EXECUTORS)
+    require_known("executor", executor, EXECUTORS)
     if executor == "dask" and address is None:
         raise InvalidArgumentError(
             "`--address` must name the scheduler for `--executor dask`, for example "

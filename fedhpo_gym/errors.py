@@ -1,7 +1,7 @@
 """Every exception the package raises on purpose, and the wording of unknown names."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 LONGEST_NAME = 200
@@ -99,6 +99,16 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError
     if len(words) > LONGEST_NAME:
         words = f"{words[:LONGEST_NAME]}..."
     return UnknownNameError(f"Unknown {kind} {words}.{suggest(name, known)}")
+
+
+def require_known(kind: str, name: str, known: Collection[str]) -> None:
+    """Check that a catalogue holds a name.
+
+    Raises:
+        UnknownNameError: it does not; see `unknown_name`.
+    """
+    if name not in known:
+        raise unknown_name(kind, name, known)
 
 
 def missing_dependency(what: str, package: str, extra: str) -> MissingDependencyError:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.clients import ArmAgent, ArmFeedback, Arms, Traces, checked_arms
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 
 Schedule = Literal["adaptive", "aggressive", "auto", "constant", "scale"]
 
@@ -49,8 +49,7 @@ class FedExSettings:
     cutoff: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.schedule not in get_args(Schedule):
-            raise unknown_name("schedule", self.schedule, get_args(Schedule))
+        require_known("schedule", self.schedule, get_args(Schedule))
         if self.eta0 is not None and not 0 < self.eta0 < math.inf:
             raise InvalidArgumentError(
                 f"`eta0` must be finite and positive, or None for sqrt(2 log n), got {self.eta0}."

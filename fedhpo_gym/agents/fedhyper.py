@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
 from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 
 GLOBAL, LOCAL = "server_learning_rate", "learning_rate"
 BOUNDS: Mapping[str, float] = {GLOBAL: 3.0, LOCAL: 10.0}
@@ -99,8 +99,7 @@ class FedHyper(Agent):
     def _chosen(self, dimension: str | None) -> str:
         names = self._space.names
         if dimension is not None:
-            if dimension not in names:
-                raise unknown_name("dimension", dimension, names)
+            require_known("dimension", dimension, names)
             if dimension.partition("@")[0] not in BOUNDS:
                 raise InvalidArgumentError(
                     f"`dimension` must be a learning rate, got {dimension!r}; leave it out, and "

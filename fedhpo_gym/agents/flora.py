@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.clients import ArmFeedback, Point, PointAgent
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError, needing, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, needing, require_known
 from fedhpo_gym.seeding import stream
 
 with needing("agent 'flora'", "scikit-learn", "agents", "sklearn"):
@@ -63,8 +63,7 @@ class FLoRA(PointAgent):
             raise InvalidArgumentError(
                 f"`local_steps` must be a positive integer, got {local_steps!r}"
             )
-        if surface not in SURFACES:
-            raise unknown_name("loss surface", surface, SURFACES)
+        require_known("loss surface", surface, SURFACES)
         self._local_steps, self._surface, self._steps = number, surface, 0
         self._pairs: dict[int, Pairs] = {}
         self.chosen: Point | None = None

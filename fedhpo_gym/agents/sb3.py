@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.policy import Policy
-from fedhpo_gym.errors import needing, unknown_name
+from fedhpo_gym.errors import needing, require_known
 from fedhpo_gym.seeding import stream
 
 with needing("training a policy", "stable-baselines3", "rl", "stable_baselines3"):
@@ -84,8 +84,7 @@ def train(
         InvalidArgumentError: an environment cannot be used, or their spaces differ.
         MissingDependencyError: stable-baselines3 is not installed.
     """
-    if algorithm not in ALGORITHMS:
-        raise unknown_name("algorithm", algorithm, ALGORITHMS)
+    require_known("algorithm", algorithm, ALGORITHMS)
     wanted = [env] if isinstance(env, str | gym.vector.VectorEnv) else list(env)
     parts = [
         make_vector(one, num_envs, env_arguments or {}) if isinstance(one, str) else one

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.space import SearchSpace
 
 STEP_FACTOR: Final = 0.1
@@ -56,8 +56,7 @@ class Schedule:
     name: str = "learning_rate"
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise unknown_name("schedule", self.kind, KINDS)
+        require_known("schedule", self.kind, KINDS)
         if self.kind != "static" and self.name not in self.space.names:
             raise unknown_name("dimension", self.name, self.space.names)
         self.space.validate(self.configuration)

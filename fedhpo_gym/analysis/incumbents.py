@@ -42,7 +42,7 @@ from fedhpo_gym.errors import (
     FedHPOError,
     InvalidArgumentError,
     MissingDataError,
-    unknown_name,
+    require_known,
 )
 from fedhpo_gym.typed import checked_types
 
@@ -134,8 +134,7 @@ def incumbents(trials: Trials, rule: str = RULE) -> Places:
     Raises:
         UnknownNameError: there is no such rule.
     """
-    if rule not in RULES:
-        raise unknown_name("rule of incumbents", rule, RULES)
+    require_known("rule of incumbents", rule, RULES)
     if trials.is_course:
         return np.arange(len(trials.time_s))
     return RULES[rule](trials)

@@ -15,7 +15,7 @@ from fedhpo_gym.analysis.plot import SIZE, TALL, draw
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.runs import level_of, problem_of
 from fedhpo_gym.analysis.tables import Cell, Table
-from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, require_known
 
 BINS: Final = 8
 """Of a hyperparameter with more values than this: ranges with equally many trials."""
@@ -71,8 +71,7 @@ def landscape(records: Sequence[RunRecord], names: tuple[str, str]) -> Landscape
     steps = [step for record in records for step in record.steps]
     known = steps[0].configuration
     for name in names:
-        if name not in known:
-            raise unknown_name("hyperparameter", name, known)
+        require_known("hyperparameter", name, known)
         if isinstance(known[name], str):
             raise InvalidArgumentError(f"{name!r} must have numbers for values to be an axis")
     levels = np.array([level_of(step.fidelity) for step in steps])

@@ -56,7 +56,7 @@ from fedhpo_gym.analysis.plot import INK, Looks, looks_of
 from fedhpo_gym.analysis.problems import NO_GUARANTEE, Problem, Run, Summary, finals
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.tables import Cell, Table
-from fedhpo_gym.errors import MissingDataError, MissingDependencyError, unknown_name
+from fedhpo_gym.errors import MissingDataError, MissingDependencyError, require_known
 from fedhpo_gym.typed import checked_types
 
 TITLE = "Federated hyperparameter optimization: report"
@@ -139,8 +139,7 @@ def build_report(
         MissingDependencyError: matplotlib is not installed.
         UnknownNameError: there is no such rule.
     """
-    if rule not in RULES_IN_WORDS:
-        raise unknown_name("rule of incumbents", rule, RULES_IN_WORDS)
+    require_known("rule of incumbents", rule, RULES_IN_WORDS)
     if not problems:
         raise MissingDataError("there is nothing to report; make records with `fedhpo-gym run`")
     lines = [run.trajectory for problem in problems for of in problem.runs.values() for run in of]

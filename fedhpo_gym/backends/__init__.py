@@ -10,7 +10,7 @@ from typing import Any
 from fedhpo_gym.backends.base import Backend, CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.backends.tuned import FEWEST, open_tuned, stored_values
 from fedhpo_gym.courses.base import Courses
-from fedhpo_gym.errors import InvalidArgumentError, needing, suggest, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, needing, require_known, suggest
 from fedhpo_gym.surrogates import has_surrogate
 from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import Task
@@ -91,8 +91,7 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
         InvalidArgumentError: it takes no such option, or not this value; or the task's algorithm
             is asynchronous, which no stored numbers can answer for.
     """
-    if as_typed("backend", name, str) not in BACKENDS:
-        raise unknown_name("backend", name, BACKENDS)
+    require_known("backend", as_typed("backend", name, str), BACKENDS)
     if task.asynchronous and name in STORED:
         raise InvalidArgumentError(
             f"`backend` must be 'raw' for {task.algorithm!r}: the clock decides what asynchronous "
@@ -121,8 +120,7 @@ def open_courses(name: str, *given: Any, **options: Any) -> Courses:
         UnknownNameError: no such courses.
         FedHPOError: they cannot be opened.
     """
-    if as_typed("backend", name, str) not in COURSES:
-        raise unknown_name("backend of courses", name, COURSES)
+    require_known("backend of courses", as_typed("backend", name, str), COURSES)
     module, _, attribute = COURSES[name].partition(":")
     with needing("really training, as round environments do,", "torch", "raw", "torch"):
         kind = getattr(importlib.import_module(module), attribute)

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from fedhpo_gym.datasets.catalogue import SOURCES
 from fedhpo_gym.datasets.records import Dataset
-from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.errors import require_known
 from fedhpo_gym.typed import checked_types
 
 
@@ -25,8 +25,7 @@ def load_dataset(name: str) -> Dataset:
         MissingDataError: the data is neither in the data folder nor downloadable.
         MissingDependencyError: an extra (for example `data`) is not installed.
     """
-    if name not in SOURCES:
-        raise unknown_name("data set", name, SOURCES)
+    require_known("data set", name, SOURCES)
     source = SOURCES[name]
     dataset = source.read()
     source.check(dataset)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.typed import shown
 
 Constraints: TypeAlias = Mapping[str, float | Mapping[str, float]]
@@ -35,8 +35,7 @@ def read_constraints(
     names = [objective.name for objective in objectives]
     found = {}
     for name, constraint in _checked(constraints).items():
-        if name not in names:
-            raise unknown_name("constraint on the chosen `objectives`", name, names)
+        require_known("constraint on the chosen `objectives`", name, names)
         place = names.index(name)
         limit, _ = found[place] = _limit_and_weight(name, constraint)
         low, high = objectives[place].bounds

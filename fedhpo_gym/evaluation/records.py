@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer, as_number
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 
 Split: TypeAlias = str
 Metric: TypeAlias = str
@@ -231,6 +231,5 @@ def position(kind: str, name: str, known: tuple[str, ...]) -> int:
     Raises:
         UnknownNameError: there is none of this name.
     """
-    if name not in known:
-        raise unknown_name(kind, name, known)
+    require_known(kind, name, known)
     return known.index(name)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from fedhpo_gym.datasets import Dataset
-from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.errors import require_known
 from fedhpo_gym.federations.federation import (
     Federation,
     make_federation,
@@ -92,6 +92,5 @@ def get_partition(name: str) -> Partition:
     Raises:
         UnknownNameError: no such partition.
     """
-    if name not in PARTITIONS:
-        raise unknown_name("partition", name, PARTITIONS)
+    require_known("partition", name, PARTITIONS)
     return PARTITIONS[name]

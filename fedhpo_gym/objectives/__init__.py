@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.errors import require_known
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MAX_LOSS, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.objectives.base import LARGEST, Objective
@@ -90,8 +90,7 @@ def get_objective(name: str) -> Objective:
     Raises:
         UnknownNameError: There is none; the message lists the nearest names.
     """
-    if name not in OBJECTIVES:
-        raise unknown_name("objective", name, OBJECTIVES)
+    require_known("objective", name, OBJECTIVES)
     return OBJECTIVES[name]
 
 

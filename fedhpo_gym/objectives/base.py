@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation
 from fedhpo_gym.objectives.privacy import Spent
@@ -164,8 +164,7 @@ class Objective:
         Raises:
             UnknownNameError: There is no such transform.
         """
-        if name not in TRANSFORMS:
-            raise unknown_name("transform", name, TRANSFORMS)
+        require_known("transform", name, TRANSFORMS)
         return replace(self, transform=name) if self.open_ended else self
 
     @property

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
 from fedhpo_gym.objectives.base import Objective
@@ -100,10 +100,8 @@ def fairness_objective(
     Raises:
         UnknownNameError: The measure or the split does not exist.
     """
-    if measure not in FAIRNESS_NAMES:
-        raise unknown_name("fairness measure", measure, FAIRNESS_NAMES)
-    if split not in SPLITS:
-        raise unknown_name("split", split, SPLITS)
+    require_known("fairness measure", measure, FAIRNESS_NAMES)
+    require_known("split", split, SPLITS)
     is_spread = measure == "std"
     position = FAIRNESS_NAMES.index(measure)
     bounds = (0.0, WORST_FAIRNESS[position] if is_spread else 1.0)

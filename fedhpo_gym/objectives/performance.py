@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.errors import require_known
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
@@ -85,10 +85,8 @@ def performance_objective(
         UnknownNameError: The split or the measure does not exist.
     """
     known = {spec.objective: spec for spec in metrics}
-    if split not in splits:
-        raise unknown_name("split", split, splits)
-    if measure not in known:
-        raise unknown_name("measure", measure, known)
+    require_known("split", split, splits)
+    require_known("measure", measure, known)
     spec = known[measure]
     where, metric = split, spec.name
     is_error = spec.complement is not None

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.errors import require_known
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation
 from fedhpo_gym.objectives.base import Objective
@@ -81,8 +81,7 @@ def privacy_objective(name: str) -> Objective:
     Raises:
         UnknownNameError: There is no such entry.
     """
-    if name not in PRIVACY_NAMES:
-        raise unknown_name("privacy measure", name, PRIVACY_NAMES)
+    require_known("privacy measure", name, PRIVACY_NAMES)
     position = PRIVACY_NAMES.index(name)
 
     def compute(_evaluation: Evaluation, spent: Spent) -> float:
@@ -108,8 +107,7 @@ def cost_objective(name: str, unit: str, highest: float) -> Objective:
     Raises:
         UnknownNameError: There is no such cost.
     """
-    if name not in COST_NAMES:
-        raise unknown_name("cost", name, COST_NAMES)
+    require_known("cost", name, COST_NAMES)
 
     def compute(_evaluation: Evaluation, spent: Spent) -> float:
         return float(spent.costs[name])

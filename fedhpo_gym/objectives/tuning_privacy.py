@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.objectives.privacy import SEARCH_ORDERS, epsilon_from_renyi
 from fedhpo_gym.typed import checked_types, shown
 
@@ -92,8 +92,7 @@ def selected_renyi(
         )
     if not 1 <= mean < math.inf:
         raise InvalidArgumentError(f"`mean` must be finite and at least 1, got {mean!r}")
-    if distribution not in DISTRIBUTIONS:
-        raise unknown_name("distribution", distribution, DISTRIBUTIONS)
+    require_known("distribution", distribution, DISTRIBUTIONS)
     common = one + math.log(mean) / (each - 1.0)
     if distribution == "geometric":
         return np.asarray(common + 2.0 * np.min((1.0 - 1.0 / each) * one + math.log(mean) / each))

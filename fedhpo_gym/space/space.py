@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError, suggest, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known, suggest
 from fedhpo_gym.space.dimension import ACTION_SLACK, Dimension, Scope, Value
 from fedhpo_gym.typed import as_reals
 
@@ -109,8 +109,7 @@ class SearchSpace:
         Raises:
             UnknownNameError: There is none.
         """
-        if name not in self.names:
-            raise unknown_name("dimension", name, self.names)
+        require_known("dimension", name, self.names)
         return self.dimensions[self.names.index(name)]
 
     def discretized(self) -> "SearchSpace":

@@ -19,7 +19,7 @@ from fedhpo_gym.agents import Agent, agent_name
 from fedhpo_gym.analysis import parquet
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cluster import check_executor
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, missing_dependency, unknown_name
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, missing_dependency, require_known
 from fedhpo_gym.files import write_text
 from fedhpo_gym.processes import Crew
 from fedhpo_gym.studies.cells import CellWork, Outcome, faults, log, on_dask, read_log
@@ -87,8 +87,7 @@ class Means:
         """Check everything."""
         check_executor(self.executor, self.address)
         for name in self.track:
-            if name not in TRACKERS:
-                raise unknown_name("tracker", name, TRACKERS)
+            require_known("tracker", name, TRACKERS)
         if self.workers < 1:
             raise InvalidArgumentError(f"`--workers` must be at least 1, got {self.workers}")
         if not self.timeout_s > 0:

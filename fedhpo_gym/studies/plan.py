@@ -12,7 +12,7 @@ from typing import Any
 from fedhpo_gym.agents import agent_class, read_problem
 from fedhpo_gym.agents.base import WHERE
 from fedhpo_gym.analysis.files import record_key
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.environments import make_environment, resolve_id, spec_of
 from fedhpo_gym.tasks import get_task
@@ -222,7 +222,6 @@ def fixed_fidelity(space: SearchSpace, asked: Mapping[str, Any]) -> dict[str, An
     """
     fixed: dict[str, Any] = {d.name: d.high for d in space.dimensions}
     for name, value in asked.items():
-        if name not in space.names:
-            raise unknown_name("fidelity", name, space.names)
+        require_known("fidelity", name, space.names)
         fixed[name] = value
     return {name: value for name, value in fixed.items() if value != FREE}

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym.analysis.records import Header, StepRecord, to_dict
-from fedhpo_gym.errors import missing_dependency, unknown_name
+from fedhpo_gym.errors import missing_dependency, require_known
 
 Follow = Callable[[StepRecord], None]
 
@@ -25,8 +25,7 @@ def tracked(names: Sequence[str], folder: Path, run: str, header: Header) -> Ite
     with ExitStack() as stack:
         follows = []
         for name in names:
-            if name not in TRACKERS:
-                raise unknown_name("tracker", name, TRACKERS)
+            require_known("tracker", name, TRACKERS)
             below = folder / name
             follows.append(stack.enter_context(TRACKERS[name](below, run, header)))
 

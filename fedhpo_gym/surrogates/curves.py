@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.errors import require_known
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.surrogates.exact import Exact, on_grid
 from fedhpo_gym.surrogates.forest import Forest
@@ -105,8 +105,7 @@ class CurveModel:
             KeyError: a scale, the centre or the basis is missing.
             ValueError: arrays do not fit together.
         """
-        if kind not in KINDS:
-            raise unknown_name("kind of surrogate model", kind, KINDS)
+        require_known("kind of surrogate model", kind, KINDS)
         centre, basis = arrays["centre"], arrays["basis"]
         return cls(KINDS[kind](arrays), arrays, centre, basis, arrays.get("components"))
 

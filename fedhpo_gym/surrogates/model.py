@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.errors import require_known
 from fedhpo_gym.surrogates.forest import Forest
 from fedhpo_gym.surrogates.kernel import Kernel
 from fedhpo_gym.surrogates.network import Network
@@ -86,8 +86,7 @@ class OutcomeModel:
             InvalidArgumentError: the arrays are not those of this kind.
             KeyError: a scale is missing.
         """
-        if kind not in KINDS:
-            raise unknown_name("kind of surrogate model", kind, KINDS)
+        require_known("kind of surrogate model", kind, KINDS)
         compression = Compression(arrays["components"]) if "components" in arrays else None
         return cls(KINDS[kind](arrays), arrays, compression)
 

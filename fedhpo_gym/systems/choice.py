@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from fedhpo_gym.errors import InvalidArgumentError, suggest, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known, suggest
 from fedhpo_gym.systems.base import System, shared_parameters
 from fedhpo_gym.systems.device_model import DeviceModel
 from fedhpo_gym.systems.model import SystemModel
@@ -39,8 +39,7 @@ def changed_system(base: System, changes: Mapping[str, Any]) -> System:
     kind = type(base)
     if "model" in given:
         name = as_typed("model", given.pop("model"), str)
-        if name not in SYSTEM_MODELS:
-            raise unknown_name("system model", name, SYSTEM_MODELS)
+        require_known("system model", name, SYSTEM_MODELS)
         kind = SYSTEM_MODELS[name]
     known = [field.name for field in fields(kind)]
     for name in given:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.identity import UNSAID, Identity
@@ -83,8 +83,7 @@ class Problem(ABC):
                 f"`numbers` must be a version up to {version}, whose numbers are shared, or None, "
                 f"got {self.numbers!r}."
             )
-        if self.reward not in REWARDS:
-            raise unknown_name("reward", self.reward, REWARDS)
+        require_known("reward", self.reward, REWARDS)
         if not self.seeds or min(self.seeds) < 0:
             raise InvalidArgumentError(f"`seeds` must be non-negative, got {self.seeds!r}.")
         if not self.metrics or len(set(self.metric_names)) < len(self.metrics):

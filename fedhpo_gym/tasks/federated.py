@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.identity import OPTIONS
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.algorithms import ALGORITHMS, Setting, check_settings
@@ -127,10 +127,8 @@ class Task(Problem):
         super().__post_init__()
         for name in ("algorithm", "preprocessing", "precision"):
             as_typed(name, getattr(self, name), str)
-        if self.algorithm not in ALGORITHMS:
-            raise unknown_name("algorithm", self.algorithm, ALGORITHMS)
-        if self.preprocessing not in PREPROCESSINGS:
-            raise unknown_name("preprocessing", self.preprocessing, PREPROCESSINGS)
+        require_known("algorithm", self.algorithm, ALGORITHMS)
+        require_known("preprocessing", self.preprocessing, PREPROCESSINGS)
         if self.precision not in self.precisions:
             allowed = " or ".join(map(repr, self.precisions))
             raise InvalidArgumentError(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.tasks.federated import Task, checked_alpha
 from fedhpo_gym.typed import explained_types
 
@@ -76,8 +76,7 @@ def make_instances(
         InvalidArgumentError: the list is empty, a pair is malformed, or `alpha` comes with a list.
     """
     if isinstance(wanted, str):
-        if wanted not in SETS:
-            raise unknown_name("instance set", wanted, SETS)
+        require_known("instance set", wanted, SETS)
         drawn = task.instance_alphas if task.partition == "lda" else (task.alpha,)
         alphas = drawn if alpha is None else (_alpha(alpha),)
         return tuple(Instance(float(a), seed) for a in alphas for seed in SETS[wanted])

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.typed import as_typed, shown
 from fedhpo_gym.wrappers.checks import check_env
 
@@ -191,8 +191,7 @@ def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> No
         InvalidArgumentError: the discount is out of its range, or an option is given with a kind
             that has none.
     """
-    if as_typed("reward", kind, str) not in KINDS:
-        raise unknown_name("reward", kind, KINDS)
+    require_known("reward", as_typed("reward", kind, str), KINDS)
     as_typed("reward_per_cost", per_cost, bool)
     number = as_number(discount)
     if number is None or not 0 < number <= 1:

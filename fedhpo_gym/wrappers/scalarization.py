@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.fronts import non_dominated
 from fedhpo_gym.typed import shown
 from fedhpo_gym.wrappers.checks import check_env
@@ -90,8 +90,7 @@ class Source:
         self.objectives = tuple(objectives)
         self.kind = points if isinstance(points, str) else "given"
         if isinstance(points, str):
-            if points not in SOURCES:
-                raise unknown_name("source of `points`", points, SOURCES)
+            require_known("source of `points`", points, SOURCES)
             return
         if not isinstance(points, Mapping) or set(points) != {"ideal", "nadir"}:
             raise InvalidArgumentError(

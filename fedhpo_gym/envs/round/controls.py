@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.systems import Happened, Work
@@ -69,8 +69,7 @@ class Controls:
                 f"`dynamic` must be a list of distinct names, at least one, got {dynamic!r}"
             )
         for name in chosen:
-            if name not in offered:
-                raise unknown_name("hyperparameter", name, offered)
+            require_known("hyperparameter", name, offered)
             if name not in free and (per_client or name != RATE):
                 raise InvalidArgumentError(
                     f"`dynamic` cannot hold {name!r}: it shapes the model, or the server decides "
@@ -172,8 +171,7 @@ def _fixed(
 ) -> dict[str, Value]:
     """Return the values of what actions do not set, less what can never mean anything."""
     for name in configuration:
-        if name not in whole:
-            raise unknown_name("hyperparameter", name, whole)
+        require_known("hyperparameter", name, whole)
     if given := [name for name in configuration if name in dynamic]:
         raise InvalidArgumentError(
             f"`configuration` must leave out what actions set, got {given}; leave them out of "

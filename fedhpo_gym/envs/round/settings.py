@@ -7,7 +7,7 @@ from typing import Final
 
 from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.envs.round import scales
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.typed import shown
@@ -83,8 +83,7 @@ class RoundSettings:
         self._check_names()
 
     def _check_names(self) -> None:
-        if self.potential not in scales.POTENTIALS:
-            raise unknown_name("potential", self.potential, scales.POTENTIALS)
+        require_known("potential", self.potential, scales.POTENTIALS)
         if not self.rewards:
             raise InvalidArgumentError("`rewards` must hold at least one name, got none")
         if len(set(self.names)) < len(self.names):

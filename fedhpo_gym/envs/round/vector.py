@@ -26,7 +26,7 @@ from fedhpo_gym.envs.round.controls import RATE
 from fedhpo_gym.envs.round.env import describe_episode, describe_step
 from fedhpo_gym.envs.round.make import OF_FORM
 from fedhpo_gym.envs.round.process import MAX_NATS, RoundProcess
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.typed import as_typed, shown
 
@@ -91,8 +91,7 @@ def make_round_vector_env(
 
 def _check_info_keys(info_keys: Sequence[str]) -> None:
     for key in as_typed("info_keys", info_keys, Sequence[str]):
-        if key not in INFO_KEYS:
-            raise unknown_name("info key", key, INFO_KEYS)
+        require_known("info key", key, INFO_KEYS)
 
 
 class RoundVectorEnv(BatchedVectorEnv):

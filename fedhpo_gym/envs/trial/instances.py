@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import STORED, Backend, make_backend
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.federated import OF_GRAPHS, PREPROCESSINGS
@@ -84,8 +84,7 @@ def open_instances(
         if not opened:
             raise InvalidArgumentError("`instances` must name at least one instance, got none")
         return _alike(opened, strict=True)
-    if wanted not in SETS:
-        raise unknown_name("instance set", wanted, SETS)
+    require_known("instance set", wanted, SETS)
     variants = [one for one in _variants(task, fixed) if STORED[name](one)]
     if not variants or len(task.seeds) < 2:
         raise InvalidArgumentError(
@@ -114,8 +113,7 @@ def _variants(task: Task, fixed: Mapping[str, Any]) -> list[Task]:
 def _open(task: Task, name: str, entry: Mapping[str, float | str]) -> Backend:
     known = [field.name for field in fields(TrialInstance)]
     for key in entry:
-        if key not in known:
-            raise unknown_name("field of an instance", key, known)
+        require_known("field of an instance", key, known)
     seed = as_integer(entry.get("seed"))
     if seed is None:
         raise InvalidArgumentError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import Backend, CheckedQuery
 from fedhpo_gym.envs.trial import instances, observation
 from fedhpo_gym.envs.trial.tuning import is_counted
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.constraints import Constraints, read_constraints, violations
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import Fidelity
@@ -135,8 +135,7 @@ class TrialSetup:
         """The objectives, in the order of the reward vector."""
         known = {**self.task.objectives, **{one.name: one for one in self.own}}
         for name in self.objective_names:
-            if name not in known:
-                raise unknown_name("objective", name, known)
+            require_known("objective", name, known)
         named = (known[name] for name in self.objective_names)
         return tuple(objective.with_transform(self.transform) for objective in named)
 

@@ -29,7 +29,7 @@ from fedhpo_gym.envs.trial.make import make_trial_env
 from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, TrialProcess
 from fedhpo_gym.envs.trial.scores import TIME_S, VIOLATION
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.typed import as_typed, shown
@@ -248,6 +248,5 @@ class TrialVectorEnv(BatchedVectorEnv):
 def _checked_keys(names: Sequence[str]) -> tuple[str, ...]:
     keys = tuple(as_typed("info_keys", names, Sequence[str]))
     for name in keys:
-        if name not in INFO_KEYS:
-            raise unknown_name("info key", name, INFO_KEYS)
+        require_known("info key", name, INFO_KEYS)
     return keys

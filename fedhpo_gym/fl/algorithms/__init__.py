@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fedhpo_gym.errors import unknown_name
+from fedhpo_gym.errors import require_known
 from fedhpo_gym.fl.algorithms.adaptive import FedAdam, FedYogi
 from fedhpo_gym.fl.algorithms.asynchronous import Asynchronous, FedAsync, FedBuff
 from fedhpo_gym.fl.algorithms.base import Algorithm, Context, LocalSteps
@@ -50,8 +50,7 @@ def get_algorithm(name: str) -> Algorithm:
     Raises:
         UnknownNameError: no such algorithm.
     """
-    if name not in ALGORITHMS:
-        raise unknown_name("algorithm", name, ALGORITHMS)
+    require_known("algorithm", name, ALGORITHMS)
     return ALGORITHMS[name]
 
 
