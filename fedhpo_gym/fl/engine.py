@@ -12,7 +12,7 @@ from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.algorithms import Algorithm
 from fedhpo_gym.fl.models.description import Model
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.packing import Course, Needs, needs
 from fedhpo_gym.fl.records import CourseState
 from fedhpo_gym.fl.records import Curves as Curves
 
@@ -71,12 +71,31 @@ class CourseBatch:
             InvalidArgumentError: a configuration lacks what training needs, or the precision or the
                 device is refused.
         """
+        self._federations = dict(federations)
+        self._model = model
+        self._algorithm = algorithm
+        self._horizon = horizon
+        self._observe = observe
+        self._local_metrics = local_metrics
+        self._clients = next(iter(federations.values())).num_clients
+        self._last: dict[int, NDArray[np.float32]] = {}
+        self._needs: list[Needs] = []
+        self._courses: tuple[Course, ...] = ()
+        self._open(device, precision)
+        self._arrange(courses, [None] * len(courses))
+
+    def _open(self, device: str, precision: str) -> None:
+        """Check where and with what training computes, and start what is kept for it."""
+        raise NotImplementedError
+
+    def _arrange(self, courses: Sequence[Course], states: Sequence[CourseState | None]) -> None:
+        """Sort courses into groups; each starts from its state, or from its seed at round 0."""
         raise NotImplementedError
 
     @property
     def courses(self) -> tuple[Course, ...]:
         """The courses, as they are configured now."""
-        raise NotImplementedError
+        return self._courses
 
     def advance(
         self,
@@ -116,7 +135,38 @@ class CourseBatch:
         Raises:
             InvalidArgumentError: there are more or fewer courses than before.
         """
+        if len(courses) != len(self._courses):
+            raise InvalidArgumentError(
+                f"`courses` must hold {len(self._courses)} courses, got {len(courses)}"
+            )
+        if federations is not None:
+            self._know(federations, {course.seed for course in courses})
+        needed = [self._needs_of(course) for course in courses]
+        if self._stays(needed):
+            self._courses, self._needs = tuple(courses), needed
+            self._reconfigure(courses)
+            return
+        kept = [
+            state if new[:2] == old[:2] else None
+            for state, new, old in zip(self.snapshot(), needed, self._needs, strict=True)
+        ]
+        self._arrange(courses, kept)
+
+    def _stays(self, needed: list[Needs]) -> bool:
+        """Return whether groups stay as they are where courses need this."""
         raise NotImplementedError
+
+    def _reconfigure(self, courses: Sequence[Course]) -> None:
+        """Give the groups the configurations of their courses."""
+        raise NotImplementedError
+
+    def _needs_of(self, course: Course) -> Needs:
+        return needs(course, self._clients, self._model.architecture)
+
+    def _know(self, federations: Mapping[int, Federation], used: Collection[int]) -> None:
+        """Take new federations in, and forget those that are not used."""
+        known = {**self._federations, **federations}
+        self._federations = {seed: known[seed] for seed in used}
 
     def restart(self, positions: Sequence[int]) -> None:
         """Set some courses back to round 0."""
@@ -129,12 +179,6 @@ class CourseBatch:
     def restore(self, snapshot: Sequence[CourseState | None]) -> None:
         """Go back to a snapshot of this batch."""
         raise NotImplementedError
-
-    def _require_as_many(self, courses: Sequence[Course]) -> None:
-        if len(courses) != len(self.courses):
-            raise InvalidArgumentError(
-                f"`courses` must hold {len(self.courses)} courses, got {len(courses)}"
-            )
 
 
 def refuse_precision(precision: str, model: type[Model]) -> None:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.algorithms import Algorithm
 from fedhpo_gym.fl.asynchronous import AsynchronousLockstep
 from fedhpo_gym.fl.buffers import Buffers
 from fedhpo_gym.fl.dispatch import warn_unless_fixed
@@ -20,7 +19,7 @@ from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.feedback import GroupEvaluation, OfClients
 from fedhpo_gym.fl.lockstep import Lockstep
 from fedhpo_gym.fl.models.base import TorchModel
-from fedhpo_gym.fl.packing import Course, Group, Needs, needs, pack
+from fedhpo_gym.fl.packing import Course, Group, Needs, pack
 from fedhpo_gym.fl.precision import require_precision
 from fedhpo_gym.fl.records import WORST, CourseState, Curves, empty_feedback
 from fedhpo_gym.fl.stack import PreparedFederation, Stack, prepare, shapes
@@ -29,44 +28,18 @@ from fedhpo_gym.fl.stack import PreparedFederation, Stack, prepare, shapes
 class LockstepBatch(CourseBatch):
     """See `CourseBatch`. Courses are packed into blocks of fixed shape."""
 
-    def __init__(
-        self,
-        federations: Mapping[int, Federation],
-        model: type[TorchModel],
-        algorithm: Algorithm,
-        courses: Sequence[Course],
-        device: str = "cpu",
-        horizon: int = 1,
-        observe: bool = False,
-        local_metrics: bool = True,
-        precision: str = "float32",
-    ) -> None:
-        """See `CourseBatch.__init__`."""
-        require_precision(precision, model, device)
+    _model: type[TorchModel]
+
+    def _open(self, device: str, precision: str) -> None:
+        require_precision(precision, self._model, device)
         warn_unless_fixed()
         self._precision = precision
-        self._federations = dict(federations)
-        self._model = model
-        self._algorithm = algorithm
         self._device = torch.device(device)
-        self._horizon = horizon
-        self._observe = observe
-        self._local_metrics = local_metrics
-        self._clients = next(iter(federations.values())).num_clients
-        self._shapes = shapes(self._federations, model)
+        self._shapes = shapes(self._federations, self._model)
         self._prepared: dict[tuple[object, ...], PreparedFederation] = {}
         self._of_clients: OfClients = {}
-        self._courses: tuple[Course, ...] = ()
-        self._needs: list[Needs] = []
         self._parts: list[tuple[Lockstep, GroupEvaluation]] = []
-        self._last: dict[int, NDArray[np.float32]] = {}
         self._buffers = Buffers()
-        self._arrange(courses, [None] * len(courses))
-
-    @property
-    def courses(self) -> tuple[Course, ...]:
-        """See `CourseBatch.courses`."""
-        return self._courses
 
     def advance(
         self,
@@ -120,24 +93,12 @@ class LockstepBatch(CourseBatch):
                 sampled[at[row, slot], items.client[row]] = True
         return sampled
 
-    def configure(
-        self, courses: Sequence[Course], federations: Mapping[int, Federation] | None = None
-    ) -> None:
-        """See `CourseBatch.configure`."""
-        self._require_as_many(courses)
-        if federations is not None:
-            self._know(federations, {course.seed for course in courses})
-        needed = [self._needs_of(course) for course in courses]
-        if needed == self._needs:
-            self._courses = tuple(courses)
-            for lockstep, _ in self._parts:
-                lockstep.configure(courses)
-            return
-        kept = [
-            state if new[:2] == old[:2] else None
-            for state, new, old in zip(self.snapshot(), needed, self._needs, strict=True)
-        ]
-        self._arrange(courses, kept)
+    def _stays(self, needed: list[Needs]) -> bool:
+        return needed == self._needs
+
+    def _reconfigure(self, courses: Sequence[Course]) -> None:
+        for lockstep, _ in self._parts:
+            lockstep.configure(courses)
 
     def restart(self, positions: Sequence[int]) -> None:
         """See `CourseBatch.restart`."""
@@ -160,7 +121,6 @@ class LockstepBatch(CourseBatch):
         self._arrange(self._courses, snapshot)
 
     def _arrange(self, courses: Sequence[Course], states: Sequence[CourseState | None]) -> None:
-        """Pack courses into groups; each starts from its state, or from its seed at round 0."""
         rounds = [0 if state is None else state.round for state in states]
         self._needs = [self._needs_of(course) for course in courses]
         alone = self._algorithm.asynchronous  # what clients have begun is a course's own
@@ -189,13 +149,8 @@ class LockstepBatch(CourseBatch):
             if state is not None:
                 lockstep.put(block, slot, state)
 
-    def _needs_of(self, course: Course) -> Needs:
-        return needs(course, self._clients, self._model.architecture)
-
     def _know(self, federations: Mapping[int, Federation], used: Collection[int]) -> None:
-        """Take new federations in, and forget those that are not used."""
-        known = {**self._federations, **federations}
-        self._federations = {seed: known[seed] for seed in used}
+        super()._know(federations, used)
         self._shapes = shapes(self._federations, self._model)
         self._prepared = {k: part for k, part in self._prepared.items() if k[0] in used}
         parts = set(self._prepared.values())

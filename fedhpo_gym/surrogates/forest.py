@@ -40,7 +40,7 @@ class Forest:
         missing = [name for name in ARRAYS if name not in arrays]
         if missing:
             raise InvalidArgumentError(f"a forest needs the arrays {ARRAYS}, {missing} are missing")
-        self._stored = {name: arrays[name] for name in ARRAYS}
+        self.arrays = {name: arrays[name] for name in ARRAYS}
         if any(arrays[name].dtype.kind not in "iu" for name in INDICES):
             raise InvalidArgumentError(f"the arrays {INDICES} of a forest must be integers")
         self._roots = arrays["roots"].astype(np.int64)
@@ -51,11 +51,6 @@ class Forest:
         self._values = arrays["values"].astype(np.float32)
         self._check()
         self._steps = self._depth()
-
-    @property
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is stored."""
-        return self._stored
 
     @property
     def num_features(self) -> int:

@@ -43,7 +43,7 @@ class Heads:
                 f"a network with heads needs weight_0, bias_0, ..., heads and head_bias, got "
                 f"{sorted(arrays)}"
             )
-        self._stored = {name: arrays[name] for name in names}
+        self.arrays = {name: arrays[name] for name in names}
         grids = {n: on_grid(arrays[n], WEIGHT_BITS, MAX_WEIGHT) for n in names}
         self._weights = [grids[f"weight_{i}"] for i in range(count)]
         self._biases = [grids[f"bias_{i}"] for i in range(count)]
@@ -61,11 +61,6 @@ class Heads:
             raise InvalidArgumentError("the layers of a network with heads do not fit together")
         if max(size[0] for size in sizes) > MAX_WIDTH:
             raise InvalidArgumentError(f"a layer of a network must not exceed {MAX_WIDTH} inputs")
-
-    @property
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is stored."""
-        return self._stored
 
     @property
     def num_features(self) -> int:

@@ -49,18 +49,13 @@ class Kernel:
         missing = [name for name in ARRAYS if name not in arrays]
         if missing:
             raise InvalidArgumentError(f"a kernel needs the arrays {ARRAYS}, {missing} are missing")
-        self._stored = {name: arrays[name] for name in ARRAYS}
+        self.arrays = {name: arrays[name] for name in ARRAYS}
         self._stretch, self._points, self._weights = (
             arrays[name].astype(np.float64) for name in ARRAYS
         )
         count = len(self._weights)
         if self._weights.ndim != 2 or self._points.shape != (count, *self._stretch.shape):
             raise InvalidArgumentError("the arrays of a kernel do not fit together")
-
-    @property
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is stored."""
-        return self._stored
 
     @property
     def num_features(self) -> int:

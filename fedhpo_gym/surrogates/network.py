@@ -32,18 +32,13 @@ class Network:
             raise InvalidArgumentError(
                 f"a network needs weight_0, bias_0, weight_1, ..., got {sorted(arrays)}"
             )
-        self._stored = {name: arrays[name] for name in names}
+        self.arrays = {name: arrays[name] for name in names}
         self._weights = [arrays[f"weight_{i}"].astype(np.float32) for i in range(count)]
         self._biases = [arrays[f"bias_{i}"].astype(np.float32) for i in range(count)]
         if any(a.shape[1] != b.shape[0] for a, b in pairwise(self._weights)) or any(
             w.shape[1:] != b.shape for w, b in zip(self._weights, self._biases, strict=True)
         ):
             raise InvalidArgumentError("the layers of a network do not fit together")
-
-    @property
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is stored."""
-        return self._stored
 
     @property
     def num_features(self) -> int:

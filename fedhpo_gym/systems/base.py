@@ -84,6 +84,19 @@ class System(ABC):
     def _cost(self, work: Work) -> Cost:
         """Return what the work of some synchronous rounds costs; see `cost`."""
 
+    def _charged(self, work: Work, communication_s: float, computation_s: float) -> Cost:
+        """Return the cost of these seconds, and of a message each way for every sampled client."""
+        up_bytes, down_bytes = self.message_bytes(work)
+        messages = work.rounds * work.sampled_clients
+        return Cost(
+            time_s=communication_s + computation_s,
+            communication_s=communication_s,
+            computation_s=computation_s,
+            upload_bytes=messages * up_bytes,
+            download_bytes=messages * down_bytes,
+            rounds=work.rounds,
+        )
+
     @property
     def knows_energy(self) -> bool:
         """Whether `energy_j` has an answer for synchronous work."""

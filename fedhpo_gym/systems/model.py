@@ -100,15 +100,7 @@ class SystemModel(System):
         computation_s = work.rounds * (
             client_s * harmonic(work.sampled_clients) + self.server_compute_s
         )
-        messages = work.rounds * work.sampled_clients
-        return Cost(
-            time_s=communication_s + computation_s,
-            communication_s=communication_s,
-            computation_s=computation_s,
-            upload_bytes=messages * up_bytes,
-            download_bytes=messages * down_bytes,
-            rounds=work.rounds,
-        )
+        return self._charged(work, communication_s, computation_s)
 
     def times_s(
         self, works: Sequence[Work], which: Indices, rounds: Indices, rates: Floats

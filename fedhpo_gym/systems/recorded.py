@@ -93,16 +93,7 @@ class RecordedModel(System):
                 f"with {said}; fit a model to it with `fedhpo_gym.systems.calibrate`."
             )
         communication_s, computation_s = (work.rounds * mean for mean in means[asked])
-        up_bytes, down_bytes = self.message_bytes(work)
-        messages = work.rounds * work.sampled_clients
-        return Cost(
-            time_s=communication_s + computation_s,
-            communication_s=communication_s,
-            computation_s=computation_s,
-            upload_bytes=messages * up_bytes,
-            download_bytes=messages * down_bytes,
-            rounds=work.rounds,
-        )
+        return self._charged(work, communication_s, computation_s)
 
     @cached_property
     def _table(self) -> tuple[tuple[str, ...], dict[tuple[float, ...], tuple[float, float]]]:

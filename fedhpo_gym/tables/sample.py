@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.archive import reading_card
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import DamagedDataError
-from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.tables.stored import FORMATS, StoredCurves, layout_of, write_curves
+from fedhpo_gym.space import Value
+from fedhpo_gym.tables.stored import FORMATS, StoredCurves, write_curves
 
 AXIS = 1
 """Rounds come second."""
@@ -38,12 +38,7 @@ class Sample(StoredCurves):
     """Learning curves of courses that fill a space evenly.
 
     A sample is no table: most configurations are not in it. It is what a surrogate is fitted on
-    where nobody can afford the grid.
-
-    Attributes:
-        fidelity_space: the stored rounds and the client sample rates.
-        rates: client sample rates.
-        rounds: rounds whose results are stored; `trained` says which courses have them.
+    where nobody can afford the grid. Not all courses need have all rounds, see `trained`.
     """
 
     axis = AXIS
@@ -61,10 +56,6 @@ class Sample(StoredCurves):
         repair = f"run `fedhpo-gym build {arguments} --sample N`"
         with reading_card(card, "sample", FORMATS, repair) as (content, arrays):
             super().__init__(content, arrays)
-            self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
-            self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
-            rates = self.fidelity_space["client_sample_rate"].grid
-            self.rates = tuple(float(r) for r in rates)
             self._count: int = content["courses"]
             if as_integer(self._count) is None or self._count < 1:
                 raise ValueError(f"`courses` must be a positive integer, got {self._count!r}")
@@ -149,15 +140,10 @@ class Sample(StoredCurves):
 
 
 def write_sample(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:
-    """Write a sample's arrays, then its card.
-
-    Returns:
-        Path of the card.
+    """Write a sample's arrays, then its card, and return the path of the card; see `write_curves`.
 
     Raises:
         InvalidArgumentError: an array is missing, or has not the type or shape of its codes.
     """
-    shape = arrays["best_round"].shape
-    layout = layout_of(card, shape, AXIS)
-    seeds = np.repeat(arrays["seed"], shape[AXIS])
-    return write_curves(folder, f"{card['name']}{SUFFIX}", card, arrays, layout, seeds)
+    seeds = np.repeat(arrays["seed"], arrays["best_round"].shape[AXIS])
+    return write_curves(folder, f"{card['name']}{SUFFIX}", card, arrays, AXIS, seeds)

@@ -21,13 +21,12 @@ from fedhpo_gym.archive import reading_card
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
-from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.space import Dimension
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.stored import (
     FORMATS,
     WHICH,
     StoredCurves,
-    layout_of,
     write_curves,
 )
 
@@ -36,13 +35,7 @@ AXIS = 0
 
 
 class Table(StoredCurves):
-    """Learning curves of every course of a grid.
-
-    Attributes:
-        fidelity_space: the grid of `round` and `client_sample_rate`.
-        rates: client sample rates.
-        rounds: rounds whose results are stored.
-    """
+    """Learning curves of every course of a grid."""
 
     axis = AXIS
 
@@ -59,10 +52,6 @@ class Table(StoredCurves):
         repair = f"run `fedhpo-gym build {arguments}`"
         with reading_card(card, "table", FORMATS, repair) as (content, arrays):
             super().__init__(content, arrays)
-            self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
-            self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
-            rates = self.fidelity_space["client_sample_rate"].grid
-            self.rates = tuple(float(r) for r in rates)
             self._packing()
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -208,19 +197,13 @@ class _Axis:
 
 
 def write_table(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:
-    """Write a table's arrays, then its card; until the card is there, the table is not.
-
-    The same content gives the same bytes: members carry no time stamp.
-
-    Returns:
-        Path of the card.
+    """Write a table's arrays, then its card, and return the path of the card; see `write_curves`.
 
     Raises:
         InvalidArgumentError: an array is missing, or has not the type or shape of its codes.
     """
-    shape = arrays["best_round"].shape
-    layout = layout_of(card, shape, AXIS)
-    return write_curves(folder, f"{card['name']}.table", card, arrays, layout, _cell_seeds(shape))
+    seeds = _cell_seeds(arrays["best_round"].shape)
+    return write_curves(folder, f"{card['name']}.table", card, arrays, AXIS, seeds)
 
 
 def _cell_seeds(shape: tuple[int, ...]) -> NDArray[np.int64]:

@@ -39,6 +39,8 @@ class StoredCurves(ABC):
         identity: the variant of a problem that they belong to.
         name: stem of its files.
         space: the configurations.
+        fidelity_space: the stored rounds and the client sample rates.
+        rates: client sample rates.
         seeds: seeds of the repetitions.
         rounds: rounds whose results are stored.
         num_samples: (seeds, clients, splits) samples.
@@ -50,7 +52,6 @@ class StoredCurves(ABC):
         axis: which axis of the curves counts rounds.
     """
 
-    rounds: tuple[int, ...]
     axis: ClassVar[int]
 
     def __init__(self, content: dict[str, Any], arrays: StoredArrays) -> None:
@@ -65,6 +66,9 @@ class StoredCurves(ABC):
         self.identity = Identity.from_card(content)
         self.name = self.identity.name
         self.space = SearchSpace.from_dict(content["space"])
+        self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
+        self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
+        self.rates = tuple(float(r) for r in self.fidelity_space["client_sample_rate"].grid)
         self.splits: tuple[str, ...] = tuple(as_typed("splits", content["splits"], Sequence[str]))
         self.metrics: tuple[str, ...] = tuple(
             as_typed("metrics", content["metrics"], Sequence[str])
@@ -195,17 +199,19 @@ def write_curves(
     stem: str,
     card: Mapping[str, Any],
     arrays: Mapping[str, NDArray[Any]],
-    layout: Layout,
+    axis: int,
     seeds: NDArray[np.int64],
 ) -> Path:
-    """Write packed arrays, then their card.
+    """Write packed arrays, then their card; until the card is there, nothing is.
+
+    The same content gives the same bytes: members carry no time stamp.
 
     Args:
         folder: where both files go.
         stem: name of the card without its ending.
         card: what it says, besides its format and how the curves are packed.
         arrays: all arrays.
-        layout: the curves.
+        axis: which axis of the curves counts rounds, see `layout_of`.
         seeds: (cells,) position of every cell's seed.
 
     Returns:
@@ -214,6 +220,7 @@ def write_curves(
     Raises:
         InvalidArgumentError: an array is missing, or has not the type or shape of its codes.
     """
+    layout = layout_of(card, arrays["best_round"].shape, axis)
     members, packing = pack(arrays, layout, seeds)
     said = {**card, "format": FORMAT, ENTRY: packing.to_card()}
     return write_archive(folder, stem, said, members, {WORDS})

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -20,7 +17,7 @@ from fedhpo_gym.agents.base import SCALAR
 from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.testing.analytic import make_env
 from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
-from fedhpo_gym.testing.rollout import plain
+from fedhpo_gym.testing.rollout import in_another_process, plain
 from fedhpo_gym.typed import checked_types
 from fedhpo_gym.wrappers import IncumbentReward
 
@@ -44,15 +41,7 @@ def actions_elsewhere(wanted: Sequence[tuple[str, str, Mapping[str, Any], int]])
     Args:
         wanted: of each episode, the class of laws, the agent's name, its options, and the seed.
     """
-    done = subprocess.run(  # noqa: S603 - this interpreter, our own code
-        [sys.executable, "-c", OTHER_PROCESS, json.dumps(wanted)],
-        env={**os.environ, "PYTHONHASHSEED": "271828", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[Any] = json.loads(done.stdout)
+    found: list[Any] = in_another_process(OTHER_PROCESS, wanted)
     return found
 
 

@@ -1,7 +1,12 @@
 """Rollouts in a form that can be compared, printed, and hashed."""
+# ruff: noqa: S101 - asserting is what a law does
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,3 +55,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return [str(value.dtype), list(value.shape), value.tolist()]
     return value
+
+
+def in_another_process(script: str, wanted: object) -> Any:
+    """Return what a script makes of its argument, both as JSON, under another hash seed."""
+    done = subprocess.run(  # noqa: S603 - this interpreter, our own code
+        [sys.executable, "-c", script, json.dumps(wanted)],
+        env={**os.environ, "PYTHONHASHSEED": "271828", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -20,7 +17,7 @@ from gymnasium.utils.env_checker import check_env
 
 from fedhpo_gym.errors import MissingDataError, MissingDependencyError
 from fedhpo_gym.tasks import Task, get_task
-from fedhpo_gym.testing.rollout import go_on, plain, rollout
+from fedhpo_gym.testing.rollout import go_on, in_another_process, plain, rollout
 
 # What check_env says about every wrapped environment, and about every vector of rewards.
 WRAPPED = r".*different from the unwrapped version"
@@ -46,15 +43,7 @@ def elsewhere(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     Args:
         wanted: by environment id, what the environment is made with.
     """
-    done = subprocess.run(  # noqa: S603 - this interpreter, our own code
-        [sys.executable, "-c", OTHER_PROCESS, json.dumps(wanted)],
-        env={**os.environ, "PYTHONHASHSEED": "271828", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    traces: dict[str, Any] = json.loads(done.stdout)
+    traces: dict[str, Any] = in_another_process(OTHER_PROCESS, wanted)
     return traces
 
 

@@ -29,10 +29,7 @@ class Adaptive(Algorithm):
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
         """See `Algorithm.init_state`."""
-        start = context.hyperparameters["adaptivity"] ** 2
-        zeros = {name: value - value for name, value in parameters.items()}
-        first = {FIRST + name: zero for name, zero in zeros.items()}
-        return first | {SECOND + name: zero + fit(start, zero) for name, zero in zeros.items()}
+        return first_moments(parameters, context)
 
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
@@ -79,3 +76,11 @@ class FedYogi(Adaptive):
         """See `Adaptive.second_moment`."""
         sign = flags(moment > square) - flags(moment < square)
         return moment - (1.0 - decay) * square * sign
+
+
+def first_moments(parameters: Parameters, context: Context) -> Parameters:
+    """Return m and v before the first round: 0 and adaptivity^2."""
+    start = context.hyperparameters["adaptivity"] ** 2
+    zeros = {name: value - value for name, value in parameters.items()}
+    first = {FIRST + name: zero for name, zero in zeros.items()}
+    return first | {SECOND + name: zero + fit(start, zero) for name, zero in zeros.items()}

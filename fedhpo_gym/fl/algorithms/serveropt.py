@@ -5,7 +5,7 @@ FedAvg, FedProx, FedOpt, FedAdam and FedYogi are cases of it, bit for bit.
 
 from __future__ import annotations
 
-from fedhpo_gym.fl.algorithms.adaptive import FIRST, SECOND
+from fedhpo_gym.fl.algorithms.adaptive import FIRST, SECOND, first_moments
 from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context, flags
 from fedhpo_gym.fl.models.description import Parameters, fit
 
@@ -42,10 +42,7 @@ class ServerOpt(Algorithm):
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
         """See `Algorithm.init_state`."""
-        start = context.hyperparameters["adaptivity"] ** 2
-        zeros = {name: value - value for name, value in parameters.items()}
-        first = {FIRST + name: zero for name, zero in zeros.items()}
-        return first | {SECOND + name: zero + fit(start, zero) for name, zero in zeros.items()}
+        return first_moments(parameters, context)
 
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.algorithms import Algorithm
 from fedhpo_gym.fl.compiled.asynchronous import AsynchronousGroup
 from fedhpo_gym.fl.compiled.group import CourseGroup
 from fedhpo_gym.fl.compiled.problem import Problem
 from fedhpo_gym.fl.engine import CourseBatch, refuse_precision
 from fedhpo_gym.fl.models.compiled import CompiledModel
-from fedhpo_gym.fl.packing import Course, Needs, needs
+from fedhpo_gym.fl.packing import Course, Needs
 from fedhpo_gym.fl.records import WORST, CourseState, Curves, empty_feedback
 
 Key = tuple[int, tuple[tuple[str, float], ...]]
@@ -30,43 +29,17 @@ Key = tuple[int, tuple[tuple[str, float], ...]]
 class CompiledBatch(CourseBatch):
     """See `CourseBatch`. No course waits for another, whatever they differ in."""
 
-    def __init__(
-        self,
-        federations: Mapping[int, Federation],
-        model: type[CompiledModel],
-        algorithm: Algorithm,
-        courses: Sequence[Course],
-        device: str = "cpu",
-        horizon: int = 1,
-        observe: bool = False,
-        local_metrics: bool = True,
-        precision: str = "float32",
-    ) -> None:
-        """See `CourseBatch.__init__`."""
-        refuse_precision(precision, model)
+    _model: type[CompiledModel]
+
+    def _open(self, device: str, precision: str) -> None:
+        refuse_precision(precision, self._model)
         if device != "cpu":
             raise InvalidArgumentError(
-                f"`device` must be 'cpu' for {model.__name__}, whose courses are too small for "
-                f"anything else, got {device!r}"
+                f"`device` must be 'cpu' for {self._model.__name__}, whose courses are too small "
+                f"for anything else, got {device!r}"
             )
-        self._federations = dict(federations)
-        self._model = model
-        self._algorithm = algorithm
-        self._horizon = horizon
-        self._observe = observe
-        self._local_metrics = local_metrics
-        self._clients = next(iter(federations.values())).num_clients
         self._problems: dict[Key, Problem] = {}
-        self._last: dict[int, NDArray[np.float32]] = {}
-        self._needs: list[Needs] = []
         self._groups: list[CourseGroup] = []
-        self._courses: tuple[Course, ...] = ()
-        self._arrange(courses, [None] * len(courses))
-
-    @property
-    def courses(self) -> tuple[Course, ...]:
-        """See `CourseBatch.courses`."""
-        return self._courses
 
     def advance(
         self,
@@ -117,24 +90,12 @@ class CompiledBatch(CourseBatch):
                 found[group.positions] |= group.sampled(ahead)
         return found
 
-    def configure(
-        self, courses: Sequence[Course], federations: Mapping[int, Federation] | None = None
-    ) -> None:
-        """See `CourseBatch.configure`."""
-        self._require_as_many(courses)
-        if federations is not None:
-            self._know(federations, {course.seed for course in courses})
-        needed = [self._needs_of(course) for course in courses]
-        if [new[:2] for new in needed] == [old[:2] for old in self._needs]:
-            self._courses, self._needs = tuple(courses), needed
-            for group in self._groups:
-                group.configure([courses[position] for position in group.positions.tolist()])
-            return
-        kept = [
-            state if new[:2] == old[:2] else None
-            for state, new, old in zip(self.snapshot(), needed, self._needs, strict=True)
-        ]
-        self._arrange(courses, kept)
+    def _stays(self, needed: list[Needs]) -> bool:
+        return [new[:2] for new in needed] == [old[:2] for old in self._needs]
+
+    def _reconfigure(self, courses: Sequence[Course]) -> None:
+        for group in self._groups:
+            group.configure([courses[position] for position in group.positions.tolist()])
 
     def restart(self, positions: Sequence[int]) -> None:
         """See `CourseBatch.restart`."""
@@ -164,7 +125,6 @@ class CompiledBatch(CourseBatch):
                 self._last[position] = state.last
 
     def _arrange(self, courses: Sequence[Course], states: Sequence[CourseState | None]) -> None:
-        """Sort courses into groups; each starts from its state, or from its seed at round 0."""
         self._courses = tuple(courses)
         self._needs = [self._needs_of(course) for course in courses]
         members: dict[Key, list[int]] = defaultdict(list)
@@ -189,13 +149,8 @@ class CompiledBatch(CourseBatch):
         federation = self._federations[seed]
         return Problem(federation, self._model.for_federation(federation, **dict(architecture)))
 
-    def _needs_of(self, course: Course) -> Needs:
-        return needs(course, self._clients, self._model.architecture)
-
     def _know(self, federations: Mapping[int, Federation], used: Collection[int]) -> None:
-        """Take new federations in, and forget those that are not used."""
-        known = {**self._federations, **federations}
-        self._federations = {seed: known[seed] for seed in used}
+        super()._know(federations, used)
         self._problems = {k: p for k, p in self._problems.items() if k[0] in used}
 
     def _places(self) -> Iterator[tuple[CourseGroup, int, int]]:
