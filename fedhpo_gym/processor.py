@@ -99,13 +99,14 @@ def this_platform() -> dict[str, str]:
         "vectors": vector_level(),
         "settings": " ".join(chosen),
         "numpy": np.__version__,
-        "torch": _version("torch"),
+        "torch": version_of("torch"),
     }
     return {name: value for name, value in found.items() if value}
 
 
 @cache
-def _version(name: str) -> str:
+def version_of(name: str) -> str:
+    """Return the version of a package; empty where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

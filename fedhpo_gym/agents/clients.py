@@ -79,11 +79,6 @@ def listed_arms(actions: ArrayLike) -> Arms:
     return Arms((np.array(actions, dtype=np.float64),))
 
 
-def grid_arms(coordinates: Sequence[ArrayLike]) -> Arms:
-    """Return the grid in which each coordinate has its own arms, chosen independently."""
-    return Arms(tuple(np.array(points, dtype=np.float64)[:, None] for points in coordinates))
-
-
 def random_arms(width: int, number: int, rng: np.random.Generator) -> Arms:
     """Return `number` configurations drawn from the prior of the search space."""
     return listed_arms(rng.uniform(-1.0, 1.0, (number, width)))

@@ -255,9 +255,7 @@ def simulate(runs: Runs, budget: int, repetitions: int = 1000, seed: int = 0) ->
 
 
 @checked_types
-def simulate_by_cost(
-    runs: Runs, budgets: Vector, repetitions: int = 1000, seed: int = 0
-) -> Numbers:
+def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: int = 1000) -> Numbers:
     """Return the mean of what searches report within budgets of cost: (K,), appendix F.
 
     Runs are drawn one after another until the largest budget is spent; one that does not end within
@@ -267,7 +265,6 @@ def simulate_by_cost(
         runs: with their costs.
         budgets: (K,) in the unit of the costs.
         repetitions: number of searches.
-        seed: of the draws.
 
     Raises:
         InvalidArgumentError: there is no repetition, or a budget is not finite.
@@ -275,7 +272,7 @@ def simulate_by_cost(
     if not np.isfinite(budgets).all() or not len(budgets):
         raise InvalidArgumentError(f"`budgets` must be finite, and at least one, got {budgets!r}")
     most = max(1, int(np.ceil(np.max(budgets) / runs.cost.min())))
-    drawn = _drawn(len(runs), (repetitions, most), seed, "procedure_1_by_cost")
+    drawn = _drawn(len(runs), (repetitions, most), 0, "procedure_1_by_cost")
     ends = np.cumsum(runs.cost[drawn], axis=1)
     lowest = np.minimum.accumulate(runs.validation[drawn], axis=1)
     is_new = np.ones_like(drawn, dtype=bool)
@@ -411,14 +408,12 @@ def near_best(losses: Numbers, margin: float = MARGIN) -> np.ndarray:
 def calibrate(
     searches: Sequence[tuple[Vector, Mapping[str, Vector]]],
     families: Mapping[str, tuple[Family, Transform]],
-    margin: float = MARGIN,
 ) -> dict[str, Prior]:
     """Fit a prior of every hyperparameter on wide searches.
 
     Args:
         searches: of each problem, the losses (N,) and the values (N,) of every hyperparameter.
         families: of each hyperparameter, the distribution and its transform.
-        margin: see `near_best`.
 
     Raises:
         InvalidArgumentError: a hyperparameter of `families` has no values in a search, or there
@@ -432,7 +427,7 @@ def calibrate(
                 raise InvalidArgumentError(
                     f"`searches` must have as many values of {name!r} as losses, {len(losses)}"
                 )
-    kept = [(near_best(losses, margin), values) for losses, values in searches]
+    kept = [(near_best(losses), values) for losses, values in searches]
     pooled = {
         name: np.concatenate([values[name][near] for near, values in kept]) for name in families
     }
@@ -520,6 +515,11 @@ def cpl(budget: int) -> Numbers:
 def cpu(budget: int) -> Numbers:
     """Return the weights of cumulative performance, uniform."""
     return _normalised(np.ones(budget))
+
+
+def exponential(budget: int, rate: float) -> Numbers:
+    """Return weights that fall as exp(-rate t)."""
+    return _normalised(np.exp(-rate * np.arange(budget)))
 
 
 def one_shot(budget: int) -> Numbers:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import filter as matching
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, needing
-from fedhpo_gym.processor import this_platform
+from fedhpo_gym.processor import this_platform, version_of
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import TASKS
 
@@ -85,7 +84,8 @@ def _ids_pass(ids: Sequence[str]) -> bool:
     with needing("the kit of checks", "pytest", "check", "pytest"):
         from fedhpo_gym.testing import checks
     everything = [name for task in TASKS.values() for name in checks.ids(task)]
-    say(f"| id | {' | '.join(f'{name} {_version(name)}' for name in checks.CHECKS)} | CPU s |")
+    heads = [f"{name} {version_of(name) or '(missing)'}" for name in checks.CHECKS]
+    say(f"| id | {' | '.join(heads)} | CPU s |")
     say(f"|---{'|---' * len(checks.CHECKS)}|---|")
     found: list[checks.Verdict] = []
     for env_id in chosen(ids, everything):
@@ -111,10 +111,3 @@ def chosen(words: Sequence[str], everything: Sequence[str]) -> list[str]:
     for word in words:
         found += matching(everything, "*" if word == "all" else word) or [resolve_id(word)]
     return list(dict.fromkeys(found))
-
-
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return "(missing)"

@@ -37,17 +37,13 @@ def split_sizes(num_samples: int) -> tuple[int, int, int]:
 
 
 def lda_partition(
-    labels: NDArray[np.int64],
-    num_clients: int,
-    alpha: float,
-    rng: Shuffler,
-    min_size: int = MIN_SIZE,
+    labels: NDArray[np.int64], num_clients: int, alpha: float, rng: Shuffler
 ) -> list[Indices]:
     """Partition samples over clients by latent Dirichlet allocation over the label distribution.
 
     Per class, proportions over clients are drawn from Dirichlet(alpha); clients that already hold
     their fair share get none of the class; the whole draw repeats until every client holds at
-    least `min_size` samples. This is the balanced splitter of FederatedScope 0.1, which made the
+    least `MIN_SIZE` samples. This is the balanced splitter of FederatedScope 0.1, which made the
     original tables.
 
     Args:
@@ -55,7 +51,6 @@ def lda_partition(
         num_clients: number of clients.
         alpha: concentration; the smaller, the more heterogeneous. The paper uses 0.1, 0.5, 0.7.
         rng: source of the draws.
-        min_size: fewest samples a client may hold.
 
     Returns:
         One (n_i,) index array per client; together they hold every sample once.
@@ -67,18 +62,18 @@ def lda_partition(
     if not alpha > 0:
         raise InvalidArgumentError(f"alpha must be positive, got {alpha!r}")
     total = len(labels)
-    if total <= num_clients * min_size:
+    if total <= num_clients * MIN_SIZE:
         raise InvalidArgumentError(
-            f"{total} samples cannot give {num_clients} clients more than {min_size} each; "
+            f"{total} samples cannot give {num_clients} clients more than {MIN_SIZE} each; "
             "use fewer clients or a larger data set"
         )
     for _ in range(MAX_DRAWS):
         clients = _draw(labels, num_clients, alpha, rng)
-        if min(map(len, clients)) >= min_size:
+        if min(map(len, clients)) >= MIN_SIZE:
             break
     else:
         raise InvalidArgumentError(
-            f"alpha={alpha!r} gave no partition with at least {min_size} samples for each of "
+            f"alpha={alpha!r} gave no partition with at least {MIN_SIZE} samples for each of "
             f"{num_clients} clients in {MAX_DRAWS} draws; use a larger alpha"
         )
     for client in clients:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -29,7 +28,6 @@ def train_network(
     steps: int,
     batch: int,
     widths: tuple[int, ...] = WIDTHS,
-    progress: Callable[[int], object] | None = None,
 ) -> Heads:
     """Return a network whose curves fit those of rows; weights are stored in half precision.
 
@@ -43,7 +41,6 @@ def train_network(
         steps: optimiser steps; the learning rate falls to zero over them along a cosine.
         batch: rows per step.
         widths: sizes of the hidden layers.
-        progress: told the number of steps just done.
     """
     rng = stream(0, "surrogate_network")
     basis = rows.basis.reshape(len(rows.basis), -1)
@@ -69,8 +66,6 @@ def train_network(
         rate = LEARNING_RATE * min(1.0, step / WARM_UP)
         rate *= 0.5 * (1.0 + math.cos(math.pi * step / steps))
         _adam(parameters, gradients, moments, rate, step)
-        if progress is not None:
-            progress(1)
     *layers, shared, own, bias = parameters
     names = [f"{part}_{i}" for i in range(len(widths)) for part in ("weight", "bias")]
     stored = dict(zip(names, layers, strict=True))

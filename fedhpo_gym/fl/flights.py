@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedhpo_gym.fl.packing import JobClock
 from fedhpo_gym.seeding import stream
@@ -52,6 +52,19 @@ class Queue:
     now_s: float = 0.0
     begun: int = 0
     flying: tuple[Job, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Flying:
+    """What a course has begun: part of its state.
+
+    Attributes:
+        queue: the jobs, in virtual time.
+        made: what will be reported, by number of the job.
+    """
+
+    queue: Queue
+    made: Mapping[int, Any]
 
 
 def until_aggregation(

@@ -199,51 +199,35 @@ def bootstrap_band(
 
 
 @checked_types
-def improvement_interval(
-    x: Sequence[Vector],
-    y: Sequence[Vector],
-    seed: int = 0,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
-) -> tuple[float, float]:
-    """Return the stratified bootstrap interval of the probability of improvement.
+def improvement_interval(x: Sequence[Vector], y: Sequence[Vector]) -> tuple[float, float]:
+    """Return the stratified 95 % bootstrap interval of the probability of improvement.
 
     As `bootstrap_interval` of `probability_of_improvement`, with one product per problem.
 
     Args:
         x: runs on each problem, (S,) each; lower is better.
         y: runs of another agent on the same problems.
-        seed: of the draws.
-        level: share of bootstraps inside, in (0, 1).
-        resamples: number of bootstraps.
 
     Raises:
-        InvalidArgumentError: an argument is out of its range.
+        InvalidArgumentError: they do not hold the same problems, at least one.
     """
-    _check(level, resamples)
-    rng, found = stream(seed, "improvement_interval"), np.zeros(resamples)
+    rng, found = stream(0, "improvement_interval"), np.zeros(RESAMPLES)
     if not x or len(x) != len(y):
         raise InvalidArgumentError(
             f"`x` and `y` must hold the same problems, at least one, got {len(x)} and {len(y)}"
         )
     for a, b in zip(x, y, strict=True):
         wins = (a[:, None] < b) + (a[:, None] == b) / 2
-        drawn = [rng.multinomial(n, np.full(n, 1 / n), resamples) for n in wins.shape]
+        drawn = [rng.multinomial(n, np.full(n, 1 / n), RESAMPLES) for n in wins.shape]
         found += np.einsum("ri,ij,rj->r", *(drawn[0], wins, drawn[1])) / (wins.size * len(x))
-    tail = (1 - level) / 2
-    low, high = np.quantile(found, [tail, 1 - tail])
-    return float(low), float(high)
+    return _middle(found)
 
 
 @checked_types
 def bootstrap_interval(
-    statistic: Callable[[Sequence[Numbers]], float],
-    samples: Sequence[Vector],
-    seed: int = 0,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
+    statistic: Callable[[Sequence[Numbers]], float], samples: Sequence[Vector]
 ) -> tuple[float, float]:
-    """Return the percentile interval of a statistic, drawing runs again within each sample.
+    """Return the 95 % interval of a statistic, drawing runs again within each sample.
 
     The stratified bootstrap of Agarwal et al. (2021, section 4.2): a sample holds the runs of one
     agent on one problem, and problems are not drawn again.
@@ -251,20 +235,18 @@ def bootstrap_interval(
     Args:
         statistic: takes samples like these.
         samples: (S,) each; they may differ in length.
-        seed: of the draws.
-        level: share of bootstraps inside, in (0, 1).
-        resamples: number of bootstraps.
-
-    Raises:
-        InvalidArgumentError: an argument is out of its range.
     """
-    _check(level, resamples)
-    rng = stream(seed, "bootstrap_interval")
+    rng = stream(0, "bootstrap_interval")
     found = [
         statistic([sample[rng.integers(len(sample), size=len(sample))] for sample in samples])
-        for _ in range(resamples)
+        for _ in range(RESAMPLES)
     ]
-    tail = (1 - level) / 2
+    return _middle(found)
+
+
+def _middle(found: Numbers | list[float]) -> tuple[float, float]:
+    """Return between what lies the middle 95 % of bootstraps."""
+    tail = (1 - 0.95) / 2
     low, high = np.quantile(found, [tail, 1 - tail])
     return float(low), float(high)
 

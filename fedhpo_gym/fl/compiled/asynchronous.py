@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from fedhpo_gym.fl.algorithms import Asynchronous
 from fedhpo_gym.fl.algorithms.asynchronous import BUFFER
 from fedhpo_gym.fl.compiled.group import CourseGroup, Numbers
 from fedhpo_gym.fl.compiled.training import Items, add_updates
-from fedhpo_gym.fl.flights import Even, Job, Queue, until_aggregation
+from fedhpo_gym.fl.flights import Even, Flying, Job, Queue, until_aggregation
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.fl.records import CourseState, Feedback
 
@@ -24,19 +24,6 @@ class Made(NamedTuple):
 
     received: Numbers
     local: Numbers
-
-
-@dataclass(frozen=True, eq=False)
-class Flying:
-    """What a course has begun: part of its state.
-
-    Attributes:
-        queue: the jobs, in virtual time.
-        made: what will be reported, by number of the job.
-    """
-
-    queue: Queue
-    made: Mapping[int, Made]
 
 
 class AsynchronousGroup(CourseGroup):

@@ -10,7 +10,6 @@ from fedhpo_gym.agents import make_agent, read_problem, run_episode
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.agents.clients import (
     Arms,
-    grid_arms,
     listed_arms,
     perturbed_arms,
     random_arms,
@@ -60,7 +59,7 @@ def test_it_finds_the_best_arm_and_sampled_clients_play_arms() -> None:
 
 
 def test_a_grid_is_learned_one_factor_at_a_time() -> None:
-    arms = grid_arms([[-0.9, 0.5], [-0.25, 0.9, 0.2]])
+    arms = Arms((np.array([[-0.9], [0.5]]), np.array([[-0.25], [0.9], [0.2]])))
     assert (arms.sizes, arms.width) == ((2, 3), 2)
     env = bowls(steps=150)
     agent = FedEx(read_problem(env, 0), arms=arms, settings=FedExSettings(gamma=1.0, eta0=0.3))
