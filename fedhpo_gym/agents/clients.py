@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import gymnasium as gym
 import numpy as np
@@ -325,6 +325,20 @@ DEFAULT_ARMS: Final = 27
 """Number of arms in Khodak et al. (2021) and in FedHPO-Bench, Section 4.2."""
 
 
+class ArmPolicy(Protocol):
+    """What learns how good arms are."""
+
+    def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
+        """Learn from what at least one client reported."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what it has learned, as JSON data."""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild a policy from what `to_dict` returned."""
+
+
 class ArmAgent(Agent):
     """Plays an arm on every sampled client, and learns from those that report.
 
@@ -334,7 +348,12 @@ class ArmAgent(Agent):
     Args:
         problem: its actions are (clients, n) in [-1, 1].
         arms: what it chooses from; by default 27 draws from the prior.
+
+    Attributes:
+        policy: what it has learned.
     """
+
+    policy: ArmPolicy
 
     acts_on = ("round",)
     per_client = True
@@ -359,28 +378,16 @@ class ArmAgent(Agent):
     def likeliest(self) -> NDArray[np.int64]:
         """Return the likeliest arm of every client: (clients, factors)."""
 
-    @abstractmethod
-    def learn(self, feedbacks: Sequence[ArmFeedback]) -> None:
-        """Learn from what at least one client reported."""
-
     def best_actions(self) -> NDArray[np.float32]:
         """Return the likeliest arm of every client as an action: (clients, n)."""
         return self.arms.actions(self.likeliest())
 
-    @abstractmethod
-    def policy_state(self) -> dict[str, Any]:
-        """Return what the policy has learned, as JSON data."""
-
-    @abstractmethod
-    def restore_policy(self, state: Mapping[str, Any]) -> None:
-        """Take in what `policy_state` returned."""
-
     def _state(self) -> dict[str, Any]:
-        return {"rng": self._rng.bit_generator.state, "policy": self.policy_state()}
+        return {"rng": self._rng.bit_generator.state, "policy": self.policy.to_dict()}
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
-        self.restore_policy(state["policy"])
+        self.policy = type(self.policy).from_dict(state["policy"])
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
         self._clients = sampled_clients(observation)
@@ -391,7 +398,7 @@ class ArmAgent(Agent):
 
     def tell(self, step: Step) -> None:
         if feedbacks := collect_feedback(self._clients, self._played, step.info):
-            self.learn(feedbacks)
+            self.policy.update(feedbacks)
 
 
 Point = NDArray[np.float64]

@@ -225,6 +225,8 @@ class FedEx(ArmAgent):
             another width.
     """
 
+    policy: FedExPolicy
+
     def __init__(
         self,
         problem: SearchProblem,
@@ -240,12 +242,3 @@ class FedEx(ArmAgent):
 
     def likeliest(self) -> NDArray[np.int64]:
         return np.tile(self.policy.mle(), (self.action_space.shape[0], 1))
-
-    def learn(self, feedbacks: Sequence[ArmFeedback]) -> None:
-        self.policy.update(feedbacks)
-
-    def policy_state(self) -> dict[str, Any]:
-        return self.policy.to_dict()
-
-    def restore_policy(self, state: Mapping[str, Any]) -> None:
-        self.policy = FedExPolicy.from_dict(state)

@@ -320,6 +320,8 @@ class PersonalisedFedEx(ArmAgent):
             another width.
     """
 
+    policy: PersonalPolicy
+
     def __init__(
         self,
         problem: SearchProblem,
@@ -336,12 +338,3 @@ class PersonalisedFedEx(ArmAgent):
 
     def likeliest(self) -> NDArray[np.int64]:
         return self.policy.mle(np.arange(self.action_space.shape[0]))
-
-    def learn(self, feedbacks: Sequence[ArmFeedback]) -> None:
-        self.policy.update(feedbacks)
-
-    def policy_state(self) -> dict[str, Any]:
-        return self.policy.to_dict()
-
-    def restore_policy(self, state: Mapping[str, Any]) -> None:
-        self.policy = PersonalPolicy.from_dict(state)
