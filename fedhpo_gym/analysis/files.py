@@ -303,17 +303,6 @@ def growing(path: Path, warn: Callable[[str], None]) -> Iterator[GrowingRecord]:
         os.close(descriptor)
 
 
-def read_unfinished(path: Path) -> list[dict[str, Any]]:
-    """Return header and steps that a run has left so far, as plain data."""
-    found, digest = [], START
-    for line in _whole_lines(path.read_bytes()):
-        pair = opened(line[:-1], digest)
-        assert pair is not None  # noqa: S101 - whole lines are those that open
-        content, digest = pair
-        found.append(json.loads(content))
-    return found
-
-
 def _locked(path: Path) -> int:
     """Open a file that nobody else has open here; where the system knows no locks, open it."""
     while True:

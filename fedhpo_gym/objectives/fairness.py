@@ -86,16 +86,13 @@ def client_fairness(
 
 
 @checked_types
-def fairness_objective(
-    measure: str, split: Split = "val", metric: Metric = "accuracy"
-) -> Objective:
-    """Make the objective ``fairness_{measure}`` of client-wise performance.
+def fairness_objective(measure: str, split: Split = "val") -> Objective:
+    """Make the objective ``fairness_{measure}`` of client-wise accuracy.
 
     Args:
         measure: One of ``FAIRNESS_NAMES``.
-        split: Where the performance is measured; other splits than ``"val"`` are named
+        split: Where the accuracy is measured; other splits than ``"val"`` are named
             ``{split}_fairness_{measure}``.
-        metric: ``"accuracy"`` or ``"f1"``.
 
     Raises:
         UnknownNameError: The measure or the split does not exist.
@@ -107,10 +104,10 @@ def fairness_objective(
     bounds = (0.0, WORST_FAIRNESS[position] if is_spread else 1.0)
 
     def compute(evaluation: Evaluation, _spent: Spent) -> float:
-        return float(client_fairness(evaluation, split, metric)[position])
+        return float(client_fairness(evaluation, split)[position])
 
     def compute_many(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
-        return client_fairness(evaluations, split, metric)[:, position]
+        return client_fairness(evaluations, split)[:, position]
 
     def sensitivity(clients: NDArray[np.float64]) -> NDArray[np.float64]:
         # A standard deviation of n values is a norm of them over the root of n; one value that

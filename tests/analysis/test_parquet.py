@@ -23,9 +23,9 @@ from fedhpo_gym.analysis import (
     read_record,
     write_record,
 )
-from fedhpo_gym.analysis.files import GrowingRecord, growing, read_judged, read_unfinished
+from fedhpo_gym.analysis.files import GrowingRecord, growing, read_judged
 from fedhpo_gym.analysis.parquet import from_columns, to_columns
-from fedhpo_gym.analysis.records import to_dict
+from fedhpo_gym.analysis.records import START, opened, to_dict
 from fedhpo_gym.analysis.runs import JudgedRun
 from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.studies.replay import replay
@@ -43,6 +43,17 @@ LEAVES = (
 )
 NAMES = st.sampled_from(["a", "b", "a.b", "loss"])
 ROWS = st.lists(st.dictionaries(NAMES, LEAVES | st.dictionaries(NAMES, LEAVES)), max_size=4)
+
+
+def read_unfinished(path: Path) -> list[dict[str, Any]]:
+    """Return header and steps that a run has left so far: the lines that follow on each other."""
+    found, digest = [], START
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        if (pair := opened(line, digest)) is None:
+            break
+        found.append(json.loads(pair[0]))
+        digest = pair[1]
+    return found
 
 
 @given(ROWS)

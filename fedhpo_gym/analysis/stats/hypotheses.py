@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.stats.summaries import Matrix, Numbers, Vector, mean_ranks, ranks
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.typed import Axes, checked_types
 
 _NODES = 200
@@ -379,8 +379,7 @@ def critical_difference(
             and columns differ in number.
         UnknownNameError: there is no such method.
     """
-    if method not in ("wilcoxon", "nemenyi"):
-        raise unknown_name("test of pairs", method, ("wilcoxon", "nemenyi"))
+    require_known("test of pairs", method, ("wilcoxon", "nemenyi"))
     if len(agents) != values.shape[1]:
         raise InvalidArgumentError(
             f"`agents` must name {values.shape[1]} columns, got {len(agents)} names"
