@@ -123,7 +123,7 @@ def fairness_objective(measure: str, split: Split = "val") -> Objective:
         compute=compute,
         compute_many=compute_many,
         sensitivity=None if split == "test" else sensitivity,
-        reads=frozenset({(split, metric)}),
+        reads=frozenset({(split, FAIRNESS_METRIC)}),
     )
 
 
