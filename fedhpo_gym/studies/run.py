@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
+from zlib import crc32
 
 from fedhpo_gym.agents import make_agent, run_crew, run_episode
 from fedhpo_gym.analysis import parquet
@@ -20,6 +21,7 @@ from fedhpo_gym.analysis.files import (
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.processor import this_platform
+from fedhpo_gym.seeding import stream
 from fedhpo_gym.studies.environments import make_environment, spec_of
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.tracking import tracked
@@ -64,7 +66,8 @@ def do_run(
             return False
         follow = stack.enter_context(tracked(track, folder, path.stem, header))
         growth.add(header)
-        agent = make_agent(plan.agent, env, plan.seed, shared_start=plan.shared_start)
+        own_seed = agent_seed(plan.id, plan.seed)
+        agent = make_agent(plan.agent, env, own_seed, shared_start=plan.shared_start)
         steps = []
         if plan.workers > 1:
             episode = run_crew(ParallelTrials(env, plan.workers), agent, plan.seed)
@@ -88,6 +91,15 @@ def do_run(
         growth.sync()
         _finish(path, RunRecord(header, tuple(steps)), columnar)
     return True
+
+
+def agent_seed(env_id: str, seed: int) -> int:
+    """Return the seed of an agent in a run of a study: another one on every problem.
+
+    Did one seed draw the same configurations everywhere, one lucky draw would count once for every
+    problem, and tests over problems would find winners among equals.
+    """
+    return int(stream(seed, "agent", crc32(env_id.encode("utf-8"))).integers(2**31))
 
 
 def _finish(path: Path, record: RunRecord, columnar: bool) -> None:

@@ -53,8 +53,8 @@ def test_every_table_has_the_joint_problem_in_three_regimes() -> None:
     tasks = [t for t in TRAINED.values() if t.model in REGIMES]
     assert len(tasks) == 3 * len(NATURAL)
     assert {t.model: t.max_round for t in tasks} == dict(zip(REGIMES, (40, 5, 10), strict=True))
-    budgets = dict(zip(REGIMES, (43_200, 1_500, 3_000), strict=True))
-    assert {t.model: t.budget_s for t in tasks} == budgets
+    cracker = [t.budget_s for t in tasks if t.name.endswith("Cracker")]  # 136 clients
+    assert cracker == pytest.approx([43_200, 5 * 1.8 * 236, 10 * 1.8 * 236], abs=0.5)
     assert len(TASK.space) >= 12
     rates = TASK.space["learning_rate"]
     assert rates.high / rates.low == pytest.approx(1e4)
