@@ -42,7 +42,7 @@ class Work(Protocol[J_contra]):
 
 @dataclass(frozen=True)
 class _Message:
-    """What a worker says: that it got on, what a job returned, or what it raised."""
+    """What a worker says: that it is there, that it got on, what a job returned or raised."""
 
     kind: str
     content: Any = None
@@ -69,6 +69,7 @@ class _Worker:
     connection: Connection
     jobs: list[Any] = field(default_factory=list)
     deadline: float = math.inf
+    started: bool = False
 
     @property
     def busy(self) -> bool:
@@ -139,6 +140,9 @@ class Crew(Generic[J]):
             jobs: the jobs.
             advance: called here whenever a job calls its `advance`.
             timeout_s: seconds that a job may take; its worker is killed then, and replaced.
+
+        Raises:
+            WorkerLostError: a worker process ended before its work began.
         """
         waiting = deque(jobs)
         while waiting or any(worker.busy for worker in self._workers):
@@ -161,7 +165,12 @@ class Crew(Generic[J]):
         except (EOFError, OSError) as error:
             lost = self._lost(worker)
             lost.__cause__ = error
+            if not worker.started:  # nor would any other
+                raise lost from error
             return Done(worker.jobs.pop(), error=lost)
+        if message.kind == "started":
+            worker.started = True
+            return None
         if message.kind == "advanced":
             advance()
             return None
@@ -173,10 +182,15 @@ class Crew(Generic[J]):
     def _lost(self, worker: _Worker) -> WorkerLostError:
         self._workers.remove(worker)
         worker.process.join(GRACE_S)
+        ended = f"a worker process {_ending(worker.process.exitcode)}"
+        if not worker.started:
+            return WorkerLostError(
+                f"{ended} before its work began: a script that starts workers needs "
+                "`if __name__ == '__main__':` before the call, since workers import it"
+            )
         return WorkerLostError(
-            f"a worker process {_ending(worker.process.exitcode)} in the middle of its work, "
-            "perhaps for want of memory; what was finished before is kept: run the same command "
-            "again, with fewer workers; a script that calls this needs `if __name__ == '__main__':`"
+            f"{ended} in the middle of its work, perhaps for want of memory; what was finished "
+            "before is kept: run the same command again, with fewer workers"
         )
 
     def _timed_out(self, worker: _Worker, timeout_s: float) -> Done[J]:
@@ -261,6 +275,7 @@ def _serve(connection: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         work: Work[Any] = connection.recv()
+        connection.send(_Message("started"))
         while True:
             job = connection.recv()
             try:

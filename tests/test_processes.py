@@ -56,6 +56,20 @@ def test_a_worker_that_is_killed_while_it_starts_is_an_error_too() -> None:
         crew.do([1], int)
 
 
+def test_a_script_without_a_guard_ends_at_its_first_worker(tmp_path: Path) -> None:
+    words = "import crew_work\nfrom fedhpo_gym.processes import Crew\n"
+    words += "with Crew(1, crew_work.square) as crew:\n    print(*crew.each(range(9), int))\n"
+    script = tmp_path / "open.py"
+    script.write_text(words, encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, script], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    last = ended.stderr.strip().splitlines()[-1]
+    assert ended.returncode == 1
+    assert "before its work began" in last
+    assert "__main__" in last
+
+
 def test_a_killed_worker_is_an_error_that_says_what_to_do() -> None:
     said = r"killed by signal 9.*fewer workers"
     with pytest.raises(WorkerLostError, match=said), Crew(2, crew_work.be_killed) as crew:
