@@ -9,16 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
 from dask_cluster import cluster, wait_for  # noqa: F401 - a fixture
+from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import BAD, ERROR, main
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, UnknownNameError
 from fedhpo_gym.studies import Compared, Means, compare
 from fedhpo_gym.studies.cells import LOG, read_log
 from fedhpo_gym.studies.plan import Request, make_plans
-from fedhpo_gym.studies.run import do_run
+from fedhpo_gym.studies.run import agent_seed, do_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -67,6 +69,17 @@ def test_processes_leave_the_records_of_this_one_and_find_them_again(
 
 
 @pytest.mark.slow
+def test_a_seed_draws_anew_on_every_problem(alone: Path) -> None:
+    paths = [next(alone.glob(f"{name}/random-*.jsonl")) for name in IDS]
+    first, second = (read_record(path).steps[0].action for path in paths)
+    assert first != second, "else one lucky draw would count once a problem"
+    made = agent_seed(IDS[0], 0), agent_seed(IDS[1], 0), agent_seed(IDS[0], 1)
+    assert len({*made}) == 3
+    env = gym.make(IDS[0], fidelity={"round": 500, "client_sample_rate": 1.0})
+    by_hand = next(run_episode(env, make_agent("random", env, made[0]), 0))
+    assert by_hand.action.tolist() == list(first)
+
+
 def test_what_crashes_or_hangs_is_logged_tried_again_and_not_fatal(
     alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,7 +51,7 @@ def vector_runs(folder: Path, *agents: str, **arguments: Any) -> list[tuple[Path
 
 @pytest.fixture(scope="module")
 def full_record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
-    return vector_runs(tmp_path_factory.mktemp("full"), "random")[0][1]
+    return vector_runs(tmp_path_factory.mktemp("full"), "sobol")[0][1]
 
 
 def at_full_fidelity(record: RunRecord) -> np.ndarray:
@@ -81,7 +81,7 @@ def test_regret_is_that_of_the_recommended_configuration_at_full_fidelity(
 def test_no_regret_is_known_until_a_trial_is_feasible(tmp_path: Path) -> None:
     name = "FedHPO-LR-CreditG-v1"
     limits = {"constraints": {"fairness_std": 0.09}, "fidelity": FULL, "budget_trials": 20}
-    plan = Plan(name, limits, "random", 1)
+    plan = Plan(name, limits, "random", 4)
     do_run(plan, tmp_path, lambda _: None, lambda _: None)
     [path] = tmp_path.rglob("*.jsonl")
     record = read_record(path)
