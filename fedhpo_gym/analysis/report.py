@@ -168,8 +168,17 @@ def build_report(
         files="Every table is also a CSV and a LaTeX file, and every figure an SVG and a PDF file "
         "with its numbers as CSV, in the folder that is written beside this page.",
     )
-    words = tuple(text for one in compared for text in (verdict(one), certainty(one)))
-    return Report(html, files, words)
+    return Report(html, files, _words(compared))
+
+
+@checked_types
+def sentences(problems: Sequence[Problem]) -> tuple[str, ...]:
+    """Return the `words` of the report of some problems; nothing is drawn for them."""
+    return _words([compare(*study) for study in _studies(problems)[0]])
+
+
+def _words(compared: Iterable[Comparison]) -> tuple[str, ...]:
+    return tuple(text for one in compared for text in (verdict(one), certainty(one)))
 
 
 def _studies(problems: Sequence[Problem]) -> tuple[list[tuple[Study, str]], list[str]]:

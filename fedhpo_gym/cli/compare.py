@@ -52,6 +52,8 @@ def main(
     chosen = {} if asked.backend is None else {"backend": asked.backend}
     for words in useless_limits(problems, {**arguments, **chosen}):
         complain("compare", words)
+    if report and not reporting.can_draw():
+        complain("compare", "the page at the end will have to wait for the extra `plot`")
     compared = compare(
         problems[0] if len(problems) == 1 else problems,
         [name for name in agents.split(",") if name],

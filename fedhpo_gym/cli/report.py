@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 from fedhpo_gym.analysis import Report, build_report, group
 from fedhpo_gym.analysis.figures import File
-from fedhpo_gym.analysis.incumbents import read_table
+from fedhpo_gym.analysis.incumbents import RULE, read_table
 from fedhpo_gym.analysis.landscape import landscape as landscape_of
 from fedhpo_gym.analysis.landscape import landscape_figure
+from fedhpo_gym.analysis.report import sentences
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say
@@ -58,7 +60,10 @@ def main(
     out: Annotated[Path | None, Arg("(report.html in the folder)", "FILE")] = None,
     tell: bool = False,
 ) -> int:
-    """Read all records and write the page; 1 if one of them is damaged and not on it."""
+    """Read all records and write the page; 1 if one of them is damaged and not on it.
+
+    With `tell`, say who wins, too; this needs nothing that draws, and the page then waits for it.
+    """
     damaged: list[Path] = []
     named = [*paths, *tables]
     if not named:
@@ -70,6 +75,11 @@ def main(
     problems = group(records, foreign, present_fingerprint, rule, known_of)
     target = _figure_file(figure, out) if figure else out or _beside(named[0])
     require_writable(target.parent, "`--out`, without its last part,")
+    if tell and not can_draw():
+        say("\n".join(sentences(problems)))
+        again = f"fedhpo-gym report {named[0]}{f' --rule {rule}' if rule != RULE else ''}"
+        say(f"For the page: `pip install '.[plot]'`, then `{again}`")
+        return 1 if damaged else 0
     report = build_report(problems, __version__, unfinished=_unfinished(paths), rule=rule)
     if figure is None:
         _write(report, target)
@@ -79,6 +89,11 @@ def main(
         say("\n".join(report.words))
     say(str(target))
     return 1 if damaged else 0
+
+
+def can_draw() -> bool:
+    """Return whether what draws pages is installed."""
+    return find_spec("matplotlib") is not None
 
 
 def _landscape(names: str, paths: Sequence[Path], out: Path | None) -> int:

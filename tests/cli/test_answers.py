@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from crew_here import CrewHere
 from fedhpo_gym.agents import AGENTS, agent_class
-from fedhpo_gym.cli import main
+from fedhpo_gym.cli import ERROR, main
 
 PAIR = [
     *("FedHPO-LR-CreditG-v1", "--agents", "random,sobol", "--seeds", "2"),
@@ -90,3 +91,21 @@ def test_compare_says_what_it_will_do_and_who_won(
     again = said(["compare", *PAIR, "--out", str(out)], capsys)[1].splitlines()
     assert "by former runs here" in again[0]
     assert said(["regret", str(out)], capsys)[0] == 0
+
+
+@pytest.mark.slow
+def test_compare_says_who_won_where_nothing_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("fedhpo_gym.studies.comparing.Crew", CrewHere)
+    out = str(tmp_path / "runs")
+    drawn = said(["compare", *PAIR, "--out", out], capsys)[1].splitlines()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    status, told, warned = said(["compare", *PAIR, "--out", out], capsys)
+    lines = told.splitlines()
+    assert status == 0
+    assert "will have to wait for the extra `plot`" in warned.splitlines()[0]
+    assert lines[-3:-1] == drawn[-3:-1]
+    assert f"fedhpo-gym report {out}" in lines[-1]
+    assert said(["report", out], capsys)[0] == ERROR
