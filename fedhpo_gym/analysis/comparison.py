@@ -68,7 +68,7 @@ class Pair:
         p_runs: the same on all runs, a block per problem and seed; None without common seeds.
         p_nemenyi: Nemenyi's test on means over seeds.
         improvement: probability that a run of the first is better on a random problem.
-        interval: its 95 % bootstrap interval.
+        interval: its 95 % bootstrap interval over seeds; None where both have one run a problem.
     """
 
     agents: tuple[str, str]
@@ -77,7 +77,7 @@ class Pair:
     p_runs: float | None
     p_nemenyi: float
     improvement: float
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ class AgentNumbers:
         rank: mean rank over problems, by means over seeds.
         rank_runs: mean rank over all runs; None without common seeds.
         iqm: interquartile mean of final normalised regret.
-        iqm_interval: its 95 % bootstrap interval.
+        iqm_interval: its 95 % bootstrap interval over seeds; None of one run a problem.
         anytime: mean normalised regret over the logarithm of the budget.
         worst: the problem of highest mean normalised regret, and this regret.
         overtuning: median relative overtuning over runs; None where test losses are unknown.
@@ -97,7 +97,7 @@ class AgentNumbers:
     rank: float
     rank_runs: float | None
     iqm: float
-    iqm_interval: tuple[float, float]
+    iqm_interval: tuple[float, float] | None
     anytime: float
     worst: tuple[str, float]
     overtuning: float | None
@@ -149,6 +149,11 @@ class Comparison:
         return own.rank if own.rank_runs is None or not self.by_runs else own.rank_runs
 
     @property
+    def has_seeds(self) -> bool:
+        """Whether there is more than one run of any agent on any problem."""
+        return any(map(_several, self.finals.values()))
+
+    @property
     def scale(self) -> str:
         """What 0 and 1 of normalised regret are, in words."""
         return SCALES.get(
@@ -162,6 +167,7 @@ SCALES = {
     VOLUME: "0 is the volume of the true front, where it is known, else of that of all runs here, "
     "and 1 is none of it",
 }
+LUCK = " Each agent has one run a problem: the luck of a single seed is in every number."
 STATED = (REGRET, VOLUME)
 """What is normalised already, by the problem and not by who else was run."""
 
@@ -264,19 +270,25 @@ def _numbers(
     by_runs = mean_ranks(runs).tolist() if len(runs) else [None] * len(study.agents)
     found = {}
     for agent, rank, rank_runs in zip(study.agents, ranked.tolist(), by_runs, strict=True):
-        per_problem = [float(final.mean()) for final in finals[agent]]
+        own = finals[agent]
+        per_problem = [float(final.mean()) for final in own]
         worst = int(np.argmax(per_problem))
         heights = [area(curve, np.log(FRACTIONS)).mean() for curve in curves[agent]]
         found[agent] = AgentNumbers(
             rank=rank,
             rank_runs=rank_runs,
-            iqm=_iqm(finals[agent]),
-            iqm_interval=bootstrap_interval(_iqm, finals[agent]),
+            iqm=_iqm(own),
+            iqm_interval=bootstrap_interval(_iqm, own) if _several(own) else None,
             anytime=float(np.mean(heights)),
             worst=(study.problems[worst], per_problem[worst]),
             overtuning=_overtuning(study, agent),
         )
     return found
+
+
+def _several(samples: Sequence[Numbers]) -> bool:
+    """Return whether there is more than one run of any problem."""
+    return any(len(sample) > 1 for sample in samples)
 
 
 def _iqm(samples: Sequence[Numbers]) -> float:
@@ -299,6 +311,7 @@ def _pairs(study: Study, order: tuple[str, ...], means: Numbers, runs: Numbers) 
     for place, first in enumerate(order):
         for second in order[place + 1 :]:
             a, b = column[first], column[second]
+            pair = samples[first], samples[second]
             found.append(
                 Pair(
                     agents=(first, second),
@@ -306,8 +319,8 @@ def _pairs(study: Study, order: tuple[str, ...], means: Numbers, runs: Numbers) 
                     p_means=float(by_means[a, b]),
                     p_runs=None if by_runs is None else float(by_runs[a, b]),
                     p_nemenyi=float(by_range[a, b]),
-                    improvement=probability_of_improvement(samples[first], samples[second]),
-                    interval=improvement_interval(samples[first], samples[second]),
+                    improvement=probability_of_improvement(*pair),
+                    interval=improvement_interval(*pair) if any(map(_several, pair)) else None,
                 )
             )
     return tuple(found)
@@ -321,11 +334,15 @@ def answer(found: Comparison) -> list[str]:
 
 @checked_types
 def verdict(found: Comparison) -> str:
-    """Return one sentence: who is best, or between whom nothing decides, and who is worse.
+    """Return who is best, or between whom nothing decides, and who is worse.
 
     Problems are the blocks of the test, and where there are too few of them for any result, runs
-    are; the sentence says so.
+    are; the sentence says so. Another one says so where each agent has one run a problem.
     """
+    return f"{_decided(found)}{'' if found.has_seeds else LUCK}"
+
+
+def _decided(found: Comparison) -> str:
     count = len(found.study.problems)
     where = f"over {count} problems" if count > 1 else f"on {found.study.problems[0]}"
     if not _floor(len(found.pairs), count):
@@ -362,14 +379,18 @@ def _how_much(found: Comparison) -> str:
     first, second = found.order[:2]
     pair = found.pairs[0]
     iqm = " against ".join(f"{found.numbers[agent].iqm:.2g}" for agent in (first, second))
-    low, high = pair.interval
+    sure = f"{'95 % interval ' * bool(pair.interval)}{between(pair.interval, '.2f')}"
     return (
         f"By how much: on means over seeds, {first} beats {second} on {pair.problems.wins} of "
         f"{_problems(found)} and ties on {pair.problems.ties}. A run of it is better than one of "
-        f"{second} on a random problem with probability {pair.improvement:.2f} (95 % interval "
-        f"{low:.2f} to {high:.2f}). Interquartile means of normalised regret, of which "
-        f"{found.scale}: {iqm}."
+        f"{second} on a random problem with probability {pair.improvement:.2f} ({sure}). "
+        f"Interquartile means of normalised regret, of which {found.scale}: {iqm}."
     )
+
+
+def between(interval: tuple[float, float] | None, form: str) -> str:
+    """Return an interval over seeds in words, also where there is none."""
+    return f"{interval[0]:{form}} to {interval[1]:{form}}" if interval else "one run each"
 
 
 @checked_types
@@ -493,7 +514,6 @@ def _ranks(found: Comparison) -> Table:
 def _pairs_table(found: Comparison) -> Table:
     rows = []
     for pair in found.pairs:
-        low, high = pair.interval
         rows.append(
             [
                 Cell(" and ".join(pair.agents)),
@@ -503,7 +523,7 @@ def _pairs_table(found: Comparison) -> Table:
                 _optional(pair.p_runs, 4),
                 _number(pair.p_nemenyi, 4),
                 _number(pair.improvement, 3),
-                Cell(f"{low:.3f} to {high:.3f}"),
+                Cell(between(pair.interval, ".3f") if pair.interval else "–"),
             ]
         )
     return Table(

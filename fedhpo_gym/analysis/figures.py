@@ -36,6 +36,7 @@ from fedhpo_gym.errors import MissingDependencyError
 from fedhpo_gym.evaluation.fronts import attained, non_dominated
 
 THRESHOLDS = np.logspace(-4.0, 0.0, 101)
+BANDS = "Bands: in 95 % of bootstraps over seeds the whole curve lies inside (simultaneous)."
 BUDGET = "share of the budget"
 TOLERANCE = 0.1
 """A problem counts as solved when a tenth of a first trial's regret is left."""
@@ -128,9 +129,8 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
             "regret-over-time",
             (
                 "Normalised regret over time",
-                f"Mean over problems of the mean over seeds; {found.scale}. Bands: in "
-                "95 % of bootstraps over seeds the whole curve "
-                "lies inside (simultaneous).",
+                f"Mean over problems of the mean over seeds; {found.scale}. "
+                + (BANDS if found.has_seeds else "One run each: there are no bands."),
             ),
             lambda axes: _regret(axes, found, looks),
             _columns("regret", found.fractions, _band_columns(found)),

@@ -12,6 +12,7 @@ from fedhpo_gym.analysis.comparison import (
     FINAL,
     RETURN,
     Comparison,
+    between,
     counted,
     short,
 )
@@ -135,7 +136,7 @@ def summary_table(found: Comparison, known: Mapping[str, Facts]) -> Table:
     rows = []
     for agent in found.order:
         own, costs = found.numbers[agent], known[agent].costs
-        low, high = own.iqm_interval
+        low, high = own.iqm_interval or (None, None)
         better, bounds = _beats_random(found, agent) or (None, None)
         values = (
             (own.rank, ".2f"), (own.rank_runs, ".2f"), (own.iqm, ".3g"), (low, ".2g"),
@@ -190,35 +191,37 @@ def _row(found: Comparison, agent: str, own: Facts, looks: Looks, head: Sequence
 
 
 def _regret(found: Comparison, agent: str) -> str:
-    low, high = found.numbers[agent].iqm_interval
-    iqm = found.numbers[agent].iqm
+    iqm, interval = found.numbers[agent].iqm, found.numbers[agent].iqm_interval
     # The worst of all intervals fills the picture; single runs beyond it are ticks at its rim.
-    top = max(1e-12, *(found.numbers[a].iqm_interval[1] for a in found.order)) * 1.15
+    every = found.numbers.values()
+    top = max(1e-12, *(max(o.iqm_interval or (o.iqm,)) for o in every)) * 1.15
     runs = np.concatenate(found.finals[agent])
-    words = f"regret {iqm:.2g}, 95 % interval {low:.2g} to {high:.2g}, {len(runs)} runs"
+    sure = between(interval, ".2g")
+    words = f"regret {iqm:.2g} ({sure}), {counted(len(runs), 'run')}"
     marks = "".join(_tick(x, "run") for x in _across(np.unique(runs), top))
-    at = _across(np.array([low, high, iqm]), top)
-    return f"{_picture(words, marks + _bar(*at))}<b>{iqm:.2g}</b> ({low:.2g} to {high:.2g})"
+    at = _across(np.array([*(interval or (iqm, iqm)), iqm]), top)
+    return f"{_picture(words, marks + _bar(*at))}<b>{iqm:.2g}</b> ({sure})"
 
 
 def _chance(found: Comparison, agent: str) -> str:
     against = _beats_random(found, agent)
     if against is None:
         return "–"
-    value, (low, high) = against
-    words = f"probability of beating random {value:.2f}, 95 % interval {low:.2f} to {high:.2f}"
+    value, interval = against
+    sure = between(interval, ".2f")
+    words = f"probability of beating random {value:.2f} ({sure})"
     middle = f'<path class="half" d="M{WIDE / 2} 0V{HIGH}"/>'
-    bar = _bar(*_across(np.array([low, high, value]), 1.0))
-    return f"{_picture(words, middle + bar)}<b>{value:.2f}</b> ({low:.2f} to {high:.2f})"
+    bar = _bar(*_across(np.array([*(interval or (value, value)), value]), 1.0))
+    return f"{_picture(words, middle + bar)}<b>{value:.2f}</b> ({sure})"
 
 
-def _beats_random(found: Comparison, agent: str) -> tuple[float, tuple[float, float]] | None:
+def _beats_random(found: Comparison, agent: str) -> tuple[float, tuple[float, float] | None] | None:
     for pair in found.pairs:
         if pair.agents == (agent, RANDOM):
             return pair.improvement, pair.interval
         if pair.agents == (RANDOM, agent):
-            low, high = pair.interval
-            return 1 - pair.improvement, (1 - high, 1 - low)
+            ends = pair.interval
+            return 1 - pair.improvement, ends and (1 - ends[1], 1 - ends[0])
     return None
 
 

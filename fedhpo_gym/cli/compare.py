@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -52,7 +53,7 @@ def main(
     chosen = {} if asked.backend is None else {"backend": asked.backend}
     for words in useless_limits(problems, {**arguments, **chosen}):
         complain("compare", words)
-    if report and not reporting.can_draw():
+    if report and not find_spec("matplotlib"):
         complain("compare", "the page at the end will have to wait for the extra `plot`")
     compared = compare(
         problems[0] if len(problems) == 1 else problems,

@@ -60,10 +60,7 @@ def main(
     out: Annotated[Path | None, Arg("(report.html in the folder)", "FILE")] = None,
     tell: bool = False,
 ) -> int:
-    """Read all records and write the page; 1 if one of them is damaged and not on it.
-
-    With `tell`, say who wins, too; this needs nothing that draws, and the page then waits for it.
-    """
+    """Read all records and write the page; 1 if one of them is damaged and not on it."""
     damaged: list[Path] = []
     named = [*paths, *tables]
     if not named:
@@ -75,7 +72,7 @@ def main(
     problems = group(records, foreign, present_fingerprint, rule, known_of)
     target = _figure_file(figure, out) if figure else out or _beside(named[0])
     require_writable(target.parent, "`--out`, without its last part,")
-    if tell and not can_draw():
+    if tell and not find_spec("matplotlib"):  # who wins needs nothing that draws
         say("\n".join(sentences(problems)))
         again = f"fedhpo-gym report {named[0]}{f' --rule {rule}' if rule != RULE else ''}"
         say(f"For the page: `pip install '.[plot]'`, then `{again}`")
@@ -89,11 +86,6 @@ def main(
         say("\n".join(report.words))
     say(str(target))
     return 1 if damaged else 0
-
-
-def can_draw() -> bool:
-    """Return whether what draws pages is installed."""
-    return find_spec("matplotlib") is not None
 
 
 def _landscape(names: str, paths: Sequence[Path], out: Path | None) -> int:

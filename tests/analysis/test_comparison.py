@@ -14,6 +14,7 @@ from fedhpo_gym.analysis import build_report, group
 from fedhpo_gym.analysis.comparison import answer, compare, comparison_tables
 from fedhpo_gym.analysis.figures import comparison_figures
 from fedhpo_gym.analysis.incumbents import Study, Trajectory, Trials, read_table
+from fedhpo_gym.analysis.overview import Facts, overview, summary_table
 from fedhpo_gym.analysis.plot import ORDER, looks_of
 from fedhpo_gym.analysis.tables import Cell, Table
 
@@ -112,6 +113,21 @@ def test_the_answer_says_who_by_how_much_and_how_sure() -> None:
     assert by_runs.endswith("their runs alone: best is good; bad (p = 0.0078) is worse.")
     assert "on all runs good differs from every other agent" in words
     assert "can never reach" not in words
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_one_seed_has_no_interval_and_the_answer_says_so(seeds: int) -> None:
+    found = compare(study(problems=8, seeds=seeds))
+    who, how_much, _ = answer(found)
+    known = {"good": Facts(None, (), "fixed"), "bad": Facts(None, (), "fixed")}
+    summary = summary_table(found, known).rows[0]
+    pairs = comparison_tables(found)[-1].rows[0]
+    seen = overview(found, known, looks_of(found.order))
+    assert who.startswith("Best is good; bad (p = 0.0078) is worse over 8 problems.")
+    assert ("luck of a single seed" in who) == (seeds == 1)
+    assert ("(one run each)" in how_much) == ("(one run each)" in seen) == (seeds == 1)
+    assert ("95 %" in how_much) == (seeds > 1)
+    assert (pairs[-1].text == "–") == (summary[5].text == "–") == (seeds == 1)
 
 
 def test_equal_agents_have_no_winner() -> None:
