@@ -140,7 +140,7 @@ def _figures(found: Difficulty) -> Iterator[str]:
     yield from _deviations(found)
     yield percent(found.near)
     yield percent(found.useless)
-    yield "yes" if found.is_contest else "no"
+    yield "–" if math.isnan(found.left[25]) else "yes" if found.is_contest else "no"
 
 
 def _deviations(found: Difficulty) -> Iterator[str]:

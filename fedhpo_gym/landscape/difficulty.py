@@ -57,7 +57,8 @@ class Difficulty:
         usual: mean of the configuration that is used where nobody tunes, see `usual`.
         seed: standard error that seeds leave in comparisons of the best configurations, see
             `seed_error`; NaN of one seed.
-        left: number of random trials -> the mean of the best of them, less `best`.
+        left: number of random trials -> the mean of the best of them, less `best`; NaN where they
+            are more than the configurations.
         near: share of the configurations that lack at most `NEAR` of guess - best.
         useless: share of those that are no better than the guess, or diverge.
 
@@ -125,7 +126,7 @@ def difficulty_from(losses: NDArray[np.float64], guess: float) -> Difficulty:
         best=best,
         usual=min(float(default), worst),
         seed=seed_error(losses[:-1]),
-        left={k: best_of(capped, k) - best for k in TRIALS},
+        left={k: best_of(capped, k) - best if k <= len(found) else math.nan for k in TRIALS},
         near=float((found <= best + NEAR * (guess - best)).mean()),
         useless=float((found >= guess).mean()),
     )

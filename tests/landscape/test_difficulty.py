@@ -117,6 +117,10 @@ def test_a_problem_without_numbers_is_trained() -> None:
     assert cells[0] == "LR-BreastCancer-v1"
     assert cells[3] == f"{left:.3f}"
     assert len(cells) == len(HEADS)
+    # Six configurations say nothing of ten trials, nor of twenty-five.
+    named = dict(zip(HEADS, cells, strict=True))
+    unknown = {"left 10", "left 25", "left 50", "of the usual", "seeds left", "contest"}
+    assert {head for head, cell in named.items() if cell == "–"} == unknown
 
 
 def test_too_few_configurations_and_no_ids_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
