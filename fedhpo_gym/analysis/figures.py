@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.comparison import Comparison, shown_p
+from fedhpo_gym.analysis.comparison import Comparison, counted, shown_p
 from fedhpo_gym.analysis.plot import (
     INK,
     SIZE,
@@ -409,17 +409,17 @@ def _regret(axes: Any, found: Comparison, looks: Looks) -> None:
 def _differences(found: Comparison, prefix: str) -> list[Figure]:
     """Draw the critical differences on means and, where there are common seeds, on all runs."""
     figures = [
-        _difference(found.means, f"{prefix}-differences-means", "on means over seeds", "problems")
+        _difference(found.means, f"{prefix}-differences-means", "on means over seeds", "problem")
     ]
     if found.runs is not None:
         name = f"{prefix}-differences-runs"
-        figures.append(_difference(found.runs, name, "on all runs", "runs"))
+        figures.append(_difference(found.runs, name, "on all runs", "run"))
     return figures
 
 
-def _difference(kind: CriticalDifference, name: str, where: str, blocks: str) -> Figure:
+def _difference(kind: CriticalDifference, name: str, where: str, block: str) -> Figure:
     caption = (
-        f"Mean ranks over {kind.blocks} {blocks}; 1 is best. A bar joins agents that "
+        f"Mean ranks over {counted(kind.blocks, block)}; 1 is best. A bar joins agents that "
         "Friedman's test, and Wilcoxon's with Holm's correction at 0.05, cannot tell apart. "
         f"Friedman: {shown_p(kind.friedman.p_value)}."
     )

@@ -193,8 +193,7 @@ def _row(found: Comparison, agent: str, own: Facts, looks: Looks, head: Sequence
 def _regret(found: Comparison, agent: str) -> str:
     iqm, interval = found.numbers[agent].iqm, found.numbers[agent].iqm_interval
     # The worst of all intervals fills the picture; single runs beyond it are ticks at its rim.
-    every = found.numbers.values()
-    top = max(1e-12, *(max(o.iqm_interval or (o.iqm,)) for o in every)) * 1.15
+    top = 1.15 * max(1e-12, *(max(n.iqm_interval or (n.iqm,)) for n in found.numbers.values()))
     runs = np.concatenate(found.finals[agent])
     sure = between(interval, ".2g")
     words = f"regret {iqm:.2g} ({sure}), {counted(len(runs), 'run')}"

@@ -274,7 +274,7 @@ def _section(problem: Problem, anchor: str, looks: Looks) -> _Part:
         anchor=anchor,
         heading=escape(problem.name),
         short=counted(sum(map(len, problem.runs.values())), "run"),
-        settings=f"{_settings(problem)}. {_data(problem)}{_truth(problem)}",
+        settings=f"{_settings(problem)}. {_data(problem)}{_truth(problem)}.",
         figures="".join(map(_figure, figures)),
         note=escape(results.note),
         results=results.html(),

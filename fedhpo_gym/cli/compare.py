@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
+from fedhpo_gym.analysis.comparison import counted
 from fedhpo_gym.cli import report as reporting
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, parse_pairs, say
@@ -80,8 +81,8 @@ def main(
     )
     count = {s: sum(o.status == s for o in compared.outcomes) for s in ("done", "there")}
     say(
-        f"{count['done']} runs done, {count['there']} already there, {len(compared.faults)} "
-        f"failed, records in {out}"
+        f"{counted(count['done'], 'run')} done, {count['there']} already there, "
+        f"{len(compared.faults)} failed, records in {out}"
     )
     failed = int(bool(compared.faults))
     if report and any(count.values()):

@@ -43,7 +43,7 @@ class Asked:
         str | None,
         Arg(
             "tabular, surrogate, raw or federatedscope; by default the first of the former two "
-            "with numbers",
+            "with numbers, and raw for ids that are there to be trained",
             "NAME",
         ),
     ] = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fedhpo_gym.analysis import RunRecord
+from fedhpo_gym.analysis.comparison import counted
 from fedhpo_gym.analysis.runs import problem_arguments
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.arguments import Arg
@@ -71,8 +72,8 @@ def main(
         say_table(heads, [row[: len(heads)] for row in rows])
     if trained:
         say(
-            f"left out: {trained} runs of courses that were trained; what those can reach, nobody "
-            "knows"
+            f"left out: {counted(trained, 'run')} of courses that were trained; what those can "
+            "reach, nobody knows"
         )
     if out is not None:
         write_text(out, table.getvalue())

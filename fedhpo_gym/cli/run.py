@@ -9,6 +9,7 @@ from typing import Annotated
 
 from tqdm import tqdm
 
+from fedhpo_gym.analysis.comparison import counted
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.backends.federatedscope.sharing import kept
 from fedhpo_gym.cli.arguments import Arg
@@ -54,5 +55,5 @@ def main(
                 warn = partial(complain, "run")
                 done += do_run(plan, out, bar.set_postfix_str, warn, track=asked.track)
                 bar.update()
-    say(f"{done} runs done, {len(plans) - done} already there, records in {out}")
+    say(f"{counted(done, 'run')} done, {len(plans) - done} already there, records in {out}")
     return 0

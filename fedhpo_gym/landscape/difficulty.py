@@ -57,8 +57,7 @@ class Difficulty:
         usual: mean of the configuration that is used where nobody tunes, see `usual`.
         seed: standard error that seeds leave in comparisons of the best configurations, see
             `seed_error`; NaN of one seed.
-        left: number of random trials -> the mean of the best of them, less `best`; NaN where they
-            are more than the configurations.
+        left: random trials -> the mean of the best of them, less `best`; NaN of more than asked.
         near: share of the configurations that lack at most `NEAR` of guess - best.
         useless: share of those that are no better than the guess, or diverge.
 

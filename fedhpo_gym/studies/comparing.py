@@ -17,12 +17,13 @@ from tqdm import tqdm
 
 from fedhpo_gym.agents import Agent, agent_name
 from fedhpo_gym.analysis import parquet
+from fedhpo_gym.analysis.comparison import counted
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cluster import check_executor
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, missing_dependency, require_known
 from fedhpo_gym.files import write_text
 from fedhpo_gym.processes import Crew
-from fedhpo_gym.studies.cells import CellWork, Outcome, faults, log, on_dask, read_log
+from fedhpo_gym.studies.cells import GOOD, CellWork, Outcome, faults, log, on_dask, read_log
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.studies.plan import Plan, Request, make_plans
 from fedhpo_gym.studies.suites import SUITES, suite
@@ -188,22 +189,23 @@ def compare(
 
 def _beforehand(plans: Sequence[Plan], folder: Path, workers: int) -> str:
     """Return how many runs there are and, by the log of former ones, about how long they take."""
-    by_agent: dict[str, list[float]] = {}
-    for cell in read_log(folder):
+    by_agent, logged = dict[str, list[float]](), read_log(folder)
+    there = {json.dumps(c["plan"], sort_keys=True) for c in logged if c["status"] in GOOD}
+    for cell in logged:
         if cell["status"] == "done":
             by_agent.setdefault(cell["plan"]["agent"], []).append(float(cell["seconds"]))
-    parts = (
-        ("problem", len({plan.id for plan in plans})),
-        ("agent", len({plan.agent for plan in plans})),
-        ("seed", len({plan.seed for plan in plans})),
-    )
-    counts = " x ".join(f"{number} {word}{'s' * (number > 1)}" for word, number in parts)
+    parts = {"problem": "id", "agent": "agent", "seed": "seed"}.items()
+    sizes = [counted(len({getattr(plan, name) for plan in plans}), word) for word, name in parts]
+    counts = f"{counted(len(plans), 'run')}: {' x '.join(sizes)}"
     counts += "".join(f"; {', '.join(who)} {words}" for words, who in _fidelities(plans).items())
+    left = [plan for plan in plans if _key(plan) not in there]
+    if not left:
+        return f"{counts}; by the log here, all are done"
     if not by_agent:
-        return f"{len(plans)} runs: {counts}; how long they take is known after the first ones"
+        return f"{counts}; how long they take is known after the first ones"
     mean = sum(map(sum, by_agent.values())) / sum(map(len, by_agent.values()))
-    each = [sum(of) / len(of) if (of := by_agent.get(p.agent)) else mean for p in plans]
-    return f"{len(plans)} runs: {counts}; about {_lasting(sum(each) / workers)} by former runs here"
+    each = [sum(of) / len(of) if (of := by_agent.get(p.agent)) else mean for p in left]
+    return f"{counts}; about {_lasting(sum(each) / workers)} by former runs here"
 
 
 def _fidelities(plans: Sequence[Plan]) -> dict[str, list[str]]:

@@ -209,7 +209,7 @@ def test_the_page_states_results_winner_and_versions() -> None:
     assert re.search(r"validation loss\s*0.2\b", text)
     assert "4 runs on 1 problem. Report made 2026-01-02 03:04 UTC by fedhpo-gym 9.9.9" in text
     assert "records written by fedhpo-gym 0.1.0" in text
-    assert "backend = tabular. Data fingerprint sha256:abc" in text
+    assert "backend = tabular. Data fingerprint sha256:abc." in text
     assert "simulated time (seconds)" in text
 
 

@@ -81,7 +81,7 @@ def test_a_run_that_is_there_is_not_done_again(
     run(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in records(tmp_path)}
     run(tmp_path, seeds=3)
-    assert "1 runs done, 2 already there" in capsys.readouterr().out
+    assert "1 run done, 2 already there" in capsys.readouterr().out
     after = {path: path.stat().st_mtime_ns for path in records(tmp_path)}
     assert before.items() < after.items()
     run(tmp_path, "--budget-s", "900")
@@ -123,7 +123,7 @@ def test_an_interrupted_call_leaves_whole_records_and_resumes(
     (growing,) = files - {*records(tmp_path)}  # what was being written, trial by trial
     assert growing.name.endswith(".jsonl.open")
     assert run(tmp_path) == 0
-    assert "1 runs done, 1 already there" in capsys.readouterr().out
+    assert "1 run done, 1 already there" in capsys.readouterr().out
     run(tmp_path / "whole")
     resumed = [path.read_text(encoding="utf-8") for path in tmp_path.glob(f"{ID}/*")]
     whole = [path.read_text(encoding="utf-8") for path in records(tmp_path / "whole")]

@@ -177,7 +177,7 @@ def test_run_sets_a_truncated_record_aside_and_makes_it_again(
     capsys.readouterr()
     assert main(words) == 0
     told = capsys.readouterr()
-    assert "1 runs done, 2 already there" in told.out
+    assert "1 run done, 2 already there" in told.out
     assert f"{damaged}, line" in told.err
     assert f"set aside as {damaged.name}.damaged" in told.err
     assert damaged.read_bytes() == whole

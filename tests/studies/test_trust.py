@@ -132,7 +132,7 @@ def test_runs_of_trained_courses_are_left_out_of_regret(
     capsys.readouterr()
     assert cli.main(["regret", str(tmp_path)]) == 0
     told = capsys.readouterr()
-    assert "left out: 1 runs" in told.out
+    assert "left out: 1 run of" in told.out
     assert told.err == ""
 
 
