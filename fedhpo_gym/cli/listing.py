@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 
 from fedhpo_gym.backends.federatedscope.doctor import why_not
@@ -16,6 +16,7 @@ from fedhpo_gym.fl.models import COMPILED
 from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.studies.environments import known_ids
+from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.surrogates import Surrogate, has_surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.tables import list_tables, open_table
 from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task, task_of
@@ -27,7 +28,7 @@ HEADS = ("id", "clients", "tuned", "grid", "budget", "backends")
 
 
 def main(word: Word = None) -> int:
-    """Print one line per environment; with a word, only lines that hold it."""
+    """Print one line per environment; with a word, only lines that hold it, or of its suite."""
     registered, tables, surrogates = set(known_ids()), list_tables(), list_surrogates()
     rows = [
         _row(task, backends(task, tables, surrogates))
@@ -35,10 +36,11 @@ def main(word: Word = None) -> int:
         if task.id in registered
     ]
     if word is not None:
-        kept = [row for row in rows if word in " ".join(row)]
-        named = kept or [*_named(word, registered, tables, surrogates)]
+        ids = suite(word) if word in SUITES else [n for n in sorted(registered) if word in n]
+        kept = [row for row in rows if word in " ".join(row) and word not in SUITES]
+        named = kept or [*_named(ids, tables, surrogates)]
         if not named:
-            known = [row[0] for row in rows] + [task.dataset for task in TASKS.values()]
+            known = [*SUITES, *(row[0] for row in rows)] + [task.dataset for task in TASKS.values()]
             raise unknown_name("environment", word, known)
         say_table(HEADS, named)
         return 0
@@ -54,15 +56,14 @@ def main(word: Word = None) -> int:
 
 
 def _named(
-    word: str, registered: set[str], tables: Sequence[str], surrogates: Sequence[str]
+    ids: Iterable[str], tables: Sequence[str], surrogates: Sequence[str]
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of ids that hold a word but are in no line of the table."""
-    for name in sorted(registered):
-        if word in name:
-            task = get_task(name)
-            answers = backends(task, tables, surrogates)
-            kept = [one for one in answers if one == "raw" or "DAC-" not in name]
-            yield (name, *_row(task, kept)[1:])
+    """Yield a line of each id."""
+    for name in ids:
+        task = get_task(name)
+        answers = backends(task, tables, surrogates)
+        kept = [one for one in answers if one == "raw" or "DAC-" not in name]
+        yield (name, *_row(task, kept)[1:])
 
 
 def _notes(registered: Container[str]) -> Iterator[str]:
@@ -90,7 +91,7 @@ def _notes(registered: Container[str]) -> Iterator[str]:
 
 def _row(task: Task, answers: Sequence[str]) -> tuple[str, ...]:
     names = ", ".join(answers) or "none yet"
-    budget, grid = f"{task.budget_s / 3600:g} h", str(task.space.grid_size)
+    budget, grid = f"{float(f'{task.budget_s / 3600:.3g}'):g} h", str(task.space.grid_size)
     return task.id, str(task.num_clients), str(len(task.space)), grid, budget, names
 
 

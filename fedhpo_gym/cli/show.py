@@ -20,12 +20,13 @@ from fedhpo_gym.cli.verdicts import claim_words, lines, verdicts_of
 from fedhpo_gym.cli.words import health_words, number, survival_words
 from fedhpo_gym.datasets import SOURCES
 from fedhpo_gym.datasets.natural import NaturalSource
-from fedhpo_gym.errors import FedHPOError, unknown_name
+from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, unknown_name
 from fedhpo_gym.landscape import LABELS, health_on, labels_on
 from fedhpo_gym.landscape.cards import survival_on
 from fedhpo_gym.landscape.health import SURVIVAL
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.studies.suites import SUITES
 from fedhpo_gym.surrogates.verdicts import CLAIMED, RULE
 from fedhpo_gym.surrogates.verdicts import ENTRY as OBJECTIVES
 from fedhpo_gym.tables.sample import ENDS
@@ -52,6 +53,8 @@ def main(
     if variant.id == "all":
         say(page().rstrip("\n"))
         return 0
+    if variant.id in SUITES:
+        raise InvalidArgumentError(f"{variant.id} is a suite: see `fedhpo-gym list {variant.id}`")
     task = asked_task(variant)
     if backend is not None and backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from crew_here import CrewHere
 from fedhpo_gym.agents import AGENTS, agent_class
 from fedhpo_gym.cli import ERROR, main
+from fedhpo_gym.studies.suites import suite
 
 PAIR = [
     *("FedHPO-LR-CreditG-v1", "--agents", "random,sobol", "--seeds", "2"),
@@ -55,6 +57,21 @@ def test_misspelt_words_are_answered_with_the_nearest(
     assert f"Did you mean '{near}'" in err
 
 
+def test_a_list_takes_a_suite_and_show_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("contest", "multi-objective"):
+        _, out, _ = said(["list", name], capsys)
+        assert [line.split()[0] for line in out.splitlines()[1:]] == [*suite(name)]
+        status, _, err = said(["show", name], capsys)
+        assert status == ERROR
+        assert f"fedhpo-gym list {name}" in err
+
+
+def test_budgets_are_short_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = said(["list", "FedHPO"], capsys)[1].splitlines()[1:]
+    hours = [re.split("  +", row)[4].removesuffix(" h") for row in rows]
+    assert max(len(one.replace(".", "").strip("0")) for one in hours) <= 3
+
+
 def test_a_list_takes_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = said(["list", "FEMNIST"], capsys)
     assert status == 0
@@ -88,8 +105,10 @@ def test_compare_says_what_it_will_do_and_who_won(
     assert lines[-1] == str(out / "report.html")
     assert lines[-3].startswith("Undecided between ")
     assert lines[-2].startswith("How sure:")
-    again = said(["compare", *PAIR, "--out", str(out)], capsys)[1].splitlines()
-    assert "by former runs here" in again[0]
+    for end in ("by former runs here", "by the log here, all are done"):
+        again = said(["compare", *PAIR, "--seeds", "3", "--out", str(out)], capsys)[1].splitlines()
+        assert again[0].startswith("6 runs")
+        assert again[0].endswith(end)
     assert said(["regret", str(out)], capsys)[0] == 0
 
 
