@@ -53,7 +53,7 @@ WORDS: Final[Mapping[str, str]] = {
     "download_bytes": "download (bytes)",
     "energy_j": "energy (J)",
     "flops": "floating-point operations",
-    "epsilon": "epsilon spent",
+    "epsilon": "epsilon spent by the trial alone",
     "fairness_std": "spread of accuracy over clients",
     "fairness_p10": "accuracy, worst tenth of clients",
 }

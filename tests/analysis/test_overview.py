@@ -11,6 +11,7 @@ import pytest
 
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.comparison import REGRET, compare
+from fedhpo_gym.analysis.figures import in_words
 from fedhpo_gym.analysis.files import read_judged, read_record
 from fedhpo_gym.analysis.incumbents import Study, Trials, incumbents
 from fedhpo_gym.analysis.overview import facts, overview, summary_table
@@ -160,3 +161,4 @@ def test_no_privacy_is_no_number() -> None:
     assert NO_PRIVACY.epsilon == NO_GUARANTEE
     assert _shown("epsilon", NO_GUARANTEE) == "no guarantee"
     assert (_shown("epsilon", 8.0), _shown("val_loss", 2e4)) == ("8", "2e+04")
+    assert in_words("epsilon").endswith("by the trial alone"), "tuning as a whole spends more"
