@@ -148,7 +148,8 @@ def finish(axes: Any, xlabel: str, ylabel: str, below: bool) -> None:
     axes.grid(visible=True, color="#d9d9d9", lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if not axes.get_legend_handles_labels()[0]:
-        axes.text(0.5, 0.5, "no run keeps the constraints", transform=axes.transAxes, ha="center")
+        why = "no agent keeps the constraints in all runs"
+        axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center")
     elif below:
         place = {"loc": "outside lower center", "ncols": 2, "fontsize": 11}
         axes.figure.legend(frameon=False, handlelength=3.2, **place)

@@ -61,9 +61,8 @@ def _named(
     """Yield a line of each id."""
     for name in ids:
         task = get_task(name)
-        answers = backends(task, tables, surrogates)
-        kept = [one for one in answers if one == "raw" or "DAC-" not in name]
-        yield (name, *_row(task, kept)[1:])
+        found = backends(task, tables, surrogates)
+        yield (name, *_row(task, [x for x in found if x == "raw" or "DAC-" not in name])[1:])
 
 
 def _notes(registered: Container[str]) -> Iterator[str]:
