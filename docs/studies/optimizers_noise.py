@@ -73,7 +73,8 @@ def _cost(agents: Sequence[str], together: Comparison) -> str:
         row = [agent]
         for name in (agent, f"{agent}{NOISY}"):
             own = together.numbers[name]
-            low, high = own.iqm_interval
-            row.append(f"{own.iqm:.3f} ({low:.3f} to {high:.3f})")
+            ends = own.iqm_interval
+            words = "" if ends is None else " ({:.3f} to {:.3f})".format(*ends)
+            row.append(f"{own.iqm:.3f}{words}")
         rows.append(row)
     return table(["IQM of final regret (95 %)", "without noise", "with noise"], rows)

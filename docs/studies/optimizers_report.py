@@ -92,11 +92,11 @@ def numbers(found: Comparison) -> str:
     rows = []
     for agent in found.order:
         own = found.numbers[agent]
-        low, high = own.iqm_interval
+        ends = "–" if own.iqm_interval is None else "{:.3f} to {:.3f}".format(*own.iqm_interval)
         rows.append(
             [
                 agent, f"{own.rank:.2f}", f"{own.rank_runs:.2f}", f"{own.iqm:.3f}",
-                f"{low:.3f} to {high:.3f}", f"{own.anytime:.3f}", f"{own.worst[1]:.2f}",
+                ends, f"{own.anytime:.3f}", f"{own.worst[1]:.2f}",
             ]
         )  # fmt: skip
     head = ["agent", "rank", "rank, all runs", "IQM of regret", "95 %", "anytime", "worst case"]
