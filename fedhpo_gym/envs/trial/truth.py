@@ -381,7 +381,7 @@ def truth_of(setup: TrialSetup) -> Truth:
     backend = setup.backend
     limits = tuple(read_constraints(setup.objectives, setup.constraints).items())
     key = (setup.task, lattice.search_space, fixed, setup.objective_names, setup.own, backend.seeds)
-    known = (*key, backend.fingerprint, limits)
+    known = (*key, backend.fingerprint, limits, setup.transform)
     if known not in _known:
         asked = asked_of(lattice, setup)
         size = max(NUMBERS_AT_ONCE // (backend.num_samples.size * len(METRICS)), 1)

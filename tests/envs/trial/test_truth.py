@@ -325,3 +325,9 @@ def test_under_constraints_everything_is_of_what_keeps_them() -> None:
     assert bound.relative_regret([4.0, 5.0, 6.0, 8.0]).tolist() == [0.0, 0.5, 1.0, 1.0]
     assert bound.reference(["val_loss"]).tolist() == [6.0]
     assert found.typical == 4.0, "without constraints all are feasible"
+
+
+def test_scores_follow_the_reward_transform_whatever_was_asked_before() -> None:
+    for transform in ("clip", "squash"):
+        own: Any = gym.make(ID, reward_transform=transform).unwrapped
+        assert own.full_truth.objectives[0].transform == transform
