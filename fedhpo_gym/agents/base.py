@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
@@ -135,7 +135,7 @@ class Step:
     """One step of an episode, as the environment returned it and as agents are told of it.
 
     Attributes:
-        action: (n,) what the agent did.
+        action: (n,) what the agent did; read-only in the steps of `run_episode` and `run_crew`.
         reward: a number, or a vector in `MO-` environments; higher is better.
         terminated: whether the budget is spent.
         truncated: whether the episode was cut off from outside.
@@ -333,6 +333,13 @@ def score_of(reward: float, info: Mapping[str, Any]) -> float:
     return float(reward)
 
 
+def _taken(action: ArrayLike) -> NDArray[np.float32]:
+    """Return a read-only copy of an agent's action, in the numbers that a record replays."""
+    taken = np.array(action, dtype=np.float32)
+    taken.flags.writeable = False
+    return taken
+
+
 @checked_types
 def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Step]:
     """Run one episode to its end, and yield its steps as they happen.
@@ -347,7 +354,7 @@ def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Ste
     """
     observation, over = env.reset(seed=seed)[0], False
     while not over:
-        action = agent.ask(observation)
+        action = _taken(agent.ask(observation))
         observation, reward, terminated, truncated, info = env.step(action)
         step = Step(action, reward, terminated, truncated, info, observation=observation)
         agent.tell(step)
@@ -389,12 +396,12 @@ def run_crew(crew: Crew, agent: Agent, seed: int) -> Iterator[Step]:
     observation, over = crew.reset(seed=seed)[0], False
     while not over:
         while crew.free:
-            crew.start(agent.ask(observation))
+            crew.start(_taken(agent.ask(observation)))
         done = crew.finish()
         observation = done.observation
         step = Step(
-            done.action, done.reward, done.terminated, done.truncated, done.info, done.worker,
-            observation,
+            _taken(done.action), done.reward, done.terminated, done.truncated, done.info,
+            done.worker, observation,
         )  # fmt: skip
         agent.tell(step)
         over = step.over

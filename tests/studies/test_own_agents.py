@@ -24,10 +24,17 @@ from fedhpo_gym.studies.run import do_run
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "agents.md"
 ID, NAMES, SHORT = "FedHPO-LR-CreditG-v1", ["mine:Greedy", "random"], {"budget_trials": 4}
 OTHERS = """
+from fedhpo_gym.agents.black_box import RandomSearch
 from fedhpo_gym.agents.multi_fidelity import Hyperband
 class Ladder(Hyperband): pass
 class Idle(Agent): pass
 class Odd(Greedy): rewards = "many"
+class Float(RandomSearch):
+    def ask(self, observation): return self._rng.uniform(-1, 1, self.action_space.shape)
+class Listed(Float):
+    def ask(self, observation): return super().ask(observation).tolist()
+class Writing(Float):
+    def tell(self, step): step.action[:] = 0.0
 """
 
 
@@ -94,6 +101,17 @@ def test_no_record_imports_its_agent(records: Path, folder: Path) -> None:
     assert "mine:Greedy" in (records / "report.html").read_text(encoding="utf-8")
     assert main(["replay", str(records)]) == 0
     assert "mine" not in sys.modules
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_an_agent_answers_with_is_what_its_record_replays(folder: Path, workers: int) -> None:
+    names = [f"mine:{name}" for name in ("Float", "Listed", "Writing")]
+    *plans, writing = make_plans(Request([ID], names, 1, arguments=SHORT, workers=workers))
+    for plan in plans:
+        do_run(plan, folder / "out", lambda _: None, pytest.fail)
+    assert main(["replay", str(folder / "out")]) == 0
+    with pytest.raises(ValueError, match="read-only"):
+        do_run(writing, folder / "out", lambda _: None, pytest.fail)
 
 
 @pytest.mark.usefixtures("folder")
