@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.processor import fix_dispatch
-from fedhpo_gym.tasks import TASKS, TRAINED, Task
+from fedhpo_gym.tasks import TASKS, TRAINED, TRIALS_ONLY, Task
 from fedhpo_gym.typed import as_typed, checked_types
 from fedhpo_gym.version import __version__
 
@@ -48,6 +48,8 @@ def _register_problem(key: str, round_preprocessing: str) -> None:
             disable_env_checker=bool(extra),
             kwargs={"task": key, **extra},
         )
+        if key.startswith(TRIALS_ONLY):
+            continue
         _register(
             f"{prefix}FedHPO-DAC-{key}",
             ROUND_ENTRY_POINT,

@@ -18,7 +18,7 @@ from fedhpo_gym.tasks.federated import Task
 from fedhpo_gym.tasks.gnn import GNN_TASKS
 from fedhpo_gym.tasks.hetero import HETERO_TASKS
 from fedhpo_gym.tasks.instances import Instance, make_instances
-from fedhpo_gym.tasks.joint import joint_names, joint_tasks
+from fedhpo_gym.tasks.joint import TRIALS_ONLY, joint_names, joint_tasks
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
 from fedhpo_gym.tasks.natural import natural_names, natural_tasks
@@ -135,7 +135,9 @@ def get_task(name: str) -> Task:
         raise InvalidArgumentError(
             f"`name` must be a string such as 'LR-CreditG', got {name!r:.80}"
         )
-    short = name.removeprefix("MO-").removeprefix("FedHPO-").removeprefix("DAC-")
+    short = name.removeprefix("MO-").removeprefix("FedHPO-")
+    if not short.removeprefix("DAC-").startswith(TRIALS_ONLY):
+        short = short.removeprefix("DAC-")
     for catalogue in (TASKS, TRAINED):
         if short in catalogue:
             return catalogue[short]
@@ -165,6 +167,7 @@ __all__ = [
     "TASKS",
     "TESTING",
     "TRAINED",
+    "TRIALS_ONLY",
     "Instance",
     "Problem",
     "Task",

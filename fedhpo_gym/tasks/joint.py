@@ -52,6 +52,8 @@ _LAST = {"serveropt": (_SECOND,), "dpfedavg": (_ADAPTED,)}
 
 ROUNDS, FEW, TEN = (1, 2, 3, 5, 10, 20, 30, 40), (1, 2, 3, 4, 5), (1, 2, 3, 5, 7, 10)
 REGIMES = ("Joint", "JointFew", "JointPrivate")
+TRIALS_ONLY = ("JointFew-", "JointPrivate-")
+"""How names begin that have no round ids: those say themselves how many rounds a course has."""
 EPSILON = 8.0
 BUDGET_S, CLIENT_S = 43_200.0, 1.8
 """Forty rounds have half a day. Fewer have for each of theirs so many seconds a client, and for a
