@@ -56,6 +56,14 @@ def test_what_no_configuration_changes_is_no_objective_of_a_comparison() -> None
     assert "objectives" not in timed.kwargs
 
 
+@pytest.mark.parametrize("env_id", [ID, MANY])
+def test_objectives_without_the_validation_loss_are_refused_before_any_trial(env_id: str) -> None:
+    for given in (["val_error"], ["val_error", "val_f1"]):
+        request = Request([env_id], ["random"], seeds=1, arguments={"objectives": given})
+        with pytest.raises(InvalidArgumentError, match="`objectives` must hold 'val_loss'"):
+            make_plans(request)
+
+
 def test_it_is_refused_where_it_is_asked_for() -> None:
     asked = {"objectives": ["val_loss", "time_s"]}
     with pytest.raises(InvalidArgumentError, match=r"time_s of .* cannot.*--fidelity round=free"):
