@@ -74,7 +74,7 @@ def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
         "id": f"MO-{plain}" if env_id.startswith("MO-") else plain,
         "process": _process(task, env_id, of_rounds=of_rounds),
         "variant": {name: getattr(task, name) for name in task.options},
-        "settings": task.all_settings,
+        "settings": {n: v for n, v in task.all_settings.items() if n not in task.silent},
         "about": _about(task),
         "space": task.space.to_dict()["dimensions"],
         "fidelity_space": [] if of_rounds else task.fidelity_space.to_dict()["dimensions"],

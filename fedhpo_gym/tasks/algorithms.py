@@ -20,11 +20,13 @@ class Setting:
         default: value of problems that do not say another.
         low: smallest value.
         high: largest value.
+        instead: the setting that decides where this one is 0, and means nothing elsewhere.
     """
 
     default: float
     low: float
     high: float
+    instead: str = ""
 
     def validate(self, name: str, value: object) -> float:
         """Return a value, checked.
@@ -132,7 +134,7 @@ ALGORITHMS: Mapping[str, AlgorithmSpec] = MappingProxyType(
             ),
             {
                 "noise_multiplier": Setting(1.0, 0.0, 1e6),
-                "epsilon": Setting(0.0, 0.0, 1e6),
+                "epsilon": Setting(0.0, 0.0, 1e6, instead="noise_multiplier"),
                 "delta": Setting(1e-5, 1e-12, 0.5),
                 "clip_rate": Setting(0.0, 0.0, 1.0),
                 "clip_quantile": Setting(0.5, 0.0, 1.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.identity import OPTIONS
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.tasks.algorithms import ALGORITHMS, Setting, check_settings
+from fedhpo_gym.tasks.algorithms import ALGORITHMS, TRAINING, Setting, check_settings
 from fedhpo_gym.tasks.base import Problem
 from fedhpo_gym.tasks.labels import LABEL_ENTROPY
 from fedhpo_gym.typed import as_typed, shown
@@ -121,8 +121,8 @@ class Task(Problem):
         Raises:
             UnknownNameError: the algorithm or preprocessing does not exist.
             InvalidArgumentError: see `Problem`; alpha is not a positive, finite number, the model
-                does not compute in the precision, a setting is unknown, searched, or out of its
-                range, or features of graphs would be changed.
+                does not compute in the precision, a setting is unknown, searched, out of its range
+                or without meaning, or features of graphs would be changed.
         """
         super().__post_init__()
         for name in ("algorithm", "preprocessing", "precision"):
@@ -142,6 +142,27 @@ class Task(Problem):
             )
         object.__setattr__(self, "alpha", checked_alpha(self.alpha))
         self._checked(dict(self.settings))
+        for name in {*dict(self.settings), *(d.name for d in self.tuned)} & {*self.silent}:
+            raise InvalidArgumentError(
+                f"`{name}` must be left out where `{self.silent[name]}` decides in its place, as "
+                f"in {self.name}; or set `settings={{'{self.silent[name]}': 0}}`."
+            )
+
+    @property
+    def silent(self) -> dict[str, str]:
+        """Settings that mean nothing, by those that decide in their place."""
+        deciding = {d.name for d in self.tuned} | {n for n, v in self.all_settings.items() if v}
+        own = self._own_settings.items()
+        return {one.instead: name for name, one in own if one.instead and name in deciding}
+
+    def variant(self, **changes: Any) -> Self:
+        """See `Problem.variant`; settings that another algorithm does not know fall away."""
+        algorithm = changes.get("algorithm", self.algorithm)
+        if algorithm != self.algorithm and algorithm in [*ALGORITHMS]:
+            known = {*TRAINING, *ALGORITHMS[algorithm].settings, *dict(self.model_settings)}
+            kept = tuple((name, value) for name, value in self.settings if name in known)
+            changes = {"settings": kept, **changes}
+        return super().variant(**changes)
 
     @property
     def name(self) -> str:
@@ -275,8 +296,8 @@ class Task(Problem):
             ranges: lowest and highest value, by name.
 
         Raises:
-            InvalidArgumentError: the algorithm has no such setting, or a range is not two rising
-                numbers that the setting may have.
+            InvalidArgumentError: the algorithm has no such setting, or it is searched already, or a
+                range is not two rising numbers that the setting may have, or its 0 is no number.
         """
         known = ALGORITHMS[self.algorithm].settings
         for name, ends in ranges.items():
@@ -285,7 +306,17 @@ class Task(Problem):
                     f"`tune` must name settings of {self.algorithm}, {sorted(known) or 'none'}, "
                     f"got {name!r}"
                 )
+            if name in self.variant(tuned=()).space.names:
+                raise InvalidArgumentError(
+                    f"`tune` must name settings that are not searched, got {name!r}, which the "
+                    f"space of {self.name} holds; leave it out"
+                )
             checked = [known[name].validate(name, end) for end in ends]
+            if known[name].instead and checked and checked[0] == 0:
+                raise InvalidArgumentError(
+                    f"`tune` must give {name!r} a range above 0, where "
+                    f"{known[name].instead!r} decides in its place, got {shown(ends)}"
+                )
             if len(checked) != 2 or not checked[0] < checked[1]:
                 raise InvalidArgumentError(
                     f"`tune` must give the lowest and the highest {name!r}, such as [1, 100], got "

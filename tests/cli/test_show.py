@@ -93,6 +93,12 @@ def test_training_is_promised_where_it_can_be_done(
         assert ("raw" in row) == (extra is None)
 
 
+def test_a_setting_that_decides_nothing_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = shown(capsys, "FedHPO-JointPrivate-ExamLondon")["settings"]
+    assert settings["epsilon"] == 8.0
+    assert "noise_multiplier" not in settings
+
+
 def test_a_problem_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     found = shown(capsys, ID)
     assert found["id"] == ID

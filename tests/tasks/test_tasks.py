@@ -245,9 +245,28 @@ def test_settings_are_checked(settings: dict[str, Any], words: list[str]) -> Non
 
 
 def test_a_variant_keeps_no_setting_of_another_algorithm() -> None:
-    task = get_task("LR-Car").variant(algorithm="nbafl").fix({"epsilon": 1})
-    with pytest.raises(InvalidArgumentError, match="fedavg"):
-        task.variant(algorithm="fedavg")
+    plain = get_task("LR-Car")
+    task = plain.variant(algorithm="nbafl").fix({"epsilon": 1, "momentum": 0.5})
+    assert task.variant(algorithm="fedavg") == plain.fix({"momentum": 0.5})
+    assert task.variant(algorithm="dpfedavg").settings == (("epsilon", 1.0), ("momentum", 0.5))
+    private = get_task("JointPrivate-ExamLondon")
+    assert private.variant(algorithm="fedavg").settings == ()
+
+
+def test_what_another_setting_decides_in_the_place_of_is_refused() -> None:
+    task = get_task("LR-Car").variant(algorithm="dpfedavg")
+    assert task.silent == {}
+    for deciding in (task.fix({"epsilon": 8}), task.tune({"epsilon": (0.1, 8)})):
+        assert deciding.silent == {"noise_multiplier": "epsilon"}
+        with pytest.raises(InvalidArgumentError, match=r"`noise_multiplier`.*`epsilon` decides"):
+            deciding.fix({"noise_multiplier": 3})
+    with pytest.raises(InvalidArgumentError, match=r"`noise_multiplier`.*`epsilon` decides"):
+        task.fix({"epsilon": 8}).tune({"noise_multiplier": (1, 3)})
+    assert task.fix({"epsilon": 8}).fix({"epsilon": 0, "noise_multiplier": 3}).silent == {}
+    with pytest.raises(InvalidArgumentError, match=r"`tune`.*'epsilon'.*above 0.*'noise_multip"):
+        task.tune({"epsilon": (0, 1)})
+    with pytest.raises(InvalidArgumentError, match=r"`tune`.*'clip_rate'.*JointPrivate.*leave it"):
+        get_task("JointPrivate-ExamLondon").tune({"clip_rate": (0, 1)})
 
 
 @pytest.mark.parametrize("words", ["--setting epsilon", "--setting epsilon=1 --setting epsilon=2"])
