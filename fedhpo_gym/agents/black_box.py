@@ -67,12 +67,13 @@ class GridSearch(TrialSearch):
 
     Dimensions with values have these as their points, others their `bins`, or `points` evenly
     spaced ones. As in FedHPO-Bench, the order is random: a run that stops early has not spent
-    itself on one corner.
+    itself on one corner. Under conditions, points that differ where a coordinate means nothing are
+    one configuration, which is tried as often as there are of them.
 
     Args:
         problem: what it acts on.
-        points: of an interval that has no `bins`, and the most of one that has. By default as
-            many as fit, at most 5.
+        points: of an interval that has no `bins`, and the most of one that has, or of integers. By
+            default as many as fit, at most 5.
 
     Raises:
         InvalidArgumentError: the grid is too large, or `points` is no integer of at least 2.
@@ -89,7 +90,9 @@ class GridSearch(TrialSearch):
                     f"`points` must be an integer of at least 2, got {points!r}"
                 )
             self._sizes = tuple(
-                len(d.values) if d.values is not None else min(d.bins or number, number)
+                min(number, d.bins or (int(d.high - d.low) + 1 if d.kind == "int" else number))
+                if d.values is None
+                else len(d.values)
                 for d in problem.search_space.dimensions
             )
             if math.prod(self._sizes) <= MAX_GRID:
@@ -97,7 +100,7 @@ class GridSearch(TrialSearch):
         else:
             raise InvalidArgumentError(
                 f"`points` must leave at most {MAX_GRID} points, got {number} and a grid of "
-                f"{self._sizes}; choose fewer, or fix some dimensions."
+                f"{self._sizes}; {'choose fewer, or ' * (number > 2)}fix some dimensions."
             )
         self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._time = -1

@@ -164,6 +164,12 @@ def test_a_grid_visits_every_point_once_and_then_again() -> None:
         GridSearch(SearchProblem(BOX, GRID), points=1)
     with pytest.raises(InvalidArgumentError, match=r"leave at most.*fewer"):
         GridSearch(box_problem(BOX), points=1000)
+    with pytest.raises(InvalidArgumentError, match=r"got 2 and a grid.*\); fix some dimensions"):
+        GridSearch(box_problem(gym.spaces.Box(-1.0, 1.0, (25,))))
+    pairs = box_problem(BOX, 0, *(Dimension(name, 1, 2, "int") for name in "abc"))
+    grid = GridSearch(pairs)
+    tried = {str(pairs.search_space.decode(grid.ask({}))) for _ in range(8)}
+    assert len(tried) == 8, "integers have no more points than values"
     wide = GridSearch(
         box_problem(gym.spaces.Box(-1.0, 1.0, (15,)))
     )  # 5^15 points do not fit, nor do 4^15
