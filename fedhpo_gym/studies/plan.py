@@ -76,12 +76,10 @@ class Plan:
 
 def make_plans(request: Request) -> list[Plan]:
     """Check all arguments before the first run, and return the runs in order."""
-    if request.seeds < 1:
-        raise InvalidArgumentError(f"`--seeds` must be at least 1, got {request.seeds}")
-    if request.workers < 1:
-        raise InvalidArgumentError(
-            f"`--simulated-workers` must be at least 1, got {request.workers}"
-        )
+    numbers = {"seeds": request.seeds, "simulated-workers": request.workers}
+    for name, number in numbers.items():
+        if number < 1:
+            raise InvalidArgumentError(f"`--{name}` must be at least 1, got {number}")
     if request.shared_start < 0:
         raise InvalidArgumentError(
             f"`--shared-start` must not be negative, got {request.shared_start}"
@@ -90,13 +88,7 @@ def make_plans(request: Request) -> list[Plan]:
     pairs = list(product(ids, agents))
     for env_id, agent in pairs:
         _check_agent(agent, env_id)
-        if request.shared_start:
-            _check_start(agent, env_id)
-        if request.workers > 1 and env_id.endswith(get_task(env_id).round_id):
-            raise InvalidArgumentError(
-                "`--simulated-workers` run trials side by side, but the rounds of a course follow "
-                f"each other in {env_id}; use its id without DAC"
-            )
+        _check_trials(request, agent, env_id)
     return [
         Plan(env_id, kwargs, agent, seed, request.workers, key, request.shared_start)
         for env_id, agent in pairs
@@ -129,14 +121,16 @@ def _check_agent(agent: str, env_id: str) -> None:
         raise InvalidArgumentError(f"`--agent {agent}` must act in {wanted}; got {env_id}")
 
 
-def _check_start(agent: str, env_id: str) -> None:
-    """Refuse a shared start where there are no trials, or an agent that takes none."""
-    if env_id.endswith(get_task(env_id).round_id):
+def _check_trials(request: Request, agent: str, env_id: str) -> None:
+    """Refuse what is for trials where there are none, and a start that the agent cannot share."""
+    asked = {"simulated-workers": request.workers > 1, "shared-start": request.shared_start > 0}
+    wanted = [name for name, is_asked in asked.items() if is_asked]
+    if wanted and env_id.endswith(get_task(env_id).round_id):
         raise InvalidArgumentError(
-            "`--shared-start` counts trials, but the rounds of a course follow each other in "
+            f"`--{wanted[0]}` is for trials, but the rounds of a course follow each other in "
             f"{env_id}; use its id without DAC"
         )
-    if not agent_class(agent).starts:
+    if request.shared_start and not agent_class(agent).starts:
         raise InvalidArgumentError(
             f"`--shared-start` must be 0 for {agent}, which begins with nothing that it is given; "
             "leave the agent out"

@@ -296,20 +296,16 @@ class Task(Problem):
             ranges: lowest and highest value, by name.
 
         Raises:
-            InvalidArgumentError: the algorithm has no such setting, or it is searched already, or a
-                range is not two rising numbers that the setting may have, or its 0 is no number.
+            InvalidArgumentError: the algorithm has no such setting, it is searched already, or a
+                range is not two rising numbers that the setting may have and that it decides by.
         """
-        known = ALGORITHMS[self.algorithm].settings
+        known, searched = ALGORITHMS[self.algorithm].settings, self.variant(tuned=()).space.names
         for name, ends in ranges.items():
-            if name not in known:
+            if name not in known or name in searched:
+                free = [one for one in sorted(known) if one not in searched]
                 raise InvalidArgumentError(
-                    f"`tune` must name settings of {self.algorithm}, {sorted(known) or 'none'}, "
-                    f"got {name!r}"
-                )
-            if name in self.variant(tuned=()).space.names:
-                raise InvalidArgumentError(
-                    f"`tune` must name settings that are not searched, got {name!r}, which the "
-                    f"space of {self.name} holds; leave it out"
+                    f"`tune` must name settings of {self.algorithm} that {self.name} does not "
+                    f"search already, {free or 'none'}, got {name!r}"
                 )
             checked = [known[name].validate(name, end) for end in ends]
             if known[name].instead and checked and checked[0] == 0:
