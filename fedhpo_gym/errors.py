@@ -120,8 +120,8 @@ def missing_dependency(what: str, package: str, extra: str) -> MissingDependency
         extra: The extra of this package that brings it.
     """
     return MissingDependencyError(
-        f"{what} needs {package}, which is not installed. This package is on no index: run "
-        f"`pip install '.[{extra}]'` in its checkout."
+        f"{what} needs {package}, which is not installed. Run `pip install '.[{extra}]'` in a "
+        "checkout of fedhpo_gym, which is on no index."
     )
 
 

