@@ -100,7 +100,7 @@ class GridSearch(TrialSearch):
         else:
             raise InvalidArgumentError(
                 f"`points` must leave at most {MAX_GRID} points, got {number} and a grid of "
-                f"{self._sizes}; {'choose fewer, or ' * (number > 2)}fix some dimensions."
+                f"{self._sizes}; {'choose fewer, or ' * ((points or 2) > 2)}fix some dimensions."
             )
         self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._time = -1
