@@ -56,4 +56,6 @@ def main(
                 done += do_run(plan, out, bar.set_postfix_str, warn, track=asked.track)
                 bar.update()
     say(f"{counted(done, 'run')} done, {len(plans) - done} already there, records in {out}")
+    if done < len(plans) and any(":" in name for name in agents):
+        say("Records know an agent by its name alone: another version needs another --out or name.")
     return 0

@@ -114,6 +114,17 @@ def test_what_an_agent_answers_with_is_what_its_record_replays(folder: Path, wor
         do_run(writing, folder / "out", lambda _: None, pytest.fail)
 
 
+def test_what_is_there_is_said_to_be_known_by_a_name(
+    records: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--seeds", "1", "--set", "budget_trials=4", "--out", str(records)]
+    for name in NAMES:
+        assert main(["run", ID, "--agent", name, *words]) == 0
+        said = capsys.readouterr().out
+        assert "1 already there" in said
+        assert ("by its name alone" in said) == (name == "mine:Greedy")
+
+
 @pytest.mark.usefixtures("folder")
 def test_what_a_class_says_of_itself_decides(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["agents", "mine:Ladder"]) == 0
