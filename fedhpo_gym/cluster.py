@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from fedhpo_gym.errors import (
-    InvalidArgumentError,
-    WorkerLostError,
-    missing_dependency,
-    require_known,
-)
+from fedhpo_gym.errors import InvalidArgumentError, WorkerLostError, needing, require_known
 from fedhpo_gym.processes import Done
 
 if TYPE_CHECKING:
@@ -88,11 +83,9 @@ def require_scheduler(address: str) -> None:
 
 
 def _connected(address: str) -> Client:
-    try:
+    with needing("work on a cluster", "distributed", "cluster", "distributed"):
         from distributed import Client
         from distributed.comm import get_address_host_port
-    except ImportError as error:
-        raise missing_dependency("work on a cluster", "distributed", "cluster") from error
     try:
         # A client whose address cannot be read stays half-made: when the interpreter ends, it waits
         # a minute for a thread that is gone.

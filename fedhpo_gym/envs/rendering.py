@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import MissingDependencyError, missing_dependency
+from fedhpo_gym.errors import MissingDependencyError, needing
 
 Plot = Callable[[Any], None]
 """Draws into a matplotlib figure."""
@@ -71,7 +71,5 @@ def close(window: int) -> None:
 
 
 def _require() -> None:
-    try:
+    with needing("rendering", "matplotlib", "plot", "matplotlib"):
         import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise missing_dependency("rendering", "matplotlib", "plot") from error

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import missing_dependency
+from fedhpo_gym.errors import needing
 from fedhpo_gym.fitting.data import PreparedRows
 from fedhpo_gym.fitting.gaussian import LIKELY_ROWS, POINTS, fit_process
 from fedhpo_gym.fitting.network import WIDTHS, train_network
@@ -218,8 +218,6 @@ def _ensemble(name: str, **settings: Any) -> Any:
 
 
 def _fitter(module: str, name: str, **settings: Any) -> Any:
-    try:
+    with needing("fitting a surrogate", "scikit-learn", "surrogate", "sklearn"):
         library = importlib.import_module(f"sklearn.{module}")
-    except ImportError as error:
-        raise missing_dependency("fitting a surrogate", "scikit-learn", "surrogate") from error
     return getattr(library, name)(random_state=0, **settings)

@@ -189,10 +189,9 @@ def _chosen_fidelity(agent: str, space: SearchSpace, asked: Mapping[str, Any]) -
 def _check_recorded(objectives: Sequence[str]) -> None:
     """Refuse the objectives of a trial environment that leave nothing to judge its records by."""
     if objectives and "val_loss" not in objectives:
-        named = json.dumps([*objectives, "val_loss"])
         raise InvalidArgumentError(
             "`objectives` must hold 'val_loss', by which records are compared, got "
-            f"{objectives}; add it: `--set 'objectives={named}'`"
+            f"{objectives}; add it to them"
         )
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym.analysis.records import Header, StepRecord, to_dict
-from fedhpo_gym.errors import missing_dependency, require_known
+from fedhpo_gym.errors import needing, require_known
 
 Follow = Callable[[StepRecord], None]
 
@@ -39,12 +39,8 @@ def tracked(names: Sequence[str], folder: Path, run: str, header: Header) -> Ite
 @contextmanager
 def tensorboard(folder: Path, run: str, header: Header) -> Iterator[Follow]:
     """Write event files for TensorBoard; its steps are trials, its wall time simulated seconds."""
-    try:
+    with needing("following runs in TensorBoard", "tensorboardX", "track", "tensorboardX"):
         from tensorboardX import SummaryWriter
-    except ImportError as error:
-        raise missing_dependency(
-            "following runs in TensorBoard", "tensorboardX", "track"
-        ) from error
     with SummaryWriter(str(folder / header.id / run)) as writer:
         trials = 0
 
@@ -60,10 +56,8 @@ def tensorboard(folder: Path, run: str, header: Header) -> Iterator[Follow]:
 @contextmanager
 def wandb(folder: Path, run: str, header: Header) -> Iterator[Follow]:
     """Log to Weights & Biases: offline, unless the variable `WANDB_MODE` says otherwise."""
-    try:
+    with needing("logging to Weights & Biases", "wandb", "track", "wandb"):
         import wandb as library
-    except ImportError as error:
-        raise missing_dependency("logging to Weights & Biases", "wandb", "track") from error
     folder.mkdir(parents=True, exist_ok=True)
     said = {name: value for name, value in to_dict(header).items() if name != "kind"}
     session = library.init(

@@ -131,10 +131,6 @@ def get_task(name: str) -> Task:
         InvalidArgumentError: `name` is no string.
         UnknownNameError: no such task, or no such version.
     """
-    if not isinstance(name, str):
-        raise InvalidArgumentError(
-            f"`name` must be a string such as 'LR-CreditG', got {name!r:.80}"
-        )
     short = name.removeprefix("MO-").removeprefix("FedHPO-")
     if not short.removeprefix("DAC-").startswith(TRIALS_ONLY):
         short = short.removeprefix("DAC-")

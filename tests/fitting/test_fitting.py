@@ -100,7 +100,7 @@ def test_without_scikit_learn_the_extra_is_named(
 
     def refuse(name: str, package: str | None = None) -> object:
         if name.startswith("sklearn"):
-            raise ImportError(name)
+            raise ModuleNotFoundError(name, name=name)
         return real(name, package)
 
     monkeypatch.setattr(importlib, "import_module", refuse)
