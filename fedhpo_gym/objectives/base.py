@@ -55,7 +55,8 @@ class Objective:
         compute: Reads the value off an evaluation and what was spent on it: privacy and costs.
         compute_many: The same for B evaluations at once, bit for bit; without it, vector
             environments compute one evaluation after the other.
-        reads: Which metrics of clients `compute_many` reads, if it does; see `reads_clients`.
+        reads: Which metrics of clients `compute_many` reads, if it does; see `reads_clients`. Of a
+            user's own objectives nobody relies on it.
         open_ended: Whether values beyond the worse of the bounds occur.
         transform: One of ``TRANSFORMS``, how values become errors; use `with_transform`.
         sensitivity: Most that one of n clients can change the value, which is of equally weighted

@@ -19,7 +19,7 @@ from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
 from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
-from fedhpo_gym.evaluation.records import METRICS
+from fedhpo_gym.evaluation.records import ENTRIES, METRICS
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.typed import as_reals, as_typed, shown
@@ -409,7 +409,8 @@ def values_of(setup: TrialSetup, columns: Columns) -> NDArray[np.float64]:
     backend = setup.backend
     if isinstance(backend, ColumnBackend):
         reads = (one.reads for one in setup.objectives if one.reads_clients)
-        evaluations = backend.look_up(columns, frozenset().union(*reads))
+        needed = ENTRIES if setup.own else frozenset().union(*reads)  # nobody has tried their laws
+        evaluations = backend.look_up(columns, needed)
     else:
         evaluations = backend.evaluate_many(queries())
     spent = spending_many(setup.task, columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -316,6 +317,11 @@ def test_metrics_that_no_objective_reads_change_no_bit(monkeypatch: pytest.Monke
         found = one.compute_many(backend.look_up(columns, one.reads), spent)
         expected = one.compute_many(answers, spent)
         np.testing.assert_array_equal(found, expected, err_msg=one.name)
+    wrong = replace(known[names[-1]], name="wrong", reads=known[names[0]].reads)
+    own = fedhpo_gym.truth(id_, objectives=[names[0], wrong])
+    np.testing.assert_array_equal(
+        own.values[:, 1], every.values[:, -1], "what a user says it reads"
+    )
 
 
 def test_under_constraints_everything_is_of_what_keeps_them() -> None:
