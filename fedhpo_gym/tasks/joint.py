@@ -110,15 +110,8 @@ def joint_tasks(table: NaturalTable) -> Iterator[JointTask]:
         **shared_fields(table),
     )
     yield plain
-    few, private = (
-        replace(
-            plain,
-            model=name,
-            fidelity_space=fidelity_space(of),
-            stored_rounds=of,
-            budget_s=round(of[-1] * CLIENT_S * (100 + table.clients)),
-        )
-        for name, of in zip(REGIMES[1:], (FEW, TEN), strict=True)
-    )
-    yield few
-    yield replace(private, algorithm="dpfedavg").fix({"epsilon": EPSILON})
+    for name, of in zip(REGIMES[1:], (FEW, TEN), strict=True):
+        few = replace(plain, model=name, fidelity_space=fidelity_space(of), stored_rounds=of)
+        task = replace(few, budget_s=round(of[-1] * CLIENT_S * (100 + table.clients)))
+        private = name == REGIMES[2]
+        yield replace(task, algorithm="dpfedavg").fix({"epsilon": EPSILON}) if private else task
