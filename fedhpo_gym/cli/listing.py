@@ -76,13 +76,13 @@ def _notes(registered: Container[str]) -> Iterator[str]:
         yield (
             f"{len(always)} more ids train on {len(NATURAL)} natural federations, "
             f"FedHPO-{always[0]} and so on: see docs/natural.md, and the suites natural, "
-            "natural-small and joint."
+            "natural-small, joint and contest."
         )
     if any(task.round_id in registered for task in TASKS.values()):
         yield (
-            "Every FedHPO-... id is also there as FedHPO-DAC-...: dynamic algorithm "
-            "configuration. A step sets the hyperparameters of the next rounds of one course, "
-            "which is really trained."
+            "FedHPO-... ids, short joint ones excepted, are also there as FedHPO-DAC-...: dynamic "
+            "algorithm configuration. A step sets the hyperparameters of the next rounds of one "
+            "course, which is really trained."
         )
     if any(f"MO-{task.id}" in registered for task in TASKS.values()):
         yield "Every id is also there as MO-..., with one reward per objective."
