@@ -108,7 +108,7 @@ def test_regret_falls_from_one_to_zero_and_is_nobodys_but_the_fronts(
 
 @pytest.mark.slow
 def test_the_report_judges_vectors_from_records_alone(tmp_path: Path) -> None:
-    request = Request(["MO-FedHPO-LR-CreditG-v0"], ["random", "grid"], 2, budget_s=4000.0)
+    request = Request(["MO-FedHPO-LR-CreditG-v0"], ["random", "grid"], 2, budget_s=6000.0)
     for plan in make_plans(request):
         do_run(plan, tmp_path, lambda _: None, lambda _: None, columnar=True)
     paths = sorted(tmp_path.rglob("*.parquet"))
@@ -133,7 +133,7 @@ def test_the_report_judges_vectors_from_records_alone(tmp_path: Path) -> None:
 def random_run(folder: Path, **arguments: Any) -> Path:
     """Return the record of a run whose actions do not depend on rewards."""
     (plan,) = make_plans(
-        Request(["MO-FedHPO-LR-CreditG-v1"], ["random"], 1, budget_s=9000.0, arguments=arguments)
+        Request(["MO-FedHPO-LR-CreditG-v1"], ["random"], 1, budget_s=43200.0, arguments=arguments)
     )
     do_run(plan, folder, lambda _: None, lambda _: None, columnar=True)
     (path,) = folder.rglob("*.parquet")

@@ -35,7 +35,7 @@ def test_tasks_of_equal_spaces_get_equal_courses(metadata: Any) -> None:
             design = SampleDesign(task, 6 * size, None, metadata.RATES, metadata.REPEAT_EVERY)
             courses.append(design._points)
             assert set(metadata.RATES) == {course.client_sample_rate for course in design._points}
-            assert len(task.evaluated_rounds) == (5 if regime == "JointFew" else 8)
+            assert len(task.evaluated_rounds) == {"JointFew": 5, "JointPrivate": 6}.get(regime, 8)
         assert courses[0] == courses[1]
 
 
