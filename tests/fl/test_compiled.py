@@ -207,6 +207,7 @@ def answer(run_python: Callable[..., str], tmp_path: Path) -> Callable[..., str]
         )
         return run_python(
             "import os, sys, warnings\n"
+            "sys.dont_write_bytecode = True  # stale where sources change within a second\n"
             f"os.environ['NUMBA_CACHE_DIR'] = {str(tmp_path)!r}\n"
             f"sys.path.insert(0, {str(tmp_path)!r})\n"
             "from made.outer import one, two\n"
