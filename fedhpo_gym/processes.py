@@ -69,7 +69,6 @@ class _Worker:
     connection: Connection
     jobs: list[Any] = field(default_factory=list)
     deadline: float = math.inf
-    started: bool = False
 
     @property
     def busy(self) -> bool:
@@ -89,6 +88,7 @@ class Crew(Generic[J]):
         self._size = size
         self._work = work
         self._workers: list[_Worker] = []
+        self._began = False
 
     def __enter__(self) -> Self:
         """Return the crew."""
@@ -142,7 +142,7 @@ class Crew(Generic[J]):
             timeout_s: seconds that a job may take; its worker is killed then, and replaced.
 
         Raises:
-            WorkerLostError: a worker process ended before its work began.
+            WorkerLostError: the first worker process ended before its work began.
         """
         waiting = deque(jobs)
         while waiting or any(worker.busy for worker in self._workers):
@@ -165,11 +165,11 @@ class Crew(Generic[J]):
         except (EOFError, OSError) as error:
             lost = self._lost(worker)
             lost.__cause__ = error
-            if not worker.started:  # nor would any other
+            if not self._began:  # nor would any other
                 raise lost from error
             return Done(worker.jobs.pop(), error=lost)
         if message.kind == "started":
-            worker.started = True
+            self._began = True
             return None
         if message.kind == "advanced":
             advance()
@@ -183,7 +183,7 @@ class Crew(Generic[J]):
         self._workers.remove(worker)
         worker.process.join(GRACE_S)
         ended = f"a worker process {_ending(worker.process.exitcode)}"
-        if not worker.started:
+        if not self._began:
             return WorkerLostError(
                 f"{ended} before its work began: a script that starts workers needs "
                 "`if __name__ == '__main__':` before the call, since workers import it"
