@@ -34,6 +34,7 @@ from fedhpo_gym.analysis.incumbents import Study, Trajectory
 from fedhpo_gym.analysis.plot import looks_of
 from fedhpo_gym.analysis.problems import Problem, Run
 from fedhpo_gym.analysis.runs import JudgedRun
+from fedhpo_gym.analysis.stats.hypotheses import wilcoxon_holm
 from fedhpo_gym.studies.regret import known_of
 from studies import table
 
@@ -150,18 +151,53 @@ def write_finals(parts: Mapping[str, Iterable[Trajectory]], path: Path) -> None:
                 )
 
 
-def whole(problems: Iterable[Problem], agents: Sequence[str]) -> list[Problem]:
+def whole(problems: Iterable[Problem], agents: Sequence[str], most: int = 99) -> list[Problem]:
     """Return the problems with runs of all these agents, of nobody else, and as many seeds each."""
     found = [one for one in problems if all(one.runs.get(agent) for agent in agents)]
     seeds = min((len(one.runs[agent]) for one in found for agent in agents), default=0)
-    return [replace(one, runs={a: one.runs[a][:seeds] for a in agents}) for one in found]
+    kept = min(seeds, most)
+    return [replace(one, runs={a: one.runs[a][:kept] for a in agents}) for one in found]
+
+
+def told(found: Comparison) -> tuple[int, int, int]:
+    """Return the seeds, and how many pairs are told apart on means over seeds and on all runs."""
+    means = sum(pair.p_means < LEVEL for pair in found.pairs)
+    runs = sum((1.0 if pair.p_runs is None else pair.p_runs) < LEVEL for pair in found.pairs)
+    return len(found.study.final(found.study.problems[0], found.study.agents[0])), means, runs
+
+
+def growth(problems: Sequence[Problem]) -> str:
+    """Return how many pairs so many seeds tell apart; more than there are by a bootstrap."""
+    rows = []
+    for seeds in range(1, 1 + len(problems[0].runs[AGENTS[0]])):
+        found = judged(losses_of(whole(problems, AGENTS, seeds)), VALIDATION)
+        rows.append([*map(str, told(found))])
+    study, draws = found.study, np.random.default_rng(0)
+    finals = np.array([[study.final(one, a) for a in study.agents] for one in study.problems])
+    upper = np.triu_indices(len(study.agents), 1)
+    for seeds in (10, 20, 40):
+        counts = [
+            np.sum(wilcoxon_holm(np.vstack([
+                one[:, draws.integers(one.shape[1], size=seeds)].T for one in finals
+            ]))[upper] < LEVEL)
+            for _ in range(20)
+        ]  # fmt: skip
+        rows.append([f"{seeds} by a bootstrap", "–", f"{np.mean(counts):.0f}"])
+    return table(["seeds", "pairs told apart on means over seeds", "on all runs"], rows)
+
+
+def beaten(found: Comparison) -> str:
+    """Return of whom each agent is told apart on all runs, the worse ones."""
+    rows: dict[str, list[str]] = {agent: [] for agent in found.order}
+    for pair in found.pairs:
+        if pair.p_runs is not None and pair.p_runs < LEVEL:
+            rows[pair.agents[0]].append(pair.agents[1])
+    return table(["agent", "better on all runs than"], [[a, ", ".join(b)] for a, b in rows.items()])
 
 
 def apart(found: Comparison) -> str:
     """Return how many pairs a test tells apart at 0.05, on means over seeds and on all runs."""
-    means = sum(pair.p_means < LEVEL for pair in found.pairs)
-    runs = sum((1.0 if pair.p_runs is None else pair.p_runs) < LEVEL for pair in found.pairs)
-    seeds = len(found.study.final(found.study.problems[0], found.study.agents[0]))
+    seeds, means, runs = told(found)
     return (
         f"{len(found.study.problems)} problems, {seeds} seeds: of {len(found.pairs)} pairs {means} "
         f"are told apart on means over seeds, {runs} ({runs / len(found.pairs):.0%}) on all runs."
@@ -216,6 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if parts["contest"]:
         contest = judged(losses_of(parts["contest"]), VALIDATION)
         words = [*answer(contest), apart(contest), numbers(contest), leaders(contest)]
+        words += [growth(parts["contest"]), beaten(contest)]
         sections = {"Contest": "\n\n".join(words), **sections}
         draw(contest, out, "contest")
     lines = {name: losses_of(problems) for name, problems in tried.items()}

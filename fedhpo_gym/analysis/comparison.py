@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -178,15 +178,21 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
 
     Final values are those of the last incumbents. On means over seeds, a block is a problem, as in
     the paper; on all runs, a problem and a seed that every agent has. Runs of one problem are no
-    independent problems, so p-values on all runs speak for these problems only.
+    independent problems, so p-values on all runs speak for these problems only. Wilcoxon's test
+    ranks differences of several problems, so each is in units of the problem's normalised regret.
     """
-    means, runs = study.finals_of_means(), study.finals_of_runs()
+    sides = [_ends(study, problem, measure) for problem in study.problems]
+    spans = np.array([worst - best or 1.0 for best, worst in sides])[:, None]
+    seeds = [len(study.paired_seeds(problem)) for problem in study.problems]
+    means = study.finals_of_means() / spans
+    runs = study.finals_of_runs() / np.repeat(spans, seeds, axis=0)
     on_means = critical_difference(means, study.agents)
     on_runs = critical_difference(runs, study.agents) if len(runs) else None
     values = [
         [study.values(problem, agent) for agent in study.agents] for problem in study.problems
     ]
-    curves, finals = _normalised(study, values, measure)
+    curves = _normalised(study, study.values, sides)
+    finals = _normalised(study, study.final, sides)
     numbers = _numbers(study, curves, finals, mean_ranks(means), runs)
     pairs = math.comb(len(study.agents), 2)
     by_runs = _floor(pairs, len(means)) and bool(len(runs)) and not _floor(pairs, len(runs))
@@ -219,24 +225,18 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
 _Curves = dict[str, tuple[Numbers, ...]]
 
 
-def _normalised(study: Study, values: list[list[Numbers]], measure: str) -> tuple[_Curves, _Curves]:
-    """Return normalised regret over the budget and at the end, of each agent on each problem.
-
-    0 is the lowest final value of any run on the problem; 1 is the median first incumbent, of
-    returns the worst. What is relative already stays as it is.
-    """
-    curves: dict[str, list[Numbers]] = {agent: [] for agent in study.agents}
-    finals: dict[str, list[Numbers]] = {agent: [] for agent in study.agents}
-    for problem, row in zip(study.problems, values, strict=True):
-        best, worst = (0.0, 1.0) if measure in STATED else _ends(study, problem, measure)
-        for agent, own in zip(study.agents, row, strict=True):
-            curves[agent].append(normalised_regret(own, best, worst))
-            finals[agent].append(normalised_regret(study.final(problem, agent), best, worst))
-    return {a: tuple(c) for a, c in curves.items()}, {a: tuple(f) for a, f in finals.items()}
+def _normalised(
+    study: Study, of: Callable[[str, str], Numbers], sides: Sequence[tuple[float, float]]
+) -> _Curves:
+    """Return normalised regret of each agent on each problem, of which `sides` are 0 and 1."""
+    pairs = [*zip(study.problems, sides, strict=True)]
+    return {a: tuple(normalised_regret(of(p, a), *own) for p, own in pairs) for a in study.agents}
 
 
 def _ends(study: Study, problem: str, measure: str) -> tuple[float, float]:
-    """Return what is 0 and what is 1 on a problem whose scale nobody has stated."""
+    """Return what is 0 and what is 1: as stated, or the best final and the median first value."""
+    if measure in STATED:
+        return 0.0, 1.0
     lines = [line for agent in study.agents for line in study.of(problem, agent)]
     if measure == RETURN:
         finals = [line.final for line in lines]

@@ -61,6 +61,22 @@ def test_a_comparison_by_hand() -> None:
     assert (found.ranks["good"][third], found.ranks["bad"][third]) == (2.0, 1.0)
 
 
+def test_the_unit_of_one_problem_changes_no_test() -> None:
+    """Differences of several problems are ranked together, so they need a common unit."""
+    draws = np.random.default_rng(3).normal(size=(6, 3, 3))
+    found = []
+    for factor in (1.0, 1024.0):
+        unit = [1.0, 1.0, factor, 1.0, 1.0, 1.0]
+        lines = [
+            line(f"p{p}", agent, seed, [3.0 * unit[p], (draws[p, a, seed] + 0.4 * a) * unit[p]], 0)
+            for p, a, seed in np.ndindex(*draws.shape)
+            for agent in ["abc"[a]]
+        ]
+        (made,) = Study.whole(lines)
+        found.append([(pair.agents, pair.p_means, pair.p_runs) for pair in compare(made).pairs])
+    assert found[0] == found[1]
+
+
 def test_ranks_over_time_are_of_means_over_seeds() -> None:
     finals = {"a": [0.0, 6.0], "b": [4.0, 4.0]}
     runs = [line("p", n, s, [v], 0.0) for n, values in finals.items() for s, v in enumerate(values)]
