@@ -40,6 +40,7 @@ from studies import table
 
 NAMES = {"v0": "LR v0", "v1": "LR v1", "others": "other families"}
 LEVEL = 0.05
+DESIGNS = ("grid", "random", "latin-hypercube", "sobol")
 VECTORS = {f"vectors-{part}": name for part, name in NAMES.items()}
 
 
@@ -186,6 +187,25 @@ def growth(problems: Sequence[Problem]) -> str:
     return table(["seeds", "pairs told apart on means over seeds", "on all runs"], rows)
 
 
+def spread(found: Comparison, without: Sequence[str] = ()) -> str:
+    """Return what normalised regret varies by: agent, agent and problem, luck of the seed.
+
+    Components of variance of a two-way layout with repetitions, problems taken as random.
+    """
+    agents = [agent for agent in found.order if agent not in without]
+    finals = np.array([found.finals[agent] for agent in agents])  # (A, P, S)
+    count, problems, seeds = finals.shape
+    cells = finals.mean(axis=2) - finals.mean(axis=(0, 2))
+    own = cells.mean(axis=1)
+    luck = finals.var(axis=2, ddof=1).mean()
+    both = np.sum((cells - own[:, None]) ** 2) / (count - 1) / (problems - 1) - luck / seeds
+    alone = np.sum(own**2) / (count - 1) - (both + luck / seeds) / problems
+    whole = np.maximum([alone, both, luck], 0.0)
+    row = [", ".join(without) or "nobody"]
+    row += [f"{v / whole.sum():.0%} ({v**0.5:.3f})" for v in whole]
+    return table(["left out", "agent", "agent and problem", "luck of the seed"], [row])
+
+
 def beaten(found: Comparison) -> str:
     """Return of whom each agent is told apart on all runs, the worse ones."""
     rows: dict[str, list[str]] = {agent: [] for agent in found.order}
@@ -253,6 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         contest = judged(losses_of(parts["contest"]), VALIDATION)
         words = [*answer(contest), apart(contest), numbers(contest), leaders(contest)]
         words += [growth(parts["contest"]), beaten(contest)]
+        words += [spread(contest, without) for without in ((), ("grid",), DESIGNS)]
         sections = {"Contest": "\n\n".join(words), **sections}
         draw(contest, out, "contest")
     lines = {name: losses_of(problems) for name, problems in tried.items()}
