@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,9 @@ def test_everything_in_the_readme_runs_in_its_order(tmp_path: Path) -> None:
         if text.startswith("make"):
             page = folder / "runs" / text.split()[1] / "report.html"
             assert page.is_file()
-            assert "How sure:" in said
+            verdicts = [a for a, b in pairwise(said.splitlines()) if b.startswith("How sure:")]
+            assert verdicts
+            assert len({*verdicts}) == len(verdicts), "each names its measure"
             assert said.splitlines()[-1] == f"Open {page.relative_to(folder)} in a browser."
 
 

@@ -177,8 +177,10 @@ def sentences(problems: Sequence[Problem]) -> tuple[str, ...]:
     return _words([compare(*study) for study in _studies(problems)[0]])
 
 
-def _words(compared: Iterable[Comparison]) -> tuple[str, ...]:
-    return tuple(text for one in compared for text in (verdict(one), certainty(one)))
+def _words(compared: Sequence[Comparison]) -> tuple[str, ...]:
+    heads = [f"{one.measure}: " if len(compared) > 1 else "" for one in compared]
+    parts = zip(heads, compared, strict=True)
+    return tuple(text for head, one in parts for text in (head + verdict(one), certainty(one)))
 
 
 def _studies(problems: Sequence[Problem]) -> tuple[list[tuple[Study, str]], list[str]]:
