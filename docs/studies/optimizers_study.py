@@ -72,10 +72,7 @@ PARTS: Mapping[str, Sequence[Part]] = {
         Part([f"MO-FedHPO-{name}-v0" for name in LR], VECTOR_AGENTS, arguments=FAIR),
     ],
     "vectors-v1": [Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS)],
-    "vectors-others": [
-        Part([f"MO-FedHPO-{name}-v1" for name in OTHERS], VECTOR_AGENTS),
-        Part([f"MO-{name}" for name in MANY], VECTOR_AGENTS, 6 * HOURS),
-    ],
+    "vectors-others": [Part([f"MO-FedHPO-{name}-v1" for name in OTHERS], VECTOR_AGENTS)],
     "noise": [
         Part([f"FedHPO-{name}-v1" for name in LR], arguments=FIFTH),
         Part([f"FedHPO-{name}-v0" for name in LR], arguments=FIFTH),

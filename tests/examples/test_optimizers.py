@@ -17,6 +17,7 @@ pytest.importorskip("moocore")
 from crew_here import CrewHere
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.incumbents import read_table
+from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.tasks import get_task
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,6 +28,14 @@ FULL = {"round": 500, "client_sample_rate": 1.0}
 def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(REPOSITORY / "docs" / "studies")
     return importlib.import_module(name)
+
+
+def test_every_part_can_be_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    for parts in imported("optimizers_study", monkeypatch).PARTS.values():
+        for part in parts:
+            (agent, *_), ids = part.agents, part.problems
+            request = Request(ids, [agent], 1, budget_s=part.budget_s, arguments=part.arguments)
+            assert [plan.id for plan in make_plans(request)] == [*ids]
 
 
 @pytest.mark.slow
