@@ -187,6 +187,16 @@ def growth(problems: Sequence[Problem]) -> str:
     return table(["seeds", "pairs told apart on means over seeds", "on all runs"], rows)
 
 
+def by_rule(recommended: Sequence[Problem], as_tried: Sequence[Problem]) -> str:
+    """Return mean ranks by regret of what is recommended, and by the paper's incumbents."""
+    first, second = judged(lines_of(recommended)), judged(losses_of(as_tried), VALIDATION)
+    rows = [
+        [agent, *(f"{one.numbers[agent].rank:.2f}" for one in (first, second))]
+        for agent in first.order
+    ]
+    return table(["mean rank", "best of any fidelity", "best of the highest fidelity"], rows)
+
+
 def spread(found: Comparison, without: Sequence[str] = ()) -> str:
     """Return what normalised regret varies by: agent, agent and problem, luck of the seed.
 
@@ -259,16 +269,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = {NAMES[name]: judged(lines_of(parts[name])) for name in NAMES if parts[name]}
     found["all"] = judged(lines_of(every))
     with_noise = {"all, with noise": judged(lines_of(parts["noise"]))} if parts["noise"] else {}
+    stored = found["all"]
     sections = {
         "Ranks, stored problems": summary(found),
-        "In short, stored problems": f"{apart(found['all'])}\n\n{numbers(found['all'])}",
-        "Who leads when, stored problems": leaders(found["all"]),
+        "In short, stored problems": "\n\n".join([apart(stored), numbers(stored), spread(stored)]),
+        "Who leads when, stored problems": leaders(stored),
         "Sign tests": signs({**found, **with_noise}),
         "Final values, LR v0": finals(judged(losses_of(tried["v0"]), VALIDATION)),
         "Under noise": parts["noise"] and noise_words(lines_of(parts["noise"]), lines_of(every)),
+        "Under noise, by rule": parts["noise"] and by_rule(parts["noise"], tried["noise"]),
         "Many objectives": vector_words(parts),
     }
-    draw(found["all"], out, "stored")
+    draw(stored, out, "stored")
     if parts["contest"]:
         contest = judged(losses_of(parts["contest"]), VALIDATION)
         words = [*answer(contest), apart(contest), numbers(contest), leaders(contest)]
