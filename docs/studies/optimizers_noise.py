@@ -67,7 +67,7 @@ def _ranks(pairs: Mapping[str, tuple[Comparison, Comparison]]) -> str:
 
 
 def _cost(agents: Sequence[str], together: Comparison) -> str:
-    """Return regret without and with noise, both normalised by all runs of a problem."""
+    """Return relative regret without and with noise."""
     rows = []
     for agent in agents:
         row = [agent]

@@ -173,9 +173,8 @@ def growth(problems: Sequence[Problem]) -> str:
     for seeds in range(1, 1 + len(problems[0].runs[AGENTS[0]])):
         found = judged(losses_of(whole(problems, AGENTS, seeds)), VALIDATION)
         rows.append([*map(str, told(found))])
-    study, draws = found.study, np.random.default_rng(0)
-    finals = np.array([[study.final(one, a) for a in study.agents] for one in study.problems])
-    upper = np.triu_indices(len(study.agents), 1)
+    draws, upper = np.random.default_rng(0), np.triu_indices(len(found.order), 1)
+    finals = np.array([found.finals[agent] for agent in found.order]).swapaxes(0, 1)  # (P, A, S)
     for seeds in (10, 20, 40):
         counts = [
             np.sum(wilcoxon_holm(np.vstack([
@@ -188,8 +187,8 @@ def growth(problems: Sequence[Problem]) -> str:
 
 
 def by_rule(recommended: Sequence[Problem], as_tried: Sequence[Problem]) -> str:
-    """Return mean ranks by regret of what is recommended, and by the paper's incumbents."""
-    first, second = judged(lines_of(recommended)), judged(losses_of(as_tried), VALIDATION)
+    """Return mean ranks by the true loss of what is recommended, and of the paper's incumbents."""
+    first, second = (judged(losses_of(one), VALIDATION) for one in (recommended, as_tried))
     rows = [
         [agent, *(f"{one.numbers[agent].rank:.2f}" for one in (first, second))]
         for agent in first.order
@@ -200,7 +199,8 @@ def by_rule(recommended: Sequence[Problem], as_tried: Sequence[Problem]) -> str:
 def spread(found: Comparison, without: Sequence[str] = ()) -> str:
     """Return what normalised regret varies by: agent, agent and problem, luck of the seed.
 
-    Components of variance of a two-way layout with repetitions, problems taken as random.
+    Components of variance of a two-way layout with repetitions, problems taken as random; one that
+    comes out below 0 is shown as 0.
     """
     agents = [agent for agent in found.order if agent not in without]
     finals = np.array([found.finals[agent] for agent in agents])  # (A, P, S)
@@ -221,7 +221,8 @@ def beaten(found: Comparison) -> str:
     rows: dict[str, list[str]] = {agent: [] for agent in found.order}
     for pair in found.pairs:
         if pair.p_runs is not None and pair.p_runs < LEVEL:
-            rows[pair.agents[0]].append(pair.agents[1])
+            better, worse = sorted(pair.agents, key=lambda a: found.numbers[a].rank_runs or 0.0)
+            rows[better].append(worse)
     return table(["agent", "better on all runs than"], [[a, ", ".join(b)] for a, b in rows.items()])
 
 
@@ -272,7 +273,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stored = found["all"]
     sections = {
         "Ranks, stored problems": summary(found),
-        "In short, stored problems": "\n\n".join([apart(stored), numbers(stored), spread(stored)]),
+        "In short, stored problems": "\n\n".join(
+            [apart(stored), numbers(stored), spread(stored), beaten(stored)]
+        ),
         "Who leads when, stored problems": leaders(stored),
         "Sign tests": signs({**found, **with_noise}),
         "Final values, LR v0": finals(judged(losses_of(tried["v0"]), VALIDATION)),
@@ -285,7 +288,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         contest = judged(losses_of(parts["contest"]), VALIDATION)
         words = [*answer(contest), apart(contest), numbers(contest), leaders(contest)]
         words += [growth(parts["contest"]), beaten(contest)]
-        words += [spread(contest, without) for without in ((), ("grid",), DESIGNS)]
+        left_out = [one for one in ((), ("grid",), DESIGNS) if len({*contest.order} - {*one}) > 1]
+        words += [spread(contest, without) for without in left_out]
         sections = {"Contest": "\n\n".join(words), **sections}
         draw(contest, out, "contest")
     lines = {name: losses_of(problems) for name, problems in tried.items()}
