@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedhpo_gym import errors
+from fedhpo_gym.datasets import SOURCES
 
 FAMILIES = [
     (errors.InvalidArgumentError, ValueError),
@@ -97,7 +98,8 @@ def test_every_extra_that_is_named_exists() -> None:
         and len(node.args) > place[name]  # a starred argument hides it
     ]
     named = {one.value for one in arguments if isinstance(one, ast.Constant)}
-    assert {"raw", "plot", "data"} <= named <= set(extras)
+    named |= {source.library[1] for source in SOURCES.values() if source.library}
+    assert {"raw", "plot", "data", "natural"} <= named <= set(extras)
 
 
 def test_unknown_name_builds_the_whole_message() -> None:

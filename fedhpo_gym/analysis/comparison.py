@@ -188,17 +188,15 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
     runs = study.finals_of_runs() / np.repeat(spans, seeds, axis=0)
     on_means = critical_difference(means, study.agents)
     on_runs = critical_difference(runs, study.agents) if len(runs) else None
-    values = [
-        [study.values(problem, agent) for agent in study.agents] for problem in study.problems
-    ]
-    curves = _normalised(study, study.values, sides)
+    values = {(p, a): study.values(p, a) for p in study.problems for a in study.agents}
+    curves = _normalised(study, lambda *cell: values[cell], sides)
     finals = _normalised(study, study.final, sides)
     numbers = _numbers(study, curves, finals, mean_ranks(means), runs)
     pairs = math.comb(len(study.agents), 2)
     by_runs = _floor(pairs, len(means)) and bool(len(runs)) and not _floor(pairs, len(runs))
     shown = {a: one.rank_runs if by_runs else one.rank for a, one in numbers.items()}
     order = tuple(sorted(study.agents, key=lambda a: (shown[a] or 0.0, numbers[a].iqm, a)))
-    by_time = np.array([[curve.mean(axis=0) for curve in row] for row in values])
+    by_time = np.array([[values[p, a].mean(axis=0) for a in study.agents] for p in study.problems])
     over_time = np.stack([mean_ranks(by_time[:, :, t]) for t in range(by_time.shape[2])], axis=1)
     at = [int(np.searchsorted(FRACTIONS, budget)) for budget in BUDGETS]
     return Comparison(
@@ -234,7 +232,7 @@ def _normalised(
 
 
 def _ends(study: Study, problem: str, measure: str) -> tuple[float, float]:
-    """Return what is 0 and what is 1: as stated, or the best final and the median first value."""
+    """Return what is 0 and what is 1 of regret; where nobody has stated it, see `scale`."""
     if measure in STATED:
         return 0.0, 1.0
     lines = [line for agent in study.agents for line in study.of(problem, agent)]

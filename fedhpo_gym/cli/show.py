@@ -19,7 +19,6 @@ from fedhpo_gym.cli.problems import page
 from fedhpo_gym.cli.verdicts import claim_words, lines, verdicts_of
 from fedhpo_gym.cli.words import health_words, number, survival_words
 from fedhpo_gym.datasets import SOURCES
-from fedhpo_gym.datasets.natural import NaturalSource
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, unknown_name
 from fedhpo_gym.landscape import LABELS, health_on, labels_on
 from fedhpo_gym.landscape.cards import survival_on
@@ -138,8 +137,8 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
         if missing := lacking(task):
             return {"answers": False, "words": missing}
         source = SOURCES[task.dataset]
-        comes = "" if source.offline or isinstance(source, NaturalSource) else source.repair
-        words = f"; the data comes by `{comes}`" if comes else ""
+        brought = source.offline or source.library
+        words = "" if brought else f"; the data comes by `{source.repair}`"
         trains = f"trains any configuration, on {source.name}, at {_trained(task)}{words}"
         return {"answers": True, "words": trains}
     if name == "federatedscope":

