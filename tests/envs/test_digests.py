@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-import trajectories
+import digests
+from digests import FILE, Digest, Trajectory
 from fedhpo_gym.errors import MissingDataError
-from trajectories import Digest, Trajectory
 
-FILE = Path(__file__).resolve().parents[1] / "data" / "digests.json"
 RECORDED: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-ALL = [trajectories.from_json(entry) for entry in RECORDED["trajectories"]]
+ALL = [digests.from_json(entry) for entry in RECORDED["trajectories"]]
 TRAINED_STEPS = 1
 """Steps of really trained courses that are compared here; the recording command compares all."""
 LIKE_OTHERS = ("Vehicle", "KC1", "BloodTransfusion", "Australian", "Car", "Segment", "Digits")
@@ -31,12 +30,12 @@ and Cora's vectors train the same models, and a vector is its single environment
 
 @functools.cache
 def same_machine() -> bool:
-    return trajectories.machine() == RECORDED["machine"]
+    return digests.machine() == RECORDED["machine"]
 
 
 def check(trajectory: Trajectory, recorded: list[Digest], limit: int | None) -> None:
     try:
-        found = trajectories.digests(trajectory, limit)
+        found = digests.stepped(trajectory, limit)
     except MissingDataError as error:
         pytest.skip(f"no data: {error}")
     assert found, "nothing was stepped"

@@ -20,15 +20,15 @@ import pytest
 
 pytest.importorskip("numba")
 
-from compiled_digests import FILE, digests
+from digests import FILE, kernels
 from fedhpo_gym.fl.compiled import draws, jit
 from fedhpo_gym.fl.compiled.elementary import exp, log, power
 from fedhpo_gym.fl.compiled.normal import quantile, standard_normal
 from fedhpo_gym.seeding import stream
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "tests" / "support" / "compiled_digests.py"
-RECORDED = json.loads(FILE.read_text(encoding="utf-8"))
+PROGRAM = ROOT / "tests" / "support" / "digests.py"
+RECORDED = json.loads(FILE.read_text(encoding="utf-8"))["kernels"]
 EVERYTHING = [""]
 TARGETS = {
     # Fused multiplications are what could change most; this one compiles the fewest functions.
@@ -55,7 +55,7 @@ the digests of the machine itself are compared, and those of `benchmarks/emulate
 
 @cache
 def here() -> dict[str, str]:
-    return dict(digests())
+    return dict(kernels())
 
 
 def test_this_processor_computes_the_recorded_bits() -> None:
@@ -67,12 +67,12 @@ def test_courses_apart_and_from_snapshots_have_the_bits_they_have_in_company(
     threads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    assert dict(digests(apart=True)) == RECORDED
+    assert dict(kernels(apart=True)) == RECORDED
 
 
 def test_threads_change_no_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert dict(digests()) == RECORDED
+    assert dict(kernels()) == RECORDED
 
 
 @pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="names of x86")
@@ -89,7 +89,7 @@ def test_every_processor_computes_the_recorded_bits(target: str, tmp_path: Path)
     known = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "OMP_"))}
     environment = {**known, **chosen, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), *names],
+        [sys.executable, str(PROGRAM), "--kernels", *names],
         env=environment,
         capture_output=True,
         text=True,
@@ -158,8 +158,8 @@ def test_small_models_are_trained_without_torch(run_python: Callable[..., str]) 
         "import sys\n"
         "sys.modules['torch'] = None\n"
         f"sys.path.insert(0, {str(PROGRAM.parent)!r})\n"
-        "import compiled_digests as program\n"
-        "print(next(program.digests())[1])"
+        "import digests as program\n"
+        "print(next(program.kernels())[1])"
     )
     assert run_python(code).strip() == RECORDED["LR 2 fedavg"]
 
