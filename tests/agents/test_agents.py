@@ -45,13 +45,6 @@ def test_random_search_uses_the_bounds_of_the_box() -> None:
     assert done[:, 1].max() > 1.0, "the bounds of the second coordinate were not used"
 
 
-def test_tpe_learns_from_rewards() -> None:
-    rng = np.random.default_rng(0)
-    best = [np.abs(actions("optuna-tpe", seed, 40)[20:] - 0.5).mean() for seed in range(3)]
-    uniform = np.abs(rng.uniform(BOX.low, BOX.high, (1000, 2)) - 0.5).mean()
-    assert np.mean(best) < 0.7 * uniform
-
-
 def test_optuna_keeps_its_log_level_and_stays_silent(run_python: Callable[..., str]) -> None:
     # In a new process, because tests that ran before may have left another level behind.
     code = """
@@ -68,15 +61,6 @@ test_agents.actions("optuna-tpe", seed=0)
 print(len(said), optuna.logging.get_verbosity() == optuna.logging.INFO)
 """
     assert run_python(code).split() == ["0", "True"]
-
-
-def test_tpe_refuses_a_vector_reward() -> None:
-    agent = agent_class("optuna-tpe")(box_problem(BOX))
-    action = agent.ask(OBSERVATION)
-    with pytest.raises(InvalidArgumentError, match=r"one number.*without `MO-`"):
-        agent.tell(Step(action, np.zeros(2), observation=OBSERVATION))
-    with pytest.raises(InvalidArgumentError, match="must follow `ask`"):
-        agent_class("optuna-tpe")(box_problem(BOX)).tell(Step(action, 0.0, observation=OBSERVATION))
 
 
 def test_an_unknown_agent_is_named_with_its_neighbour() -> None:

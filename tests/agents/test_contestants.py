@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -12,24 +10,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from box_problem import box_problem
+from box_problem import BOX, LADDER_BOX, ROUNDS, bowl, box_problem, play
 from fedhpo_gym.agents import AGENTS, Agent, agent_class, make_agent, run_episode
-from fedhpo_gym.agents.base import SearchProblem, Step
+from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.black_box import DifferentialEvolution, Evolution, GridSearch
-from fedhpo_gym.agents.bohb import Belief, PriorBand, expert_prior
-from fedhpo_gym.agents.multi_fidelity import ASHA, DEHB, Hyperband, LadderSearch, SuccessiveHalving
+from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.agents.proxy import best_configurations
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.testing import make_env
 
-TARGET = np.array([0.3, -0.6, 0.1])
-BOX = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
-ROUNDS = Dimension("round", 1, 27, "int")
-RATE = Dimension("client_sample_rate", 0.2, 1.0, "float", values=(0.2, 0.4, 0.6, 0.8, 1.0))
-LADDER_BOX = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
-DATA = Path(__file__).parents[1] / "data"
 HEAVY = ("bo-gp", "parego", "qlognehvi")
 """Few trials and one seed are enough of these."""
 SLOW = (*HEAVY, "bo-rf", "optuna-tpe", "tpe-md", "tpe-hb", "motpe")
@@ -56,20 +47,6 @@ def _learners(rewards: str, ladder: bool) -> list[Any]:
         and kind.rewards == rewards
         and issubclass(kind, LadderSearch) == ladder
     )
-
-
-def play(agent: Any, number: int, score: Any) -> list[tuple[NDArray[np.float32], Any]]:
-    """Return actions and scores of trials."""
-    found = []
-    for _ in range(number):
-        action = agent.ask({})
-        found.append((action, score(action)))
-        agent.tell(Step(action, found[-1][1]))
-    return found
-
-
-def bowl(action: NDArray[Any]) -> float:
-    return -float(((action[:3] - TARGET) ** 2).sum())
 
 
 def _best(name: str, number: int, seed: int) -> float:
@@ -225,135 +202,6 @@ def test_expected_improvement_is_an_integral() -> None:
     np.testing.assert_allclose(found, [expected, 0.15, 0.0], atol=1e-3)
 
 
-def rounds_of(agent: Any, number: int, score: Any = bowl) -> list[int]:
-    return [int(ROUNDS.decode(float(action[3]))) for action, _ in play(agent, number, score)]
-
-
-def test_brackets_of_halving_by_hand() -> None:
-    halving = SuccessiveHalving(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
-    assert rounds_of(halving, 26) == ([3] * 9 + [9] * 3 + [27]) * 2
-    dehb = DEHB(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
-    hyperband = Hyperband(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
-    assert rounds_of(dehb, 40) == rounds_of(hyperband, 40)
-    assert [len(members) for members in dehb.populations] == [9, 3, 3]
-
-
-def test_asha_promotes_by_hand() -> None:
-    """With eta 3: the third result of a rung promotes its best, from the highest rung down."""
-    agent = ASHA(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
-    scores = iter([0.1, 0.9, 0.2, 0.9, 0.3, 0.4, 0.8, 0.8, 0.5, 0.0, 0.7, 0.7, 0.99])
-    told = play(agent, 13, lambda _: next(scores))
-    rounds = [int(ROUNDS.decode(float(a[3]))) for a, _ in told]
-    assert rounds == [3, 3, 3, 9, 3, 3, 3, 9, 3, 3, 3, 9, 27]
-    np.testing.assert_array_equal(told[3][0][:3], told[1][0][:3])
-    np.testing.assert_array_equal(told[7][0][:3], told[6][0][:3])
-    np.testing.assert_array_equal(told[12][0][:3], told[1][0][:3])
-
-
-@pytest.mark.parametrize("name", ["hyperband", "asha", "dehb", "bohb", "successive-halving"])
-def test_a_worker_is_never_without_a_trial(name: str) -> None:
-    """Four trials are always in flight, as of four workers; the oldest is told first."""
-    agent = agent_class(name)(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
-    flying = [agent.ask({}) for _ in range(4)]
-    for _ in range(60):
-        agent.tell(Step(flying[0], bowl(flying.pop(0))))
-        flying.append(agent.ask({}))
-    rounds = [int(ROUNDS.decode(float(a[3]))) for a in agent.actions]
-    assert set(rounds) == {3, 9, 27}
-
-
-@pytest.mark.parametrize("name", ["tpe-md", "tpe-hb"])
-def test_what_is_pruned_is_not_charged_any_more(name: str) -> None:
-    agent = agent_class(name)(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
-    tried: dict[str, list[int]] = {}
-    for action, _ in play(agent, 90, bowl):
-        tried.setdefault(str(action[:3]), []).append(int(ROUNDS.decode(float(action[3]))))
-    ladders = list(tried.values())
-    assert all(rounds in ([3], [3, 9], [3, 9, 27]) for rounds in ladders)
-    assert sum(rounds == [3] for rounds in ladders) > 5, "nothing was pruned"
-    assert sum(rounds == [3, 9, 27] for rounds in ladders) > 5, "all was pruned"
-
-
-def test_the_median_rule_by_hand() -> None:
-    """Two rungs: the second is reached where the first is at least the median of those who did."""
-    agent = agent_class("tpe-md")(box_problem(LADDER_BOX, 3, ROUNDS), low=9)
-    came, last = [], None
-    for action, score in play(agent, 60, bowl):
-        top = ROUNDS.decode(float(action[3])) == 27
-        if last is not None:
-            assert top == (len(came) < 5 or last >= np.median(came))
-        if top:
-            came.append(last)
-        last = None if top else score
-    assert 5 < len(came) < 30
-
-
-@pytest.mark.parametrize("name", ["hyperband", "bohb", "dehb"])
-def test_brackets_are_those_of_other_implementations(name: str) -> None:
-    """What `benchmarks/peer_brackets.py` printed with hpbandster 0.7.4 and DEHB 0.1.2."""
-    told = json.loads((DATA / "brackets.json").read_text(encoding="utf-8"))
-    peer = "dehb" if name == "dehb" else "hpbandster"
-    rounds = Dimension("round", 1, 81, "int")
-    for one in told[peer]:
-        problem = box_problem(LADDER_BOX, 0, rounds)
-        agent: Any = agent_class(name)(problem, low=one["low"], high=one["high"])
-        wanted = [rung for number, rung in one["runs"] for _ in range(number)]
-        found = [rounds.decode(float(a[3])) for a, _ in play(agent, len(wanted), bowl)]
-        assert found == wanted
-        if name == "dehb":
-            assert [len(members) for members in agent.populations] == one["populations"]
-
-
-def test_ladders_of_the_client_sample_rate_and_of_both() -> None:
-    five = gym.spaces.Box(-1.0, 1.0, (5,), np.float32)
-    alone = Hyperband(box_problem(LADDER_BOX, 0, RATE), fidelities=["client_sample_rate"])
-    assert alone.rungs == (0.4, 1.0)
-    agent = Hyperband(
-        box_problem(five, 0, ROUNDS, RATE), low=3, fidelities=("round", "client_sample_rate")
-    )
-    seen = {
-        (ROUNDS.decode(float(a[3])), RATE.decode(float(a[4]))) for a, _ in play(agent, 13, bowl)
-    }
-    assert seen == {(3, 0.2), (9, 0.4), (27, 1.0)}
-    with pytest.raises(InvalidArgumentError, match="chooses the fidelity"):
-        Hyperband(box_problem(five, 0, ROUNDS, RATE))
-
-
-@pytest.mark.parametrize("freeze_thaw", [False, True])
-def test_rungs_resume_or_start_again(freeze_thaw: bool) -> None:
-    env = make_env(budget_trials=13, fidelity={"client_sample_rate": 1.0}, freeze_thaw=freeze_thaw)
-    steps = list(run_episode(env, make_agent("hyperband", env, 0, low=3, high=27), 0))
-    charged = [step.info["cost"]["rounds"] for step in steps]
-    assert charged == [3] * 9 + ([6] * 3 + [18] if freeze_thaw else [9] * 3 + [27])
-
-
-def test_priors_are_as_good_as_they_say() -> None:
-    space = SearchSpace(tuple(Dimension(f"x{i}", -1.0, 1.0, "float") for i in range(3)))
-    optimum = dict(zip(space.names, TARGET.tolist(), strict=True))
-    apart = {}
-    for quality in ("good", "bad"):
-        found = [expert_prior(space, {**optimum, "round": 81}, quality, s) for s in range(10)]  # type: ignore[arg-type]
-        apart[quality] = np.mean([np.abs(space.encode(one) - TARGET).max() for one in found])
-    assert apart["good"] < 0.25 < 1.0 < apart["bad"]
-
-
-def test_a_good_prior_helps_and_a_bad_one_is_forgotten() -> None:
-    def late(prior: dict[str, float] | None, name: str = "priorband") -> float:
-        scores = []
-        for seed in range(4):
-            options = {"prior": prior} if prior else {}
-            agent = agent_class(name)(box_problem(LADDER_BOX, seed, ROUNDS), low=3, **options)
-            scores += [score for _, score in play(agent, 60, bowl)]
-        return -float(np.mean(scores))
-
-    names = ("x0", "x1", "x2")
-    good, bad = (dict(zip(names, (s * TARGET).tolist(), strict=True)) for s in (1.0, -1.5))
-    assert late(good) < 0.6 * late(None, "hyperband")
-    assert late(good) < late(bad)
-    with pytest.raises(InvalidArgumentError, match="`prior` must name"):
-        PriorBand(box_problem(LADDER_BOX, 0, ROUNDS), prior={"x0": 0.0})
-
-
 def test_a_proxy_brings_its_best_configurations() -> None:
     fidelity = {"round": 81, "client_sample_rate": 1.0}
     proxy = make_env(budget_trials=30, fidelity=fidelity)
@@ -381,42 +229,6 @@ def test_the_state_of_other_options_is_refused() -> None:
     state["state"] = {**few.state_dict()["state"], "told": [[1, 0, [0.1]], [1, 0, [0.1]]]}
     with pytest.raises(DamagedDataError, match="twice"):
         DifferentialEvolution(box_problem(BOX), members=5).load_state_dict(state)
-
-
-def test_survivors_come_up_in_every_first_bracket_of_dehb() -> None:
-    """Ladder 3, 9, 27: brackets 9-3-1, 3-1 and 3 promote; the second turn has no survivors."""
-    agent: Any = DEHB(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
-    trials = [(a[:3].tolist(), int(ROUNDS.decode(float(a[3])))) for a, _ in play(agent, 40, bowl)]
-    first, second = trials[:20], trials[20:]
-    known = {rung: [p for p, r in first if r == rung] for rung in (3, 9, 27)}
-    for place in (9, 10, 11, 12, 16):  # what came up to 9 and 27 in brackets one and two
-        point, rung = first[place]
-        assert point in known[rung // 3]
-    assert first[16][0] != first[12][0], "what is on a rung already does not come up again"
-    before = {str(point) for point, _ in first}
-    assert not any(str(point) in before for point, _ in second)
-
-
-def test_targets_of_dehb_go_on_from_bracket_to_bracket() -> None:
-    agent: Any = DEHB(box_problem(LADDER_BOX, 0, ROUNDS), low=3)
-    targets: dict[int, list[int]] = {0: [], 1: [], 2: []}
-    for _ in range(40):
-        action = agent.ask({})
-        ((target),) = agent._targets.values()
-        targets[agent.rungs.index(int(ROUNDS.decode(float(action[3]))))].append(target)
-        agent.tell(Step(action, bowl(action)))
-    for rung, members in enumerate(agent.populations):
-        assert targets[rung] == [i % len(members) for i in range(len(targets[rung]))]
-
-
-def test_a_belief_is_a_density_of_the_box() -> None:
-    """Two coordinates: its mass within the box is that of a whole normal one, at any centre."""
-    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 401)] * 2), axis=-1).reshape(-1, 2)
-    masses = [
-        Belief(np.array(centre), 0.5).density(grid).mean()
-        for centre in ([0.0, 0.0], [1.0, 1.0], [-0.8, 0.3])
-    ]
-    np.testing.assert_allclose(masses, np.pi / 2 * 0.5**2, rtol=0.01)
 
 
 @pytest.mark.slow

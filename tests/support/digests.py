@@ -328,6 +328,10 @@ def records(pattern: Sequence[str] = ("*",)) -> Iterator[tuple[str, str]]:
             yield name, hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:32]
 
 
+HEAVY = ("-DAC-", "-CNN-", "-BERT-", "-Hetero-", "-MF-Fed")
+"""Ids that are not trained where nothing is stored: a round of all clients takes minutes."""
+
+
 def ids(pattern: Sequence[str] = ("*",)) -> Iterator[tuple[str, str]]:
     """Yield ids that follow a pattern, and the digest of one step of a round or of one round."""
     import gymnasium as gym

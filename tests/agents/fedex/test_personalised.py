@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -116,25 +115,6 @@ def test_sampling_follows_each_clients_distribution() -> None:
         for client, part in enumerate((drawn[:8000, factor], drawn[8000:, factor])):
             shares = np.bincount(part, minlength=logs.shape[1]) / 8000
             np.testing.assert_allclose(shares, np.exp(logs[client]), atol=0.02)
-
-
-def test_a_saved_policy_goes_on_as_if_never_interrupted() -> None:
-    policy = PersonalPolicy(4, [3], seed=1, settings=PersonalSettings(diff=True))
-    rng = np.random.default_rng(0)
-    for turn in range(6):
-        if turn == 3:
-            resumed = PersonalPolicy.from_dict(json.loads(json.dumps(policy.to_dict())))
-        answer = ArmFeedback((int(rng.integers(3)),), 1.0, float(rng.random()), client=turn % 4)
-        policy.update([answer])
-        if turn >= 3:
-            resumed.update([answer])
-    assert resumed.to_dict() == policy.to_dict()
-
-
-def test_without_a_sampled_client_it_still_acts() -> None:
-    env = opposed(3)
-    agent = PersonalisedFedEx(read_problem(env, 0))
-    assert agent.ask({"sampled": np.zeros(8)}) in env.action_space
 
 
 @pytest.mark.parametrize(

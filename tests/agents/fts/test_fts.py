@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -134,12 +133,6 @@ def test_the_mixing_probability_by_hand() -> None:
     assert own_probability(10_000) == pytest.approx(1.0)
 
 
-def test_it_beats_random_search() -> None:
-    last = [search(FederatedThompson(2, 2, seed, QUICK), 20)[-5:] for seed in range(4)]
-    error = np.mean([((points - 0.3) ** 2).sum(axis=-1).mean() for points in last])
-    assert error < 0.25 * 2 * (1 / 12 + 0.2**2)  # a quarter of what uniform points have
-
-
 def test_only_sampled_functions_are_sent() -> None:
     policy = FederatedThompson(2, 2, 0, QUICK)
     policy.observe(0, [0.1, 0.2], 1.0)
@@ -150,13 +143,6 @@ def test_only_sampled_functions_are_sent() -> None:
     assert not np.array_equal(policy.message(0), first)
     np.testing.assert_array_equal(policy.best(0), [0.3, 0.2])
     assert policy.best(1) is None
-
-
-def test_saved_optimizers_go_on_as_if_never_interrupted() -> None:
-    policy = FederatedThompson(3, 2, 7, QUICK)
-    search(policy, 5)
-    resumed = FederatedThompson.from_dict(json.loads(json.dumps(policy.to_dict())))
-    np.testing.assert_array_equal(search(resumed, 4), search(policy, 4))
 
 
 def test_the_agent_lowers_the_clients_losses() -> None:
