@@ -85,20 +85,6 @@ def made_up() -> tuple[NodeGraphSource, bytes]:
 MadeUp = tuple[NodeGraphSource, bytes]
 
 
-def serve(monkeypatch: pytest.MonkeyPatch, content: bytes) -> list[str]:
-    """Answer downloads with this content; return the list of addresses asked for."""
-    asked: list[str] = []
-
-    def answer(url: str) -> Any:
-        asked.append(url)
-        sent: Any = io.BytesIO(content)
-        sent.headers = {}
-        return sent
-
-    monkeypatch.setattr(download, "open_url", answer)
-    return asked
-
-
 @pytest.mark.parametrize("where", ["cora.npz", "gnn_npz/cora.npz", "cora.npz.gz"])
 def test_a_file_is_read_as_it_was_written(made_up: MadeUp, data_folder: Path, where: str) -> None:
     source, content = made_up
@@ -116,22 +102,6 @@ def test_the_git_id_is_the_one_git_gives() -> None:
     assert git_blob(b"hello") == "b6fc4c620b67d95f953a5c1c1230aaab5db5a1b0"
 
 
-def test_a_damaged_file_is_refused_with_the_repair_command(
-    made_up: MadeUp, data_folder: Path
-) -> None:
-    source, content = made_up
-    (data_folder / "cora.npz").write_bytes(content[:-1])
-    with pytest.raises(DamagedDataError, match=r"cora\.npz.*`fedhpo-gym download Cora`"):
-        source.read()
-
-
-def test_a_cut_gzip_file_is_refused(made_up: MadeUp, data_folder: Path) -> None:
-    source, content = made_up
-    (data_folder / "cora.npz.gz").write_bytes(gzip.compress(content)[:-9])
-    with pytest.raises(DamagedDataError, match=r"npz\.gz is damaged.*`fedhpo-gym download Cora`"):
-        source.read()
-
-
 @pytest.mark.parametrize("wrong", [{"num_rows": 6}, {"num_features": 4}, {"num_classes": 1}])
 def test_another_shape_than_documented_is_refused(
     made_up: MadeUp, data_folder: Path, wrong: dict[str, int]
@@ -142,25 +112,6 @@ def test_another_shape_than_documented_is_refused(
     source.check(graph)
     with pytest.raises(DamagedDataError, match="fedhpo-gym download Cora"):
         replace(source, **wrong).check(graph)
-
-
-def test_a_missing_file_is_downloaded_once(
-    made_up: MadeUp, data_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, content = made_up
-    asked = serve(monkeypatch, content)
-    assert source.read().fingerprint == source.read().fingerprint
-    assert asked == [source.origin]
-    assert (data_folder / "gnn_npz" / "cora.npz").read_bytes() == content
-
-
-def test_a_wrong_download_is_not_kept(
-    made_up: MadeUp, data_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve(monkeypatch, b"not found")
-    with pytest.raises(DamagedDataError, match="git id"):
-        made_up[0].read()
-    assert not [path for path in data_folder.rglob("*") if path.is_file()]
 
 
 @pytest.mark.usefixtures("data_folder")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import tarfile
@@ -14,10 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import download, load_dataset
-from fedhpo_gym.datasets.cifar import BATCHES, CIFAR10, CLASSES, read_binary, read_jpgs
+from fedhpo_gym.datasets.cifar import BATCHES, CIFAR10, CLASSES, read_jpgs
 from fedhpo_gym.datasets.femnist import FEMNIST, read_json
 from fedhpo_gym.datasets.leaf import LeafData, UserSamples, write_files
-from fedhpo_gym.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.testing import DatasetConformance
 
 RNG = np.random.default_rng(0)
@@ -85,24 +84,9 @@ def test_leafs_folder_is_read_sorted_by_writer(data_folder: Path) -> None:
         load_dataset.cache_clear()
 
 
-@pytest.mark.parametrize("pixels", [[0.5] * 783, [0.5] * 783 + [1.1], [0.5] * 783 + [-0.1]])
-def test_images_of_another_kind_are_refused(pixels: list[float], data_folder: Path) -> None:
-    data = LeafData({"w": UserSamples((pixels,), (1,))})
-    (path,) = write_files(data_folder / "femnist", "x", data)
-    with pytest.raises(DamagedDataError, match="784 pixels") as caught:
-        load_dataset("FEMNIST")
-    assert str(path) in str(caught.value)
-
-
 @pytest.mark.usefixtures("data_folder")
 def test_a_missing_femnist_says_how_to_make_it() -> None:
     with pytest.raises(MissingDataError, match=r"preprocess\.sh.*fedhpo-gym download FEMNIST"):
-        load_dataset("FEMNIST")
-
-
-def test_a_changed_packed_file_is_refused(data_folder: Path) -> None:
-    (data_folder / FEMNIST.file).write_bytes(gzip.compress(b"x"))
-    with pytest.raises(DamagedDataError, match="fedhpo-gym download FEMNIST"):
         load_dataset("FEMNIST")
 
 
@@ -150,19 +134,6 @@ def test_the_publishers_archive_is_downloaded_and_read(
         np.testing.assert_array_equal(dataset.features[np.arange(24)][..., channel], plane)
     assert dataset.fixed_split is not None
     assert dataset.fixed_split.tolist() == [-1] * 20 + [2] * 4
-
-
-@pytest.mark.parametrize("fault", ["missing", "short"])
-def test_a_damaged_archive_is_refused(fault: str, tmp_path: Path) -> None:
-    rows = records()
-    if fault == "missing":
-        del rows["data_batch_3.bin"]
-    else:
-        rows["data_batch_3.bin"] = rows["data_batch_3.bin"].ravel()[:-1]
-    path = tmp_path / "cifar.tar.gz"
-    path.write_bytes(binary_archive(rows))
-    with pytest.raises(DamagedDataError, match=r"data_batch_3\.bin.*download CIFAR10"):
-        read_binary(path)
 
 
 def jpg_archive(path: Path, split: str, colours: dict[str, tuple[int, int, int]]) -> str:

@@ -33,7 +33,7 @@ from fedhpo_gym.datasets.leaf.preprocess import (
     split_by_sample,
     split_by_user,
 )
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError
 
 SIZES = (5, 1, 2, 9, 4, 7)
 # One sample of each of LEAF's data sets, as its json holds it.
@@ -129,22 +129,13 @@ def test_compressed_files_are_read(tmp_path: Path) -> None:
     assert read_files(find_files(tmp_path)) == made()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        '{"users": ["a"], "num_samples": [1]}',
-        '{"users": ["a"], "num_samples": [1], "user_data": {"b": {"x": [1], "y": [1]}}}',
-        '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [1, 2], "y": [1]}}}',
-        '{"users": ["a"], "hierarchies": ["g", "h"], "user_data": {"a": {"x": [1], "y": [1]}}}',
-    ],
-)
-def test_what_is_no_leaf_file_is_refused(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(DamagedDataError, match="preprocess") as caught:
-        read_file(path)
-    assert str(path) in str(caught.value)
+def test_names_without_samples_are_leafs_own(tmp_path: Path) -> None:
+    """LEAF's split by sample keeps an empty entry for users with less than two samples."""
+    (path,) = write_files(tmp_path, "x", made((2, 1)))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["user_data"]["empty"] = {"x": [], "y": []}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert read_file(path) == made((2, 1))
 
 
 # ------------------------------------------------------------------------------------- steps

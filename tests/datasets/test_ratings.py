@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.datasets import load_dataset
 from fedhpo_gym.datasets.ratings import FEDNETFLIX, make_ratings
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.testing import DatasetConformance
 
 
@@ -41,18 +41,6 @@ def test_the_files_of_the_prize_are_read(
     assert dataset.users.tolist() == [0, 0, 1, 2, 2]  # 10, 10, 20, 30, 30
     assert dataset.features[np.arange(5)].ravel().tolist() == [0, 1, 2, 0, 2]  # 7, 9, 12, 7, 12
     assert (dataset.labels + 1).tolist() == [3, 1, 4, 5, 2]
-
-
-@pytest.mark.parametrize(
-    "text", ["10,3,2005-05-13\n", "7:\n10,6,2005-05-13\n", "7:\n10,3\n", "x:\n", "7:\n10,0,x\n"]
-)
-def test_other_lines_are_refused(text: str, data_folder: Path) -> None:
-    path = data_folder / "netflix" / "mv_1.txt"
-    path.parent.mkdir()
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(DamagedDataError, match=r"line \d: must be.*download FedNetflix") as caught:
-        load_dataset("FedNetflix")
-    assert str(path) in str(caught.value)
 
 
 @pytest.mark.usefixtures("data_folder")

@@ -230,75 +230,9 @@ def test_a_file_of_sentences_that_was_cut_is_refused(
         load_dataset(source.name)
 
 
-def femnist(folder: Path, pixel: Any = 0.5, label: Any = 1) -> Path:
-    data = LeafData({"w": UserSamples(([0.5] * 783 + [0.25],), (1,))})
-    (path,) = write_files(folder / "femnist", "x", data)
-    text = path.read_text()
-    text = text.replace("0.25", json.dumps(pixel)).replace('"y": [1]', f'"y": [{label}]')
-    path.write_text(text)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("pixel", "label"),
-    [(float("nan"), 1), (None, 1), ("0.5", 1), (0.5, 1.9), (0.5, "true"), (0.5, "NaN"), (0.5, 62)],
-)
-def test_what_is_no_pixel_and_no_label_is_refused(
-    pixel: Any, label: Any, data_folder: Path
-) -> None:
-    femnist(data_folder, pixel, label)
-    with pytest.raises(DamagedDataError, match=r"femnist|FEMNIST"):
-        load_dataset("FEMNIST")
-
-
-def test_too_large_a_pixel_is_refused(data_folder: Path) -> None:
-    path = femnist(data_folder)
-    path.write_text(path.read_text().replace("0.5,", "1e999,", 1))
-    with pytest.raises(DamagedDataError, match=r"writer w.*784 pixels in \[0, 1\]"):
-        load_dataset("FEMNIST")
-
-
 def test_infinity_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="finite"):
         write_files(tmp_path, "x", LeafData({"a": UserSamples((float("inf"),), (1,))}))
-
-
-LEAF: dict[str, Any] = {
-    "users": ["a", "b"],
-    "num_samples": [2, 1],
-    "user_data": {"a": {"x": [1.5, 2.5], "y": [0, 1]}, "b": {"x": [3.5], "y": [1]}},
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "rule"),
-    [
-        ({"num_samples": [2, 2]}, "`num_samples` must count"),
-        ({"num_samples": [3]}, "`num_samples` must count"),
-        ({"num_samples": [2, 1.0]}, "an integer is needed, got 1.0"),
-        ({"users": ["a"], "num_samples": [2]}, "`users` must name everybody"),
-        ({"users": ["a", "a"], "num_samples": [2, 2]}, "`users` must name everybody"),
-        ({"users": "ab"}, "a list is needed, got str"),
-        ({"user_data": {**LEAF["user_data"], "b": {"x": "t", "y": [1]}}}, "a list is needed"),
-        ({"user_data": {**LEAF["user_data"], "b": {"x": [[float("nan")]], "y": [1]}}}, "NaN is no"),
-    ],
-)
-def test_leaf_files_that_contradict_themselves_are_refused(
-    change: dict[str, Any], rule: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(json.dumps(LEAF))
-    assert read_file(path).num_samples == 3
-    path.write_text(json.dumps(LEAF | change))
-    with pytest.raises(DamagedDataError, match=rf"x\.json is damaged.*{rule}.*preprocess\.sh"):
-        read_file(path)
-
-
-def test_names_without_samples_are_leafs_own(tmp_path: Path) -> None:
-    """LEAF's split by sample keeps an empty entry for users with less than two samples."""
-    data = {**LEAF["user_data"], "c": {"x": [], "y": []}}
-    (tmp_path / "x.json").write_text(json.dumps(LEAF | {"user_data": data}))
-    assert list(read_file(tmp_path / "x.json").users) == ["a", "b"]
 
 
 def test_leafs_wrong_counts_of_shakespeare_are_known(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.datasets import load_dataset
-from fedhpo_gym.datasets.leaf import LeafData, UserSamples, write_files
+from fedhpo_gym.datasets.leaf import write_files
 from fedhpo_gym.datasets.shakespeare import (
     LENGTH,
     LETTERS,
@@ -91,13 +91,6 @@ def test_leaf_data_keep_the_play_as_hierarchy() -> None:
     data = to_leaf({("p", "a"): "x" * 100, ("p", "b"): "y" * 80, ("q", "a"): "z" * 81})
     assert data.hierarchies == {"p / a": "p", "q / a": "q"}
     assert [len(samples) for samples in data.users.values()] == [20, 1]
-
-
-@pytest.mark.parametrize(("x", "y"), [("x" * 79, "x"), ("x" * 80, "xy"), ("x" * 80, "")])
-def test_windows_of_another_length_are_refused(x: str, y: str, data_folder: Path) -> None:
-    write_files(data_folder / "shakespeare", "x", LeafData({"a": UserSamples((x,), (y,))}))
-    with pytest.raises(DamagedDataError, match="80 characters"):
-        load_dataset("Shakespeare")
 
 
 @pytest.mark.usefixtures("data_folder")

@@ -20,7 +20,7 @@ from fedhpo_gym.datasets.leaf import LeafData, UserSamples, write_files
 from fedhpo_gym.datasets.sentences import COLA, SST2, remaining
 from fedhpo_gym.datasets.twitter import TWITTER
 from fedhpo_gym.datasets.words import bags_of_words, make_vocabulary, split_words
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.testing import DatasetConformance
 
 TEXTS = ("To be, or not to be", "that is THE query", "", "don't you   see? You don't")
@@ -110,15 +110,6 @@ def test_leafs_tweets_are_sorted_by_user(data_folder: Path) -> None:
     assert dataset.labels.tolist() == [1, 0, 1]
     assert dataset.users is not None
     assert dataset.users.tolist() == [0, 1, 1]
-
-
-@pytest.mark.parametrize(("sample", "label"), [(["only", "three", "cells"], 1), (tweet("x"), 4)])
-def test_samples_that_are_no_tweets_are_refused(
-    sample: list[str], label: int, data_folder: Path
-) -> None:
-    write_files(data_folder / "sent140", "x", LeafData({"a": UserSamples((sample,), (label,))}))
-    with pytest.raises(DamagedDataError, match="tweet of a"):
-        load_dataset("Twitter")
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, url: str, members: dict[str, bytes]) -> None:
@@ -277,30 +268,3 @@ def test_a_corrected_sentence_takes_its_old_form_with_it() -> None:
     known = [("a", "1", "", "we could not work")]
     assert remaining(complete, known) == complete[1:]
     assert remaining(complete[1:], known) == complete[1:], "another label is another sentence"
-
-
-@pytest.mark.usefixtures("vocabulary")
-@pytest.mark.parametrize(
-    ("source", "file", "content", "message"),
-    [
-        (SST2, "dev.tsv", b"label\ttext\n1\tgood\n", "column `sentence`"),
-        (SST2, "dev.tsv", None, r"dev\.tsv is missing"),
-        (COLA, "in_domain_dev.tsv", b"gj04\t1\tgood\n", "four columns"),
-        (COLA, "in_domain_dev.tsv", b"gj04\t2\t\tgood\n", "0 or 1"),
-    ],
-)
-def test_files_of_another_layout_are_refused(
-    source: Any, file: str, content: bytes | None, message: str, data_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    small(monkeypatch, source)
-    folder = data_folder / source.folder
-    folder.mkdir(parents=True)
-    for name, text in (SST2_FILES if source is SST2 else COLA_FILES).items():
-        (folder / name).write_bytes(text)
-    if content is None:
-        (folder / file).unlink()
-    else:
-        (folder / file).write_bytes(content)
-    with pytest.raises(DamagedDataError, match=f"{message}.*fedhpo-gym download {source.name}"):
-        load_dataset(source.name)

@@ -1,7 +1,8 @@
-"""Every reader meets damaged files: it loads, or says so with an error of this package.
+"""The table of damages of data sets: every reader loads a damaged file, or says so in one line.
 
 The files are small and made here. Where a checksum would refuse the damaged file, the source is
-given the checksum of the damaged file, so that its parser sees it.
+given the checksum of the damaged file, so that its parser sees it. `REFUSED` lists damages by hand,
+and what the error says of each.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import gzip
 import hashlib
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,10 @@ from fedhpo_gym.datasets.bert_weights import pretrained_weights
 from fedhpo_gym.datasets.cifar import BATCHES
 from fedhpo_gym.datasets.graphs.files import git_blob
 from fedhpo_gym.datasets.graphs.tu import PARTS
-from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.datasets.leaf import read_file
+from fedhpo_gym.errors import DamagedDataError, FedHPOError
 from fedhpo_gym.seeding import stream
 from mutations import (
-    CELLS,
     Mutation,
     damaged_arrays,
     damaged_bytes,
@@ -176,6 +177,11 @@ PLAY = (
     + "</l></sp><sp><speaker>GHOST.</speaker><l>Swear.</l></sp></play>"
 ).encode()
 TEXTS = ["To be, or not to be, that is the question: whether 'tis nobler in the mind to su"] * 2
+LEAF: dict[str, Any] = {
+    "users": ["a", "b"],
+    "num_samples": [2, 1],
+    "user_data": {"a": {"x": [1.5, 2.5], "y": [0, 1]}, "b": {"x": [3.5], "y": [1]}},
+}
 RATINGS = b"7:\n30,5,2005-09-06\n10,3,2005-05-13\n9:\n10,1,2005-10-19\n"
 CIFAR = {name: bytes([3]) + bytes(range(256)) * 12 for name in BATCHES}
 SHAPES = {"embeddings.weight": (4, 3), "classifier.weight": (2, 3)}
@@ -318,6 +324,11 @@ CASES: dict[str, Callable[[], Case]] = {
         (BYTES, inside_gzip(BYTES), inside_gzip(JSON)),
         source_of("Twitter"),
     ),
+    "leaf json": lambda: Case(
+        {"x.json": json.dumps(LEAF).encode()},
+        (BYTES, JSON),
+        lambda _: read_file(cache.data_folder() / "x.json"),
+    ),
     "shakespeare json": lambda: Case(
         {"shakespeare/x.json": leaf(TEXTS, ["f", "e"])},
         (BYTES, JSON, JSON),
@@ -345,6 +356,108 @@ CASES: dict[str, Callable[[], Case]] = {
         ("safetensors",),
     ),
 }
+
+
+def tu(part: str, text: bytes) -> Files:
+    return {f"mini_graph_dc/ENZYMES/ENZYMES_{part}.txt": text}
+
+
+def pixels(pixel: Any = 0.5, label: Any = 1, count: int = 784) -> Files:
+    """FEMNIST with one writer, one of whose cells is something else."""
+    image = [0.5] * (count - 1) + [0.25]
+    text = leaf([image, image], [1, label]).decode().replace("0.25", json.dumps(pixel))
+    return {"femnist/train/a.json": text.encode()}
+
+
+def tweets(sample: list[str], label: int) -> Files:
+    return {"sent140/data/x.json": leaf([sample], [label])}
+
+
+def windows(x: str, y: str) -> Files:
+    return {"shakespeare/x.json": leaf([x], [y])}
+
+
+def of_leaf(**changes: Any) -> Files:
+    return {"x.json": json.dumps(LEAF | changes).encode()}
+
+
+def of_two(b: Any) -> Files:
+    return of_leaf(user_data={**LEAF["user_data"], "b": b})
+
+
+def of_cifar(changed: bytes | None) -> Files:
+    rows = {name: content for name, content in CIFAR.items() if name != "data_batch_3.bin"}
+    whole = rows if changed is None else rows | {"data_batch_3.bin": changed}
+    return {"cifar10/cifar-10-binary.tar.gz": tar(whole, "gz")}
+
+
+def sentences(folder: str, name: str, content: bytes | None) -> dict[str, bytes | None]:
+    return {f"{folder}/{name}": content}
+
+
+REFUSED: list[tuple[str, Mapping[str, bytes | None], str]] = [
+    ("arff", {"credit.g.arff": ARFF + b"3,red,no\n"}, "4 rows.*download CreditG"),
+    ("csv", {"transfusion.data": CSV[:-1] + b",1\n"}, "download BloodTransfusion"),
+    ("citation graph", {"gnn_npz/cora.npz": npz(labels=np.zeros(3))}, "download Cora"),
+    ("tu", tu("node_labels", b"5\n6\n"), "4 nodes have a graph but 2 have a label.*ENZYMES"),
+    ("tu", tu("graph_indicator", b"1\n2\n1\n2\n"), "in order in the 2 graphs.*ENZYMES"),
+    ("tu", tu("graph_indicator", b"1\n1\n2\n3\n"), "in order in the 2 graphs.*ENZYMES"),
+    *(
+        ("tu", tu("A", line), "join two of the 4 nodes.*ENZYMES")
+        for line in (b"1, 6\n", b"0, 2\n", b"1\n")
+    ),
+    *(
+        ("femnist json", pixels(pixel), "femnist|FEMNIST")
+        for pixel in (float("nan"), None, "0.5", 1.1, -0.1)
+    ),
+    *(
+        ("femnist json", pixels(label=label), "femnist|FEMNIST")
+        for label in (1.9, "true", "NaN", 62)
+    ),
+    ("femnist json", pixels(count=783), r"writer a.*784 pixels in \[0, 1\]"),
+    ("femnist packed", {"leaf_femnist.npz": gzip.compress(b"x")}, "download FEMNIST"),
+    ("cifar binary", of_cifar(None), r"data_batch_3\.bin.*download CIFAR10"),
+    ("cifar binary", of_cifar(CIFAR["data_batch_3.bin"][:-1]), r"data_batch_3\.bin.*CIFAR10"),
+    (
+        "sst2",
+        sentences("sst2/glue", "dev.tsv", b"label\ttext\n1\tgood\n"),
+        "column `sentence`.*SST2",
+    ),
+    ("sst2", sentences("sst2/glue", "dev.tsv", None), r"dev\.tsv is missing.*download SST2"),
+    ("cola", sentences("cola/raw", "in_domain_dev.tsv", b"gj04\t1\tgood\n"), "four columns.*CoLA"),
+    ("cola", sentences("cola/raw", "in_domain_dev.tsv", b"gj04\t2\t\tgood\n"), "0 or 1.*CoLA"),
+    ("twitter json", tweets(["only", "three", "cells"], 1), "tweet of a"),
+    ("twitter json", tweets(TWEET, 4), "tweet of a"),
+    *(
+        ("shakespeare json", windows(x, y), "80 characters.*preprocess")
+        for x, y in (("x" * 79, "x"), ("x" * 80, "xy"), ("x" * 80, ""))
+    ),
+    *(
+        ("ratings", {"netflix/mv_1.txt": line}, r"mv_1\.txt.*line \d: must be.*download FedNetflix")
+        for line in (
+            b"10,3,2005-05-13\n",
+            b"7:\n10,6,2005-05-13\n",
+            b"7:\n10,3\n",
+            b"x:\n",
+            b"7:\n10,0,x\n",
+        )
+    ),
+    *(
+        ("leaf json", {"x.json": text}, r"x\.json is damaged.*preprocess\.sh")
+        for text in (b"", json.dumps({k: LEAF[k] for k in ("users", "num_samples")}).encode())
+    ),
+    ("leaf json", of_leaf(hierarchies=["g"]), r"x\.json is damaged.*preprocess"),
+    ("leaf json", of_leaf(num_samples=[2, 2]), "`num_samples` must count"),
+    ("leaf json", of_leaf(num_samples=[3]), "`num_samples` must count"),
+    ("leaf json", of_leaf(num_samples=[2, 1.0]), "an integer is needed, got 1.0"),
+    ("leaf json", of_leaf(users=["a"], num_samples=[2]), "`users` must name everybody"),
+    ("leaf json", of_leaf(users=["a", "a"], num_samples=[2, 2]), "`users` must name everybody"),
+    ("leaf json", of_leaf(users=["a", "c"]), "x.json is damaged"),
+    ("leaf json", of_leaf(users="ab"), "a list is needed, got str"),
+    ("leaf json", of_two({"x": "t", "y": [1]}), "a list is needed"),
+    ("leaf json", of_two({"x": [1, 2], "y": [1]}), "x.json is damaged"),
+    ("leaf json", of_two({"x": [[float("nan")]], "y": [1]}), "NaN is no"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -401,5 +514,16 @@ def test_a_damaged_file_loads_or_is_refused(
     assert refused > MUTANTS / 5, "the damage is real"
 
 
-def test_strange_cells_are_different() -> None:
-    assert len(set(CELLS)) == len(CELLS)
+@pytest.mark.parametrize(("name", "changes", "words"), REFUSED)
+def test_a_damage_is_refused_by_its_name(
+    name: str,
+    changes: Mapping[str, bytes | None],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = made(name)
+    files = {k: v for k, v in {**case.files, **changes}.items() if v is not None}
+    placed(tmp_path, files, monkeypatch)
+    with pytest.raises(DamagedDataError, match=words):
+        case.load(files)
