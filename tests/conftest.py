@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+
+from workers import wait_for
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DATA_VARIABLE = "FEDHPO_GYM_DATA"
@@ -127,3 +130,47 @@ def no_network() -> Any:
 
         patch.setattr(socket.socket, "connect", guarded)
         yield
+
+
+def address_in(place: Path) -> str | None:
+    """Return the scheduler's address; None while it is still writing its file."""
+    try:
+        return str(json.loads(place.read_text(encoding="utf-8"))["address"])
+    except json.JSONDecodeError:
+        return None
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A dask scheduler here and two worker processes, which have a thread each."""
+    pytest.importorskip("distributed")
+    paths = REPOSITORY, REPOSITORY / "tests" / "support"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    place = tmp_path / "scheduler.json"
+    dask = [sys.executable, "-m", "dask"]
+    own = ["--host", "127.0.0.1", "--no-dashboard"]
+    started = [
+        subprocess.Popen(
+            [*dask, "scheduler", *own, "--port", "0", "--scheduler-file", str(place)],
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )
+    ]
+    try:
+        wait_for(lambda: place.exists() and address_in(place) is not None, started[0])
+        address = address_in(place)
+        assert address is not None
+        for number in range(2):
+            folder = ["--local-directory", str(tmp_path / str(number))]
+            started.append(
+                subprocess.Popen(
+                    [*dask, "worker", address, *own, "--no-nanny", "--nthreads", "1", *folder],
+                    env=environment,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+        yield address, started[1:]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()

@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from box_problem import box_problem
 from fedhpo_gym.agents import agent_class
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.analysis.stats import critical_difference, improvement_interval, wilcoxon_holm
@@ -37,6 +36,7 @@ from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import make_env
 from fedhpo_gym.wrappers import IncumbentReward
 from fedhpo_gym.wrappers.hypervolume_improvement import _volume
+from problems import box_problem
 
 
 def test_no_pair_differs_where_friedmans_test_does_not_reject() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import crew_work
+import workers
 from fedhpo_gym.errors import WorkerLostError
 from fedhpo_gym.processes import Crew
 
@@ -22,11 +22,11 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS))}
 SCRIPT = """
 import sys
 from pathlib import Path
-import crew_work
+import workers
 from fedhpo_gym.processes import Crew, terminated_as_interrupted
 
 if __name__ == "__main__":
-    work, folder = getattr(crew_work, sys.argv[1]), Path(sys.argv[2])
+    work, folder = getattr(workers, sys.argv[1]), Path(sys.argv[2])
     try:
         with terminated_as_interrupted(), Crew(2, work) as crew:
             crew.do([folder / f"job{i}" for i in range(9)], int)
@@ -37,7 +37,7 @@ if __name__ == "__main__":
 
 def test_jobs_are_done_each_once_and_say_how_they_get_on() -> None:
     steps: list[None] = []
-    with Crew(2, crew_work.square) as crew:
+    with Crew(2, workers.square) as crew:
         assert sorted(crew.do(range(6), lambda: steps.append(None))) == [0, 1, 4, 9, 16, 25]
         assert len(steps) == 15
         assert crew.do([], int) == []
@@ -45,20 +45,20 @@ def test_jobs_are_done_each_once_and_say_how_they_get_on() -> None:
 
 
 def test_what_a_job_raises_ends_the_crew_and_names_the_line() -> None:
-    with pytest.raises(ValueError, match="3 is odd") as caught, Crew(1, crew_work.fail) as crew:
+    with pytest.raises(ValueError, match="3 is odd") as caught, Crew(1, workers.fail) as crew:
         crew.do([2, 3, 4], int)
-    assert "crew_work.py" in caught.value.__notes__[0]
+    assert "workers.py" in caught.value.__notes__[0]
 
 
 def test_a_worker_that_is_killed_while_it_starts_is_an_error_too() -> None:
-    work = crew_work.KilledWhileStarting()
+    work = workers.KilledWhileStarting()
     with pytest.raises(WorkerLostError, match="killed by signal 9"), Crew(1, work) as crew:
         crew.do([1], int)
 
 
 def test_a_script_without_a_guard_ends_at_its_first_worker(tmp_path: Path) -> None:
-    words = "import crew_work\nfrom fedhpo_gym.processes import Crew\n"
-    words += "with Crew(1, crew_work.square) as crew:\n    print(*crew.each(range(9), int))\n"
+    words = "import workers\nfrom fedhpo_gym.processes import Crew\n"
+    words += "with Crew(1, workers.square) as crew:\n    print(*crew.each(range(9), int))\n"
     script = tmp_path / "open.py"
     script.write_text(words, encoding="utf-8")
     ended = subprocess.run(
@@ -72,7 +72,7 @@ def test_a_script_without_a_guard_ends_at_its_first_worker(tmp_path: Path) -> No
 
 def test_a_killed_worker_is_an_error_that_says_what_to_do() -> None:
     said = r"killed by signal 9.*fewer workers"
-    with pytest.raises(WorkerLostError, match=said), Crew(2, crew_work.be_killed) as crew:
+    with pytest.raises(WorkerLostError, match=said), Crew(2, workers.be_killed) as crew:
         crew.do([Path("a")], int)
 
 
@@ -125,11 +125,11 @@ def test_an_interrupt_ends_all_workers_within_seconds(
 
 IDLE = """
 import os, signal
-import crew_work
+import workers
 from fedhpo_gym.processes import Crew
 
 if __name__ == "__main__":
-    crew = Crew(1, crew_work.process)
+    crew = Crew(1, workers.process)
     print(*crew.do([None], int), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """

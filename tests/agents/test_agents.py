@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from box_problem import box_problem
 from fake_env import FakeEnv
 from fedhpo_gym.agents import (
     Agent,
@@ -23,6 +22,7 @@ from fedhpo_gym.agents import (
 )
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError, UnknownNameError
+from problems import box_problem
 
 BOX = gym.spaces.Box(np.array([-1, 0], np.float32), np.array([1, 3], np.float32))
 OBSERVATION: dict[str, NDArray[Any]] = {}

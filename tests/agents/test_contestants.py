@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from box_problem import BOX, LADDER_BOX, ROUNDS, bowl, box_problem, play
 from fedhpo_gym.agents import AGENTS, Agent, agent_class, make_agent, run_episode
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.black_box import DifferentialEvolution, Evolution, GridSearch
@@ -20,6 +19,7 @@ from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDep
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.testing import make_env
+from problems import BOX, LADDER_BOX, ROUNDS, bowl, box_problem, play
 
 HEAVY = ("bo-gp", "parego", "qlognehvi")
 """Few trials and one seed are enough of these."""

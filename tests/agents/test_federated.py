@@ -8,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from box_problem import box_problem
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.agents.auto_fedrl import AutoFedRL, AutoFedRLSettings
 from fedhpo_gym.agents.base import SearchProblem, Step
@@ -18,6 +17,7 @@ from fedhpo_gym.agents.fts import PrivateSettings, PrivateThompson
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
+from problems import box_problem
 
 ROWS = gym.spaces.Box(-1.0, 1.0, (4, 2), np.float32)
 TARGET = np.array([0.4, -0.4])

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bowl_clients import BowlClients
-from box_problem import LADDER_BOX, ROUNDS, TARGET, bowl, box_problem, play
 from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.agents.bohb import BOHB, Belief, Density, ModelSettings, PriorBand, expert_prior
@@ -22,6 +20,7 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.studies.wrapped_fedex import Neighbourhood, row_problem, wrapped_search
 from fedhpo_gym.testing import make_env
+from problems import LADDER_BOX, ROUNDS, TARGET, BowlClients, bowl, box_problem, play
 
 RATE = Dimension("client_sample_rate", 0.2, 1.0, "float", values=(0.2, 0.4, 0.6, 0.8, 1.0))
 DATA = Path(__file__).parents[1] / "data"

@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from crew_here import CrewHere
 from fedhpo_gym.building.sample import SampleDesign
 from fedhpo_gym.tables import Sample
 from fedhpo_gym.tasks import get_task
+from workers import CrewHere
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 pytestmark = pytest.mark.raw

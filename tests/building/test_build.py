@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dask_cluster import cluster, wait_for  # noqa: F401 - a fixture
 from pairs import arrays_of
 
 pytest.importorskip("torch")
@@ -29,6 +28,7 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.limits import ENV_VAR
 from fedhpo_gym.tables import Table
 from tiny_table import tiny_folder, tiny_task
+from workers import wait_for
 
 pytestmark = pytest.mark.raw
 
@@ -267,7 +267,7 @@ def test_a_build_killed_while_writing_the_table_writes_it_anew(tmp_path: Path) -
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_that_loses_a_worker_builds_the_same_table(
     tmp_path: Path,
-    cluster: tuple[str, list[subprocess.Popen[bytes]]],  # noqa: F811
+    cluster: tuple[str, list[subprocess.Popen[bytes]]],
 ) -> None:
     address, workers = cluster
     left_out = [unit.name for unit in DESIGN.units()][:4]

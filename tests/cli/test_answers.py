@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from crew_here import CrewHere
 from fedhpo_gym.agents import AGENTS, agent_class
 from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.studies.suites import suite
+from workers import CrewHere
 
 PAIR = [
     *("FedHPO-LR-CreditG-v1", "--agents", "random,sobol", "--seeds", "2"),

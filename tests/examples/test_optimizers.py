@@ -14,11 +14,11 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("moocore")
 
-from crew_here import CrewHere
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.incumbents import read_table
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.tasks import get_task
+from workers import CrewHere
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AGENTS = ("random", "hyperband")

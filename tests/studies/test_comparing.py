@@ -12,7 +12,6 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from dask_cluster import cluster, wait_for  # noqa: F401 - a fixture
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import BAD, ERROR, main
@@ -27,6 +26,7 @@ from fedhpo_gym.studies import Compared, Means, compare
 from fedhpo_gym.studies.cells import LOG, read_log
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import agent_seed, do_run
+from workers import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -143,7 +143,7 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_records(
 def test_a_cluster_that_loses_a_worker_leaves_the_same_records(
     alone: Path,
     tmp_path: Path,
-    cluster: tuple[str, list[subprocess.Popen[bytes]]],  # noqa: F811
+    cluster: tuple[str, list[subprocess.Popen[bytes]]],
 ) -> None:
     address, workers = cluster
     out, words = tmp_path / "study", ["--executor", "dask", "--address", address]

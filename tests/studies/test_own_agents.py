@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import fedhpo_gym
-from dask_cluster import cluster  # noqa: F401 - a fixture
 from fedhpo_gym.agents import Agent, agent_class, agent_name
 from fedhpo_gym.agents.black_box import RandomSearch
 from fedhpo_gym.cli import ERROR, main
@@ -83,7 +82,7 @@ def test_two_processes_leave_the_records_of_this_one(records: Path, folder: Path
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_that_began_elsewhere_leaves_the_records_of_this_process(
-    cluster: tuple[str, list[subprocess.Popen[bytes]]],  # noqa: F811
+    cluster: tuple[str, list[subprocess.Popen[bytes]]],
     records: Path,
 ) -> None:
     means = Means(executor="dask", address=cluster[0], columnar=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bowl_clients import BowlClients
 from fedhpo_gym.agents import make_agent, read_problem, run_episode
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.agents.clients import (
@@ -17,6 +16,7 @@ from fedhpo_gym.agents.clients import (
 from fedhpo_gym.agents.fedex import FedEx, FedExSettings
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
+from problems import BowlClients
 
 SPACE = SearchSpace(
     (

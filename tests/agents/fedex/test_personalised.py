@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bowl_clients import BowlClients
 from fedhpo_gym.agents import read_problem, run_episode
 from fedhpo_gym.agents.clients import ArmFeedback, listed_arms
 from fedhpo_gym.agents.fedex import FedEx
@@ -21,6 +20,7 @@ from fedhpo_gym.agents.fedex_personalised import (
     initial_parameters,
 )
 from fedhpo_gym.errors import InvalidArgumentError
+from problems import BowlClients
 
 
 def test_hand_gradients_equal_finite_differences() -> None:

@@ -9,8 +9,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from bowl_clients import BowlClients
-from box_problem import box_problem
 from fedhpo_gym.agents import Agent, SearchProblem, Step, agent_class
 from fedhpo_gym.agents.fedex import FedExSettings
 from fedhpo_gym.errors import InvalidArgumentError
@@ -23,6 +21,7 @@ from fedhpo_gym.studies.wrapped_fedex import (
     row_space,
     wrapped_search,
 )
+from problems import BowlClients, box_problem
 
 
 def bowls(steps: int = 25) -> BowlClients:

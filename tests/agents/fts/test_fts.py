@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bowl_clients import BowlClients
 from fedhpo_gym.agents import fts, read_problem, run_episode
 from fedhpo_gym.agents.fts import (
     FTS,
@@ -21,6 +20,7 @@ from fedhpo_gym.agents.fts import (
 )
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.seeding import stream
+from problems import BowlClients
 
 QUICK = FTSSettings(shared_features=30, own_features=40, candidates=200)
 

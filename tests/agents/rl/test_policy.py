@@ -12,12 +12,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from box_problem import box_problem
 from fake_env import FakeEnv
 from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from pairs import arrays_of, stamped
+from problems import box_problem
 
 
 def make_policy(activation: str = "tanh", output: str = "clip", seed: int = 0) -> Policy:

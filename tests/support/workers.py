@@ -1,14 +1,49 @@
-"""Work for the workers of a crew; they import it, so it stands in a module of its own."""
+"""Work for the workers of a crew, which import it from here, and a crew without processes."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
 
 from fedhpo_gym.files import new_file
+from fedhpo_gym.processes import Done, Work
+
+J = TypeVar("J")
+
+
+class CrewHere(Generic[J]):
+    """Does the jobs of a `Crew` in this process, where starting one would take seconds."""
+
+    def __init__(self, _size: int, work: Work[J]) -> None:
+        self._work = work
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def do(self, jobs: Iterable[J], advance: Callable[[], None]) -> list[Any]:
+        return [done.result for done in self.each(jobs, advance)]
+
+    def each(
+        self, jobs: Iterable[J], advance: Callable[[], None], _timeout_s: float = math.inf
+    ) -> Iterator[Done[J]]:
+        for job in jobs:
+            yield Done(job, result=self._work(job, advance))
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process is None or process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def square(job: int, advance: Callable[[], None]) -> int:
