@@ -7,18 +7,20 @@ import datetime
 import os
 import platform
 import resource
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-RESULTS = Path(__file__).parent / "results"
+Key = TypeVar("Key", bound=Hashable)
+RESULTS = Path(__file__).resolve().parent / "results"
 PEAK_SIZE, PEAK_REPEATS = 1536, 10
 """Rows of the matrices whose product is the fastest arithmetic here, and how often it is tried."""
 PACKAGES = ("numpy", "torch", "gymnasium", "scikit-learn")
@@ -79,6 +81,27 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any
     return result, peak_rss_mb()
 
 
+def fastest(
+    jobs: Mapping[Key, tuple[Callable[[], object], int]], turns: int
+) -> dict[Key, float]:
+    """Return processor seconds per call of each job, of its fastest turn.
+
+    Args:
+        jobs: what is called, and how often in a turn; each is called once before the first turn.
+        turns: of all jobs, one after the other.
+    """
+    for job, _ in jobs.values():
+        job()
+    best = dict.fromkeys(jobs, float("inf"))
+    for _ in range(turns):
+        for key, (job, calls) in jobs.items():
+            with stopwatch() as spent:
+                for _ in range(calls):
+                    job()
+            best[key] = min(best[key], spent.cpu_s / calls)
+    return best
+
+
 def gemm_peak(precision: str = "float32") -> float:
     """Return the FLOP/s of a large product of matrices on one thread, at best."""
     # Here, because importing torch is part of what other benchmarks measure.
@@ -112,34 +135,62 @@ def number(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".")
 
 
-def parser(module: str, description: str | None) -> argparse.ArgumentParser:
-    """Return an argument parser with the option every benchmark has: where the report goes."""
-    made = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    default = RESULTS / f"{Path(module).stem}.md"
-    made.add_argument("--out", type=Path, default=default, help="file the report is written to")
-    return made
+class Parser(argparse.ArgumentParser):
+    """The options of a benchmark: where the report goes, and those that are added.
+
+    What it parses also has `command`, the words without places on this machine, and `load`, the
+    load average at the start.
+    """
+
+    def __init__(self, program: str, description: str | None) -> None:
+        super().__init__(
+            description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        self._program = Path(program).resolve()
+        default = RESULTS / f"{self._program.stem}.md"
+        self.add_argument("--out", type=Path, default=default, help="file the report is written to")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the options; see the class."""
+        found = super().parse_args(args, namespace)
+        name = self._program.relative_to(RESULTS.parents[1]).as_posix()
+        found.command = f"python {name} {_shown(sys.argv[1:] if args is None else args)}".strip()
+        found.load = load_average()
+        return found
 
 
-def write_report(
-    path: Path, title: str, command: Sequence[str], load_before: float, sections: Sequence[str]
-) -> str:
-    """Write a report and print it.
+def _shown(words: Sequence[str]) -> str:
+    shown, skip = [], False
+    for word in words:
+        if not skip and word.partition("=")[0] != "--out":
+            name, equals, value = word.rpartition("=")
+            shown.append(f"{name}{equals}PATH" if os.sep in value else word)
+        skip = word == "--out"
+    return shlex.join(shown)
+
+
+def run(main: Callable[[], object]) -> None:
+    """Run a benchmark; where what it needs is not on this machine, say so instead."""
+    # Here, because importing the package is part of what benchmarks measure.
+    from fedhpo_gym.errors import MissingDataError, MissingDependencyError
+
+    try:
+        main()
+    except (MissingDataError, MissingDependencyError) as error:
+        print(f"skipped: {error}")
+
+
+def write_report(options: Any, title: str, *sections: str) -> str:
+    """Write a report, print it and return its text.
 
     Args:
-        path: the file.
+        options: what `Parser` parsed.
         title: its first heading.
-        command: the command line that made it, without paths of this machine.
-        load_before: load average when the command started.
         sections: paragraphs and tables.
-
-    Returns:
-        The text.
     """
-    text = "\n\n".join([f"# {title}", _origin(command, load_before), *sections]) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    text = "\n\n".join([f"# {title}", _origin(options), *sections]) + "\n"
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(text, encoding="utf-8")
     print(text)
     return text
 
@@ -149,7 +200,7 @@ def load_average() -> float:
     return os.getloadavg()[0]
 
 
-def _origin(command: Sequence[str], load_before: float) -> str:
+def _origin(options: Any) -> str:
     versions = [f"Python {platform.python_version()}"]
     for package in PACKAGES:
         try:
@@ -158,9 +209,9 @@ def _origin(command: Sequence[str], load_before: float) -> str:
             continue
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     machine = f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {platform.system()}"
-    load = f"{load_before:.2f} at the start, {load_average():.2f} at the end"
+    load = f"{options.load:.2f} at the start, {load_average():.2f} at the end"
     lines = [
-        f"- command: `{' '.join(command)}`",
+        f"- command: `{options.command}`",
         f"- date: {date}",
         f"- machine: {machine}",
         f"- versions: {', '.join(versions)}",
