@@ -28,27 +28,19 @@ PACKAGES = ("numpy", "torch", "gymnasium", "scikit-learn")
 
 @dataclass
 class Spent:
-    """Time spent by this process.
-
-    Attributes:
-        cpu_s: processor seconds of all threads; what ratios are made of.
-        wall_s: seconds on the clock; more than `cpu_s` where something else had the core.
-    """
+    """Processor seconds of all threads of this process."""
 
     cpu_s: float = 0.0
-    wall_s: float = 0.0
 
 
 @contextmanager
 def stopwatch() -> Iterator[Spent]:
     """Measure the time spent in a `with` block; the result is complete when the block ends."""
-    spent = Spent()
-    wall, cpu = time.perf_counter(), time.process_time()
+    spent, start = Spent(), time.process_time()
     try:
         yield spent
     finally:
-        spent.cpu_s = time.process_time() - cpu
-        spent.wall_s = time.perf_counter() - wall
+        spent.cpu_s = time.process_time() - start
 
 
 def peak_rss_mb() -> float:
@@ -81,9 +73,7 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any
     return result, peak_rss_mb()
 
 
-def fastest(
-    jobs: Mapping[Key, tuple[Callable[[], object], int]], turns: int
-) -> dict[Key, float]:
+def fastest(jobs: Mapping[Key, tuple[Callable[[], object], int]], turns: int) -> dict[Key, float]:
     """Return processor seconds per call of each job, of its fastest turn.
 
     Args:

@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from time import process_time
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import gymnasium as gym
-from measuring import load_average, parser, table, write_report
+import measuring
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import AGENTS, Step, agent_class, make_agent, run_episode
@@ -26,7 +29,7 @@ from fedhpo_gym.testing import make_env
 
 TRIALS, HEAVY_TRIALS = 120, 24
 HEAVY = ("bo-gp", "parego", "qlognehvi")
-NOTE = "Processor time, the means of the last quarter of the trials."
+HEADER = ("agent", "trials", "suggest, ms", "resume, ms")
 ID, RANDOM_TRIALS = "FedHPO-LR-CreditG-v1", 3000
 
 
@@ -88,20 +91,21 @@ def rows(names: Iterable[str]) -> Iterator[list[str]]:
             yield [name, str(trials), f"{suggest:.2f}", f"{resume:.1f}"]
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> str:
     """Measure and write the report."""
-    options = parser(__file__, __doc__)
-    options.add_argument("--agent", action="append", choices=[*AGENTS], help="only this one")
-    chosen = options.parse_args()
-    load = load_average()
+    parser = measuring.Parser(__file__, __doc__)
+    parser.add_argument("--agent", action="append", choices=[*AGENTS], help="only this one")
+    options = parser.parse_args(argv)
     warnings.simplefilter("ignore")
-    agents = table(["agent", "trials", "suggest, ms", "resume, ms"], rows(chosen.agent or AGENTS))
     micro = [[name, f"{time:.0f}"] for name, time in random_costs().items()]
-    random = table([f"random search on {ID}", "µs per trial"], micro)
-    command = ["python", "benchmarks/agent_speed.py", *sys.argv[1:]]
-    write_report(chosen.out, "What agents cost", command, load, [NOTE, agents, random])
-    return 0
+    return measuring.write_report(
+        options,
+        "What agents cost",
+        "Processor time, the means of the last quarter of the trials.",
+        measuring.table(HEADER, rows(options.agent or AGENTS)),
+        measuring.table([f"random search on {ID}", "µs per trial"], micro),
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measuring.run(main)

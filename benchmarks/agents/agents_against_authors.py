@@ -4,7 +4,7 @@ r"""Our agents beside their authors' packages: the same functions, budgets and s
         cma optuna loguru dask distributed serpent Pyro4 setuptools
     peer/bin/pip install --no-deps DEHB==0.1.2 hpbandster==0.7.4
     python -m venv smac && smac/bin/pip install smac
-    python benchmarks/agents_against_authors.py --peer peer/bin/python \
+    python benchmarks/agents/agents_against_authors.py --peer peer/bin/python \
         --peer-of bo-rf=smac/bin/python
 
 Packages that are not there are skipped, and the page says so. The peer's process asks over pipes
@@ -17,7 +17,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,10 +25,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import gymnasium as gym
+import measuring
 import numpy as np
 from agents_peer import PEERS
-from measuring import load_average, number, parser, table, write_report
+from measuring import number
 from numpy.typing import NDArray
 
 import fedhpo_gym
@@ -39,6 +42,8 @@ from fedhpo_gym.space import Dimension, SearchSpace
 
 Array = NDArray[np.float64]
 Loss = Callable[[Array, int], float]
+PEER = Path(__file__).with_name("agents_peer.py")
+FUNCTIONS = ("Hartmann6", "Branin", "FedHPO-LR-CreditG-v1", "FedHPO-MLP-Car-v1")
 PARTS = (0.25, 0.5, 1.0)
 RESAMPLES = 10_000
 HARTMANN_A = np.array(
@@ -151,8 +156,7 @@ def theirs(
 ) -> Iterator[tuple[Array, int, Any]]:
     """Yield what the authors' package asks, see `ours`."""
     command = [
-        python, Path(__file__).with_name("agents_peer.py"),
-        agent, seed, len(function.space) - 1, len(function.rungs),
+        python, PEER, agent, seed, len(function.space) - 1, len(function.rungs),
     ]  # fmt: skip
     settings = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
@@ -217,11 +221,10 @@ def both(job: tuple[str, str, Path, int, int]) -> tuple[Array, Array]:
     return np.array(own), np.array(peer)
 
 
-def row_of(name: str, agent: str, own: Array, peer: Array) -> tuple[list[object], bool]:
-    """Return a row of the table, and whether ours is worse beyond the interval at the end."""
-    row: list[object] = [f"`{agent}`", name]
-    for part in range(len(PARTS)):
-        row.append(f"{number(own[:, part].mean())} / {number(peer[:, part].mean())}")
+def row_of(name: str, agent: str, own: Array, peer: Array) -> list[str]:
+    """Return a row of the table, which says whether ours is worse beyond the interval."""
+    means = zip(own.mean(axis=0), peer.mean(axis=0), strict=True)
+    row = [f"`{agent}`", name, *(f"{number(us)} / {number(them)}" for us, them in means)]
     # Seeds of ours and theirs have nothing in common: both are drawn anew.
     rng = np.random.default_rng(0)
     draws = [
@@ -229,70 +232,60 @@ def row_of(name: str, agent: str, own: Array, peer: Array) -> tuple[list[object]
         for side in (own, peer)
     ]
     low, high = np.quantile(draws[0] - draws[1], (0.025, 0.975))
-    return [*row, f"{number(low)} to {number(high)}", "worse" if low > 0 else ""], bool(low > 0)
+    return [*row, f"{number(low)} to {number(high)}", "worse" if low > 0 else ""]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare, and write the page; 1 if one of ours is worse beyond its interval."""
-    options = parser(__file__, __doc__)
-    options.add_argument("--peer", type=Path, help="interpreter that has the authors' packages")
-    options.add_argument("--peer-of", action="append", default=[], metavar="AGENT=PYTHON")
-    options.add_argument("--agents", default=",".join(PEERS))
-    options.add_argument("--functions", default="Hartmann6,Branin,FedHPO-LR-CreditG-v1,"
-                         "FedHPO-MLP-Car-v1")  # fmt: skip
-    options.add_argument("--seeds", type=int, default=20)
-    options.add_argument("--jobs", type=int, default=1, help="processes")
-    options.add_argument("--trials", type=int, default=40, help="budget, in trials of all rounds")
-    given, load = options.parse_args(arguments), load_average()
-    pythons = {name: Path(path) for name, _, path in (one.partition("=") for one in given.peer_of)}
-    todo, lines, worse, skipped, versions = [], [], [], [], []
-    for agent in given.agents.split(","):
-        python = pythons.get(agent, given.peer)
-        script = Path(__file__).with_name("agents_peer.py")
-        told = python and subprocess.run(
-            [python, script, agent], capture_output=True, text=True, check=False
-        )
-        if not told or told.returncode:
-            skipped.append(f"`{agent}` ({PEERS[agent][0]})")
-            continue
-        versions.append(f"{PEERS[agent][0]} {told.stdout}")
-        todo += [
-            (agent, name, python, given.seeds, given.trials) for name in given.functions.split(",")
-        ]
-    with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
-        for (agent, name, *_), (own, peer) in zip(todo, pool.map(both, todo), strict=True):
-            row, is_worse = row_of(name, agent, own, peer)
-            lines.append(row)
-            worse += [f"`{agent}` on {name}"] * is_worse
-            sys.stderr.write(f"{row}\n")
-    write_report(
-        given.out,
-        "Agents beside their authors' packages",
-        ["python", "benchmarks/agents_against_authors.py", *_shown(arguments)],
-        load,
-        [
-            f"Packages: {', '.join(dict.fromkeys(versions)) or 'none'}. Skipped, because the "
-            f"package was not there: {', '.join(skipped) or 'none'}.",
-            f"Means of the regret over {given.seeds} seeds, ours / theirs, after a quarter, a half "
-            f"and all of a budget of {given.trials} trials of all rounds. The regret is that of "
-            "the best configuration of the highest fidelity so far. Every trial pays all its "
-            "rounds. The interval is the 95 % bootstrap interval of ours minus theirs at the end.",
-            table(["agent", "function", "25 %", "50 %", "100 %", "difference", ""], lines),
-            f"Worse beyond the interval: {', '.join(worse) or 'none'}.",
-        ],
-    )
-    return int(bool(worse))
+def versions(agents: Sequence[str], pythons: Mapping[str, Path | None]) -> dict[str, str]:
+    """Return the package and version of the peer of each agent whose package is there."""
+    found = {}
+    for agent in agents:
+        if python := pythons[agent]:
+            done = subprocess.run(
+                [python, PEER, agent], capture_output=True, text=True, check=False
+            )
+            if not done.returncode:
+                found[agent] = f"{PEERS[agent][0]} {done.stdout}"
+    return found
 
 
-def _shown(arguments: Sequence[str] | None) -> list[str]:
-    """Return the command line without paths of this machine."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    return [
-        "PYTHON" if before == "--peer" else word.split("=")[0] + "=PYTHON" if "=" in word else word
-        for before, word in zip(["", *words], words, strict=False)
-        if word != "--out" and before != "--out"
+def main(argv: Sequence[str] | None = None) -> str:
+    """Compare, and write the page."""
+    parser = measuring.Parser(__file__, __doc__)
+    parser.add_argument("--peer", type=Path, help="interpreter that has the authors' packages")
+    parser.add_argument("--peer-of", action="append", default=[], metavar="AGENT=PYTHON")
+    parser.add_argument("--agents", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--functions", nargs="+", default=FUNCTIONS, help="or ids")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--trials", type=int, default=40, help="budget, in trials of all rounds")
+    options = parser.parse_args(argv)
+    pythons: dict[str, Path | None] = dict.fromkeys(options.agents, options.peer)
+    pythons |= {
+        name: Path(path) for name, _, path in (one.partition("=") for one in options.peer_of)
+    }
+    there = versions(options.agents, pythons)
+    skipped = [f"`{agent}` ({PEERS[agent][0]})" for agent in options.agents if agent not in there]
+    todo = [
+        (agent, name, pythons[agent], options.seeds, options.trials)
+        for agent in there
+        for name in options.functions
     ]
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        found = zip(todo, pool.map(both, todo), strict=True)
+        rows = [row_of(name, agent, *regrets) for (agent, name, *_), regrets in found]
+    return measuring.write_report(
+        options,
+        "Agents beside their authors' packages",
+        f"Packages: {', '.join(dict.fromkeys(there.values())) or 'none'}. Skipped, because the "
+        f"package was not there: {', '.join(skipped) or 'none'}.",
+        f"Means of the regret over {options.seeds} seeds, ours / theirs, after a quarter, a half "
+        f"and all of a budget of {options.trials} trials of all rounds. The regret is that of "
+        "the best configuration of the highest fidelity so far. Every trial pays all its "
+        "rounds. The interval is the 95 % bootstrap interval of ours minus theirs at the end; "
+        "ours is worse where all of it is above zero.",
+        measuring.table(["agent", "function", "25 %", "50 %", "100 %", "difference", ""], rows),
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measuring.run(main)

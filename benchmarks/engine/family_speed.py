@@ -19,9 +19,12 @@ as each system really runs the task: ours with the task's evaluated rounds, Fede
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import attainable
 import measuring

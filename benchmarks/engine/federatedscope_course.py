@@ -1,4 +1,4 @@
-"""Run courses with FederatedScope and report the time and the validation loss of every round.
+"""Run courses with FederatedScope and report the time of every round.
 
 A program of its own, started by `peer.py` with the interpreter and the source tree of
 FederatedScope; it imports nothing of this suite, and works on Python 3.8 and newer. It runs
@@ -7,8 +7,7 @@ are known: 0.1 (commit a653102, which made the tables of FedHPO-Bench) and 0.3 (
 
     python federatedscope_course.py REQUEST.json ANSWER.json
 
-The request names a list of courses and an .npz file with the samples of every client and, if both
-programs shall start alike, the initial weights of the courses.
+The request names a list of courses and an .npz file with the samples of every client.
 """
 
 from __future__ import annotations
@@ -127,15 +126,12 @@ def run_course(course: dict[str, Any], name: str, folder: Path, data: Any) -> di
     """Run one course.
 
     Returns:
-        `cpu_s` and `wall_s`: times from the start of one evaluation to that of the next;
-        `setup_cpu_s`: time before the first round; `val_loss`: mean validation loss of every
-        evaluation, weighted over clients by their samples.
+        `cpu_s`: processor seconds from the start of one evaluation to that of the next.
     """
     part = "federatedscope.core.auxiliaries."
     workers = importlib.import_module(f"{part}worker_builder")
     utils = importlib.import_module(f"{part}utils")
     logs = utils if hasattr(utils, "update_logger") else importlib.import_module(f"{part}logging")
-    started = time.process_time()
     config = configure(course, name, folder, data)
     logs.update_logger(config, clear_before_add=True)
     if not course["console"]:
@@ -147,30 +143,16 @@ def run_course(course: dict[str, Any], name: str, folder: Path, data: Any) -> di
     config.merge_from_other_cfg(changed)
     config.freeze()
     utils.setup_seed(config.seed)
-    times: list[tuple[float, float]] = []
+    times: list[float] = []
 
     class Timed(workers.get_server_cls(config)):  # type: ignore[misc]
         def eval(self) -> None:
-            times.append((time.process_time(), time.perf_counter()))
+            times.append(time.process_time())
             super().eval()
 
     runner = _make_runner(clients, Timed, workers.get_client_cls(config), config)
-    if f"initial_{name}" in data:
-        initial = torch.from_numpy(data[f"initial_{name}"])
-        runner.server.model.load_state_dict(
-            {"fc.weight": initial[:, :-1].contiguous(), "fc.bias": initial[:, -1].contiguous()}
-        )
-    begun = time.process_time()
     runner.run()
-    results = runner.server.history_results
-    history = results.get("Results_weighted_avg") or results["Results_raw"]  # the server's own
-    between = np.diff(np.array(times), axis=0)
-    return {
-        "cpu_s": between[:, 0].tolist(),
-        "wall_s": between[:, 1].tolist(),
-        "setup_cpu_s": begun - started,
-        "val_loss": [float(value) for value in history["val_avg_loss"]],
-    }
+    return {"cpu_s": np.diff(times).tolist()}
 
 
 def _make_runner(clients: Any, server: Any, client: Any, config: Any) -> Any:

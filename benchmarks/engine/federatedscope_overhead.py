@@ -13,9 +13,12 @@ once, however many courses follow.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import measuring
 import numpy as np
@@ -26,6 +29,7 @@ from fedhpo_gym.backends.federatedscope.backend import FederatedScope
 from fedhpo_gym.backends.federatedscope.process import Message
 from fedhpo_gym.backends.federatedscope.running import RemoteCourse
 from fedhpo_gym.courses.training import task_federation
+from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import Value
@@ -98,32 +102,28 @@ def start_up(backend: FederatedScope, case: str, courses: int) -> list[float]:
 
 
 def main(argv: Sequence[str] | None = None) -> str:
-    """Measure, print and write the tables; without FederatedScope, say so."""
-    parser = measuring.parser(__file__, __doc__)
+    """Measure, print and write the tables."""
+    parser = measuring.Parser(__file__, __doc__)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     peer.add_arguments(parser)
-    arguments = parser.parse_args(argv)
-    if not arguments.federatedscope:
-        print("skipped: needs --federatedscope PATH, FederatedScope's source tree")
-        return ""
-    load = measuring.load_average()
-    rows, starts = [], []
-    where: list[Path] = [arguments.federatedscope, arguments.federatedscope_python]
-    for case in arguments.cases:
-        name = CASES[case][0]
+    options = parser.parse_args(argv)
+    if not options.federatedscope:
+        raise MissingDataError("the bridge is measured with --federatedscope PATH only")
+    rows, starts, rounds = [], [], options.rounds
+    where: list[Path] = [options.federatedscope, options.federatedscope_python]
+    for case in options.cases:
         begun = time.perf_counter()
-        backend = FederatedScope(get_task(name), SEED, *map(str, where))
+        backend = FederatedScope(get_task(CASES[case][0]), SEED, *map(str, where))
         opened = time.perf_counter() - begun
         times = np.array(
             [
                 [
-                    alone(case, arguments.rounds, arguments, console=True),
-                    alone(case, arguments.rounds, arguments, console=False),
-                    bridged(backend, case, arguments.rounds, turn),
+                    *(alone(case, rounds, options, console=console) for console in (True, False)),
+                    bridged(backend, case, rounds, turn),
                 ]
-                for turn in range(arguments.turns)
+                for turn in range(options.turns)
             ]
         )
         on_top = 100 * (times[:, 2] / times[:, 1] - 1)
@@ -134,20 +134,16 @@ def main(argv: Sequence[str] | None = None) -> str:
         starts.append([case, number(opened), number(first), number(float(np.mean(others)))])
         versions = ", ".join(f"{key} {value}" for key, value in backend.versions.items())
         backend.close()
-    sections = [
-        f"{arguments.rounds} rounds, the first {WARM_UP} left out; medians of {arguments.turns} "
-        f"turns, and the smallest and largest ratio within a turn ({versions}).",
+    return measuring.write_report(
+        options,
+        "The bridge to FederatedScope",
+        f"{rounds} rounds, the first {WARM_UP} left out; medians of {options.turns} turns, and the "
+        f"smallest and largest ratio within a turn ({versions}).",
         measuring.table(HEADER, rows),
         "Real seconds until it can be asked, and until a course is through its first round:",
         measuring.table(("problem", "imports, s", "first course, s", "each other, s"), starts),
-    ]
-    shown = f"--cases {' '.join(arguments.cases)} "
-    shown += f"--rounds {arguments.rounds} --turns {arguments.turns} --federatedscope PATH"
-    command = ["python", "benchmarks/federatedscope_overhead.py", shown]
-    return measuring.write_report(
-        arguments.out, "The bridge to FederatedScope", command, load, sections
     )
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

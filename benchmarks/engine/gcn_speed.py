@@ -18,7 +18,11 @@ The engine's time with an evaluation after every round is given, too.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import measuring
 import numpy as np

@@ -10,7 +10,11 @@ The memory of training is measured with 1,000 and with 10,000 clients, each as l
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import measuring
 import numpy as np
@@ -89,33 +93,30 @@ def train(num_clients: int, rounds: int = 20) -> float:
 
 def main(argv: Sequence[str] | None = None) -> str:
     """Measure, print the tables and write them to a file."""
-    parser = measuring.parser(__file__, __doc__)
+    parser = measuring.Parser(__file__, __doc__)
     parser.add_argument("--seeds", type=int, default=5, help="seeds of split and training")
-    arguments = parser.parse_args(argv)
-    load = measuring.load_average()
-    seeds = range(1, arguments.seeds + 1)
+    options = parser.parse_args(argv)
     rows = []
     for model, words in MODELS.items():
         for name, accuracy in (("FedAvg", fedavg_accuracy), ("local", local_accuracy)):
-            found = [accuracy(model, seed) for seed in seeds]
+            found = [accuracy(model, seed) for seed in range(1, options.seeds + 1)]
             spread = ", ".join(f"{value:.1f}" for value in found)
             rows.append([f"{name}, {words}", f"{np.mean(found):.1f}", spread])
     memory = []
     for num_clients in CLIENTS:
         before, peak = measuring.in_fresh_process(train, num_clients)
         memory.append([f"{num_clients:,}", f"{before:.0f}", f"{peak - before:.1f}"])
-    sections = [
+    return measuring.write_report(
+        options,
+        "LEAF Synthetic",
         "Test accuracy over all samples, %, seed by seed. Expected of LEAF's model: FedAvg in "
-        f"[{FEDAVG_BAND[0]:g}, {FEDAVG_BAND[1]:g}], local in [{LOCAL_BAND[0]:g}, "
-        f"{LOCAL_BAND[1]:g}]; LEAF's paper has 71.89 and 87.34.",
+        f"{FEDAVG_BAND}, local in {LOCAL_BAND}; LEAF's paper has 71.89 and 87.34.",
         measuring.table(("model", "mean", "seeds"), rows),
         f"Memory of 20 rounds of federated averaging, {SAMPLED} clients a round with "
         f"{SAMPLES_EACH} samples each, without evaluation. MB are 10^6 bytes.",
         measuring.table(("clients", "peak RSS before, MB", "added by training, MB"), memory),
-    ]
-    command = ["python", "benchmarks/leaf_synthetic.py", f"--seeds {arguments.seeds}"]
-    return measuring.write_report(arguments.out, "LEAF Synthetic", command, load, sections)
+    )
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

@@ -6,10 +6,13 @@ worker does, in a fresh process, and its result file is thrown away.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import measuring
 
@@ -48,33 +51,29 @@ def build_unit(task: Task, size: int) -> tuple[float, int]:
 
 def main(argv: Sequence[str] | None = None) -> str:
     """Measure, print the table and write it to a file."""
-    parser = measuring.parser(__file__, __doc__)
+    parser = measuring.Parser(__file__, __doc__)
     parser.add_argument("--task", default="LR-CreditG-v0")
     parser.add_argument("--rounds", type=int, default=500, help="rounds of a course")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=SIZES)
-    arguments = parser.parse_args(argv)
-    load = measuring.load_average()
-    task = get_task(arguments.task)
-    if arguments.rounds < task.max_round:
-        task = shortened(task, arguments.rounds)
+    options = parser.parse_args(argv)
+    task = get_task(options.task)
+    if options.rounds < task.max_round:
+        task = shortened(task, options.rounds)
     rows = []
-    for size in arguments.batch_sizes:
+    for size in options.batch_sizes:
         (before, written), peak = measuring.in_fresh_process(build_unit, task, size)
         count = len(GridDesign(task).courses(unit_of(task, size)))
-        name = f"batch size {size}"
-        rows.append([name, count, f"{before:.0f}", f"{peak:.0f}", f"{written / 1e6:.1f}"])
-    sections = [
+        megabytes = (f"{before:.0f}", f"{peak:.0f}", f"{written / 1e6:.1f}")
+        rows.append([f"batch size {size}", count, *megabytes])
+    header = ("unit", "courses", "peak RSS before, MB", "peak RSS, MB", "result, MB")
+    return measuring.write_report(
+        options,
+        "Memory of a build",
         f"Table {task.table_name}, {task.max_round} rounds, seed {task.seeds[0]}. MB are 10^6 "
         "bytes. The peak before is that of the interpreter with torch and the data loaded.",
-        measuring.table(
-            ("unit", "courses", "peak RSS before, MB", "peak RSS, MB", "result, MB"), rows
-        ),
-    ]
-    sizes = " ".join(map(str, arguments.batch_sizes))
-    command = ["python", "benchmarks/memory.py", f"--task {arguments.task}"]
-    command += [f"--rounds {arguments.rounds} --batch-sizes {sizes}"]
-    return measuring.write_report(arguments.out, "Memory of a build", command, load, sections)
+        measuring.table(header, rows),
+    )
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.courses.handing import arrays_of, graph_arrays
 from fedhpo_gym.federations.federation import Federation
@@ -42,7 +41,6 @@ def run_courses(
     federation: Federation,
     courses: Sequence[Course],
     rounds: int,
-    initial: Sequence[NDArray[np.float32]] = (),
     settings: Mapping[str, Any] | None = None,
     *,
     console: bool = True,
@@ -55,8 +53,6 @@ def run_courses(
         federation: the data of every client; all courses use it, whatever their seed.
         courses: what to run; a course's seed is FederatedScope's.
         rounds: rounds of each.
-        initial: (classes, features + 1) initial weights of each course, bias last; by default
-            FederatedScope draws its own.
         settings: entries of FederatedScope's configuration that differ from those of `scripts/lr`,
             by dotted name.
         console: whether it prints what it logs, too, as it does for its users.
@@ -69,7 +65,7 @@ def run_courses(
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_data(folder / "data.npz", federation, initial)
+        _write_data(folder / "data.npz", federation)
         request = {
             "data": str(folder / "data.npz"),
             "console": console,
@@ -95,12 +91,8 @@ def describe(answer: dict[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in answer["versions"].items())
 
 
-def _write_data(path: Path, federation: Federation, initial: Sequence[NDArray[np.float32]]) -> None:
-    arrays: dict[str, Any] = {
-        **arrays_of(federation),
-        "num_classes": federation.num_classes,
-        **{f"initial_course{index}": weights for index, weights in enumerate(initial)},
-    }
+def _write_data(path: Path, federation: Federation) -> None:
+    arrays: dict[str, Any] = {**arrays_of(federation), "num_classes": federation.num_classes}
     if isinstance(federation, GraphFederation):
         everything = np.arange(len(federation.labels))
         rows = [np.concatenate(split) for split in zip(*federation.clients, strict=True)]
@@ -121,12 +113,7 @@ def _run(source: Path, python: Path, folder: Path) -> None:
     }
     # The log goes to a file: what FederatedScope prints costs it what it costs its users.
     with (folder / "log.txt").open("w", encoding="utf-8") as log:
-        command = [
-            str(python),
-            str(SCRIPT),
-            str(folder / "request.json"),
-            str(folder / "answer.json"),
-        ]
+        command = [python, SCRIPT, folder / "request.json", folder / "answer.json"]
         done = subprocess.run(
             command, env=environment, cwd=folder, stdout=log, stderr=log, check=False
         )

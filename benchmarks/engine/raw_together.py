@@ -7,14 +7,17 @@ minibatches, and the paper's grid has seven batch sizes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import measuring
 import numpy as np
 from measuring import number
 
 from fedhpo_gym.backends.raw import Raw
-from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.tasks import get_task
@@ -40,34 +43,26 @@ def measure(name: str, configurations: int, rounds: int, space: str) -> tuple[fl
 
 
 def main(argv: Sequence[str] | None = None) -> str:
-    """Measure, print the table and write it to a file; without the data, say so."""
-    parser = measuring.parser(__file__, __doc__)
+    """Measure, print the table and write it to a file."""
+    parser = measuring.Parser(__file__, __doc__)
     parser.add_argument("--task", default="FedHPO-LR-CreditG-v0", help="environment id")
     parser.add_argument("--configurations", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=20)
-    arguments = parser.parse_args(argv)
-    load = measuring.load_average()
+    options = parser.parse_args(argv)
     rows, peak = [], 0.0
-    asked = arguments.task, arguments.configurations, arguments.rounds
     for space in SPACES:
-        try:
-            (alone, together), peak = measuring.in_fresh_process(measure, *asked, space)
-        except MissingDataError as error:
-            print(f"skipped: {error}")
-            return ""
+        asked = options.task, options.configurations, options.rounds, space
+        (alone, together), peak = measuring.in_fresh_process(measure, *asked)
         rows.append([space, f"{alone:.2f}", f"{together:.2f}", number(alone / together)])
     header = ("configurations from", "one by one, s", "together, s", "ratio")
-    sections = [
-        f"{arguments.task}, {arguments.configurations} random configurations, {arguments.rounds} "
-        "rounds, three seeds; processor time of one core, equal answers; peak memory "
-        f"{peak:.0f} MB.",
+    return measuring.write_report(
+        options,
+        "Raw training of configurations asked together",
+        f"{options.task}, {options.configurations} random configurations, {options.rounds} rounds, "
+        f"three seeds; processor time of one core, equal answers; peak memory {peak:.0f} MB.",
         measuring.table(header, rows),
-    ]
-    command = ["python", f"benchmarks/raw_together.py --task {arguments.task}"]
-    command += [f"--configurations {arguments.configurations} --rounds {arguments.rounds}"]
-    title = "Raw training of configurations asked together"
-    return measuring.write_report(arguments.out, title, command, load, sections)
+    )
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

@@ -11,11 +11,14 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import gymnasium as gym
 import measuring
 import numpy as np
-from measuring import Spent, number
+from measuring import number
 
 import fedhpo_gym  # noqa: F401 - registers the environments
 from fedhpo_gym.errors import MissingDataError
@@ -41,11 +44,11 @@ def import_seconds(statement: str, before: str = "") -> float:
     return float(done.stdout)
 
 
-def time_environment(task: str, backend: str, steps: int) -> dict[str, Spent] | None:
-    """Time an environment from `gym.make` on; None where the backend has nothing to answer from.
+def time_environment(task: str, backend: str, steps: int) -> dict[str, float] | None:
+    """Time an environment from `gym.make` on; None where the backend has no answers.
 
     Returns:
-        `make`, `reset`, `first step` and `step`: one of `steps` steps with random actions, resets
+        Seconds of `make`, `reset`, `first step` and `step`: one of `steps` steps with random actions, resets
         at the end of an episode included.
     """
     with measuring.stopwatch() as make:
@@ -64,12 +67,12 @@ def time_environment(task: str, backend: str, steps: int) -> dict[str, Spent] | 
             _, _, terminated, truncated, _ = env.step(action)
             if terminated or truncated:
                 env.reset()
-    step = Spent(many.cpu_s / steps, many.wall_s / steps)
-    return {"make": make, "reset": reset, "first step": first, "step": step}
+    found = {"make": make, "reset": reset, "first step": first, "step": many}
+    return {name: spent.cpu_s / (steps if name == "step" else 1) for name, spent in found.items()}
 
 
-def time_limit(task: str, steps: int) -> Spent:
-    """Time one look-up of the validation loss in a plain array, at a position that is known."""
+def time_limit(task: str, steps: int) -> float:
+    """Return the seconds of a look-up in a plain array, at a position that is known."""
     table = open_table(get_task(task).table_name)
     losses = table.values("best", "val", "loss")  # (rounds, *grid, rates, seeds, clients)
     samples = table.num_samples[:, :, 1]
@@ -82,66 +85,45 @@ def time_limit(task: str, steps: int) -> Spent:
             total += float((losses[cell] * weights).sum())
     if not np.isfinite(total):
         raise RuntimeError(f"table {table.name} holds a loss that is not finite")
-    return Spent(spent.cpu_s / steps, spent.wall_s / steps)
+    return spent.cpu_s / steps
 
 
 def main(argv: Sequence[str] | None = None) -> str:
-    """Measure, print the tables and write them to a file; without a table, say so."""
-    parser = measuring.parser(__file__, __doc__)
+    """Measure, print the tables and write them to a file."""
+    parser = measuring.Parser(__file__, __doc__)
     parser.add_argument("--task", default="FedHPO-LR-CreditG-v0", help="environment id")
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--repeats", type=int, default=5, help="of the import; the median counts")
-    arguments = parser.parse_args(argv)
-    load = measuring.load_average()
-    try:
-        open_table(get_task(arguments.task).table_name)
-    except MissingDataError as error:
-        print(f"skipped: {error}")
-        return ""
-    limit, _ = measuring.in_fresh_process(time_limit, arguments.task, arguments.steps)
-    sections = [
-        f"{arguments.task}, {arguments.steps} random steps, processor time, each backend in a "
-        "fresh process. A step answers for all three seeds and five clients and computes "
-        "objectives, cost, observation and info.",
-        _environment_table(arguments.task, arguments.steps, limit),
-        _import_table(arguments.repeats),
-    ]
-    command = ["python", "benchmarks/env_speed.py"]
-    command += [f"--task {arguments.task} --steps {arguments.steps}"]
-    return measuring.write_report(arguments.out, "Environment speed", command, load, sections)
-
-
-def _environment_table(task: str, steps: int, limit: Spent) -> str:
+    options = parser.parse_args(argv)
+    limit, _ = measuring.in_fresh_process(time_limit, options.task, options.steps)
     rows = []
     for backend in BACKENDS:
-        spent, peak = measuring.in_fresh_process(time_environment, task, backend, steps)
+        asked = (time_environment, options.task, backend, options.steps)
+        spent, peak = measuring.in_fresh_process(*asked)
         if spent is None:
             rows.append([backend, *["none yet"] * 6])
             continue
-        once = [number(1e3 * spent[name].cpu_s) for name in ("make", "reset", "first step")]
-        ratio = number(spent["step"].cpu_s / limit.cpu_s)
-        rows.append([backend, *once, f"{1 / spent['step'].cpu_s:,.0f}", ratio, f"{peak:.0f}"])
-    rows.append(["limit: numpy look-up", "", "", "", f"{1 / limit.cpu_s:,.0f}", "1", ""])
-    header = (
-        "backend",
-        "`gym.make` ms",
-        "reset ms",
-        "first step ms",
-        "steps per second",
-        "times slower than the limit",
-        "peak RSS MB",
-    )
-    return measuring.table(header, rows)
-
-
-def _import_table(repeats: int) -> str:
-    rows = []
+        *once, step = spent.values()
+        rows.append([backend, *(number(1e3 * one) for one in once)])
+        rows[-1] += [f"{1 / step:,.0f}", number(step / limit), f"{peak:.0f}"]
+    rows.append(["limit: numpy look-up", "", "", "", f"{1 / limit:,.0f}", "1", ""])
+    header = ("backend", "`gym.make` ms", "reset ms", "first step ms", "steps per second")
+    header += ("times slower than the limit", "peak RSS MB")
+    imports = []
     for name, statement in IMPORTS.items():
         before = "import gymnasium, numpy" if name.startswith("...") else ""
-        times = [import_seconds(statement, before) for _ in range(repeats)]
-        rows.append([name, number(1e3 * statistics.median(times))])
-    return measuring.table(("import", "CPU ms"), rows)
+        times = [import_seconds(statement, before) for _ in range(options.repeats)]
+        imports.append([name, number(1e3 * statistics.median(times))])
+    return measuring.write_report(
+        options,
+        "Environment speed",
+        f"{options.task}, {options.steps} random steps, processor time, each backend in a "
+        "fresh process. A step answers for all three seeds and five clients and computes "
+        "objectives, cost, observation and info.",
+        measuring.table(header, rows),
+        measuring.table(("import", "CPU ms"), imports),
+    )
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

@@ -9,16 +9,18 @@ of 24 slots, those with minibatches of as many rows share their tensor operation
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import gymnasium as gym
 import measuring
-import numpy as np
 from measuring import number
 
 import fedhpo_gym  # noqa: F401 - registers the environments
-from fedhpo_gym.errors import MissingDataError
 
 TARGET = 50.0
 ONE = [[0.5, 100]]
@@ -57,64 +59,44 @@ def vector_stepper(task: str, num_envs: int, arguments: Mapping[str, Any]) -> Ca
 
 def measure(
     task: str, num_envs: int, names: Sequence[str], turns: int
-) -> dict[str, tuple[float, float]]:
-    """Return processor seconds of a single step and of a vector step, by variant."""
-    found = {}
+) -> dict[tuple[str, int], float]:
+    """Return processor seconds per step of one environment, and of many, by variant."""
+    jobs = {}
     for name in names:
-        arguments = VARIANTS[name]
-        steppers = single_stepper(task, arguments), vector_stepper(task, num_envs, arguments)
-        best = [np.inf, np.inf]
-        for stepper in steppers:
-            stepper()
-        for _ in range(turns):
-            for index, (stepper, calls) in enumerate(zip(steppers, (20, 2), strict=True)):
-                with measuring.stopwatch() as spent:
-                    for _ in range(calls):
-                        stepper()
-                best[index] = min(best[index], spent.cpu_s / calls)
-        found[name] = best[0], best[1]
-    return found
+        jobs[name, 1] = single_stepper(task, VARIANTS[name]), 20
+        jobs[name, num_envs] = vector_stepper(task, num_envs, VARIANTS[name]), 2
+    return measuring.fastest(jobs, turns)
 
 
 def main(argv: Sequence[str] | None = None) -> str:
-    """Measure, print the table and write it to a file; without the data, say so."""
-    parser = measuring.parser(__file__, __doc__)
+    """Measure, print the table and write it to a file."""
+    parser = measuring.Parser(__file__, __doc__)
     parser.add_argument("--task", default="FedHPO-DAC-LR-BreastCancer-v0", help="environment id")
     parser.add_argument("--num-envs", type=int, default=256)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
-    arguments = parser.parse_args(argv)
-    load = measuring.load_average()
-    try:
-        gym.make(arguments.task)
-    except MissingDataError as error:
-        print(f"skipped: {error}")
-        return ""
+    options = parser.parse_args(argv)
+    many = options.num_envs
     found, peak = measuring.in_fresh_process(
-        measure, arguments.task, arguments.num_envs, arguments.variants, arguments.turns
+        measure, options.task, many, options.variants, options.turns
     )
-    rows, best = [], 0.0
-    for name, (single, many) in found.items():
-        ratio = single * arguments.num_envs / many
-        best = max(best, ratio)
-        steps = f"{1 / single:,.1f}", f"{arguments.num_envs / many:,.0f}"
-        rows.append([name, *steps, number(ratio)])
-    header = ("actions", "single, steps per second", "vector, steps per second", "ratio")
-    words = "reached" if best >= TARGET else "missed"
-    sections = [
-        f"{arguments.task}, N = {arguments.num_envs}, five rounds per step, random actions, "
-        f"processor time of one core, fastest of {arguments.turns} turns; peak memory "
-        f"{peak:.0f} MB.",
-        measuring.table(header, rows),
-        f"Target of {number(TARGET)} times: {words} with {number(best)} at best.",
+    rates = {name: (1 / found[name, 1], many / found[name, many]) for name in options.variants}
+    best = max(vector / single for single, vector in rates.values())
+    rows = [
+        [name, f"{single:,.1f}", f"{vector:,.0f}", number(vector / single)]
+        for name, (single, vector) in rates.items()
     ]
-    command = ["python", f"benchmarks/vector_round_speed.py --task {arguments.task}"]
-    command += [f"--num-envs {arguments.num_envs} --turns {arguments.turns}"]
-    if arguments.variants != list(VARIANTS):
-        command += ["--variants", *(f'"{name}"' for name in arguments.variants)]
-    title = "Vector round environment speed"
-    return measuring.write_report(arguments.out, title, command, load, sections)
+    header = ("actions", "single, steps per second", "vector, steps per second", "ratio")
+    return measuring.write_report(
+        options,
+        "Vector round environment speed",
+        f"{options.task}, N = {many}, five rounds per step, random actions, processor time of one "
+        f"core, fastest of {options.turns} turns; peak memory {peak:.0f} MB.",
+        measuring.table(header, rows),
+        f"Target of {number(TARGET)} times: {'reached' if best >= TARGET else 'missed'} with "
+        f"{number(best)} at best.",
+    )
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import time
 import tomllib
@@ -20,10 +21,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import measuring
 from mutants import Copy, Mutant, changed_lines, mutants_of
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 EQUIVALENTS = Path(__file__).with_name("mutation_equivalents.toml")
 PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -175,7 +178,7 @@ def _row(name: str, counts: Mapping[str, int]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> str:
     """Draw, try, and write the report."""
-    parser = measuring.parser(__file__, __doc__)
+    parser = measuring.Parser(__file__, __doc__)
     parser.add_argument("--sample", type=int, default=200, help="mutants, an equal share per part")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
@@ -184,31 +187,26 @@ def main(argv: Sequence[str] | None = None) -> str:
     )
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin none later")
     parser.add_argument("--own", action="store_true", help="only the tests of the part itself")
-    arguments = parser.parse_args(argv)
-    load = measuring.load_average()
+    options = parser.parse_args(argv)
     os.environ.update(OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
-    share = -(-arguments.sample // len(PARTS))
+    share = -(-options.sample // len(PARTS))
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(CHECKOUT, Path(folder) / "copy")
         drawn = {
-            part: measuring.in_fresh_process(draw, part, share, arguments.seed)[0]
-            for part in arguments.parts
+            part: measuring.in_fresh_process(draw, part, share, options.seed)[0]
+            for part in options.parts
         }
-        journal = arguments.journal or Path(folder) / "journal.jsonl"
-        results = tried(drawn, copy, journal, arguments.minutes, own=arguments.own)
-    text = (
-        f"{len(results)} mutants, at most {share} per part, drawn with seed {arguments.seed} among "
-        "all that cosmic-ray's operators make and that change what runs. The score is the share of "
-        "the mutants that are not equivalent at which a fast test fails or hangs."
-    )
-    command = ["python", "benchmarks/mutation.py"]
-    command += [f"--sample {arguments.sample} --seed {arguments.seed}"]
-    command += ["--own"] * arguments.own
-    command += [f"--parts {' '.join(arguments.parts)}"] * (len(arguments.parts) < len(PARTS))
+        journal = options.journal or Path(folder) / "journal.jsonl"
+        results = tried(drawn, copy, journal, options.minutes, own=options.own)
     return measuring.write_report(
-        arguments.out, "Do the tests notice?", command, load, [text, *sections(results)]
+        options,
+        "Do the tests notice?",
+        f"{len(results)} mutants, at most {share} per part, drawn with seed {options.seed} among "
+        "all that cosmic-ray's operators make and that change what runs. The score is the share of "
+        "the mutants that are not equivalent at which a fast test fails or hangs.",
+        *sections(results),
     )
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

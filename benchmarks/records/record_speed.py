@@ -1,4 +1,4 @@
-"""What a run record costs: `python benchmarks/record_speed.py` prints trials per second.
+"""What a run record costs: trials per second that are written and read.
 
 One core writes and reads records of an LR-CreditG run of 2,000 trials; "digests" is the time that
 the digests of their lines take of writing.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import gymnasium as gym
+import measuring
 
 import fedhpo_gym
 from fedhpo_gym.agents import make_agent, run_episode
@@ -37,32 +39,27 @@ def make_record() -> RunRecord:
     return RunRecord(Header(version, ID, spec, "random", 0, fingerprint), tuple(steps))
 
 
-def best_s(work: Callable[[], object]) -> float:
-    """Return the seconds of the fastest of some repetitions."""
-    found = []
-    for _ in range(REPEATS):
-        start = perf_counter()
-        work()
-        found.append(perf_counter() - start)
-    return min(found)
-
-
-def main() -> int:
-    """Print the table."""
+def main(argv: Sequence[str] | None = None) -> str:
+    """Measure and write the table."""
+    options = measuring.Parser(__file__, __doc__).parse_args(argv)
     record = make_record()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.jsonl"
-        seconds = {
-            "write": best_s(lambda: write_record(path, record)),
-            "read": best_s(lambda: read_record(path)),
-        }
+        write_record(path, record)
         lines = path.read_bytes().splitlines()
-        seconds["digests"] = best_s(lambda: list(sealed(lines)))
-    sys.stdout.write("| | trials per second | µs per trial |\n|---|---|---|\n")
-    for name, took in seconds.items():
-        sys.stdout.write(f"| {name} | {TRIALS / took:,.0f} | {took / TRIALS * 1e6:.1f} |\n")
-    return 0
+        jobs: dict[str, Callable[[], object]] = {
+            "write": lambda: write_record(path, record),
+            "read": lambda: read_record(path),
+            "digests": lambda: list(sealed(lines)),
+        }
+        seconds = measuring.fastest({name: (job, 1) for name, job in jobs.items()}, REPEATS)
+    rows = [
+        [name, f"{TRIALS / took:,.0f}", f"{took / TRIALS * 1e6:.1f}"]
+        for name, took in seconds.items()
+    ]
+    table = measuring.table(("", "trials per second", "µs per trial"), rows)
+    return measuring.write_report(options, "Speed of records", table)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measuring.run(main)

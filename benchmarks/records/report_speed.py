@@ -9,15 +9,18 @@ more than all that, and is timed on a sample.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+import measuring
 import numpy as np
+from measuring import number, stopwatch
 
 from fedhpo_gym.analysis import build_report, group
 from fedhpo_gym.analysis.comparison import compare
@@ -27,9 +30,6 @@ from fedhpo_gym.analysis.parquet import Column, read_judged, store
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.analysis.runs import JudgedRun, trials_of_run
 from fedhpo_gym.seeding import stream
-
-sys.path.insert(0, str(Path(__file__).parent))
-from measuring import load_average, number, parser, peak_rss_mb, stopwatch, table, write_report
 
 LEVELS = np.array([9.0, 27.0, 81.0])
 SAMPLE = 2000
@@ -110,14 +110,13 @@ def json_seconds() -> float:
         return (process_time() - start) / SAMPLE
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> str:
     """Measure, and write the report."""
-    arguments = parser(__file__, __doc__)
+    parser = measuring.Parser(__file__, __doc__)
     for name, default in (("problems", 20), ("agents", 10), ("seeds", 5), ("trials", 100_000)):
-        arguments.add_argument(f"--{name}", type=int, default=default, help=f"({default:,})")
-    options = arguments.parse_args()
-    load, spent = load_average(), [0.0, 0.0]
-    shape = (options.problems, options.agents, options.seeds)
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"({default:,})")
+    options = parser.parse_args(argv)
+    spent, shape = [0.0, 0.0], (options.problems, options.agents, options.seeds)
     with stopwatch() as grouping, tempfile.TemporaryDirectory() as folder:
         problems = group(files(shape, options.trials, Path(folder), spent))
     lines = [r.trajectory for p in problems for runs in p.runs.values() for r in runs]
@@ -128,9 +127,8 @@ def main() -> int:
         report = build_report(problems, "0.1.0")
     with stopwatch() as papers:
         sizes = [len(c if isinstance(c, str) else c()) for c in report.files.values()]
-    memory, count = peak_rss_mb(), len(lines) * options.trials
+    memory, count = measuring.peak_rss_mb(), len(lines) * options.trials
     following = grouping.cpu_s - sum(spent)
-    whole = spent[1] + following + reporting.cpu_s
     each = json_seconds()
     rows = [
         ["making and writing the records (not part of it)", number(spent[0])],
@@ -138,35 +136,21 @@ def main() -> int:
         ["incumbents of all runs", number(following)],
         ["all statistics of the comparison, alone", number(comparing.cpu_s)],
         ["the whole page: statistics, figures, tables", number(reporting.cpu_s)],
-        ["**reading, incumbents and page**", number(whole)],
+        ["**reading, incumbents and page**", number(spent[1] + following + reporting.cpu_s)],
         ["figures as PDF, beside the page", number(papers.cpu_s)],
     ]
-    words = (
+    return measuring.write_report(
+        options,
+        "Report speed",
         f"{options.problems} problems, {options.agents} agents, {options.seeds} seeds, "
         f"{options.trials:,} trials a run: {count:,} trials. Seconds of processor time, of all "
         f"threads; peak memory {memory:,.0f} MB. The page has {len(report.html) / 1e6:.1f} MB, its "
-        f"{len(sizes)} files {sum(sizes) / 1e6:.1f} MB."
-    )
-    lines_words = (
+        f"{len(sizes)} files {sum(sizes) / 1e6:.1f} MB.",
+        measuring.table(["part", "s"], rows),
         f"From run records as JSON lines, reading and checking takes {1e6 * each:.0f} µs a trial "
-        f"({json.dumps(SAMPLE)} of them measured): {number(each * count / 3600)} core-hours for so "
-        "many."
+        f"({SAMPLE} of them measured): {number(each * count / 3600)} core-hours for so many.",
     )
-    write_report(
-        options.out,
-        "Report speed",
-        ["python", "benchmarks/report_speed.py", *_asked(options)],
-        load,
-        [words, table(["part", "s"], rows), lines_words],
-    )
-    return 0
-
-
-def _asked(options: object) -> list[str]:
-    defaults = {"problems": 20, "agents": 10, "seeds": 5, "trials": 100_000}
-    changed = [(n, getattr(options, n)) for n, d in defaults.items() if getattr(options, n) != d]
-    return [word for name, value in changed for word in (f"--{name}", str(value))]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measuring.run(main)

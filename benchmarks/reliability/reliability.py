@@ -16,6 +16,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import measuring
 from attacks.calls import bad_calls
 from attacks.cards import cards
@@ -31,7 +33,7 @@ from attacks.users import users
 from attacks.verdicts import KINDS, Tally
 from attacks.writers import beside, kills, two_writers
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.append(str(CHECKOUT / "tests" / "support"))  # what tests make up is attacked, too
 
 Job = Callable[..., list[Tally]]
@@ -130,26 +132,21 @@ def _soak_section(soaks: Sequence[Sequence[str]]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> str:
     """Attack, and write the report."""
-    parser = measuring.parser(__file__, __doc__)
+    parser = measuring.Parser(__file__, __doc__)
     parser.add_argument("--sample", action="store_true", help="a little of everything")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the whole run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1_000_000, help="of the soak, in all")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="such as `cards`")
-    arguments = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     os.environ["OMP_NUM_THREADS"] = "1"
-    load = measuring.load_average()
-    scale = 0.0 if arguments.sample else arguments.scale
-    steps = 3_000 if arguments.sample else arguments.steps
-    tallies, soaks = attack(scale, arguments.seed, arguments.workers, steps, arguments.only)
-    command = ["python", "benchmarks/reliability.py"]
-    command += ["--sample"] if arguments.sample else [f"--scale {scale:g} --steps {steps}"]
-    command += [f"--seed {arguments.seed}"]
-    command += [f"--only {' '.join(arguments.only)}"] * bool(arguments.only)
-    text = sections(tallies, soaks, arguments.seed)
-    return measuring.write_report(arguments.out, "What breaks it", command, load, text)
+    scale = 0.0 if options.sample else options.scale
+    steps = 3_000 if options.sample else options.steps
+    tallies, soaks = attack(scale, options.seed, options.workers, steps, options.only)
+    text = sections(tallies, soaks, options.seed)
+    return measuring.write_report(options, "What breaks it", *text)
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

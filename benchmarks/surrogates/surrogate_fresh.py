@@ -4,22 +4,23 @@ Draws configurations, client sample rates and seeds that are in no table and no 
 and asks the surrogate the same. Every surrogate gets the same processor time; at the default one
 core-hour suffices for all. Finished courses are kept, and the same command resumes.
 
-    python benchmarks/surrogate_fresh.py --quick --only "GNN-*"
+    python benchmarks/surrogates/surrogate_fresh.py --seconds 240 --only "GNN-*"
 """
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import measuring
 import numpy as np
-from heldout_courses import claimed
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -33,7 +34,6 @@ from fedhpo_gym.surrogates import Surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.surrogates.outputs import LARGEST_LOSS
 from fedhpo_gym.tasks import task_of
 
-ALL_S, QUICK_S = 3600.0, 240.0
 MOST_COURSES, FEWEST_TO_RANK = 40, 6
 PARTS = Path("fresh_courses")
 HEADER = (
@@ -98,11 +98,13 @@ def courses_of(
 
 
 def claims(surrogate: Surrogate, course: dict[str, Any]) -> Floats:
-    """Return what a surrogate says of a course: (rounds, 2)."""
+    """Return what a surrogate says of a course: (rounds, 2) accuracies and log losses."""
+    rounds = np.array(rounds_of(surrogate))
     settings = {**course["configuration"], "client_sample_rate": course["client_sample_rate"]}
-    said = claimed(surrogate, settings, course["seed"], rounds_of(surrogate))
-    said[:, 1] = np.minimum(said[:, 1], np.log(LARGEST_LOSS))
-    return said
+    columns = {name: np.full(len(rounds), value) for name, value in settings.items()}
+    found = surrogate.look_up({**columns, "round": rounds}, (course["seed"],))
+    losses = np.minimum(np.log(found.mean("val", "loss")), np.log(LARGEST_LOSS))
+    return np.column_stack([found.mean("val", "accuracy"), losses])
 
 
 def row(surrogate: Surrogate, courses: Sequence[dict[str, Any]]) -> list[str]:
@@ -131,28 +133,19 @@ def row(surrogate: Surrogate, courses: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options."""
-    parser = measuring.parser(__file__, __doc__)
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="names of surrogates")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_S:g} s in all")
-    parser.add_argument("--seconds", type=float, help=f"processor time in all ({ALL_S:g})")
-    parser.add_argument("--parts", type=Path, default=PARTS, help="where courses are kept")
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> str:
     """Train, compare, print the table and write it to a file."""
-    options = parse(argv)
-    load = measuring.load_average()
+    parser = measuring.Parser(__file__, __doc__)
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="names of surrogates")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="processor time in all")
+    parser.add_argument("--parts", type=Path, default=PARTS, help="where courses are kept")
+    options = parser.parse_args(argv)
     names = fnmatch.filter(list_surrogates(), options.only)
     if not names:
-        print(f"skipped: no surrogate {options.only!r} on this machine")
-        return ""
-    total = options.seconds or (QUICK_S if options.quick else ALL_S)
-    each = total / len(names)
-    lines = []
-    with tqdm(total=total, unit="s", bar_format="{l_bar}{bar}| {n:.0f}/{total:.0f} s") as bar:
+        parser.error(f"`--only` must match a surrogate on this machine, {options.only!r} does not")
+    lines, each = [], options.seconds / len(names)
+    bars = {"total": options.seconds, "bar_format": "{l_bar}{bar}| {n:.0f}/{total:.0f} s"}
+    with tqdm(**bars) as bar:
         for position, name in enumerate(names):
             bar.set_description(name)
             surrogate = open_surrogate(name)
@@ -162,15 +155,14 @@ def main(argv: Sequence[str] | None = None) -> str:
             except MissingDataError:
                 lines.append([name, "", "no data here", *[""] * (len(HEADER) - 3)])
             bar.n = each * (position + 1)
-    command = ["python", "benchmarks/surrogate_fresh.py", f'--only "{options.only}"']
-    command += [f"--seconds {total:g}"]
-    text = (
+    return measuring.write_report(
+        options,
+        "Fresh courses",
         "Mean absolute errors over courses and rounds. Claims are those of the cards: held-out "
-        "errors by configuration, and Kendall's tau of the validation loss at the last round."
+        "errors by configuration, and Kendall's tau of the validation loss at the last round.",
+        measuring.table(HEADER, lines),
     )
-    sections = [text, measuring.table(HEADER, lines)]
-    return measuring.write_report(options.out, "Fresh courses", command, load, sections)
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

@@ -1,4 +1,4 @@
-"""Evaluations per second that surrogates of tables answer: `python benchmarks/surrogate_speed.py`.
+"""Evaluations per second that surrogates of tables answer.
 
 An evaluation is one configuration at one round, client sample rate and seed. Two things are timed
 in turns, and the fastest turn counts: `look_up` of many random evaluations, and the steps of the
@@ -8,8 +8,12 @@ vector form of the trial environment with the same number of members.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import gymnasium as gym
 import measuring
@@ -61,52 +65,34 @@ def stepper(surrogate: Surrogate, count: int) -> Callable[[], object]:
     return lambda: envs.step(actions)
 
 
-def measure(surrogate: Surrogate, count: int, turns: int) -> tuple[float, float]:
-    """Return evaluations per second of both, in the fastest of some turns."""
-    jobs = asker(surrogate, count), stepper(surrogate, count)
-    best = [np.inf, np.inf]
-    for job in jobs:
-        job()  # reads the model
-    for _ in range(turns):
-        for which, job in enumerate(jobs):
-            with measuring.stopwatch() as spent:
-                job()
-            best[which] = min(best[which], spent.cpu_s)
-    return count / best[0], count / best[1]
-
-
-def measure_all(count: int, turns: int) -> list[tuple[tuple[str, str], tuple[float, float]]]:
-    """Return name and kind of every surrogate, and its evaluations per second."""
-    return [((one.name, one.kind), measure(one, count, turns)) for one in of_tables()]
+def measure(count: int, turns: int) -> list[tuple[str, str, float, float]]:
+    """Return name and kind of every surrogate, and evaluations per second of both."""
+    found = []
+    for one in of_tables():
+        seconds = measuring.fastest({0: (asker(one, count), 1), 1: (stepper(one, count), 1)}, turns)
+        found.append((one.name, one.kind, count / seconds[0], count / seconds[1]))
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> str:
     """Measure, print the table and write it to a file."""
-    parser = measuring.parser(__file__, __doc__)
+    parser = measuring.Parser(__file__, __doc__)
     parser.add_argument("--size", type=int, default=16_384, help="evaluations at once")
     parser.add_argument("--turns", type=int, default=7)
     options = parser.parse_args(argv)
-    load = measuring.load_average()
     os.environ["OMP_NUM_THREADS"] = "1"  # one core; threads that wait would count
-    found, _ = measuring.in_fresh_process(measure_all, options.size, options.turns)
-    rows = [[*words, *map(number, each)] for words, each in found]
-    slowest = min(asked for _, (asked, _) in found)
-    said = "reached" if slowest >= TARGET else "not reached"
-    text = (
-        f"{options.size:,} evaluations at once, processor time of one core, fastest of "
-        f"{options.turns} turns."
-    )
-    verdict = f"Target of {TARGET:,} a second by `look_up`: {said}, the slowest has {slowest:,.0f}."
-    command = ["python", "benchmarks/surrogate_speed.py"]
-    command += [f"--size {options.size} --turns {options.turns}"]
+    found, _ = measuring.in_fresh_process(measure, options.size, options.turns)
+    slowest = min(asked for *_, asked, _ in found)
     return measuring.write_report(
-        options.out,
+        options,
         "Surrogate speed",
-        command,
-        load,
-        [text, measuring.table(HEADER, rows), verdict],
+        f"{options.size:,} evaluations at once, processor time of one core, fastest of "
+        f"{options.turns} turns.",
+        measuring.table(HEADER, [[name, kind, *map(number, both)] for name, kind, *both in found]),
+        f"Target of {TARGET:,} a second by `look_up`: "
+        f"{'reached' if slowest >= TARGET else 'not reached'}, the slowest has {slowest:,.0f}.",
     )
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

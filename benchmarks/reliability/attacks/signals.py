@@ -14,7 +14,7 @@ from pathlib import Path
 from attacks.verdicts import Tally
 from fedhpo_gym.seeding import stream
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 LIMIT_S = 12.0
 """A build ends within five seconds; a busy machine is given more."""
 RUN = ["run", "FedHPO-LR-CreditG", "--agent", "random", "--seeds", "200", "--out"]
