@@ -19,8 +19,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -48,21 +47,8 @@ COMPARED = turns.Compared("logistic", torch.from_numpy)
 SCHEDULE = turns.Schedule(warm_up=5, rounds=20, turns=9)
 
 
-@dataclass(frozen=True)
-class Peer:
-    """One way to train courses one by one.
-
-    Attributes:
-        name: what it is.
-        cpu_s: (corners,) processor seconds per round.
-        wall_s: (corners,) seconds per round.
-        peak_rss_mb: peak resident set of its process.
-    """
-
-    name: str
-    cpu_s: list[float]
-    wall_s: list[float]
-    peak_rss_mb: float
+Peer = tuple[str, list[float], float]
+"""A way to train courses one by one: its name, (corners,) processor seconds per round, peak MB."""
 
 
 def corners(task: Task) -> list[Course]:
@@ -79,12 +65,12 @@ def corners(task: Task) -> list[Course]:
     ]
 
 
-def time_grid(task: Task, rounds: int) -> list[dict[str, float]]:
+def time_grid(task: Task, rounds: int) -> list[tuple[int, int, float, float]]:
     """Time whole units of the grid, one per batch size, under the first seed.
 
     Returns:
-        For each unit its `batch_size`, number of `courses`, `setup_cpu_s` (creating the batch), and
-        `cpu_s` and `wall_s` per round after the warm-up.
+        For each unit its batch size, number of courses, processor seconds of creating the batch,
+        and per round after the warm-up.
     """
     measured = []
     task_federation(task, task.seeds[0])
@@ -95,49 +81,34 @@ def time_grid(task: Task, rounds: int) -> list[dict[str, float]]:
         courses = design.courses(unit)
         with measuring.stopwatch() as setup:
             batch = make_batch(task, courses)
-        batch.advance(WARM_UP)
-        with measuring.stopwatch() as spent:
-            batch.advance(rounds)
-        measured.append(
-            {
-                "batch_size": courses[0].configuration["batch_size"],
-                "courses": len(courses),
-                "setup_cpu_s": setup.cpu_s,
-                "cpu_s": spent.cpu_s / rounds,
-                "wall_s": spent.wall_s / rounds,
-            }
-        )
+        size = int(courses[0].configuration["batch_size"])
+        measured.append((size, len(courses), setup.cpu_s, per_round(batch.advance, rounds)))
     return measured
 
 
-def time_engine_alone(task: Task, rounds: int) -> tuple[list[float], list[float]]:
-    """Time every corner as a batch of one course: processor and wall seconds per round."""
-    cpu, wall = [], []
-    for course in corners(task):
-        batch = make_batch(task, [course])
-        batch.advance(WARM_UP)
-        with measuring.stopwatch() as spent:
-            batch.advance(rounds)
-        cpu.append(spent.cpu_s / rounds)
-        wall.append(spent.wall_s / rounds)
-    return cpu, wall
+def per_round(advance: Callable[[int], object], rounds: int) -> float:
+    """Return processor seconds per round, after the warm-up."""
+    advance(WARM_UP)
+    with measuring.stopwatch() as spent:
+        advance(rounds)
+    return spent.cpu_s / rounds
 
 
-def time_plain(task: Task, rounds: int, step: str) -> tuple[list[float], list[float]]:
-    """Time every corner with the plain loop: processor and wall seconds per round."""
-    cpu, wall = [], []
+def time_engine_alone(task: Task, rounds: int) -> list[float]:
+    """Time every corner as a batch of one course."""
+    return [per_round(make_batch(task, [course]).advance, rounds) for course in corners(task)]
+
+
+def time_plain(task: Task, rounds: int, step: str) -> list[float]:
+    """Time every corner with the plain loop."""
+    seconds = []
     federation = task_federation(task, task.seeds[0])
     with one_thread():
         for course in corners(task):
             draws = TorchDraws(course.seed)
             arguments = (course.configuration, course.client_sample_rate, draws, STEPS[step])
-            plain = PlainCourse(federation, *arguments)
-            plain.advance(WARM_UP)
-            with measuring.stopwatch() as spent:
-                plain.advance(rounds)
-            cpu.append(spent.cpu_s / rounds)
-            wall.append(spent.wall_s / rounds)
-    return cpu, wall
+            seconds.append(per_round(PlainCourse(federation, *arguments).advance, rounds))
+    return seconds
 
 
 def time_federatedscope(task: Task, rounds: int, source: Path, python: Path) -> Peer:
@@ -145,26 +116,21 @@ def time_federatedscope(task: Task, rounds: int, source: Path, python: Path) -> 
     federation = task_federation(task, task.seeds[0])
     answer = peer.run_courses(source, python, federation, corners(task), WARM_UP + rounds)
     # Intervals go from one round's evaluation to the next one's: there is one less than rounds.
-    rows = {
-        clock: [float(np.mean(course[clock][WARM_UP - 1 :])) for course in answer["courses"]]
-        for clock in ("cpu_s", "wall_s")
-    }
-    name = peer.describe(answer)
-    return Peer(name, rows["cpu_s"], rows["wall_s"], answer["peak_rss_mb"])
+    seconds = [float(np.mean(course["cpu_s"][WARM_UP - 1 :])) for course in answer["courses"]]
+    return peer.describe(answer), seconds, answer["peak_rss_mb"]
 
 
-def measure_peers(task: Task, arguments: argparse.Namespace) -> list[Peer]:
+def measure_peers(task: Task, options: argparse.Namespace) -> list[Peer]:
     """Measure everything that trains one course at a time."""
-    rounds = arguments.single_rounds
-    peers = []
-    (cpu, wall), peak = measuring.in_fresh_process(time_engine_alone, task, rounds)
-    peers.append(Peer("our engine, one course at a time", cpu, wall, peak))
+    asked = (task, options.single_rounds)
+    alone = measuring.in_fresh_process(time_engine_alone, *asked)
+    peers: list[Peer] = [("our engine, one course at a time", *alone)]
     for step in STEPS:
-        (cpu, wall), peak = measuring.in_fresh_process(time_plain, task, rounds, step)
-        peers.append(Peer(f"plain torch loop, {step}", cpu, wall, peak))
-    if arguments.federatedscope:
-        source, python = arguments.federatedscope, arguments.federatedscope_python
-        peers.append(time_federatedscope(task, arguments.federatedscope_rounds, source, python))
+        found = measuring.in_fresh_process(time_plain, *asked, step)
+        peers.append((f"plain torch loop, {step}", *found))
+    if options.federatedscope:
+        where = options.federatedscope, options.federatedscope_python
+        peers.append(time_federatedscope(task, options.federatedscope_rounds, *where))
     return peers
 
 
@@ -196,7 +162,7 @@ def training_only(task: Task, python: Path, schedule: turns.Schedule = SCHEDULE)
 
 def main(argv: Sequence[str] | None = None) -> str:
     """Measure, print the tables and write them to a file."""
-    parser = measuring.parser(__file__, __doc__)
+    parser = measuring.Parser(__file__, __doc__)
     parser.add_argument("--task", default=TASK, help=f"with {SINGLE} on its grid ({TASK})")
     parser.add_argument("--rounds", type=int, default=500, help="rounds of a course")
     parser.add_argument("--grid-rounds", type=int, default=50, help="measured rounds of a unit")
@@ -204,121 +170,84 @@ def main(argv: Sequence[str] | None = None) -> str:
     parser.add_argument("--federatedscope-rounds", type=int, default=10, help="... of the peer's")
     peer.add_arguments(parser)
     turns.add_arguments(parser)
-    arguments = parser.parse_args(argv)
-    load = measuring.load_average()
-    task = get_task(arguments.task)
+    options = parser.parse_args(argv)
+    task = get_task(options.task)
     corner = {(c.configuration["batch_size"], c.configuration["step_size"]) for c in corners(task)}
     if missing := [point for point in SINGLE.values() if point not in corner]:
-        parser.error(f"`--task` must have batch size and epochs {missing[0]}; {arguments.task} not")
-    grid, peak = measuring.in_fresh_process(time_grid, task, arguments.grid_rounds)
-    peers = measure_peers(task, arguments)
+        parser.error(f"`--task` must have batch size and epochs {missing[0]}; {options.task} not")
+    grid, peak = measuring.in_fresh_process(time_grid, task, options.grid_rounds)
+    peers = measure_peers(task, options)
     sections = [
-        _method(task, arguments),
-        *_grid_tables(task, arguments.rounds, grid, peak, peers),
-        _single_table(task, peers),
+        _method(task, options),
+        *_grid_tables(task, options.rounds, grid, peak, peers),
+        *_single_table(task, peers),
     ]
-    if arguments.pfl_python:
-        sections += training_only(task, arguments.pfl_python)
-    command = ["python", "benchmarks/engine_speed.py", *_shown(arguments)]
-    return measuring.write_report(arguments.out, "Engine speed", command, load, sections)
+    if options.pfl_python:
+        sections += training_only(task, options.pfl_python)
+    return measuring.write_report(options, "Engine speed", *sections)
 
 
-def _shown(arguments: argparse.Namespace) -> list[str]:
-    shown = [f"--task {arguments.task}", f"--rounds {arguments.rounds}"]
-    shown += [
-        f"--grid-rounds {arguments.grid_rounds}",
-        f"--single-rounds {arguments.single_rounds}",
-    ]
-    if arguments.federatedscope:
-        shown += ["--federatedscope PATH", "--federatedscope-python PATH"]
-        shown += [f"--federatedscope-rounds {arguments.federatedscope_rounds}"]
-    if arguments.pfl_python:
-        shown += ["--pfl-python PATH"]
-    return shown
-
-
-def _method(task: Task, arguments: argparse.Namespace) -> str:
-    units = len(task.space["batch_size"].grid)
+def _method(task: Task, options: argparse.Namespace) -> str:
     return (
-        f"Table {task.table_name}, {arguments.rounds} rounds per course, one thread. "
-        f"The grid: {units} units, one per batch size, all their courses together, "
-        f"{WARM_UP} rounds to warm up and {arguments.grid_rounds} measured, extrapolated linearly "
-        f"to {arguments.rounds} rounds plus the set-up of the batch, and to the "
-        f"{len(task.seeds)} seeds. "
-        f"One course at a time: {len(corners(task))} courses, every batch size with fewest and "
-        "most local epochs and fewest and most clients; the number of SGD steps is affine in both, "
-        "so the mean of the corners stands for the mean of the grid (a little low for our engine "
-        f"alone, whose clients train in lockstep). {WARM_UP} rounds to warm up, "
-        f"{arguments.single_rounds} measured ({arguments.federatedscope_rounds} for "
-        f"FederatedScope), extrapolated linearly; set-up is not counted. FederatedScope runs "
-        "with the settings of FedHPO-Bench's scripts/lr (evaluation of all clients and splits in "
-        "every round, log at INFO, to a file) and without early stopping. Ratios are ratios of "
-        "the processor time of the whole grid on one core."
+        f"Table {task.table_name}, {options.rounds} rounds per course, processor time of one "
+        f"thread. The grid: one unit per batch size, all its courses together, {WARM_UP} rounds to "
+        f"warm up and {options.grid_rounds} measured. One course at a time: {len(corners(task))} "
+        "courses, every batch size with fewest and most local epochs and fewest and most clients, "
+        "whose mean stands for that of the grid (a little low for our engine alone, whose clients "
+        f"train in lockstep); {options.single_rounds} rounds measured "
+        f"({options.federatedscope_rounds} for FederatedScope), set-up not counted. All are "
+        f"extrapolated linearly to {options.rounds} rounds. FederatedScope runs with the settings "
+        "of FedHPO-Bench's scripts/lr and without early stopping."
     )
 
 
 def _grid_tables(
-    task: Task, rounds: int, grid: Sequence[dict[str, float]], peak: float, peers: Sequence[Peer]
+    task: Task,
+    rounds: int,
+    grid: Sequence[tuple[int, int, float, float]],
+    peak: float,
+    peers: Sequence[Peer],
 ) -> list[str]:
-    courses = sum(int(unit["courses"]) for unit in grid)
-    ours = sum(unit["setup_cpu_s"] + rounds * unit["cpu_s"] for unit in grid) / courses
-    wall = sum(unit["setup_cpu_s"] + rounds * unit["wall_s"] for unit in grid) / courses
-    rows = [_row("our engine, the grid as batches", ours, wall, peak, ours)]
-    for other in peers:
-        cpu, clock = rounds * np.mean(other.cpu_s), rounds * np.mean(other.wall_s)
-        rows.append(_row(other.name, float(cpu), float(clock), other.peak_rss_mb, ours))
-    header = (
-        "",
-        "courses per core-hour",
-        "CPU s per course",
-        "wall s per course",
-        "peak RSS MB",
-        "times slower than ours",
-    )
+    courses = sum(count for _, count, *_ in grid)
+    ours = sum(setup + rounds * seconds for *_, setup, seconds in grid) / courses
+    ways = [("our engine, the grid as batches", ours, peak)]
+    ways += [(name, rounds * float(np.mean(each)), most) for name, each, most in peers]
+    rows = [
+        [name, f"{3600 / cpu:,.0f}", number(cpu), f"{most:.0f}", number(cpu / ours)]
+        for name, cpu, most in ways
+    ]
+    header = ("", "courses per core-hour", "CPU s per course", "peak RSS MB")
     total = len(GridDesign(task).units()) / len(grid) * courses
     units = [
-        [
-            f"batch size {int(unit['batch_size'])}",
-            int(unit["courses"]),
-            number(1e3 * unit["cpu_s"]),
-            number(1e3 * unit["wall_s"]),
-        ]
-        for unit in grid
+        [f"batch size {size}", count, number(1e3 * seconds)] for size, count, _, seconds in grid
     ]
     return [
         f"## The whole grid: {total:,.0f} courses",
-        measuring.table(header, rows),
+        measuring.table((*header, "times slower than ours"), rows),
         f"Our engine trains the whole grid in {number(ours * total / 60)} core-minutes.",
         "## Units of our engine",
-        measuring.table(("unit", "courses", "CPU ms per round", "wall ms per round"), units),
+        measuring.table(("unit", "courses", "CPU ms per round"), units),
     ]
 
 
-def _row(name: str, cpu: float, wall: float, peak: float, ours: float) -> list[str]:
-    ratio = number(cpu / ours) if cpu != ours else "1"
-    return [name, f"{3600 / cpu:,.0f}", number(cpu), number(wall), f"{peak:.0f}", ratio]
-
-
-def _single_table(task: Task, peers: Sequence[Peer]) -> str:
-    header = ["CPU ms per round", *SINGLE]
+def _single_table(task: Task, peers: Sequence[Peer]) -> list[str]:
     most = task.fidelity_space["client_sample_rate"].grid[-1]
-    keys = [
-        (c.configuration["batch_size"], c.configuration["step_size"])
+    places = {
+        (c.configuration["batch_size"], c.configuration["step_size"]): place
+        for place, c in enumerate(corners(task))
         if c.client_sample_rate == most
-        else None
-        for c in corners(task)
-    ]
+    }
     rows = [
-        [other.name, *(number(1e3 * other.cpu_s[keys.index(key)]) for key in SINGLE.values())]
-        for other in peers
+        [name, *(number(1e3 * seconds[places[key]]) for key in SINGLE.values())]
+        for name, seconds, _ in peers
     ]
-    text = ", ".join(
-        f"{name}: batch size {size}, local epochs {epochs}"
-        for name, (size, epochs) in SINGLE.items()
-    )
-    lines = ["## One single course", f"All clients in every round. {text}."]
-    return "\n\n".join([*lines, measuring.table(header, rows)])
+    words = (f"{name}: batch size {b}, local epochs {e}" for name, (b, e) in SINGLE.items())
+    return [
+        "## One single course",
+        f"All clients in every round. {', '.join(words)}.",
+        measuring.table(["CPU ms per round", *SINGLE], rows),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

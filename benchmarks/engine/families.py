@@ -32,7 +32,6 @@ class Family:
         compared: the same model of torch's own layers, what it reads, and the length to which
             gradients are shortened.
         flops: of the products of one row, of each layer, forward: 2 x inputs x outputs x places.
-        convolutions: how many of the layers are convolutions; they come first.
         settings: FederatedScope's configuration, by dotted name.
     """
 
@@ -47,7 +46,6 @@ class Family:
     turns: Schedule
     compared: Compared
     flops: tuple[float, ...]
-    convolutions: int
     settings: Mapping[str, Any]
 
     def work(self, trained: float, evaluated: float) -> float:
@@ -92,7 +90,6 @@ _CNN = Family(
         2 * 3136 * 2048,
         2 * 2048 * 62,
     ),
-    convolutions=2,
     settings={
         "model.type": "convnet2",
         "model.hidden": 2048,
@@ -121,7 +118,6 @@ FAMILIES: Mapping[str, Family] = {
         turns=Schedule(warm_up=2, rounds=20, turns=9),
         compared=Compared("perceptron", _table),
         flops=(2 * 20 * 64, 2 * 64 * 2),
-        convolutions=0,
         settings={"model.type": "mlp", "model.hidden": 64, "model.layer": 2, "model.dropout": 0.0},
     ),
     "CNN": _CNN,

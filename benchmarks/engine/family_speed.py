@@ -11,9 +11,7 @@ Measured in one run, each in a fresh process on one thread, on the same samples:
   over time and over that rate.
 
 Every evaluation is loss, accuracy and macro-F1 of all clients, on train, validation and test split.
-The first table of a family evaluates equally often for everybody. A second one compares one course
-as each system really runs the task: ours with the task's evaluated rounds, FederatedScope with the
-`eval.freq` of FedHPO-Bench's script for the task and with its default, every round.
+Everybody evaluates equally often: after as many rounds as FedHPO-Bench's script for the task.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-import attainable
 import measuring
 import numpy as np
 import peer
@@ -69,19 +66,6 @@ def time_engine(name: str, count: int, rounds: int, precision: str = "float32") 
     return spent.cpu_s / rounds / count
 
 
-def time_parts(name: str, rounds: int) -> tuple[float, float]:
-    """Return our engine's processor seconds per round of training, and per evaluation."""
-    family = FAMILIES[name]
-    batch = make_batch(get_task(family.task), courses(family, 1))
-    batch.advance(family.warm_up, evaluated=())
-    with measuring.stopwatch() as training:
-        batch.advance(rounds, evaluated=())
-    with measuring.stopwatch() as evaluating:
-        for _ in range(-(-rounds // family.every)):
-            batch.evaluate()
-    return training.cpu_s / rounds, evaluating.cpu_s / -(-rounds // family.every)
-
-
 def time_plain(name: str, rounds: int) -> float:
     """Return the plain loop's processor seconds per round."""
     family = FAMILIES[name]
@@ -93,14 +77,15 @@ def time_plain(name: str, rounds: int) -> float:
     return spent.cpu_s / rounds
 
 
-def time_federatedscope(name: str, arguments: argparse.Namespace, every: int) -> tuple[str, float]:
-    """Return FederatedScope's version and processor seconds per round, evaluated now and then."""
+def time_federatedscope(name: str, options: argparse.Namespace) -> tuple[str, float]:
+    """Return FederatedScope's version and processor seconds per round."""
     family = FAMILIES[name]
+    every = family.every
     federation = task_federation(get_task(family.task), SEED)
     features = family.compared.inputs(federation.features).numpy()
     answer = peer.run_courses(
-        arguments.federatedscope,
-        arguments.federatedscope_python,
+        options.federatedscope,
+        options.federatedscope_python,
         replace(federation, features=features),
         courses(family, 1),
         family.warm_up + family.measured[3] + every,
@@ -121,7 +106,7 @@ Row = tuple[str, float, float, str]
 """One way to train: its name, seconds per round, operations per round, precision."""
 
 
-def measure(name: str, arguments: argparse.Namespace) -> list[Row]:
+def measure(name: str, options: argparse.Namespace) -> list[Row]:
     """Return a row per way to train."""
     family = FAMILIES[name]
     in_batch, alone, plain, _ = family.measured
@@ -138,8 +123,8 @@ def measure(name: str, arguments: argparse.Namespace) -> list[Row]:
     for precision in other_precisions(name):
         seconds, _ = run(time_engine, name, 1, alone, precision)
         rows.append((f"our engine, one course, {precision}", seconds, work, precision))
-    if arguments.federatedscope:
-        label, seconds = time_federatedscope(name, arguments, family.every)
+    if options.federatedscope:
+        label, seconds = time_federatedscope(name, options)
         rows.append((label, seconds, work, "float32"))
     return rows
 
@@ -149,102 +134,48 @@ def other_precisions(name: str) -> tuple[str, ...]:
     return tuple(p for p in get_task(FAMILIES[name].task).precisions if p != "float32")
 
 
-OwnCourse = tuple[str, int, float]
-"""One course as a system runs it: what runs it, evaluations, processor seconds."""
-
-
-def measure_own(name: str, rows: Sequence[Row], arguments: argparse.Namespace) -> list[OwnCourse]:
-    """Return a course of every system with evaluations of its own; ours first.
-
-    Args:
-        name: of the family.
-        rows: of the equal comparison; the last is FederatedScope's, if it was measured.
-        arguments: of the command line.
-    """
-    family = FAMILIES[name]
-    evaluations = len(get_task(family.task).evaluated_rounds)
-    (training, evaluating), _ = measuring.in_fresh_process(time_parts, name, family.measured[1])
-    ours = family.rounds * training + evaluations * evaluating
-    found = [("our engine, one course", evaluations, ours)]
-    if not arguments.federatedscope:
-        return found
-    label, seconds, *_ = rows[-1]
-    script = (f"{label}, as its script", family.rounds // family.every, family.rounds * seconds)
-    found.append(script)
-    if family.every > 1:
-        label, seconds = time_federatedscope(name, arguments, 1)
-        found.append((f"{label}, its default", family.rounds, family.rounds * seconds))
-    return found
-
-
-def training_only(
-    name: str, python: Path, peaks: Mapping[str, float], convolutions: Mapping[str, float]
-) -> list[str]:
-    """Return a table of our engine and pfl in turns, and what share of the attainable we reach.
+def training_only(name: str, python: Path) -> list[str]:
+    """Return a table of our engine and pfl in turns.
 
     Args:
         name: of the family.
         python: interpreter that has pfl.
-        peaks: FLOP/s of matrix products by precision.
-        convolutions: likewise of convolutions.
     """
     family = FAMILIES[name]
-    task, course = get_task(family.task), courses(family, 1)[0]
-    found = turns.one_course(task, course, family.compared, python, family.turns)
-    federation = task_federation(task, SEED)
-    cohorts = turns.cohorts(federation, course, family.turns.total)[family.turns.warm_up :]
-    samples = [float(federation.num_samples[cohort, 0].sum()) for cohort in cohorts]
-    trained = float(np.median(samples)) * family.configuration["step_size"]
-    texts = [
+    asked = get_task(family.task), courses(family, 1)[0], family.compared, python, family.turns
+    return [
         f"Training only, the same clients in turns: {family.turns.turns} turns of "
         f"{family.turns.rounds} round(s) after {family.turns.warm_up}; medians of turns, and of "
         "their ratios. pfl never shuffles its minibatches and averages no running statistics.",
-        turns.compare(found),
+        turns.compare(turns.one_course(*asked)),
     ]
-    for precision, peak in peaks.items():
-        own = found.get(f"our engine, {precision}")
-        if own:
-            least = attainable.least_seconds(family, trained, peak, convolutions[precision])
-            texts.append(attainable.describe(family, precision, least, float(np.median(own))))
-    return texts
 
 
 def main(argv: Sequence[str] | None = None) -> str:
     """Measure, print the tables and write them to a file."""
-    parser = measuring.parser(__file__, __doc__)
+    parser = measuring.Parser(__file__, __doc__)
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     peer.add_arguments(parser)
     turns.add_arguments(parser)
-    arguments = parser.parse_args(argv)
-    load = measuring.load_average()
-    precisions = {"float32", *(p for name in arguments.families for p in other_precisions(name))}
+    options = parser.parse_args(argv)
+    precisions = {"float32", *(p for name in options.families for p in other_precisions(name))}
     peaks = dict.fromkeys(sorted(precisions, reverse=True), 0.0)
     _raise_peaks(peaks)
     sections = []
-    for name in arguments.families:
-        rows = measure(name, arguments)
-        sections.append((name, rows, measure_own(name, rows, arguments)))
+    for name in options.families:
+        sections.append((name, measure(name, options)))
         _raise_peaks(peaks)
     size = measuring.PEAK_SIZE
-    fresh = measuring.in_fresh_process
-    convolutions = {precision: fresh(attainable.conv_peak, precision)[0] for precision in peaks}
     texts = [
-        f"Products of {size} x {size} {precision} matrices: {peak / 1e9:.0f} GFLOP/s; the second "
-        f"convolution of CNN-FEMNIST with its gradients: {convolutions[precision] / 1e9:.0f}."
+        f"Products of {size} x {size} {precision} matrices: {peak / 1e9:.0f} GFLOP/s."
         for precision, peak in peaks.items()
     ]
-    for name, rows, own in sections:
+    for name, rows in sections:
         family = FAMILIES[name]
         texts += [f"## {name}", _describe(family), _table(family, rows, peaks)]
-        texts += [_describe_own(family), _table_own(own)]
-        if arguments.pfl_python:
-            texts += training_only(name, arguments.pfl_python, peaks, convolutions)
-    command = ["python", "benchmarks/family_speed.py", "--families", *arguments.families]
-    if arguments.federatedscope:
-        command += ["--federatedscope PATH", "--federatedscope-python PATH"]
-    if arguments.pfl_python:
-        command += ["--pfl-python PATH"]
-    return measuring.write_report(arguments.out, "Speed of model families", command, load, texts)
+        if options.pfl_python:
+            texts += training_only(name, options.pfl_python)
+    return measuring.write_report(options, "Speed of model families", *texts)
 
 
 def _raise_peaks(peaks: dict[str, float]) -> None:
@@ -255,8 +186,7 @@ def _raise_peaks(peaks: dict[str, float]) -> None:
 
 
 def _describe(family: Family) -> str:
-    settings: Mapping[str, float] = family.configuration
-    words = ", ".join(f"{name} {value:g}" for name, value in settings.items())
+    words = ", ".join(f"{name} {value:g}" for name, value in family.configuration.items())
     batch, alone, plain, _ = family.measured
     return (
         f"{family.task}, {words}, client sample rate {family.client_sample_rate}, evaluation every "
@@ -266,52 +196,19 @@ def _describe(family: Family) -> str:
 
 
 def _table(family: Family, rows: Sequence[Row], peaks: Mapping[str, float]) -> str:
-    header = (
-        "",
-        "courses per core-hour",
-        "CPU ms per round",
-        "MFLOP per round",
-        "share of the peak",
-        "times slower than the batch",
-    )
     lines = [
         [
             label,
-            number(3600 / (seconds * family.rounds)),
-            number(1e3 * seconds),
-            number(work / 1e6),
+            *map(number, (3600 / (seconds * family.rounds), 1e3 * seconds, work / 1e6)),
             f"{100 * work / seconds / peaks[precision]:.1f}%",
             number(seconds / rows[0][1]),
         ]
         for label, seconds, work, precision in rows
     ]
-    return measuring.table(header, lines)
-
-
-def _describe_own(family: Family) -> str:
-    return (
-        f"One course of {family.rounds} rounds as each system runs this task. Ours evaluates after "
-        f"the task's evaluated rounds; FedHPO-Bench's script after every {family.every} round(s), "
-        "FederatedScope by default after every round. Assumed: all rounds cost as much as those "
-        "measured; nobody stops early; start-up is left out. Fewer evaluations are a choice of the "
-        "task, not arithmetic saved: best rounds are known less finely."
-    )
-
-
-def _table_own(rows: Sequence[OwnCourse]) -> str:
-    header = ("", "evaluations", "CPU s per course", "courses per core-hour", "times ours")
-    lines = [
-        [
-            label,
-            number(evaluations),
-            number(seconds),
-            number(3600 / seconds),
-            number(seconds / rows[0][2]),
-        ]
-        for label, evaluations, seconds in rows
-    ]
+    header = ("", "courses per core-hour", "CPU ms per round", "MFLOP per round")
+    header += ("share of the peak", "times slower than the batch")
     return measuring.table(header, lines)
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

@@ -42,80 +42,64 @@ from fedhpo_gym.tasks import Task, get_task
 HIDDEN = 64
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> str:
     """Measure and write the report."""
-    parser = measuring.parser(__file__, __doc__)
+    parser = measuring.Parser(__file__, __doc__)
     parser.add_argument("--task", default="GNN-Cora")
     parser.add_argument("--courses", type=int, default=24, help="courses of the batch")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--singles", type=int, default=6, help="courses trained one by one")
     peer.add_arguments(parser)
-    options = parser.parse_args()
-    load, task = measuring.load_average(), get_task(options.task)
+    options = parser.parse_args(argv)
+    task, rounds = get_task(options.task), options.rounds
     courses = draw_courses(task, options.courses)
-    peak = measuring.gemm_peak()
     federation = task_federation(task, courses[0].seed)
     if not isinstance(federation, GraphFederation):
-        raise SystemExit(f"{options.task} is no task on one graph; use GNN-Cora or GNN-CiteSeer")
-    steps = sum(course_steps(federation, c, options.rounds) for c in courses)
-    rounds, some = options.rounds, courses[: options.singles]
-    batch_s = clock(lambda: engine(task, courses, rounds)) / len(courses)
-    alone_s = clock(lambda: [engine(task, [c], rounds) for c in some]) / len(some)
-    every_s = clock(lambda: engine(task, some, rounds, every=True)) / len(some)
-    plain = Plain(federation)
-    plain_s = clock(lambda: [plain.train(c, task, rounds) for c in some]) / len(some)
-    some_s = clock(lambda: engine(task, some, rounds)) / len(some)
-    times = {
-        "engine, one batch of all": batch_s / rounds,
-        "engine, one batch of the singles": some_s / rounds,
-        "engine, one batch of the singles, evaluated after every round": every_s / rounds,
-        "engine, one course alone": alone_s / rounds,
-        "plain torch loop": plain_s / rounds,
+        parser.error(f"`--task` must be on one graph, as GNN-Cora is; {options.task} is not")
+    plain, some = Plain(federation), courses[: options.singles]
+    ways: dict[str, tuple[Callable[[], object], int]] = {
+        "engine, one batch of all": (lambda: engine(task, courses, rounds), len(courses)),
+        "engine, one batch of the singles": (lambda: engine(task, some, rounds), len(some)),
+        "engine, one batch of the singles, evaluated after every round": (
+            lambda: engine(task, some, rounds, every=True),
+            len(some),
+        ),
+        "engine, one course alone": (
+            lambda: [engine(task, [c], rounds) for c in some],
+            len(some),
+        ),
+        "plain torch loop": (lambda: [plain.train(c, task, rounds) for c in some], len(some)),
     }
+    times = {name: clock(work) / count / rounds for name, (work, count) in ways.items()}
+    others = ["plain torch loop"]
     if options.federatedscope:
         label, seconds = federatedscope(options, federation, some, rounds)
         times[label] = seconds
-    others = [seconds for name, seconds in times.items() if not name.startswith("engine")]
+        others.append(label)
     rows = [
-        [name, *_row(s, task), *(_ratio(other, s) for other in others)] for name, s in times.items()
-    ]
-    header = [
-        "",
-        "ms per round",
-        f"courses of {task.max_round} rounds per core-hour",
-        "times the plain loop",
-        *(["times FederatedScope"] if options.federatedscope else []),
-    ]
-    sparse, dense = step_flops(federation)
-    spent = batch_s * len(courses) / steps
-    command = ["python", "benchmarks/gcn_speed.py", "--task", options.task]
-    if options.federatedscope:
-        command += ["--federatedscope PATH", "--federatedscope-python PATH"]
-    measuring.write_report(
-        options.out,
-        f"Graph convolutional networks: {task.name}",
-        command,
-        load,
         [
-            f"{len(courses)} courses of seed 1 from the grid, {len(some)} of them one by one, "
-            f"{rounds} rounds each; processor time.",
-            measuring.table(header, rows),
-            f"A local step, everything of a round counted: {number(spent * 1e3)} ms. "
-            f"float32 products here: {number(peak / 1e9)} GFLOP/s at most. The engine does "
-            f"{number(sparse / 1e6)} MFLOP per step, {number(100 * sparse / spent / peak)} % of "
-            f"that; with dense features the same step is {number(dense / 1e6)} MFLOP, and the "
-            f"engine is as fast as a dense one at {number(100 * dense / spent / peak)} %.",
-        ],
+            name,
+            *map(number, (1e3 * s, 3600 / (s * task.max_round), *(times[o] / s for o in others))),
+        ]
+        for name, s in times.items()
+    ]
+    header = ["", "ms per round", f"courses of {task.max_round} rounds per core-hour"]
+    header += [f"times the {other}" for other in others]
+    steps = sum(course_steps(federation, c, rounds) for c in courses)
+    spent = times["engine, one batch of all"] * rounds * len(courses) / steps
+    peak, (sparse, dense) = measuring.gemm_peak(), step_flops(federation)
+    return measuring.write_report(
+        options,
+        f"Graph convolutional networks: {task.name}",
+        f"{len(courses)} courses of seed 1 from the grid, {len(some)} of them one by one, "
+        f"{rounds} rounds each; processor time.",
+        measuring.table(header, rows),
+        f"A local step, everything of a round counted: {number(spent * 1e3)} ms. "
+        f"float32 products here: {number(peak / 1e9)} GFLOP/s at most. The engine does "
+        f"{number(sparse / 1e6)} MFLOP per step, {number(100 * sparse / spent / peak)} % of "
+        f"that; with dense features the same step is {number(dense / 1e6)} MFLOP, and the "
+        f"engine is as fast as a dense one at {number(100 * dense / spent / peak)} %.",
     )
-
-
-def _row(seconds: float, task: Task) -> list[str]:
-    return [number(seconds * 1e3), number(3600 / (seconds * task.max_round))]
-
-
-def _ratio(other: float, own: float) -> str:
-    """Return how many times as long the other took."""
-    return number(other / own)
 
 
 def federatedscope(
@@ -263,4 +247,4 @@ def _logits(
 
 
 if __name__ == "__main__":
-    main()
+    measuring.run(main)

@@ -48,8 +48,8 @@ def time_environment(task: str, backend: str, steps: int) -> dict[str, float] | 
     """Time an environment from `gym.make` on; None where the backend has no answers.
 
     Returns:
-        Seconds of `make`, `reset`, `first step` and `step`: one of `steps` steps with random actions, resets
-        at the end of an episode included.
+        Seconds of `make`, `reset`, `first step` and `step`: one of `steps` steps with random
+        actions, resets at the end of an episode included.
     """
     with measuring.stopwatch() as make:
         try:

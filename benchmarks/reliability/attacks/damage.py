@@ -103,13 +103,8 @@ def change(tree: Any, rng: Generator) -> str:
 
 
 def _places(tree: Any, name: str = "") -> Iterator[tuple[Any, Any, str]]:
-    items = (
-        tree.items()
-        if isinstance(tree, dict)
-        else enumerate(tree)
-        if isinstance(tree, list)
-        else ()
-    )
+    lists = enumerate(tree) if isinstance(tree, list) else ()
+    items = tree.items() if isinstance(tree, dict) else lists
     for key, value in items:
         yield tree, key, f"{name}.{key}"
         yield from _places(value, f"{name}.{key}")

@@ -8,8 +8,6 @@ changed value is a value; `claims` keeps what the format itself makes checkable.
 from __future__ import annotations
 
 import gzip
-import importlib
-import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -22,12 +20,12 @@ import numpy as np
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.analysis.files import read_record, write_record
 from fedhpo_gym.archive import arrays_of, write_archive
+from fedhpo_gym.building.units import UnitShape, read_unit, write_unit
 from fedhpo_gym.datasets import SOURCES, cache
 from fedhpo_gym.datasets.base import Source
 from fedhpo_gym.datasets.leaf import LeafData, UserSamples, read_files, write_files
 from fedhpo_gym.datasets.records import Dataset
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.files import new_file
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 from fedhpo_gym.surrogates.surrogate import Surrogate
@@ -159,29 +157,12 @@ def make_part(folder: Path, number: int = 1) -> None:
         "diverged_at": np.zeros(4, np.int64),
         "hardware": np.array("made up"),
     }
-    write = getattr(_units(), "write_unit", None)
-    if write is not None:
-        write(folder, "unit", arrays)
-        return
-    with new_file(folder / "unit.npz") as handle:
-        np.savez(handle, **arrays)
+    write_unit(folder, "unit", arrays)
 
 
 def read_part(folder: Path) -> dict[str, Any]:
     """Return the arrays of the unit that `make_part` stores."""
-    units = _units()
-    shape = getattr(units, "UnitShape", None)
-    more = () if shape is None else (shape(4, (1, 2, 3), (2, 3, 3)),)
-    found: dict[str, Any] = units.read_unit(folder, "unit", *more)
-    return found
-
-
-def _units() -> Any:
-    """Return the module that stores units, `building.units` where there is one."""
-    name = "fedhpo_gym.building.units"
-    return importlib.import_module(
-        name if importlib.util.find_spec(name) else "fedhpo_gym.building.workers"
-    )
+    return read_unit(folder, "unit", UnitShape(4, (1, 2, 3), (2, 3, 3)))
 
 
 def _read_part(folder: Path) -> Any:
@@ -199,18 +180,11 @@ def _read_arrays(folder: Path) -> Any:
 def leaf(width: int, text: bool = False) -> LeafData:
     """Return a federated data set of five users."""
 
-    def x(i: int) -> Any:
-        if text:
-            return "a" * width
-        return [((i + j) % 11) / 10 for j in range(width)]
+    def samples(rows: range) -> UserSamples:
+        x = ["a" * width if text else [((i + j) % 11) / 10 for j in range(width)] for i in rows]
+        return UserSamples(tuple(x), tuple("ab"[i % 2] if text else i % 2 for i in rows))
 
-    rows = {f"u{n}": range(n, 2 * n + 2) for n in range(5)}
-    users = {
-        u: UserSamples(tuple(x(i) for i in r), tuple(i % 2 for i in r)) for u, r in rows.items()
-    }
-    if text:
-        users = {u: UserSamples(s.x, tuple("ab"[y] for y in s.y)) for u, s in users.items()}
-    return LeafData(users)
+    return LeafData({f"u{n}": samples(range(n, 2 * n + 2)) for n in range(5)})
 
 
 def _leaf_folder(name: str, data: LeafData) -> Callable[[Path], None]:
@@ -298,6 +272,9 @@ def _read_leaf(folder: Path) -> Any:
     return len(read_files([folder / "x" / "all_data" / "all_data_0.json"]).users) > 0
 
 
+_SHAKESPEARE = _leaf_folder("shakespeare", leaf(80, True))
+_RATINGS = {"netflix/combined_data_1.txt": _STARS}
+
 KINDS = (
     Kind("table", _made_up_table, _read_table),
     Kind("sample", _embedded(_BERT, "sample"), _read_sample),
@@ -312,18 +289,8 @@ KINDS = (
     Kind("LEAF json", _leaf_folder("x", leaf(3)), _read_leaf, False),
     Kind("FEMNIST json.gz", _leaf_folder("femnist", leaf(784)), _source("FEMNIST"), False),
     Kind("Twitter json", _leaf_folder("sent140", _tweets()), _source("Twitter"), False),
-    Kind(
-        "Shakespeare json",
-        _leaf_folder("shakespeare", leaf(80, True)),
-        _source("Shakespeare"),
-        False,
-    ),
-    Kind(
-        "Netflix text",
-        _texts({"netflix/combined_data_1.txt": _STARS}),
-        _source("FedNetflix"),
-        False,
-    ),
+    Kind("Shakespeare json", _SHAKESPEARE, _source("Shakespeare"), False),
+    Kind("Netflix text", _texts(_RATINGS), _source("FedNetflix"), False),
     Kind("CoLA text", _texts(_COLA), _sentences("CoLA"), False),
     Kind("SST-2 text", _texts(_SST), _sentences("SST2"), False),
 )

@@ -18,17 +18,8 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 LIMIT_S = 12.0
 """A build ends within five seconds; a busy machine is given more."""
 RUN = ["run", "FedHPO-LR-CreditG", "--agent", "random", "--seeds", "200", "--out"]
-BUILD = [
-    "build",
-    "FedHPO-LR-BreastCancer-v0",
-    "--sample",
-    "60",
-    "--rounds",
-    "9",
-    "--workers",
-    "2",
-    "--out",
-]
+BUILD = ["build", "FedHPO-LR-BreastCancer-v0", "--sample", "60", "--rounds", "9"]
+BUILD += ["--workers", "2", "--out"]
 CODE = "import sys; from fedhpo_gym.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
