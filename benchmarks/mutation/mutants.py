@@ -21,10 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosmic_ray.ast import ast_nodes, get_ast
-from cosmic_ray.mutating import mutate_code
-from cosmic_ray.plugins import get_operator, operator_names
-
 PRELOADED = ("numpy", "torch", "gymnasium", "sklearn.linear_model")
 MARKED = "not slow and not data"
 POLL_S = 0.02
@@ -46,6 +42,9 @@ class Mutant:
 
     def source(self, original: str) -> str | None:
         """Return the changed module; None where nothing is changed that runs."""
+        from cosmic_ray.mutating import mutate_code
+        from cosmic_ray.plugins import get_operator
+
         changed = mutate_code(original, get_operator(self.operator)(), self.occurrence)
         if changed is None or _meaning(changed) in (None, _meaning(original)):
             return None
@@ -54,6 +53,9 @@ class Mutant:
 
 def mutants_of(path: str, source: str) -> Iterator[Mutant]:
     """Yield every mutant of a module, those that change nothing included."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator, operator_names
+
     nodes = list(ast_nodes(get_ast(source)))
     for name in sorted(operator_names()):
         kind = get_operator(name)
