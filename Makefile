@@ -42,7 +42,7 @@ help:
 	@echo "make test    run the whole test suite"
 	@echo "make check   format, lint, types and the fast tests (before every commit)"
 	@echo "make format  rewrite the sources in the project's format"
-	@echo "make bench   run the scripts in benchmarks/, but for mutation.py and choose_spaces.py; the reports go to runs/bench"
+	@echo "make bench   run the commands in benchmarks/, but for mutation.py; the reports go to runs/bench"
 	@echo "make venv    make .venv with everything (test and others do it by themselves)"
 	@echo "             TORCH=cpu, cuda or auto chooses the build of torch in it"
 	@echo "make lock    resolve what .venv holds again (needs uv) and write requirements/*.txt"
@@ -93,7 +93,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 bench: $(STAMP)
-	@set -e; for script in $$(grep -l 'measuring\.parser' benchmarks/*.py | grep -v "mutation\|choose_spaces"); do echo "== $$script"; \
+	@set -e; for script in $$(grep -l 'measuring\.Parser' benchmarks/*/*.py | grep -v mutation); do echo "== $$script"; \
 	  $(BIN)/python "$$script" --out "$(BENCH)/$$(basename "$$script" .py).md"; done
 
 clean:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a Python program on an emulated 64-bit ARM processor: benchmarks/emulate_aarch64.sh FOLDER PROGRAM [ARGUMENTS]
+# Runs a Python program on an emulated 64-bit ARM processor: benchmarks/engine/emulate_aarch64.sh FOLDER PROGRAM [ARGUMENTS]
 #
 # FOLDER is made on the first run (about 400 MB): Debian's arm64 Python 3.11 and its libraries, and the
 # aarch64 wheels of what small models train with. Nothing is installed on this machine. It needs
@@ -8,7 +8,7 @@ set -euo pipefail
 [[ $# -ge 2 ]] || { echo "usage: $0 FOLDER PROGRAM [ARGUMENTS]" >&2; exit 2; }
 command -v qemu-aarch64-static >/dev/null || { echo "$0 needs Debian's qemu-user-static" >&2; exit 2; }
 
-checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 mkdir -p "$1"
 folder="$(cd "$1" && pwd)"
 shift

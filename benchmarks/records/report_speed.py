@@ -1,4 +1,4 @@
-"""What judging costs: a study of made-up runs, from columnar records to the whole report.
+"""What comparing costs: a study of made-up runs, from columnar records to the whole report.
 
 By default 20 problems, 10 agents, 5 seeds and 100,000 trials in each of the 1,000 runs: 10^8
 trials. A run is written as a Parquet file and read, as `fedhpo-gym report` reads it, once for each
@@ -48,7 +48,7 @@ def trials(key: tuple[int, int, int], count: int) -> Trials:
 def files(
     shape: tuple[int, int, int], count: int, folder: Path, spent: list[float]
 ) -> Iterator[tuple[Path, JudgedRun]]:
-    """Yield what judges read of all runs; `spent` gets the seconds of making and of reading."""
+    """Yield what is compared of all runs; `spent` gets the seconds of making and of reading."""
     path = folder / "run.parquet"
     problems, agents, seeds = shape
     for problem, agent in np.ndindex(problems, agents):
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> str:
     each = json_seconds()
     rows = [
         ["making and writing the records (not part of it)", number(spent[0])],
-        ["reading and checking what judges read", number(spent[1])],
+        ["reading and checking the records", number(spent[1])],
         ["incumbents of all runs", number(following)],
         ["all statistics of the comparison, alone", number(comparing.cpu_s)],
         ["the whole page: statistics, figures, tables", number(reporting.cpu_s)],

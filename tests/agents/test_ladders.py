@@ -107,7 +107,7 @@ def test_the_median_rule_by_hand() -> None:
 
 @pytest.mark.parametrize("name", ["hyperband", "bohb", "dehb"])
 def test_brackets_are_those_of_other_implementations(name: str) -> None:
-    """What `benchmarks/peer_brackets.py` printed with hpbandster 0.7.4 and DEHB 0.1.2."""
+    """What the authors' code, hpbandster 0.7.4 and DEHB 0.1.2, said of its brackets."""
     told = json.loads((DATA / "brackets.json").read_text(encoding="utf-8"))
     peer = "dehb" if name == "dehb" else "hpbandster"
     rounds = Dimension("round", 1, 81, "int")

@@ -22,7 +22,7 @@ from fedhpo_gym.fl.models import LeafLogisticRegression, LogisticRegression  # n
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 from plain_course import LINEAR, Network, plain_course  # noqa: E402
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks" / "engine"
 
 
 class Squashed(nn.Linear):
