@@ -85,17 +85,6 @@ def test_pages_name_no_place_on_this_machine(load: Load, tmp_path: Path) -> None
     assert asked.command == "python benchmarks/a/b.py x PATH a=PATH"
 
 
-def test_what_cannot_be_measured_is_skipped_aloud(
-    load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path))
-    monkeypatch.setattr("fedhpo_gym.tables.locate.EMBEDDED", tmp_path)
-    out = tmp_path / "report.md"
-    load("measuring").run(lambda: load("env_speed").main([f"--out={out}"]))
-    assert capsys.readouterr().out.startswith("skipped: ")
-    assert not out.exists()
-
-
 def test_a_fresh_process_is_fresh(run_python: Callable[..., str]) -> None:
     code = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import measuring\n"
     code += "ballast = b'x' * 300_000_000\n"
@@ -112,16 +101,18 @@ def test_the_fastest_turn_counts(load: Load, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def task() -> Task:
-    axes = (
-        Dimension("learning_rate", 0.01, 0.1, "float", log=True, bins=2),
-        Dimension("weight_decay", 0.0, 0.001, "float", bins=2),
-        Dimension("batch_size", 8, 64, "int", log=True, bins=2),
-        Dimension("step_size", 1, 4, "int", bins=2),
+    space = SearchSpace(
+        (
+            Dimension("learning_rate", 0.01, 0.1, "float", bins=2),
+            Dimension("weight_decay", 0.0, 0.001, "float", bins=2),
+            Dimension("batch_size", 8, 64, "int", log=True, bins=2),
+            Dimension("step_size", 1, 4, "int", bins=2),
+        )
     )
     rounds = Dimension("round", 1, 3, "int", bins=3, scope="fidelity")
     rates = Dimension("client_sample_rate", 0.4, 1.0, "float", bins=2, scope="fidelity")
-    spaces = {"client_space": SearchSpace(axes), "fidelity_space": SearchSpace((rounds, rates))}
-    return get_task("LR-BreastCancer-v0").variant(**spaces)
+    fidelity = SearchSpace((rounds, rates))
+    return get_task("LR-BreastCancer-v0").variant(client_space=space, fidelity_space=fidelity)
 
 
 @pytest.mark.raw

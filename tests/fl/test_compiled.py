@@ -50,7 +50,8 @@ TARGETS = {
     ),
 }
 """Cases, and what chooses the processor that is compiled for. Numba's names are of x86; elsewhere
-the digests of the machine itself are compared, and those of `benchmarks/engine/emulate_aarch64.sh`."""
+the digests of the machine itself are compared, and those that
+`benchmarks/engine/emulate_aarch64.sh` computes."""
 
 
 @cache
