@@ -92,9 +92,9 @@ def many(number: int) -> Journey:
 
 def comparing() -> Journey:
     """Return the journey of `fedhpo-gym compare`, whose one run is done in this process."""
-    from crew_here import CrewHere
     from fedhpo_gym.cli import main
     from fedhpo_gym.studies import comparing as module
+    from workers import CrewHere
 
     module.Crew = CrewHere  # type: ignore[misc,assignment]
     words = ["compare", TASK, "--agents", "random", "--seeds", "1", "--out"]
