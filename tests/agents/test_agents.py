@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fake_env import FakeEnv
+from fake_study import FakeEnv
 from fedhpo_gym.agents import (
     Agent,
     SearchProblem,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fake_env import FakeEnv
+from fake_study import FakeEnv
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.studies.population import (

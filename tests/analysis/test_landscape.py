@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fake_record import make_record
+from fake_study import make_record
 from fedhpo_gym.analysis import RunRecord
 from fedhpo_gym.analysis.files import write_record
 from fedhpo_gym.analysis.landscape import BINS, landscape

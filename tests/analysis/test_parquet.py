@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fake_env import fake_environments
-from fake_record import make_record
+from fake_study import fake_environments, make_record
 from fedhpo_gym.analysis import (
     RunRecord,
     StepRecord,

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edited_records import contents, edit
-from fake_env import ID, FakeEnv, fake_environments
-from fake_record import make_record
+from fake_study import ID, FakeEnv, contents, edit, fake_environments, make_record
 from fedhpo_gym.analysis import (
     StepRecord,
     read_folder,
@@ -60,7 +58,7 @@ def test_the_file_is_one_header_and_one_line_per_step(path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert list(lines[0])[:2] == ["kind", "format"]
     assert (lines[0]["id"], lines[0]["seed"], lines[0]["agent"]) == (ID, 3, "random")
-    assert lines[0]["spec"]["entry_point"] == "fake_env:FakeEnv"
+    assert lines[0]["spec"]["entry_point"] == "fake_study:FakeEnv"
     assert {"action", "reward", "configuration", "cost", "test"} < set(lines[1])
     assert len(lines) == 9
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edited_records import contents, write_lines
-from fake_env import ID, FakeEnv, fake_environments
+from fake_study import ID, FakeEnv, contents, fake_environments, write_lines
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import BAD, ERROR, INTERRUPTED, main
 from fedhpo_gym.space.dimension import Dimension

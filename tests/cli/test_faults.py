@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fake_env import fake_environments
+from fake_study import fake_environments
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import BAD, ERROR, main
 from fedhpo_gym.cli.console import parse_pairs

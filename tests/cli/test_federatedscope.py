@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from federatedscope_pretended import pretend
+from federatedscope_peer import pretend
 from fedhpo_gym.backends.federatedscope import install as module
 from fedhpo_gym.backends.federatedscope.installation import CARD, VARIABLE, find
 from fedhpo_gym.cli import ERROR, main

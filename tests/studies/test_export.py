@@ -14,7 +14,7 @@ pytest.importorskip("optuna")
 import optuna
 from optuna.trial import TrialState
 
-from fake_record import make_record
+from fake_study import make_record
 from fedhpo_gym.analysis import RunRecord, read_folder
 from fedhpo_gym.analysis.problems import LARGEST
 from fedhpo_gym.cli import ERROR, main

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from fake_env import fake_environments
-from fake_record import make_record
+from fake_study import fake_environments, make_record
 from fedhpo_gym.errors import MissingDependencyError, UnknownNameError
 from fedhpo_gym.studies.tracking import scalars, tracked
 

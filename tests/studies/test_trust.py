@@ -13,7 +13,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.envs.registration import load_env_creator
 
-from edited_records import edit
+from fake_study import edit
 from fedhpo_gym import cli
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.studies.environments import FILES, MOST_ENTRIES, PROGRAM, SYSTEM, TRUST, trusted

@@ -24,7 +24,7 @@ def conversations(count: int, seed: int, room: Path) -> list[Tally]:
     Lines that are lost, doubled or moved, and other numbers of lines, must never give other
     answers. Inside a line a changed metric is a metric, if it can be one.
     """
-    from federatedscope_talk import conversation, pretend_saying, talk
+    from federatedscope_peer import conversation, pretend_saying, talk
 
     def case(index: int) -> tuple[str, str]:
         rng = stream(seed, "conversations", index)

@@ -26,7 +26,7 @@ def programs(count: int, seed: int, room: Path) -> list[Tally]:
     Every name is a trap: a program that leaves a mark where it runs, a package that leaves one
     where it is imported, and a pipe that hangs whoever opens it.
     """
-    from edited_records import edit
+    from fake_study import edit
 
     with tempfile.TemporaryDirectory(dir=room) as home:
         good, trap = Path(home) / "good", Path(home) / "trap"

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fake_env import FakeEnv
+from fake_study import FakeEnv
 from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError

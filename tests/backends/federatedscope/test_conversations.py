@@ -15,7 +15,7 @@ from fedhpo_gym.errors import WorkerLostError
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from federatedscope_talk import ROUNDS, STEPS, conversation, pretend_saying, talk
+from federatedscope_peer import ROUNDS, STEPS, conversation, pretend_saying, talk
 
 
 @pytest.fixture(scope="module")

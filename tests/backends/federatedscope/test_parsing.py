@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from federatedscope_pretended import RECORDED
+from federatedscope_peer import RECORDED
 from fedhpo_gym.backends.federatedscope.parsing import (
     client_metrics,
     client_updates,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from federatedscope_pretended import RECORDED, pretend
+from federatedscope_peer import LR, RECORDED, SMALL, pretend
 from fedhpo_gym.backends.federatedscope import process, sharing
 from fedhpo_gym.backends.federatedscope.folder import WorkingFolder
 from fedhpo_gym.backends.federatedscope.installation import Installation, find
@@ -28,7 +28,6 @@ from fedhpo_gym.errors import (
     WorkerTimeoutError,
 )
 from fedhpo_gym.evaluation.records import Fidelity
-from record_federatedscope import LR, SMALL
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")

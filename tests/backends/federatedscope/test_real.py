@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import fedhpo_gym  # noqa: F401 - registers the ids
+from federatedscope_peer import LARGE, LR, RECORDINGS, SERVER, SMALL
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.backends.federatedscope.installation import VARIABLE, find
@@ -30,7 +31,6 @@ from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import BackendConformance, RoundConformance
 from fedhpo_gym.testing.rollout import rollout
-from record_federatedscope import LARGE, LR, RECORDINGS, SERVER, SMALL
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")

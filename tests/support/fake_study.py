@@ -1,8 +1,10 @@
-"""A tiny environment with the public interface of the real ones: a bowl, and a simulated clock."""
+"""A tiny environment with a simulated clock; records of it, and records changed on purpose."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +13,11 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
+from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.analysis import Header, RunRecord, StepRecord
+from fedhpo_gym.analysis.records import sealed
 from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.studies.environments import make_environment
 from fedhpo_gym.tasks import get_task
 
 ID = "FedHPO-LR-CreditG-v1"
@@ -103,5 +109,38 @@ def fake_environments(monkeypatch: pytest.MonkeyPatch) -> None:
 def register(
     monkeypatch: pytest.MonkeyPatch, env_id: str, kwargs: dict[str, Any] | None = None
 ) -> None:
-    spec = EnvSpec(id=env_id, entry_point="fake_env:FakeEnv", kwargs=kwargs or {})
+    spec = EnvSpec(id=env_id, entry_point="fake_study:FakeEnv", kwargs=kwargs or {})
     monkeypatch.setitem(gym.registry, env_id, spec)
+
+
+def make_record(env_id: str = ID, seed: int = 3, **kwargs: Any) -> RunRecord:
+    """Return the record of a run of random search."""
+    env = make_environment(env_id, kwargs)
+    assert env.spec is not None
+    _, info = env.reset(seed=seed)
+    spec = json.loads(env.spec.to_json())
+    header = Header("1.2.3", env_id, spec, "random", seed, info["fingerprint"])
+    steps = [
+        StepRecord.from_step(step.action, step.reward, step.terminated, step.truncated, step.info)
+        for step in run_episode(env, make_agent("random", env, seed), seed)
+    ]
+    return RunRecord(header, tuple(steps))
+
+
+def contents(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a record without their digests."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [{name: value for name, value in line.items() if name != "digest"} for line in lines]
+
+
+def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+    """Write lines with digests that fit: what is wrong is what was changed."""
+    plain = [json.dumps(line).encode("utf-8") for line in lines]
+    path.write_bytes(b"".join(line + b"\n" for line in sealed(plain)))
+
+
+def edit(path: Path, line: int, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change one line, counted from 1."""
+    lines = contents(path)
+    change(lines[line - 1])
+    write_lines(path, lines)
