@@ -5,8 +5,7 @@ Shared by everything the package stores: tables, samples, surrogates and learned
 
 A card names its arrays by their checksum, so new arrays never take the place of old ones.
 Replacing the card, in one step, replaces both; only then the old arrays are deleted. A reader
-opens the arrays when it reads the card, and looks again if they were deleted in between. A card
-that names no arrays is of the first layout: they are beside it, under its own name.
+opens the arrays when it reads the card, and looks again if they were deleted in between.
 
 All cards of the package travel with it, the arrays of version 0's tables and of samples in a second
 distribution, `fedhpo-gym-data`: half of the bytes, which few users ask for.
@@ -267,12 +266,12 @@ def write_archive(
     return path
 
 
-def add_to_card(card: Path, number: int | tuple[int, ...], entries: Mapping[str, Any]) -> None:
+def add_to_card(card: Path, number: int, entries: Mapping[str, Any]) -> None:
     """Write entries that decide no answer onto a card; its digest and its arrays stay as they are.
 
     Args:
         card: the JSON file.
-        number: the format that can be read, or several.
+        number: the format that can be read.
         entries: new or changed entries, all among `UNDIGESTED`.
 
     Raises:
@@ -310,7 +309,7 @@ def _archived(arrays: Mapping[str, NDArray[Any]], uncompressed: Container[str]) 
 
 def _remove_unnamed(folder: Path, stem: str, name: str) -> None:
     """Remove other arrays of a card, and what killed writers left."""
-    arrays = re.compile(re.escape(stem) + r"(\.[0-9a-f]{16})?\.npz")
+    arrays = re.compile(re.escape(stem) + r"\.[0-9a-f]{16}\.npz")
     old = (path for path in folder.iterdir() if arrays.fullmatch(path.name) and path.name != name)
     for path in [*old, *left_over(folder, f"{stem}.")]:
         with suppress(OSError):
@@ -319,14 +318,14 @@ def _remove_unnamed(folder: Path, stem: str, name: str) -> None:
 
 @contextmanager
 def reading_card(
-    card: Path, kind: str, number: int | tuple[int, ...], repair: str
+    card: Path, kind: str, number: int, repair: str
 ) -> Iterator[tuple[dict[str, Any], StoredArrays]]:
     """Give what a card says, and its arrays; what goes wrong in the body is damage of the card.
 
     Args:
         card: the JSON file.
         kind: what the card describes, for messages.
-        number: the format that can be read, or several.
+        number: the format that can be read.
         repair: what to do after deleting the card, for messages.
 
     Raises:
@@ -336,31 +335,29 @@ def reading_card(
         InvalidArgumentError: the environment variable that says how much may be read is wrong.
     """
     max_bytes()  # a wrong variable is no damage
-    formats = number if isinstance(number, tuple) else (number,)
     try:
-        yield _read_pair(card, formats)
+        yield _read_pair(card, number)
     except TooLargeError:
         raise
     except _MEANINGLESS as error:
         raise DamagedDataError(
-            f"{card} is not a {kind} card of format {' or '.join(map(str, formats))} ({error}); "
-            f"delete it and {repair}"
+            f"{card} is not a {kind} card of format {number} ({error}); delete it and {repair}"
         ) from error
 
 
-def _read_pair(card: Path, formats: tuple[int, ...]) -> tuple[dict[str, Any], StoredArrays]:
+def _read_pair(card: Path, number: int) -> tuple[dict[str, Any], StoredArrays]:
     for _ in range(_LOOKS):
-        content = _read_card(card, formats)
+        content = _read_card(card, number)
         path, size = arrays_of(card, content), content["bytes"]
         with suppress(OSError):
             return content, StoredArrays(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), size)
     return content, StoredArrays(path, None, size)  # reading them says what is wrong
 
 
-def _read_card(card: Path, formats: tuple[int, ...]) -> dict[str, Any]:
+def _read_card(card: Path, number: int) -> dict[str, Any]:
     require_bytes(card.stat().st_size, card)
     content: dict[str, Any] = load_json(_up_to(card, max_bytes()), card)
-    if type(content["format"]) is not int or content["format"] not in formats:
+    if type(content["format"]) is not int or content["format"] != number:
         raise ValueError(f"format {content['format']!r}")
     if DIGEST not in content:
         raise ValueError(f"it lacks {DIGEST!r}: nothing vouches for what it says")
@@ -379,7 +376,7 @@ def arrays_of(card: Path, content: Mapping[str, Any]) -> Path:
     Raises:
         ValueError: the card names something that is no file of arrays beside it.
     """
-    name = content.get("arrays", f"{card.name.removesuffix('.json')}.npz")
+    name = content["arrays"]
     if not isinstance(name, str) or name != Path(name).name or not name.endswith(".npz"):
         raise ValueError(f"`arrays` must be the name of an npz file beside the card, got {name!r}")
     beside, second = card.with_name(name), second_folder()

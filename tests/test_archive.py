@@ -68,18 +68,6 @@ def test_who_has_read_a_card_gets_its_arrays_though_the_pair_is_replaced(tmp_pat
     assert arrays.read(content["sha256"], "repair")["x"].tolist() == [0.0] * 3
 
 
-def test_pairs_of_the_first_layout_are_read_and_replaced(tmp_path: Path) -> None:
-    card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(3)})
-    content = json.loads(card.read_text())
-    first = arrays_of(card).rename(tmp_path / "stem.npz")
-    card.write_text(json.dumps({k: v for k, v in content.items() if k != "arrays"}))
-    with reading_card(card, "pair", 1, "repair") as (content, arrays):
-        assert arrays.path == first
-    assert arrays.read(content["sha256"], "repair")["x"].tolist() == [0.0] * 3
-    write_archive(tmp_path, "stem", {"format": 1}, {"x": np.ones(3)})
-    assert set(tmp_path.iterdir()) == {card, arrays_of(card)}
-
-
 def test_a_neighbour_is_left_alone(tmp_path: Path) -> None:
     for stem in ("a.table", "a.table.b", "a.table-b", "aa.table"):
         write_archive(tmp_path, stem, {"format": 1}, {"x": np.zeros(3)})

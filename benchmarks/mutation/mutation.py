@@ -40,7 +40,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "envs/round": ("tests/envs/round", "tests/envs/test_rendering.py"),
         "fl/algorithms": ("tests/fl/test_algorithms.py",),
         "evaluation/noise.py": ("tests/evaluation/test_noise.py",),
-        "surrogates/formats.py": ("tests/surrogates",),
+        "surrogates/surrogate.py": ("tests/surrogates",),
         "building/units.py": ("tests/building/test_units.py",),
         "studies/environments.py": ("tests/studies/test_trust.py",),
         "landscape/cards.py": ("tests/cli/test_show.py",),

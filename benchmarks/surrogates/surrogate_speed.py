@@ -29,9 +29,9 @@ HEADER = ("surrogate", "model", "`look_up`, per second", "vector environment, pe
 
 
 def of_tables() -> list[Surrogate]:
-    """Return the stored surrogates of tables, in the current format."""
+    """Return the stored surrogates of tables."""
     found = map(open_surrogate, list_surrogates())
-    return [one for one in found if one.card.get("fitted_on") == "table" and one.format == 2]
+    return [one for one in found if one.card.get("fitted_on") == "table"]
 
 
 def evaluations(surrogate: Surrogate, count: int) -> dict[str, NDArray[Any]]:

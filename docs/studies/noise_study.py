@@ -28,6 +28,7 @@ from fedhpo_gym.agents import Agent, agent_class, make_agent, run_episode
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.pieces import claim, pieces
+from fedhpo_gym.tasks import get_task
 from studies import positive, study_parser
 
 AGENTS = ("random", "optuna-tpe", "hyperband", "bohb")
@@ -57,7 +58,7 @@ class Study:
 
 def environment(study: Study, problem: str, agent: str, **arguments: Any) -> gym.Env[Any, Any]:
     """Make a problem for an agent: one federation, and full fidelity unless the agent chooses."""
-    name = f"FedHPO-{problem}-v1"
+    name = get_task(problem).id
     with gym.make(name, disable_env_checker=True) as plain:
         fidelities = plain.get_wrapper_attr("fidelity_space")
     free = agent_class(agent).fidelity
@@ -101,7 +102,7 @@ def tune(study: Study, problem: str, agent: str, condition: str) -> list[float]:
     if "epsilon" in noise:
         noise["evaluations"] = number
     envs = gym.make_vec(
-        f"FedHPO-{problem}-v1",
+        get_task(problem).id,
         study.seeds,
         vectorization_mode="vector_entry_point",
         info_keys=["fidelity"],

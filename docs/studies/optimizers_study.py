@@ -51,7 +51,7 @@ class Part:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-MANY = ("FedHPO-LR-Twitter-v1", "FedHPO-MF-MadeRatings-v1")
+MANY = ("FedHPO-LR-Twitter-v2", "FedHPO-MF-MadeRatings-v1")
 """Problems of many clients that the paper does not have; in a day they take hundreds of trials."""
 OTHERS = ("CNN-FEMNIST", "GNN-CiteSeer", "GNN-Cora", "MLP-Car")
 FIFTH = {"noise": {"clients": 0.2}}
@@ -65,7 +65,7 @@ PARTS: Mapping[str, Sequence[Part]] = {
     "v0": [Part([f"FedHPO-{name}-v0" for name in LR])],
     "v1": [Part([f"FedHPO-{name}-v1" for name in LR])],
     "others": [
-        Part(["FedHPO-MLP-Car-v0", "FedHPO-CNN-FEMNIST-v1", "FedHPO-GNN-Cora-v1"]),
+        Part(["FedHPO-MLP-Car-v1", "FedHPO-CNN-FEMNIST-v1", "FedHPO-GNN-Cora-v1"]),
         Part([*MANY, "FedHPO-Hetero-GraphDC-v1"], budget_s=6 * HOURS),
     ],
     "vectors-v0": [

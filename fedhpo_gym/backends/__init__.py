@@ -10,10 +10,16 @@ from typing import Any
 from fedhpo_gym.backends.base import Backend, CheckedQuery, ColumnBackend, StoredBackend
 from fedhpo_gym.backends.tuned import FEWEST, open_tuned, stored_values
 from fedhpo_gym.courses.base import Courses
-from fedhpo_gym.errors import InvalidArgumentError, needing, require_known, suggest
+from fedhpo_gym.errors import (
+    InvalidArgumentError,
+    MissingDataError,
+    needing,
+    require_known,
+    suggest,
+)
 from fedhpo_gym.surrogates import has_surrogate
 from fedhpo_gym.tables.locate import find
-from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks import TASKS, Task
 from fedhpo_gym.typed import as_arguments, as_typed, checked_types
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
@@ -102,8 +108,29 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     module, _, attribute = BACKENDS[name].partition(":")
     with needing(f'backend="{name}"', "torch", "raw", "torch"):
         kind = getattr(importlib.import_module(module), attribute)
-    backend: Backend = kind(task, **as_arguments(f'backend="{name}"', kind, options, ["task"]))
+    taken = as_arguments(f'backend="{name}"', kind, options, ["task"])
+    try:
+        backend: Backend = kind(task, **taken)
+    except MissingDataError as error:
+        missing = name in STORED and not STORED[name](task)
+        others = elsewhere(task) if missing else []
+        advice = f"; or take another version: {', '.join(others)}" if others else ""
+        raise MissingDataError(f"{error}{advice}") from error
     return backend
+
+
+def elsewhere(task: Task) -> list[str]:
+    """Return other versions whose same variant has stored numbers, and the backends of these."""
+    own = ("preprocessing", "precision")  # each version says what they are by default
+    kept = (*(name for name in task.options if name not in own), "settings")
+    chosen = {name: getattr(task, name) for name in kept}
+    known = [one for one in TASKS.values() if one.name == task.name and one.version != task.version]
+    return [
+        f"{one.id} (backend {name!r})"
+        for one in known
+        for name, has_numbers in STORED.items()
+        if has_numbers(one.variant(**chosen))
+    ]
 
 
 @checked_types
@@ -154,6 +181,7 @@ __all__ = [
     "StoredBackend",
     "check_options",
     "default_backend",
+    "elsewhere",
     "make_backend",
     "open_courses",
 ]

@@ -14,7 +14,6 @@ from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Fidelity
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates import open_preferred
-from fedhpo_gym.surrogates.outputs import COMPRESSED_CLIENTS
 from fedhpo_gym.surrogates.verdicts import why_refused
 from fedhpo_gym.tasks import Task
 
@@ -58,14 +57,9 @@ class SurrogateModel(ColumnBackend):
         return (f"surrogate-sha256:{self._surrogate.sha256}",)
 
     def why_refused(self, objective: str) -> str:
-        """See `Backend.why_refused`: its held-out figures decide, see `surrogates.verdicts`.
-
-        Ids of version 0 promise what they always answered, but for clients that are compressed.
-        """
+        """See `Backend.why_refused`: its held-out figures decide, see `surrogates.verdicts`."""
         known = self.task.objectives.get(objective)
         if known is None or not known.reads_clients:  # costs and privacy follow from the query
-            return ""
-        if self.task.version == 0 and self.num_samples.shape[1] <= COMPRESSED_CLIENTS:
             return ""
         reason = why_refused(self._surrogate.card, objective)
         return f"surrogate {self._surrogate.name}: {reason}" if reason else ""

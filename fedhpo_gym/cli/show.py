@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from fedhpo_gym.backends import BACKENDS, default_backend
+from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
 from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say, say_table
@@ -29,7 +29,7 @@ from fedhpo_gym.studies.suites import SUITES
 from fedhpo_gym.surrogates.verdicts import CLAIMED, RULE
 from fedhpo_gym.surrogates.verdicts import ENTRY as OBJECTIVES
 from fedhpo_gym.tables.sample import ENDS
-from fedhpo_gym.tasks import TASKS, Task
+from fedhpo_gym.tasks import Task
 
 WIDTH = 100
 LIMITS = "limits"
@@ -81,7 +81,7 @@ def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
         "backends": {name: _answers(name, task) for name in BACKENDS},
         "backend": backend,
         "stored": _stored(backend, task),
-        "elsewhere": _elsewhere(backend, task),
+        "elsewhere": elsewhere(task) if backend in OPENERS else [],
     }
 
 
@@ -102,20 +102,6 @@ def _process(task: Task, env_id: str, *, of_rounds: bool) -> str:
         f"trained; `rounds_per_step` and `horizon` of gymnasium.make say how many; {reward}. "
         "Stored numbers are of trials of the same task."
     )
-
-
-def _elsewhere(backend: str, task: Task) -> list[str]:
-    """Return other versions whose variant has stored numbers; none for a backend that trains."""
-    if backend not in OPENERS:
-        return []
-    chosen = {name: getattr(task, name) for name in task.options if name != "preprocessing"}
-    others = [one.variant(**chosen) for one in TASKS.values() if one.name == task.name]
-    return [
-        f"{one.id} (backend {name!r})"
-        for one in others
-        for name in OPENERS
-        if one.version != task.version and _answers(name, one)["answers"]
-    ]
 
 
 def _about(task: Task) -> str:
@@ -219,7 +205,8 @@ def _print(found: Mapping[str, Any]) -> None:
             say(f"{dimension['name']} is active where {name} is {words}.")
     say("\nWhat can answer here:\n")
     for name, answer in found["backends"].items():
-        say(f"{name}: {'' if answer['answers'] else 'no; '}{answer['words']}")
+        words = f"{name}: {'' if answer['answers'] else 'no; '}{answer['words']}"
+        say(textwrap.fill(words, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
     stored = found["stored"]
     if stored is None:
         say(f"\nThe backend {found['backend']!r} has no stored numbers, so no health is known.")

@@ -24,7 +24,7 @@ from fedhpo_gym.landscape.lattice import Landscape, landscape_of
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Value
 from fedhpo_gym.tables import Table
-from fedhpo_gym.tables.stored import FORMATS
+from fedhpo_gym.tables.stored import FORMAT
 from fedhpo_gym.tasks import Task, task_of
 
 CELLS = 5
@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 def write_survival(card: Path) -> dict[str, Any]:
     """Retrain the best cells of a table, and write what that says onto its card."""
     found = survival_of(Table(card))
-    add_to_card(card, FORMATS, {SURVIVAL: found})
+    add_to_card(card, FORMAT, {SURVIVAL: found})
     return found
 
 

@@ -12,7 +12,6 @@ from fedhpo_gym.surrogates.verdicts import (
     LARGEST_BIAS,
     LARGEST_MISS,
     LOWEST_TAU,
-    STATED,
     claim_on,
     held_on,
 )
@@ -22,10 +21,7 @@ SECTION = f"""## Objectives of surrogates
 Errors are of courses at full fidelity that the fit had not seen (`fedhpo-gym surrogate all
 --measure` holds them out again). An objective is offered if Kendall's τ is at least {LOWEST_TAU}
 and the bias, either way, at most {LARGEST_BIAS} of the spread of the truth (standard deviation
-over courses); behind a refused one stand its τ and its bias over that spread. Where a surrogate is
-not listed, what it was fitted on, or its recipe, is not in the package: it was not measured, and
-offers {" and ".join(f"`{name}`" for name in STATED)} only, whose held-out errors every card states.
-Ids of version 0 answer what they always did, but for clients that are compressed (more than 50).
+over courses); behind a refused one stand its τ and its bias over that spread.
 
 The last column is the lowest validation loss that a surrogate claims, and what training that
 configuration reaches, where both are known. A claim is missed where the logarithm of the loss is
@@ -41,13 +37,10 @@ HEADS = (
 
 
 def verdicts_of(stored: Stored) -> dict[str, Any] | None:
-    """Return figures and verdict by objective, as JSON data; None for a table.
-
-    Where nothing was measured, the dictionary is empty.
-    """
+    """Return figures and verdict by objective, as JSON data; None for a table."""
     if not isinstance(stored, Surrogate):
         return None
-    held = held_on(stored.card) or {}
+    held = held_on(stored.card)
     return {
         name: {"verdict": "offered" if one.passed else "refused", "figures": one.words}
         for name, one in held.items()
@@ -56,8 +49,6 @@ def verdicts_of(stored: Stored) -> dict[str, Any] | None:
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines that `fedhpo-gym show` prints of `verdicts_of`."""
-    if not found:
-        yield f"Not measured by objective: {' and '.join(STATED)} are offered, others are refused."
     for name, one in found.items():
         yield f"{name}: {one['verdict']} ({one['figures']})"
 
@@ -76,9 +67,9 @@ def section(stored: Sequence[Stored]) -> Iterator[str]:
     """Yield the parts of the page of all problems that are of objectives."""
     rows = []
     for one in stored:
-        held = held_on(one.card) if isinstance(one, Surrogate) else None
-        if held is None:
+        if not isinstance(one, Surrogate):
             continue
+        held = held_on(one.card)
         offered = [name for name, figures in held.items() if figures.passed]
         refused = [
             f"{name} ({'none' if f.kendall_tau is None else format(f.kendall_tau, '.2f')}, "

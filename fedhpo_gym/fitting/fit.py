@@ -37,8 +37,7 @@ from fedhpo_gym.identity import Identity
 from fedhpo_gym.landscape import HEALTH, write_health
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.curves import CurveModel
-from fedhpo_gym.surrogates.formats import FORMAT
-from fedhpo_gym.surrogates.surrogate import Surrogate, write_surrogate
+from fedhpo_gym.surrogates.surrogate import FORMAT, Surrogate, write_surrogate
 from fedhpo_gym.surrogates.verdicts import CLAIM_RULE, CLAIMED, ENTRY
 from fedhpo_gym.tables import writable_table_folder
 

@@ -20,10 +20,9 @@ from fedhpo_gym.landscape import health_on
 from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.surrogates.curves import CurveModel
-from fedhpo_gym.surrogates.formats import ANSWERS, FORMAT
 from fedhpo_gym.surrogates.knots import running_best
 from fedhpo_gym.surrogates.outputs import LARGEST_LOSS, SMALLEST_LOSS, VALIDATION, to_metrics
-from fedhpo_gym.surrogates.surrogate import Surrogate
+from fedhpo_gym.surrogates.surrogate import FORMAT, Surrogate
 from fedhpo_gym.surrogates.verdicts import (
     CLAIM_RULE,
     CLAIMED,
@@ -66,7 +65,7 @@ def write_verdicts(card: Path) -> Path:
         DamagedDataError: the card is damaged.
         OSError: the card cannot be written.
     """
-    add_to_card(card, tuple(ANSWERS), {ENTRY: measured(Surrogate(card))})
+    add_to_card(card, FORMAT, {ENTRY: measured(Surrogate(card))})
     return card
 
 
@@ -81,21 +80,14 @@ def write_claim(card: Path, trained: float) -> Claim:
         What was written.
 
     Raises:
-        InvalidArgumentError: the card states no figures of its loss.
-        DamagedDataError: the card is damaged.
+        DamagedDataError: the card is damaged, or states no such figures.
         OSError: the card cannot be written.
     """
     surrogate = Surrogate(card)
-    held = held_on(surrogate.card)
-    if held is None:
-        raise InvalidArgumentError(
-            f"`card` must state figures by objective, got {card.name}; run `fedhpo-gym surrogate "
-            "ID --measure` first"
-        )
     claimed = float(health_on(surrogate, "fedhpo-gym health --write")["optimum"]["val_loss"])
-    claim = Claim(claimed, _short(trained), held["val_loss"].spread)
+    claim = Claim(claimed, _short(trained), held_on(surrogate.card)["val_loss"].spread)
     entry = {"of": surrogate.digest, "rule": CLAIM_RULE, **asdict(claim)}
-    add_to_card(card, tuple(ANSWERS), {CLAIMED: entry})
+    add_to_card(card, FORMAT, {CLAIMED: entry})
     return claim
 
 
@@ -115,8 +107,7 @@ def measured(surrogate: Surrogate) -> dict[str, object]:
         inside, outside = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
         fitted = CANDIDATES[model["candidate"]].models(prepare(rows[outside]))[model["variant"]]
         said[inside] = _claimed(fitted, rows[inside], source)
-    best = np.full(len(rows), source.stored.rounds[-1])
-    truth = _values(rows.final, best, rows, source)
+    truth = _values(rows.final, rows, source)
     ranking = np.where(rows.trained[:, -1], rows.ranking, -1)
     counted = ranking >= 0
     held = {
@@ -139,10 +130,10 @@ def _source_of(surrogate: Surrogate) -> FittingSource:
         InvalidArgumentError: its recipe is no more.
     """
     model = surrogate.card["model"]
-    if surrogate.format != FORMAT or model["candidate"] not in CANDIDATES:
+    if model["candidate"] not in CANDIDATES:
         raise InvalidArgumentError(
-            f"`card` must be that of a surrogate of format {FORMAT}, whose recipe can be fitted "
-            f"again, got {surrogate.name} of format {surrogate.format}; fit it anew with "
+            f"`card` must be that of a surrogate whose recipe is one of {list(CANDIDATES)}, got "
+            f"{model['candidate']!r} on that of {surrogate.name}; fit it anew with "
             f"`{surrogate.card['fit_command']}`"
         )
     tables = (open_table(name) for name in list_tables())
@@ -163,19 +154,15 @@ def _claimed(model: CurveModel, rows: FittingRows, source: FittingSource) -> Flo
     coefficients = model.coefficients(rows.inputs)
     best = running_best(model.at_all_knots(coefficients, VALIDATION).T)[-1]
     outputs, metrics = model.at_knots(coefficients, best), np.empty_like(rows.final)
-    best_round = np.full(len(rows), source.stored.rounds[-1])
     for seed in np.unique(rows.seed).tolist():
         own = np.flatnonzero(rows.seed == seed)
         # The last output says whether the course diverged.
-        metrics[own], best_round[own] = to_metrics(
-            outputs[own, :-1], rows.seed_weights[[seed]], best_round[own]
-        )
-    return _values(metrics, best_round, rows, source)
+        metrics[own] = to_metrics(outputs[own, :-1], rows.seed_weights[[seed]])
+    return _values(metrics, rows, source)
 
 
 def _values(
     metrics: NDArray[np.floating],
-    best_round: NDArray[np.integer],
     rows: FittingRows,
     source: FittingSource,
 ) -> Floats:
@@ -185,12 +172,13 @@ def _values(
     Whether a course diverged is said apart: it makes all objectives their worst.
     """
     found = np.full((len(rows), len(JUDGED)), np.nan)
+    last = np.full(len(rows), source.stored.rounds[-1])
     for seed in np.unique(rows.seed[rows.trained[:, -1]]).tolist():
         own = np.flatnonzero(rows.trained[:, -1] & (rows.seed == seed))
         answers = Evaluations(
             metrics[own][:, None],
             source.stored.num_samples[[seed]],
-            best_round[own][:, None],
+            last[own][:, None],
             np.zeros((len(own), 1), np.bool_),
         )
         for j, (name, compute) in enumerate(JUDGED.items()):

@@ -13,16 +13,15 @@ from fedhpo_gym.landscape.health import HEALTH, LABELS, MEANS, SURVIVAL, health_
 from fedhpo_gym.landscape.lattice import Stored
 from fedhpo_gym.space import Value
 from fedhpo_gym.surrogates import surrogate
-from fedhpo_gym.surrogates.formats import ANSWERS
 from fedhpo_gym.tables import store
 from fedhpo_gym.tables.locate import find, list_names
-from fedhpo_gym.tables.stored import FORMATS
+from fedhpo_gym.tables.stored import FORMAT
 from fedhpo_gym.typed import as_typed, checked_types
 
-KINDS: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {".table.json": FORMATS, f"{surrogate.SUFFIX}.json": tuple(ANSWERS)}
+KINDS: Mapping[str, int] = MappingProxyType(
+    {".table.json": FORMAT, f"{surrogate.SUFFIX}.json": surrogate.FORMAT}
 )
-"""How the names of cards end that have a health, and their formats."""
+"""How the names of cards end that have a health, and their format."""
 ANY = "*"
 """Stands for every name in a rule."""
 _SHARES = {"cells": float, "full_fidelity": float}
@@ -103,12 +102,12 @@ def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
         DamagedDataError: the card or its arrays are damaged.
         OSError: the card cannot be written.
     """
-    formats = next((known for ending, known in KINDS.items() if card.name.endswith(ending)), None)
-    if formats is None:
+    number = next((known for ending, known in KINDS.items() if card.name.endswith(ending)), None)
+    if number is None:
         raise InvalidArgumentError(f"`card` must end in one of {list(KINDS)}, got {card.name!r}")
     if labels is not None:
-        archive.add_to_card(card, formats, {LABELS: dict(labels)})
-    archive.add_to_card(card, formats, {HEALTH: health_of(open_card(card))})
+        archive.add_to_card(card, number, {LABELS: dict(labels)})
+    archive.add_to_card(card, number, {HEALTH: health_of(open_card(card))})
     return card
 
 

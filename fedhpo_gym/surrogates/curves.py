@@ -1,4 +1,4 @@
-"""The output model of format 2: whole learning curves, of which the best so far is read off.
+"""The output model of a surrogate: whole learning curves, of which the best so far is read off.
 
 For a configuration, a client sample rate and a seed, a model predicts what `outputs` describes at
 all stored rounds, the *knots*, and with it the chance of having diverged. The best-so-far at a knot

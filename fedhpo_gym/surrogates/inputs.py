@@ -1,8 +1,8 @@
 """What a surrogate's model sees of an evaluation.
 
 One row per seed: the action coordinates of the configuration, how many clients really take part,
-and which seed it is. A model of format 1 sees the logarithm of the round, too; one of format 2
-predicts all rounds at once, and may see products of hyperparameters.
+and which seed it is; it may be products of hyperparameters, too. The round is none of it: a model
+predicts all rounds at once.
 """
 
 from __future__ import annotations
@@ -23,56 +23,8 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class PointInputs:
-    """The encoding of a surrogate of format 1.
-
-    Attributes:
-        space: configurations, as intervals.
-        fidelity_space: rounds and client sample rates that it answers.
-        num_clients: clients of the federation.
-        seeds: the seeds the model has seen.
-    """
-
-    space: SearchSpace
-    fidelity_space: SearchSpace
-    num_clients: int
-    seeds: tuple[int, ...]
-
-    @classmethod
-    def from_names(
-        cls,
-        _names: Sequence[str],
-        space: SearchSpace,
-        fidelity_space: SearchSpace,
-        num_clients: int,
-        seeds: tuple[int, ...],
-    ) -> Self:
-        """Return the encoding; a card cannot choose its columns."""
-        return cls(space, fidelity_space, num_clients, seeds)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        seeds = (f"seed={seed}" for seed in self.seeds)
-        return (*self.space.names, "log_round", "client_share", *seeds)
-
-    def rows(self, columns: Columns, seed_rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the (B, S, columns) rows of B evaluations, one per seed.
-
-        Args:
-            columns: (B,) legal values of every dimension, by name.
-            seed_rows: (S,) positions in `seeds`.
-        """
-        longest = max(math.log(self.fidelity_space["round"].high), 1.0)
-        logs = np.array([math.log(asked) for asked in columns["round"].tolist()])
-        share = 2.0 * _sampled(columns[RATE], self.num_clients) / self.num_clients - 1.0
-        known = (self.space.encode_columns(columns), 2.0 * logs / longest - 1.0, share)
-        return _for_each_seed(np.column_stack(known), seed_rows, len(self.seeds))
-
-
-@dataclass(frozen=True)
 class CurveInputs:
-    """The encoding of a surrogate of format 2.
+    """The encoding of a surrogate's rows.
 
     The number of clients that take part is on a logarithmic scale of its own: few of many clients
     differ as much as many of few do.
@@ -100,9 +52,15 @@ class CurveInputs:
         num_clients: int,
         seeds: tuple[int, ...],
     ) -> Self:
-        """Return the encoding whose columns a card names; see `named_products` for errors."""
-        products = named_products(names, space)
-        return cls(space, fidelity_space, num_clients, seeds, products)
+        """Return the encoding whose columns a card names.
+
+        Raises:
+            ValueError: it names others, or has another order; see also `named_products`.
+        """
+        found = cls(space, fidelity_space, num_clients, seeds, named_products(names, space))
+        if tuple(names) != found.names or len(set(names)) < len(names):
+            raise ValueError(f"`inputs` must be {[*found.names][:20]}, each once and in this order")
+        return found
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,7 +70,12 @@ class CurveInputs:
         return (*self.space.names, "log_clients", *products, *seeds)
 
     def rows(self, columns: Columns, seed_rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the (B, S, columns) rows of B evaluations; see `PointInputs.rows`."""
+        """Return the (B, S, columns) rows of B evaluations, one per seed.
+
+        Args:
+            columns: (B,) legal values of every dimension, by name.
+            seed_rows: (S,) positions in `seeds`.
+        """
         known = self._known(self.space.encode_columns(columns), columns[RATE])
         return _for_each_seed(known, seed_rows, len(self.seeds))
 
@@ -149,22 +112,6 @@ class CurveInputs:
         sampled = _sampled(rates, self.num_clients).tolist()
         logs = np.array([math.log(number / few) for number in sampled])
         return np.asarray(2.0 * logs / math.log(many / few) - 1.0)
-
-
-def require_names(said: object, names: Sequence[str]) -> None:
-    """Check that a card names the very columns that its model is given.
-
-    Args:
-        said: what the card says; None where it says nothing.
-        names: of the columns.
-
-    Raises:
-        ValueError: it names others, or has another order.
-    """
-    if said is None:
-        return
-    if said != list(names) or len(set(names)) < len(names):
-        raise ValueError(f"`inputs` must be {list(names)[:20]}, each once and in this order")
 
 
 def _sampled(rates: NDArray[np.floating], clients: int) -> NDArray[np.float64]:

@@ -31,10 +31,13 @@ def matern(rows: NDArray[np.floating], points: NDArray[np.floating]) -> NDArray[
     return np.asarray((1.0 + distance) * np.exp(-distance), dtype=np.float64)
 
 
-class Kernel:
-    """Weights times the kernel between a row and every known point."""
+class ExactKernel:
+    """Weights times the kernel between a row and every known point.
 
-    kind = "kernel"
+    Products are exact: rows get the same bits in any company.
+    """
+
+    kind = "exact_kernel"
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take a kernel machine's arrays.
@@ -44,62 +47,30 @@ class Kernel:
                 stretched, `weights` (m, outputs).
 
         Raises:
-            InvalidArgumentError: an array is missing, or the arrays do not fit together.
+            InvalidArgumentError: an array is missing, the arrays do not fit together, or there are
+                too many points or features.
         """
         missing = [name for name in ARRAYS if name not in arrays]
         if missing:
             raise InvalidArgumentError(f"a kernel needs the arrays {ARRAYS}, {missing} are missing")
         self.arrays = {name: arrays[name] for name in ARRAYS}
-        self._stretch, self._points, self._weights = (
-            arrays[name].astype(np.float64) for name in ARRAYS
-        )
-        count = len(self._weights)
-        if self._weights.ndim != 2 or self._points.shape != (count, *self._stretch.shape):
+        self._stretch, points, weights = (arrays[name].astype(np.float64) for name in ARRAYS)
+        if weights.ndim != 2 or points.shape != (len(weights), *self._stretch.shape):
             raise InvalidArgumentError("the arrays of a kernel do not fit together")
+        if len(weights) > MAX_POINTS or len(self._stretch) > MAX_FEATURES:
+            raise InvalidArgumentError(
+                f"a kernel must have at most {MAX_POINTS} points and {MAX_FEATURES} features"
+            )
+        self._points = on_grid(points, ROW_BITS, MAX_ROW)
+        largest = np.abs(weights).max(axis=0)
+        # Every column has a power of two of its own, up to which its weights are whole numbers.
+        self._unit = 2.0 ** np.ceil(np.log2(np.maximum(largest, 1e-30)))
+        self._weights = on_grid(weights / self._unit, WEIGHT_BITS, 1.0)
 
     @property
     def num_features(self) -> int:
         """How many features a row must have."""
         return len(self._stretch)
-
-    def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (..., n, outputs) for (..., n, features).
-
-        Leading axes change no bit: a product of matrices rounds differently for other numbers of
-        rows, so every group of n rows is multiplied on its own.
-        """
-        if rows.ndim == 2:
-            return self._predict(rows)
-        groups = rows.reshape(-1, *rows.shape[-2:])
-        predicted = np.stack([self._predict(group) for group in groups])
-        return predicted.reshape(*rows.shape[:-1], -1)
-
-    def _predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        values = matern(rows.astype(np.float64) * self._stretch, self._points) @ self._weights
-        return values.astype(np.float32)
-
-
-class ExactKernel(Kernel):
-    """The same, with products that are exact: rows get the same bits in any company."""
-
-    kind = "exact_kernel"
-
-    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """See `Kernel`.
-
-        Raises:
-            InvalidArgumentError: see `Kernel`; or there are too many points or features.
-        """
-        super().__init__(arrays)
-        if len(self._weights) > MAX_POINTS or len(self._stretch) > MAX_FEATURES:
-            raise InvalidArgumentError(
-                f"a kernel must have at most {MAX_POINTS} points and {MAX_FEATURES} features"
-            )
-        self._points = on_grid(self._points, ROW_BITS, MAX_ROW)
-        largest = np.abs(self._weights).max(axis=0)
-        # Every column has a power of two of its own, up to which its weights are whole numbers.
-        self._unit = 2.0 ** np.ceil(np.log2(np.maximum(largest, 1e-30)))
-        self._weights = on_grid(self._weights / self._unit, WEIGHT_BITS, 1.0)
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return (..., n, outputs) for (..., n, features)."""

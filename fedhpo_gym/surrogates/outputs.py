@@ -56,11 +56,6 @@ def num_outputs(num_clients: int, spread: bool = False) -> int:
     return len(SPLITS) * (1 + 3 * num_clients) + 1 + (SPREAD_OUTPUTS if spread else 0)
 
 
-def client_outputs() -> slice:
-    """Return where a row of format 1 holds the outputs of clients, between the federation's."""
-    return slice(len(SPLITS), -1)
-
-
 def weights_of(num_samples: NDArray[np.integer]) -> Floats:
     """Return each client's weight in the mean of a split, from (..., clients, splits) samples."""
     totals = np.maximum(num_samples.sum(axis=-2, keepdims=True), 1)
@@ -118,19 +113,14 @@ def _spread_of(metrics: NDArray[np.floating], weights: NDArray[np.floating]) -> 
 def to_metrics(
     outputs: NDArray[np.floating],
     weights: NDArray[np.floating],
-    rounds: NDArray[np.integer],
     reads: Entries = ENTRIES,
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return what rows of outputs mean, with every number in its range.
+) -> NDArray[np.float32]:
+    """Return the (n, clients, splits, metrics) that outputs mean, every number in its range.
 
     Args:
         outputs: (n, outputs).
         weights: (S, clients, splits), see `weights_of`: rows take turns with them.
-        rounds: (n,) the rounds that were asked for; no best round lies beyond.
         reads: metrics that are needed: accuracies and macro-F1 of others are NaN.
-
-    Returns:
-        (n, clients, splits, metrics) metrics and (n,) best rounds.
     """
     n, (seeds, clients, splits) = len(outputs), weights.shape
     end = splits * (1 + 3 * clients)
@@ -158,7 +148,7 @@ def to_metrics(
         spread = np.clip(spread[:, :, which, where], 0.0, 1.0)
         rates = _spread_out(rates, spread, weights[:, where])
     metrics[..., where, _ACCURACY + which] = rates.swapaxes(2, 3)
-    return metrics.reshape(n, clients, splits, -1), best_rounds(outputs, rounds)
+    return metrics.reshape(n, clients, splits, -1)
 
 
 @functools.cache
@@ -167,11 +157,6 @@ def _rates_of(reads: Entries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     needed = [(i, j) for i, m in enumerate(RATES) for j, s in enumerate(SPLITS) if (s, m) in reads]
     which, where = np.array(needed, dtype=np.int64).reshape(-1, 2).T
     return which, where
-
-
-def best_rounds(outputs: NDArray[np.floating], rounds: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return the (n,) best rounds of (n, outputs), none of which lies beyond (n,) rounds."""
-    return np.asarray(np.clip(np.rint(np.exp(outputs[:, -1])).astype(np.int64), 1, rounds))
 
 
 def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -17,14 +17,16 @@ from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.records import ENTRIES, SPLITS, Entries, Evaluation, Fidelity
 from fedhpo_gym.identity import Identity
-from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.surrogates.curves import CurveModel
-from fedhpo_gym.surrogates.formats import ANSWERS, FORMAT, INPUTS, Answers
-from fedhpo_gym.surrogates.inputs import require_names
-from fedhpo_gym.surrogates.outputs import to_metrics, weights_of
+from fedhpo_gym.surrogates.inputs import CurveInputs
+from fedhpo_gym.surrogates.outputs import COMPRESSED_CLIENTS, num_outputs, to_metrics, weights_of
 from fedhpo_gym.tables.stored import seeds_and_samples
+from fedhpo_gym.typed import as_typed
 
 SUFFIX = ".surrogate"
+FORMAT = 2
+"""The format of cards; another one answers by other rules."""
 CHUNK = 1024
 """Groups of rows that are answered together, so that they stay in the processor's cache."""
 
@@ -41,7 +43,6 @@ class Surrogate:
         seeds: seeds of the repetitions.
         num_samples: (seeds, clients, splits) samples.
         inputs: encoding of the model's rows.
-        format: which rules it answers by, see `formats`.
         kind: kind of its regressor.
         sha256: checksum of the arrays.
         digest: checksum of everything that decides a number, in the card and in the arrays.
@@ -58,7 +59,7 @@ class Surrogate:
             DamagedDataError: the card is not a surrogate card of this format.
         """
         repair = f"fit the surrogate again with `fedhpo-gym surrogate {arguments}`"
-        with reading_card(card, "surrogate", tuple(ANSWERS), repair) as (content, self._arrays):
+        with reading_card(card, "surrogate", FORMAT, repair) as (content, self._arrays):
             self.identity = Identity.from_card(content)
             self.name = self.identity.name
             self.space = SearchSpace.from_dict(content["space"])
@@ -68,32 +69,44 @@ class Surrogate:
             self.digest: str = content[DIGEST]
             self._repair: str = content["fit_command"]
             self.kind: str = content["model"]["kind"]
-            self.format: int = content["format"]
-            int(self.fidelity_space["round"].high)
-            self.inputs = INPUTS[self.format].from_names(
-                content["model"].get("inputs", ()),
+            self._knots = _checked_knots(content["model"]["rounds"], self.fidelity_space["round"])
+            self.inputs = CurveInputs.from_names(
+                as_typed("inputs", content["model"]["inputs"], Sequence[str]),
                 self.space,
                 self.fidelity_space,
                 self.num_samples.shape[1],
                 self.seeds,
             )
-            require_names(content["model"].get("inputs"), self.inputs.names)
         self.card: Mapping[str, Any] = MappingProxyType(content)
         self._weights = weights_of(self.num_samples)
 
     @cached_property
-    def _answers(self) -> Answers:
+    def _model(self) -> CurveModel:
         arrays = self._arrays.read(self.sha256, self._repair, growth=MODEL_GROWTH)
-        columns = len(self.inputs.names)
         try:
-            model = ANSWERS[self.format](self.card, arrays, columns)
-            _check(model, columns)
+            model = CurveModel.from_arrays(self.kind, arrays)
+            self._check(model)
         except (LookupError, ValueError, TypeError) as error:
             raise DamagedDataError(
                 f"{self._arrays.path} does not hold the model its card describes ({error}); delete "
                 f"it and run `{self._repair}`"
             ) from error
         return model
+
+    def _check(self, model: CurveModel) -> None:
+        columns, clients = len(self.inputs.names), self.num_samples.shape[1]
+        if (features := model.regressor.num_features) > columns:
+            raise ValueError(f"it looks at {features} inputs, there are {columns}")
+        spread = {False, clients > COMPRESSED_CLIENTS}
+        known = {(num_outputs(clients, one) + 1,) for one in spread}
+        shapes = {scale.shape for scale in model.scales.values()}
+        if len(shapes) > 1 or not shapes <= known:
+            raise ValueError(f"its scales must be those of one of {sorted(known)} outputs")
+        if len(model.centre) != len(self._knots):
+            raise ValueError(f"it has {len(model.centre)} knots, not {len(self._knots)}")
+        model.best_so_far(np.zeros((1, 1, columns), np.float32), self._knots[:1], self._knots)
+        if not all(np.isfinite(array).all() for array in model.arrays.values()):
+            raise ValueError("not all of its numbers are finite")
 
     def evaluate(
         self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
@@ -143,10 +156,8 @@ class Surrogate:
         parts = []
         for at in range(0, max(len(rows), 1), CHUNK):
             some, rounds = rows[at : at + CHUNK], columns["round"][at : at + CHUNK]
-            outputs, best, diverged = self._answers(some, rounds)
-            asked = np.repeat(rounds, len(where))
-            metrics, _ = to_metrics(outputs, self._weights[where], asked, reads)
-            parts.append((metrics, best, diverged))
+            outputs, best, diverged = self._model.best_so_far(some, rounds, self._knots)
+            parts.append((to_metrics(outputs, self._weights[where], reads), best, diverged))
         metrics, best, diverged = map(np.concatenate, zip(*parts, strict=True))
         shape = rows.shape[:2]
         return Evaluations(
@@ -189,11 +200,16 @@ class Surrogate:
             ) from error
 
 
-def _check(model: Answers, columns: int) -> None:
-    if model.regressor.num_features > columns:
-        raise ValueError(f"it looks at {model.regressor.num_features} inputs, there are {columns}")
-    if not all(np.isfinite(array).all() for array in model.arrays.values()):
-        raise ValueError("not all of its numbers are finite")
+def _checked_knots(rounds: object, asked: Dimension) -> NDArray[np.int64]:
+    """Return the rounds of a model's curves; they must hold all that may be asked for."""
+    knots = np.array(rounds, dtype=np.int64)
+    if not len(knots) or knots[0] < 1 or (np.diff(knots) <= 0).any():
+        raise ValueError(f"`rounds` must grow from 1 or more, got {knots.tolist()}")
+    if not knots[0] <= asked.low <= asked.high <= knots[-1]:
+        raise ValueError(
+            f"`rounds` must reach from {asked.low} to {asked.high}, got {knots.tolist()}"
+        )
+    return knots
 
 
 def write_surrogate(folder: Path, card: Mapping[str, Any], model: CurveModel) -> Path:

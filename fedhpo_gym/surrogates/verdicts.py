@@ -14,7 +14,6 @@ from typing import Any
 
 from fedhpo_gym.archive import DIGEST
 from fedhpo_gym.errors import DamagedDataError, FedHPOError
-from fedhpo_gym.surrogates.outputs import COMPRESSED_CLIENTS
 from fedhpo_gym.typed import as_typed, check_fields
 
 ENTRY = "objectives"
@@ -33,9 +32,6 @@ CLAIM_RULE = (
     "the logarithm of the loss that training reaches, under all seeds, exceeds that of the claim "
     f"by at most {LARGEST_MISS} of its spread over courses"
 )
-STATED = ("val_loss", "val_error")
-"""What all cards state held-out errors of: offered where objectives were not measured one by one.
-No others are; and of many clients, which are compressed, the loss alone."""
 
 
 @dataclass(frozen=True)
@@ -127,16 +123,14 @@ def claim_on(card: Mapping[str, Any]) -> Claim | None:
     return claim
 
 
-def held_on(card: Mapping[str, Any]) -> dict[str, Held] | None:
-    """Return the figures by objective that a surrogate's card states; None where it states none.
+def held_on(card: Mapping[str, Any]) -> dict[str, Held]:
+    """Return the figures by objective that a surrogate's card states.
 
     Raises:
-        DamagedDataError: they are of another surrogate, or are no such figures.
+        DamagedDataError: there are none, they are of another surrogate, or are no such figures.
     """
-    found = card.get(ENTRY)
-    if found is None:
-        return None
     try:
+        found = card[ENTRY]
         figures = as_typed(ENTRY, found["held_out"], Mapping[str, Mapping[str, Any]])
         held = {name: Held(**one) for name, one in figures.items()}
         own = found["of"] == card[DIGEST]
@@ -161,10 +155,7 @@ def why_refused(card: Mapping[str, Any], objective: str) -> str:
         DamagedDataError: see `held_on`.
     """
     held = held_on(card)
-    if held is None or objective not in held:
-        clients = len(card["num_samples"][0])
-        if objective in STATED[: 1 if clients > COMPRESSED_CLIENTS else None]:
-            return ""
+    if objective not in held:
         return "it was not measured on courses that the fit had not seen"
     one = held[objective]
     return "" if one.passed else f"{one.words}; the rule is: {RULE}"

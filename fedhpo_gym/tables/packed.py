@@ -1,4 +1,4 @@
-"""Format 2 of tables and samples: stored curves without what follows from the rest.
+"""How tables and samples are stored: curves without what follows from the rest.
 
 Losses, hits and macro-F1 are predicted from neighbours (`neighbours.py`), and what predictions miss
 is entropy coded (`rans.py`). Two things are not coded at all. The best model so far is that of the

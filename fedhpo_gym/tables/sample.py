@@ -4,7 +4,7 @@
 active), `client_sample_rate`, `seed` (position among the seeds)
 and `point` (number in the design's sequence) say what the courses are. Arrays named
 `<which>_<split>_<metric>` have the axes (courses, rounds, clients); `best_round` and `diverged_at`
-lack the clients, the latter also the rounds. Codes and formats are those of a table.
+lack the clients, the latter also the rounds. Codes and their packing are those of a table.
 
 Where courses were trained for different rounds, `last_round` (courses,) says how far each got. The
 codes beyond repeat the last ones, so that they take no room; they are no data.
@@ -24,7 +24,7 @@ from fedhpo_gym.archive import reading_card
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import DamagedDataError
 from fedhpo_gym.space import Value
-from fedhpo_gym.tables.stored import FORMATS, StoredCurves, write_curves
+from fedhpo_gym.tables.stored import FORMAT, StoredCurves, write_curves
 
 AXIS = 1
 """Rounds come second."""
@@ -54,7 +54,7 @@ class Sample(StoredCurves):
             DamagedDataError: the card is not a sample card of this format.
         """
         repair = f"run `fedhpo-gym build {arguments} --sample N`"
-        with reading_card(card, "sample", FORMATS, repair) as (content, arrays):
+        with reading_card(card, "sample", FORMAT, repair) as (content, arrays):
             super().__init__(content, arrays)
             self._count: int = content["courses"]
             if as_integer(self._count) is None or self._count < 1:

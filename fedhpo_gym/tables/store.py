@@ -2,8 +2,8 @@
 
 Arrays are named `<which>_<split>_<metric>` and have the axes (rounds, *configuration grid, client
 sample rates, seeds, clients); `best_round` and `diverged_at` lack the clients, the latter also the
-rounds. The card states the axes and how codes are decoded. `numpy.load` opens cards of format 1; in
-format 2, the curves are packed (`packed.py`).
+rounds. The card states the axes and how codes are decoded. In the file the curves are packed
+(`packed.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.space import Dimension
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.stored import (
-    FORMATS,
+    FORMAT,
     WHICH,
     StoredCurves,
     write_curves,
@@ -50,7 +50,7 @@ class Table(StoredCurves):
             DamagedDataError: the card is not a table card of this format.
         """
         repair = f"run `fedhpo-gym build {arguments}`"
-        with reading_card(card, "table", FORMATS, repair) as (content, arrays):
+        with reading_card(card, "table", FORMAT, repair) as (content, arrays):
             super().__init__(content, arrays)
             self._packing()
 

@@ -25,8 +25,8 @@ from fedhpo_gym.tables.packed import ENTRY, WORDS, Packing, pack, unpack
 from fedhpo_gym.typed import as_typed
 
 WHICH = ("best", "current")
-PLAIN, FORMAT = FORMATS = (1, 2)
-"""Formats of cards: arrays as they are, and packed curves, which are written."""
+FORMAT = 2
+"""The format of cards."""
 FORMER = "former_sha256"
 """Entry of a card: checksums that stood for the same numbers before they were packed."""
 
@@ -103,10 +103,8 @@ class StoredCurves(ABC):
     def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
         """Return the position of every cell's seed among the seeds."""
 
-    def _packing(self) -> Packing | None:
-        """Return how the curves are packed; None in cards of format 1."""
-        if self.card["format"] == PLAIN:
-            return None
+    def _packing(self) -> Packing:
+        """Return how the curves are packed."""
         return Packing.from_card(self.card[ENTRY], self._layout())
 
     def _curve_shapes(self, courses: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
@@ -124,14 +122,10 @@ class StoredCurves(ABC):
     def _codes(self) -> Mapping[str, NDArray[Any]]:
         """All arrays, unpacked after the file and what it declares were verified."""
         shapes, packing, layout = self._shapes(), self._packing(), self._layout()
-        if packing is not None:
-            own = {name: shape for name, shape in shapes.items() if name not in layout.names}
-            shapes = own | packing.shapes(layout)
-        arrays = self._arrays.read(self.sha256, self._repair, shapes)
+        own = {name: shape for name, shape in shapes.items() if name not in layout.names}
+        arrays = self._arrays.read(self.sha256, self._repair, own | packing.shapes(layout))
         try:
-            _require_codes(arrays, {"diverged_at", *self._curve_shapes(())})
-            if packing is None:
-                return arrays
+            _require_codes(arrays)
             seeds = self._cell_seeds(arrays)
             return unpack(arrays, layout, seeds, packing, self._arrays.path)
         except TooLargeError:
@@ -167,8 +161,8 @@ class StoredCurves(ABC):
         return codec.decode(metric, self.codes(f"{which}_{split}_{metric}"), samples)
 
 
-def _require_codes(arrays: Mapping[str, NDArray[Any]], names: set[str]) -> None:
-    for name in sorted(arrays.keys() & names):
+def _require_codes(arrays: Mapping[str, NDArray[Any]]) -> None:
+    for name in ("best_round", "diverged_at"):
         if arrays[name].dtype.kind != "u":
             raise ValueError(f"{name!r} must hold codes, got {arrays[name].dtype}")
 

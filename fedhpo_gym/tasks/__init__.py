@@ -51,10 +51,10 @@ def with_version_one(tasks: Iterable[Task]) -> Iterator[Task]:
     of the trial. It answers from the numbers of version 0, so its round ids return the same.
     """
     written = tuple(tasks)
-    own = {task.name for task in written if task.version}
+    own = {task.name for task in written if task.version == 1}
     for task in written:
         yield task
-        if task.name not in own:
+        if task.version == 0 and task.name not in own:
             yield task.variant(version=1, numbers=0, reward="improvement")
 
 

@@ -87,22 +87,25 @@ def _synthetic(model: str) -> Task:
     )
 
 
+_TWITTER = Task(
+    model="LR",
+    dataset="Twitter",
+    num_features=10_000,
+    num_classes=2,
+    num_parameters=20_002,
+    client_space=TWITTER_SPACE,
+    fidelity_space=FIDELITY_SPACE,
+    budget_s=DAY_S,
+    citation=f"{PAPER}; Go, Bhayani, Huang (2009); Caldas et al.: LEAF (2018)",
+    num_clients=2_875,
+    partition="user-80-10-10",
+    system=CROSS_DEVICE,
+    tags=frozenset({"lr", "texts", "cross-device"}),
+)
+
 CROSS_DEVICE_TASKS = (
-    Task(
-        model="LR",
-        dataset="Twitter",
-        num_features=10_000,
-        num_classes=2,
-        num_parameters=20_002,
-        client_space=TWITTER_SPACE,
-        fidelity_space=FIDELITY_SPACE,
-        budget_s=DAY_S,
-        citation=f"{PAPER}; Go, Bhayani, Huang (2009); Caldas et al.: LEAF (2018)",
-        num_clients=2_875,
-        partition="user-80-10-10",
-        system=CROSS_DEVICE,
-        tags=frozenset({"lr", "texts", "cross-device"}),
-    ),
+    _TWITTER,
+    _TWITTER.variant(version=2, reward="improvement"),
     _synthetic("LR"),
     _synthetic("LeafLR"),
     _ratings("FedNetflix", 17_770, 480_189, f"{PAPER}; Bennett, Lanning: Netflix Prize (2007)"),

@@ -442,7 +442,7 @@ def test_a_damaged_sample_names_the_command(built: Path, tmp_path: Path) -> None
         Sample(tmp_path / f"{NAME}.sample.json").codes("point")
     card = tmp_path / f"{NAME}.sample.json"
     card.write_text("{}", encoding="utf-8")
-    with pytest.raises(DamagedDataError, match=r"sample card of format 1.*--sample N"):
+    with pytest.raises(DamagedDataError, match=r"sample card of format 2 .*--sample N"):
         Sample(card)
 
 

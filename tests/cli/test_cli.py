@@ -268,7 +268,12 @@ def test_list_says_how_stored_variants_are_made(
     (tmp_path / "any-name.table.json").write_bytes(stamped(json.dumps(renamed).encode()))
     del content["task"]
     (tmp_path / "older.table.json").write_bytes(stamped(json.dumps(content).encode()))
-    names = ("LR-CreditG-fedavg", "any-name", "GNN-Cora-nbafl-epsilon10", "LR-MadeUp-fedavg")
+    names = (
+        "LR-Car-v1-fedavg-standardized",
+        "any-name",
+        "GNN-Cora-v1-nbafl-epsilon10",
+        "LR-MadeUp-fedavg",
+    )
     monkeypatch.setattr(listing, "list_tables", lambda: ("any-name", "older", *names[3:]))
     monkeypatch.setattr(listing, "list_surrogates", lambda: names[:3])
     assert main(["list"]) == 0

@@ -22,7 +22,7 @@ from fedhpo_gym.landscape.health import SURVIVAL
 from fedhpo_gym.landscape.lattice import landscape_of
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tables.locate import EMBEDDED, ENV_VAR
-from fedhpo_gym.tables.stored import FORMATS
+from fedhpo_gym.tables.stored import FORMAT
 from fedhpo_gym.tasks import get_task
 from pairs import arrays_of
 
@@ -105,9 +105,9 @@ def test_it_is_said_and_written_onto_the_card(
     assert found["surviving"] == int(inside)
     assert main(["show", ID]) == 0
     assert "With initial weights moved" in capsys.readouterr().out
-    add_to_card(card, FORMATS, {SURVIVAL: {**found, "of": "other numbers"}})
+    add_to_card(card, FORMAT, {SURVIVAL: {**found, "of": "other numbers"}})
     assert survival_on(open_table(NAME)) is None
     for entry, wrong in (("cells", "many"), ("optimum", 3.0)):
-        add_to_card(card, FORMATS, {SURVIVAL: {**found, entry: wrong}})
+        add_to_card(card, FORMAT, {SURVIVAL: {**found, entry: wrong}})
         with pytest.raises(DamagedDataError, match=r"survival.*--survival"):
             survival_on(open_table(NAME))

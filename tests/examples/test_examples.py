@@ -81,8 +81,8 @@ def what_is_reached_is_the_best_of_all_learning_rates(out: Path) -> None:
 
 
 def all_alphas_have_the_same_configurations(out: Path) -> None:
-    for version, name, number in ((0, "Segment", 672), (1, "BreastCancer", 144)):
-        found = read(out, f"{name}-v{version}-alpha*")
+    for version, number in ((0, 96), (1, 144)):
+        found = read(out, f"BreastCancer-v{version}-alpha*")
         assert len(found) == 2
         for one in found:
             assert {np.shape(values) for values in one.values()} == {(3, number)}

@@ -197,7 +197,7 @@ def test_a_card_of_another_model_is_refused(
 
 def test_the_same_model_gives_the_same_bytes(surrogate: Surrogate, tmp_path: Path) -> None:
     written = [
-        write_surrogate(tmp_path / name, {"name": NAME}, surrogate._answers) for name in ("a", "b")
+        write_surrogate(tmp_path / name, {"name": NAME}, surrogate._model) for name in ("a", "b")
     ]
     assert written[0].read_bytes() == written[1].read_bytes()
     first, second = (arrays_of(card).read_bytes() for card in written)

@@ -23,7 +23,7 @@ from fedhpo_gym.fitting import fit as fitting
 from fedhpo_gym.fitting.sources import FittingSample
 from fedhpo_gym.fitting.validate import kendall_tau, verdict, yardstick
 from fedhpo_gym.seeding import stream
-from fedhpo_gym.surrogates import Surrogate, open_surrogate
+from fedhpo_gym.surrogates import Surrogate
 from fedhpo_gym.surrogates.verdicts import claim_on, held_on
 from fedhpo_gym.tables import Sample, codec
 from fedhpo_gym.tables.sample import write_sample
@@ -181,7 +181,6 @@ def test_a_surrogate_of_its_own_goes_before_a_shared_one(
     assert make_backend("surrogate", own).fingerprint == f"surrogate-sha256:{new.digest}"
     assert make_backend("surrogate", shared).fingerprint == before
     check_law(new, 0)
-    assert (new.format, open_surrogate("LR-Car-fedavg").format) == (2, 1)
 
 
 def test_one_command_fits_all_and_resumes(

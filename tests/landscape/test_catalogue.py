@@ -51,7 +51,7 @@ def test_every_card_states_the_health_of_its_numbers(card: Path) -> None:
 
 
 def test_what_a_card_states_is_true() -> None:
-    for name in ("LR-BloodTransfusion-fedavg.table", "GNN-CiteSeer-fedprox.surrogate"):
+    for name in ("LR-BloodTransfusion-fedavg.table", "GNN-CiteSeer-v1-fedprox.surrogate"):
         stored = open_card(EMBEDDED / f"{name}.json")
         assert agree(health_of(stored), dict(health_on(stored, COMMAND)))
 

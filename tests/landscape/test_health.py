@@ -19,7 +19,7 @@ from fedhpo_gym.landscape.health import edges
 from fedhpo_gym.landscape.lattice import landscape_of
 from fedhpo_gym.surrogates import open_surrogate
 from fedhpo_gym.tables import Table
-from fedhpo_gym.tables.stored import FORMATS
+from fedhpo_gym.tables.stored import FORMAT
 from made_up_table import RATES, ROUNDS, SEEDS, SPACE, write_made_up_table
 
 LABEL_LOSSES = {"val_loss": 2.0, "test_loss": 2.0, "val_accuracy": 0.5, "test_accuracy": 0.5}
@@ -141,7 +141,7 @@ def test_entries_that_decide_a_number_cannot_be_added(card: Path) -> None:
     before = card.read_bytes()
     for name in ("seeds", "arrays", DIGEST, "new"):
         with pytest.raises(InvalidArgumentError, match="must decide no answer"):
-            add_to_card(card, FORMATS, {name: 1})
+            add_to_card(card, FORMAT, {name: 1})
     assert card.read_bytes() == before
 
 
@@ -149,14 +149,14 @@ def test_health_of_other_numbers_is_refused(card: Path) -> None:
     with pytest.raises(DamagedDataError, match="states no health; run `make it`"):
         health_on(Table(card), "make it")
     write_health(card)
-    add_to_card(card, FORMATS, {HEALTH: {**Table(card).card[HEALTH], "of": "0" * 64}})
+    add_to_card(card, FORMAT, {HEALTH: {**Table(card).card[HEALTH], "of": "0" * 64}})
     with pytest.raises(DamagedDataError, match="health of other numbers"):
         health_on(Table(card), "make it")
 
 
 def test_a_surrogate_is_asked_on_a_stated_lattice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedhpo_gym.landscape.lattice.DRAWS", 64)
-    surrogate = open_surrogate("GNN-CiteSeer-nbafl")
+    surrogate = open_surrogate("GNN-CiteSeer-v1-nbafl")
     found = health_of(surrogate)
     lattice = found["lattice"]
     assert not lattice["exact"]

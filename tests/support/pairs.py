@@ -6,23 +6,12 @@ import json
 from pathlib import Path
 
 from fedhpo_gym import archive
-from fedhpo_gym.archive import DIGEST, card_digest, write_archive
-from fedhpo_gym.tables import Table
-from fedhpo_gym.tables.packed import ENTRY
-from fedhpo_gym.tables.stored import PLAIN
+from fedhpo_gym.archive import DIGEST, card_digest
 
 
 def arrays_of(card: Path) -> Path:
     """Return the file of arrays that a card names."""
     return archive.arrays_of(card, json.loads(card.read_text(encoding="utf-8")))
-
-
-def written_plainly(card: Path, folder: Path) -> Path:
-    """Write a table in format 1, as tables of version 0 are stored, and return its card."""
-    table = Table(card)
-    arrays = {name: table.codes(name) for name in table.names}
-    said = {key: value for key, value in table.card.items() if key != ENTRY}
-    return write_archive(folder, card.name.removesuffix(".json"), {**said, "format": PLAIN}, arrays)
 
 
 def stamped(content: bytes) -> bytes:

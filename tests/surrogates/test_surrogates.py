@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.surrogates import forest
 from fedhpo_gym.surrogates.forest import Forest
-from fedhpo_gym.surrogates.inputs import CurveInputs, PointInputs
-from fedhpo_gym.surrogates.model import Compression, OutcomeModel
-from fedhpo_gym.surrogates.network import Network
+from fedhpo_gym.surrogates.inputs import CurveInputs
 from fedhpo_gym.surrogates.outputs import (
     LARGEST_LOSS,
     num_outputs,
@@ -41,8 +38,7 @@ FIDELITIES = SearchSpace(
         Dimension("client_sample_rate", 0.2, 1.0, "float", scope="fidelity"),
     )
 )
-INPUTS = PointInputs(SPACE, FIDELITIES, num_clients=5, seeds=(1, 2, 3))
-CURVES = CurveInputs(SPACE, FIDELITIES, num_clients=5, seeds=(1, 2, 3))
+INPUTS = CurveInputs(SPACE, FIDELITIES, num_clients=5, seeds=(1, 2, 3))
 
 
 def asked(rate: float, rounds: int = 9) -> dict[str, NDArray[Any]]:
@@ -176,81 +172,22 @@ def test_a_forest_without_an_array_is_refused() -> None:
         Forest(arrays)
 
 
-# ------------------------------------------------------------------------------------ networks
-
-
-def test_a_network_predicts_what_scikit_learn_predicts() -> None:
-    from sklearn.neural_network import MLPRegressor
-
-    rows, outputs = training_data()
-    theirs = MLPRegressor(hidden_layer_sizes=(16, 8), max_iter=5, random_state=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # five iterations are no fit, and none is needed
-        theirs.fit(rows, outputs)
-    arrays = {f"weight_{i}": w for i, w in enumerate(theirs.coefs_)}
-    arrays |= {f"bias_{i}": b for i, b in enumerate(theirs.intercepts_)}
-    np.testing.assert_allclose(
-        Network(arrays).predict(rows), theirs.predict(rows), rtol=1e-5, atol=1e-5
-    )
-
-
-@pytest.mark.parametrize(
-    "arrays",
-    [
-        {},
-        {"weight_0": np.zeros((2, 3))},
-        {"weight_0": np.zeros((2, 3)), "bias_0": np.zeros(4)},
-        {
-            "weight_0": np.zeros((2, 3)),
-            "bias_0": np.zeros(3),
-            "weight_1": np.zeros((4, 1)),
-            "bias_1": np.zeros(1),
-        },
-    ],
-)
-def test_a_network_whose_layers_do_not_fit_is_refused(arrays: dict[str, NDArray[Any]]) -> None:
-    with pytest.raises(InvalidArgumentError):
-        Network(arrays)
-
-
-def test_a_model_never_leaves_the_range_of_its_table() -> None:
-    scales = {"mean": [1.0], "scale": [2.0], "low": [4.0], "high": [15.0]}
-    model = OutcomeModel(Forest(stump()), {name: np.array(value) for name, value in scales.items()})
-    rows = np.array([[0.0], [1.0]], np.float32)
-    assert model.predict(rows).tolist() == [[7.0], [15.0]]
-    again = OutcomeModel.from_arrays("forest", model.arrays)
-    assert again.predict(rows).tolist() == [[7.0], [15.0]]
-
-
-def test_an_unknown_kind_of_model_is_named() -> None:
-    with pytest.raises(UnknownNameError, match="forst"):
-        OutcomeModel.from_arrays("forst", {})
-
-
 # -------------------------------------------------------------------------- inputs and outputs
 
 
-def test_inputs_by_hand() -> None:
+def test_inputs_by_hand_know_no_round() -> None:
     row = INPUTS.rows(asked(0.7, 500), np.array([1]))[0, 0]
+    assert row.tolist() == INPUTS.rows(asked(0.7, 1), np.array([1]))[0, 0].tolist()
     named = dict(zip(INPUTS.names, row.tolist(), strict=True))
     assert named["learning_rate"] == pytest.approx(0.6)
-    assert named["log_round"] == pytest.approx(1.0)
-    assert named["client_share"] == pytest.approx(0.2)  # 3 of 5 clients
-    assert [named[f"seed={seed}"] for seed in (1, 2, 3)] == [0.0, 1.0, 0.0]
-
-
-def test_inputs_of_curves_know_no_round() -> None:
-    row = CURVES.rows(asked(0.7, 500), np.array([1]))[0, 0]
-    assert row.tolist() == CURVES.rows(asked(0.7, 1), np.array([1]))[0, 0].tolist()
-    named = dict(zip(CURVES.names, row.tolist(), strict=True))
     assert named["log_clients"] == pytest.approx(2 * np.log(3) / np.log(5) - 1)
-    fitted = CURVES.rows_of_one_seed(row[None, :2], np.array([0.7]), np.array([1]))
+    assert [named[f"seed={seed}"] for seed in (1, 2, 3)] == [0.0, 1.0, 0.0]
+    fitted = INPUTS.rows_of_one_seed(row[None, :2], np.array([0.7]), np.array([1]))
     assert fitted[0, 0].tolist() == row.tolist()
 
 
-@pytest.mark.parametrize("inputs", [INPUTS, CURVES])
-def test_a_rate_acts_through_whole_clients_only(inputs: PointInputs | CurveInputs) -> None:
-    rows = [inputs.rows(asked(rate), np.array([0])).tolist() for rate in (0.4, 0.59, 0.6)]
+def test_a_rate_acts_through_whole_clients_only() -> None:
+    rows = [INPUTS.rows(asked(rate), np.array([0])).tolist() for rate in (0.4, 0.59, 0.6)]
     assert rows[0] == rows[1] != rows[2]
 
 
@@ -273,9 +210,9 @@ def test_metrics_come_back_from_outputs() -> None:
     best_round = np.array([1, 2, 30, 5, 9, 400, 77])
     outputs = to_outputs(values, best_round, weights)
     assert outputs.shape == (7, num_outputs(3))
-    again, rounds = to_metrics(outputs, weights, np.full(7, 500))
+    again = to_metrics(outputs, weights)
     np.testing.assert_allclose(again, values, rtol=1e-4, atol=1e-6)
-    assert rounds.tolist() == best_round.tolist()
+    np.testing.assert_allclose(outputs[:, -1], np.log(best_round), rtol=1e-6)
 
 
 def test_what_a_client_without_samples_reports_does_not_matter() -> None:
@@ -283,7 +220,7 @@ def test_what_a_client_without_samples_reports_does_not_matter() -> None:
     values[:, 1, 0] = np.nan  # the second client has no training samples
     outputs = to_outputs(values, np.ones(2, np.int64), weights)
     assert np.isfinite(outputs).all()
-    again, _ = to_metrics(outputs, weights, np.ones(2, np.int64))
+    again = to_metrics(outputs, weights)
     assert not again[:, 1, 0].any()
 
 
@@ -291,8 +228,7 @@ def test_outputs_out_of_range_become_metrics_in_range() -> None:
     weights = np.repeat(weights_of(SAMPLES)[None], 2, axis=0)
     outputs = np.full((2, num_outputs(3)), 3.0, np.float32)
     outputs[1] = -3.0
-    values, rounds = to_metrics(outputs, weights, np.array([7, 7]))
-    assert rounds.tolist() == [7, 1]
+    values = to_metrics(outputs, weights)
     assert values[0, ..., 1:].max() == 1.0
     assert values[1, ..., 1:].min() == 0.0
     assert values[..., 0].min() >= 0.0
@@ -319,7 +255,7 @@ def test_many_clients_keep_their_spread_and_mean_though_made_alike() -> None:
     outputs = to_outputs(values, np.ones(5, np.int64), weights).astype(np.float64)
     clients = slice(3, 3 + 6 * MANY)
     outputs[:, clients] = 0.5 + 1e-3 * outputs[:, clients]
-    found, _ = to_metrics(outputs, weights[:1], np.ones(5, np.int64))
+    found = to_metrics(outputs, weights[:1])
     for split, metric in product(range(len(SPLITS)), (1, 2)):
         some = weights[0, :, split] > 0
         told, truth = found[:, some, split, metric], values[:, some, split, metric]
@@ -341,7 +277,7 @@ def test_their_mean_is_the_one_that_is_predicted_of_the_federation() -> None:
     outputs = to_outputs(values, np.ones(3, np.int64), weights).astype(np.float64)
     rng = np.random.default_rng(0)
     outputs[:, 3 : 3 + 3 * MANY] = rng.random((3, 3 * MANY))
-    found, _ = to_metrics(outputs, weights[:1], np.ones(3, np.int64))
+    found = to_metrics(outputs, weights[:1])
     means = [(each[..., 1] * weights).sum(axis=1) for each in (found, values)]
     np.testing.assert_allclose(*means, atol=5e-3)
 
@@ -349,8 +285,8 @@ def test_their_mean_is_the_one_that_is_predicted_of_the_federation() -> None:
 def test_many_clients_get_the_same_bits_together_and_alone() -> None:
     values, weights = crowd_of(4)
     outputs = to_outputs(values, np.ones(4, np.int64), weights).astype(np.float64)
-    together, _ = to_metrics(outputs, weights[:1], np.ones(4, np.int64))
-    alone = [to_metrics(row[None], weights[:1], np.ones(1, np.int64))[0][0] for row in outputs]
+    together = to_metrics(outputs, weights[:1])
+    alone = [to_metrics(row[None], weights[:1])[0] for row in outputs]
     assert np.array_equal(together, alone)
 
 
@@ -371,22 +307,3 @@ def test_objectives_are_the_means_of_the_evaluation(monkeypatch: pytest.MonkeyPa
         )
         assert found[row, 0] == pytest.approx(evaluation.mean("val", "accuracy"), rel=1e-5)
         assert np.exp(found[row, 1]) == pytest.approx(evaluation.mean("val", "loss"), rel=1e-5)
-
-
-@pytest.mark.parametrize("compressed", [False, True])
-def test_groups_of_rows_get_the_same_bits_together_and_alone(compressed: bool) -> None:
-    rng = np.random.default_rng(0)
-    sizes = (9, 64, 11)
-    layers: dict[str, NDArray[Any]] = {}
-    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
-        layers[f"weight_{layer}"] = rng.normal(size=(inputs, outputs)).astype(np.float16)
-        layers[f"bias_{layer}"] = rng.normal(size=outputs).astype(np.float16)
-    count = 3 + 45 + 1 if compressed else sizes[-1]
-    scales = {"mean": rng.normal(size=count), "scale": rng.uniform(1, 2, count)}
-    scales |= {"low": np.full(count, -50.0), "high": np.full(count, 50.0)}
-    compression = Compression(rng.normal(size=(sizes[-1] - 4, 45))) if compressed else None
-    model = OutcomeModel(Network(layers), scales, compression)
-    groups = rng.normal(size=(300, 3, 9)).astype(np.float32)
-    alone = np.stack([model.predict(group) for group in groups])
-    assert alone.shape == (300, 3, count)
-    np.testing.assert_array_equal(model.predict(groups), alone)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from fedhpo_gym.surrogates.verdicts import (
     LARGEST_BIAS,
     LARGEST_MISS,
     LOWEST_TAU,
-    STATED,
     Claim,
     Held,
     claim_on,
@@ -32,7 +30,7 @@ from fedhpo_gym.tables import open_sample
 from fedhpo_gym.tables.locate import EMBEDDED
 from fedhpo_gym.tasks import TASKS
 
-MEASURED = [name for name in list_surrogates() if held_on(open_surrogate(name).card)]
+STORED_HERE = list_surrogates()
 
 
 def held(**changes: Any) -> Held:
@@ -79,8 +77,7 @@ def test_figures_are_those_of_the_objectives_themselves() -> None:
     source = open_source("GNN-CiteSeer-nbafl")
     rows = source.rows(10**6, np.random.default_rng(0))
     ends = rows.outputs[:, -1]
-    last = np.full(len(rows), source.stored.rounds[-1])
-    truth = verdicts._values(rows.final, last, rows, source)
+    truth = verdicts._values(rows.final, rows, source)
     names = [*verdicts.JUDGED]
     # By hand, as it is stored: the worst client, and the spread of clients, of the first course.
     accuracies = source.stored.values("best", "val", "accuracy")[0, -1]
@@ -108,22 +105,13 @@ def test_a_refused_objective_raises_and_names_what_to_do() -> None:
     assert [o.name for o in env.get_wrapper_attr("objectives")] == ["val_loss", "time_s"]
 
 
-def test_what_was_not_measured_is_refused_but_for_what_the_card_states() -> None:
-    card = open_surrogate("LR-Twitter-fedavg").card
-    assert ENTRY not in card
+def test_what_was_not_measured_is_refused() -> None:
+    card = {**open_surrogate("GNN-Cora-v1-fedavg").card}
     assert not why_refused(card, "val_loss")
-    few = open_surrogate("LR-CreditG-fedavg").card
-    assert not any(why_refused({**few, ENTRY: None}, name) for name in STATED)
-    # Compressed clients fall for all versions, and their error with them.
-    for version, name in product(("v0", "v1"), ("fairness_p10", "val_error")):
-        with pytest.raises(InvalidArgumentError, match="not measured"):
-            gym.make(f"FedHPO-LR-Twitter-{version}", objectives=["val_loss", name])
-
-
-def test_version_0_answers_what_it_always_did() -> None:
-    env = gym.make("MO-FedHPO-GNN-Cora-v0", backend="surrogate")
-    names = [objective.name for objective in env.get_wrapper_attr("objectives")]
-    assert names == ["val_loss", "fairness_std", "epsilon"]
+    assert "not measured" in why_refused(card, "mine")
+    del card[ENTRY]
+    with pytest.raises(DamagedDataError, match="--measure"):
+        why_refused(card, "val_loss")
 
 
 def defaults() -> list[str]:
@@ -143,15 +131,13 @@ def test_defaults_of_every_id_pass(name: str) -> None:
         figures = held_on(card)
         for one in names:
             if backend.task.objectives[one].reads_clients:
-                assert one in STATED if figures is None else figures[one].passed
+                assert figures[one].passed
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", STORED_HERE)
 def test_every_stated_loss_passes(name: str) -> None:
     """No surrogate of the package answers a loss that its own card refuses."""
-    found = held_on(open_surrogate(name).card)
-    assert found is not None
-    assert found["val_loss"].passed
+    assert held_on(open_surrogate(name).card)["val_loss"].passed
 
 
 @pytest.mark.parametrize(
@@ -206,10 +192,10 @@ def test_the_rule_of_claims_is_one_sided() -> None:
 
 def test_stated_claims_are_those_of_their_optima() -> None:
     found = 0
-    for name in MEASURED:
+    for name in STORED_HERE:
         surrogate = open_surrogate(name)
         claim, figures = claim_on(surrogate.card), held_on(surrogate.card)
-        if claim is None or figures is None:
+        if claim is None:
             continue
         found += 1
         assert claim.claimed == surrogate.card["health"]["optimum"]["val_loss"]
@@ -234,14 +220,13 @@ def test_what_outputs_lose_counts_as_error() -> None:
     source = open_source("CNN-FEMNIST-v1-fedavg-bfloat16")
     rows = source.rows(10**6, np.random.default_rng(0))
     rows = rows[np.flatnonzero(rows.trained[:, -1])]
-    last = np.full(len(rows), source.stored.rounds[-1])
-    truth = verdicts._values(rows.final, last, rows, source)
+    truth = verdicts._values(rows.final, rows, source)
     said = np.empty_like(rows.final)
     for seed in range(3):
         own = rows.seed == seed
         weights = rows.seed_weights[[seed]]
-        said[own], _ = to_metrics(rows.outputs[own, -1, :-1], weights, last[own])
-    lost = np.abs(verdicts._values(said, last, rows, source) - truth).mean(axis=0)
+        said[own] = to_metrics(rows.outputs[own, -1, :-1], weights)
+    lost = np.abs(verdicts._values(said, rows, source) - truth).mean(axis=0)
     found = dict(zip(verdicts.JUDGED, lost.tolist(), strict=True))
     # The mean and the spread are outputs of their own; a median is between two quantiles of 13.
     assert max(found["val_error"], found["fairness_std"]) < 1e-4

@@ -9,7 +9,7 @@ import pytest
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli.surrogates import _is_fitted
 from fedhpo_gym.errors import DamagedDataError
-from fedhpo_gym.tables import open_table
+from fedhpo_gym.tables import open_sample
 from fedhpo_gym.tables.locate import EMBEDDED
 from fedhpo_gym.tables.store import Table
 from fedhpo_gym.tasks import get_task
@@ -26,9 +26,8 @@ def test_published_records_still_name_the_numbers_in_the_package() -> None:
     former = {f"table-sha256:{sha256}" for sha256 in SEGMENT}
     assert former < {*backend.former_fingerprints}
     assert backend.fingerprint not in former
-    assert _is_fitted(
-        EMBEDDED / "LR-Segment-fedavg.surrogate.json", open_table("LR-Segment-fedavg")
-    )
+    card = EMBEDDED / "GNN-Cora-v1-fedavg.surrogate.json"
+    assert _is_fitted(card, open_sample("GNN-Cora-fedavg"))
 
 
 def test_former_names_are_covered_by_the_digest(tmp_path: Path) -> None:

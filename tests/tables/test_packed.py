@@ -24,7 +24,7 @@ from fedhpo_gym.tables.sample import Sample, write_sample
 from fedhpo_gym.tables.store import write_table
 from fedhpo_gym.tables.stored import FORMAT, StoredCurves
 from made_up_table import SAMPLES, write_made_up_table
-from pairs import arrays_of, stamped, written_plainly
+from pairs import arrays_of, stamped
 
 OWN = {"format", ENTRY, "arrays", "sha256", "bytes", "card_sha256"}
 
@@ -193,14 +193,6 @@ def test_everything_stored_is_packed_without_loss(card: Path, tmp_path: Path) ->
     again = written_anew(stored, tmp_path)
     assert (again.card["format"], again.card[ENTRY]["name"]) == (FORMAT, packed.NAME)
     assert_equal(all_of(again), all_of(stored))
-
-
-def test_format_1_is_read(tmp_path: Path) -> None:
-    card = write_made_up_table(tmp_path / "packed")
-    plain = written_plainly(card, tmp_path / "plain")
-    assert json.loads(plain.read_text())["format"] == 1
-    assert_equal(all_of(Table(plain)), all_of(Table(card)))
-    np.testing.assert_array_equal(Table(plain).objective(), Table(card).objective())
 
 
 def test_what_follows_takes_no_room(tmp_path: Path) -> None:

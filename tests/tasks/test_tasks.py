@@ -417,7 +417,7 @@ def test_every_problem_has_a_version_that_rewards_the_improvement() -> None:
     for name in names:
         old, new = TASKS[f"{name}-v0"], TASKS[f"{name}-v1"]
         assert (old.reward, new.reward) == ("score", "improvement")
-        assert new is get_task(name)
+        assert get_task(name).reward == "improvement"
         if new.numbers == 0:
             assert new == old.variant(version=1, numbers=0, reward="improvement")
             assert new.identity == old.identity
@@ -431,6 +431,8 @@ def test_a_family_that_brings_its_own_version_one_is_left_alone() -> None:
     assert [task.key for task in with_version_one((other, own, old))] == [
         "LR-KC1-v0", "LR-KC1-v1", "LR-Car-v1", "LR-Car-v0",
     ]  # fmt: skip
+    later = old.variant(version=2)
+    assert [task.version for task in with_version_one((old, later))] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("numbers", [-1, 2, True, 0.0, "0"])

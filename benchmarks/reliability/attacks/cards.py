@@ -46,7 +46,7 @@ class Told:
 
 CARDS = (
     Told("table", "LR-CreditG-fedavg.table.json", "LR-CreditG-v0", "tabular"),
-    Told("surrogate", "LR-CreditG-fedavg.surrogate.json", "LR-CreditG-v0", "surrogate"),
+    Told("surrogate", "LR-Car-v1-fedavg-standardized.surrogate.json", "LR-Car-v1", "surrogate"),
     Told("made-up table, asked", "", "", "tabular", asked=True),
 )
 

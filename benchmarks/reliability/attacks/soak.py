@@ -20,11 +20,11 @@ _ROUNDS: Mapping[str, Any] = MappingProxyType({"horizon": 20, "rounds_per_step":
 _ENVIRONMENTS: Mapping[str, tuple[str, int, Mapping[str, Any], float]] = MappingProxyType(
     {
         "tabular": ("FedHPO-LR-CreditG-v0", 0, {"backend": "tabular"}, 0.08),
-        "surrogate": ("FedHPO-LR-CreditG-v0", 0, {"backend": "surrogate"}, 0.04),
+        "surrogate": ("FedHPO-LR-CreditG-v1", 0, {"backend": "surrogate"}, 0.04),
         "raw": ("FedHPO-LR-BreastCancer-v0", 0, {"backend": "raw", "fidelity": {"round": 1}}, 5e-4),
         "vector reward": ("MO-FedHPO-LR-CreditG-v0", 0, {}, 0.02),
         "tabular, vector": ("FedHPO-LR-CreditG-v0", WIDE, {"backend": "tabular"}, 0.70),
-        "surrogate, vector": ("FedHPO-LR-CreditG-v0", WIDE, {"backend": "surrogate"}, 0.15),
+        "surrogate, vector": ("FedHPO-LR-CreditG-v1", WIDE, {"backend": "surrogate"}, 0.15),
         "raw, vector": ("FedHPO-LR-BreastCancer-v0", 4,
                         {"backend": "raw", "fidelity": {"round": 1}}, 5e-4),
         "rounds": ("FedHPO-DAC-LR-BreastCancer-v0", 0, _ROUNDS, 4e-3),

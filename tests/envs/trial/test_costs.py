@@ -22,7 +22,7 @@ CASES = {
 
 
 def arguments(case: str) -> tuple[str, dict[str, Any]]:
-    return "MO-FedHPO-LR-Car-v0", {**CASES[case], "objectives": NAMES}
+    return "MO-FedHPO-LR-Vehicle-v1", {**CASES[case], "objectives": NAMES}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -362,8 +362,8 @@ def test_scores_stay_in_the_reward_space() -> None:
 
 
 def test_a_step_needs_a_reset_before_it() -> None:
-    task = get_task("LR-CreditG-v0")
-    env = TrialEnv(task, make_backend("tabular", task))
+    task = get_task("LR-CreditG-v1")
+    env = TrialEnv(task, make_backend("tabular", task), objectives=["val_loss"])
     with pytest.raises(gym.error.ResetNeeded, match="call `reset` before `step`"):
         env.step(np.zeros(env.action_space.shape, np.float32))
     env.reset()

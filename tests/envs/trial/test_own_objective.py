@@ -50,7 +50,7 @@ def test_it_is_what_the_function_says() -> None:
 
 @pytest.mark.parametrize("kwargs", [{}, {"backend": "surrogate", "alpha": 0.1}])
 def test_vector_environments_say_the_same(kwargs: Any) -> None:
-    name, given = "MO-FedHPO-LR-Car-v0", {"objectives": [GAP, "val_loss"], **kwargs}
+    name, given = "MO-FedHPO-LR-Vehicle-v1", {"objectives": [GAP, "val_loss"], **kwargs}
     many: Any = gym.make_vec(name, num_envs=3, **given)
     many.reset(seed=0)
     actions = np.random.default_rng(0).uniform(-1, 1, many.action_space.shape).astype(np.float32)

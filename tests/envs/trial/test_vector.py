@@ -32,6 +32,7 @@ from fedhpo_gym.testing.rollout import plain
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
 
 ID = "FedHPO-LR-CreditG-v0"
+FITTED: dict[str, Any] = {"name": "FedHPO-LR-CreditG-v1", "backend": "surrogate"}
 N = 4
 STEPS = 80
 
@@ -82,9 +83,9 @@ def test_many_environments_say_what_one_says_of_itself() -> None:
     assert make().objectives == one.objectives
 
 
-def singles(mode: str = "NextStep", **arguments: Any) -> SyncVectorEnv:
+def singles(mode: str = "NextStep", name: str = ID, **arguments: Any) -> SyncVectorEnv:
     """Gymnasium's own vector environment of N environments that `gym.make` built."""
-    return SyncVectorEnv([lambda: gym.make(ID, **arguments)] * N, autoreset_mode=mode)
+    return SyncVectorEnv([lambda: gym.make(name, **arguments)] * N, autoreset_mode=mode)
 
 
 def ordered(value: Any) -> Any:
@@ -165,26 +166,30 @@ def test_vector_rewards_follow_mo_gymnasium() -> None:
 
 @pytest.mark.parametrize("arguments", [{"budget_trials": 5}, {"grid": True, "freeze_thaw": True}])
 def test_a_backend_that_stores_nothing_gives_the_same(arguments: dict[str, Any]) -> None:
-    arguments = {**arguments, "backend": "surrogate"}
+    arguments = {**arguments, **FITTED}
     run_both(make(**arguments), singles(**arguments), 20)
     arguments |= {"reward": "improvement", "system": PHONES}
     run_both(make(**arguments), singles(**arguments), 20)
 
 
-@pytest.mark.parametrize("backend", ["tabular", "surrogate"])
+@pytest.mark.parametrize("answering", [{}, FITTED])
 def test_objectives_that_know_one_evaluation_only_give_the_same(
-    backend: str, monkeypatch: pytest.MonkeyPatch
+    answering: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Scorer, "can_batch", False)
-    arguments = {"backend": backend, "budget_trials": 5}
+    arguments = {**answering, "budget_trials": 5}
     run_both(make(**arguments), singles(**arguments), 12)
 
 
 def test_all_that_a_single_environment_says_can_be_asked_for() -> None:
     arguments = {"freeze_thaw": True, "budget_s": 2e5, "fidelity": {"client_sample_rate": 0.6}}
     for backend in ("tabular", "surrogate"):
-        ours = make(2, backend=backend, **arguments)
-        others = [gym.make(ID, backend=backend, **arguments) for _ in range(2)]
+        given = {**FITTED, "backend": backend, **arguments}
+        ours = make(2, **given)
+        others = [
+            gym.make(given["name"], **{k: v for k, v in given.items() if k != "name"})
+            for _ in range(2)
+        ]
         ours.reset(seed=0)
         for env in others:
             env.reset(seed=0)
@@ -293,7 +298,7 @@ def test_its_spec_survives_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"freeze_thaw": True}, {"backend": "surrogate"}, {"reward": "regret"}], ids=str
+    "arguments", [{"freeze_thaw": True}, FITTED, {"reward": "regret"}], ids=str
 )
 def test_a_copy_made_in_mid_episode_goes_on_alike(arguments: dict[str, Any]) -> None:
     env = make(budget_trials=5, **arguments)
