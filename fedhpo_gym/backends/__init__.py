@@ -119,6 +119,7 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     return backend
 
 
+@checked_types
 def elsewhere(task: Task) -> list[str]:
     """Return other versions whose same variant has stored numbers, and the backends of these."""
     own = ("preprocessing", "precision")  # each version says what they are by default

@@ -1,4 +1,4 @@
-"""What every surrogate of format 2 obeys, whatever it was fitted on."""
+"""What every surrogate obeys, whatever it was fitted on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Surrogates of format 2: the best so far never rises, and nobody's company changes a bit."""
+"""Curves of surrogates: the best so far never rises, and nobody's company changes a bit."""
 
 from __future__ import annotations
 

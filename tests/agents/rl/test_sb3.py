@@ -59,7 +59,7 @@ def test_every_id_trains_without_glue(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [(ID, {}), ("FedHPO-GNN-Cora-v0", {"algorithm": "fedopt"})],  # a table; a kernel surrogate
+    [(ID, {}), ("FedHPO-GNN-Cora-v1", {"algorithm": "fedopt"})],  # a table; a kernel surrogate
 )
 def test_an_id_trains_in_its_vector_form(name: str, arguments: dict[str, Any]) -> None:
     arguments = {"budget_trials": 3, **arguments}
