@@ -8,7 +8,7 @@ Replacing the card, in one step, replaces both; only then the old arrays are del
 opens the arrays when it reads the card, and looks again if they were deleted in between.
 
 All cards of the package travel with it, the arrays of version 0's tables and of samples in a second
-distribution, `fedhpo-gym-data`: half of the bytes, which few users ask for.
+distribution, `fedhpo-gym-data`: most of the bytes, which few users ask for.
 
 The card has a digest of its own over everything in it that decides what a number means, the
 checksum of the arrays included: it is the fingerprint of the pair.
