@@ -35,11 +35,10 @@ from plain_loop import STEPS, PlainCourse, TorchDraws
 from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.courses.training import make_batch, task_federation
 from fedhpo_gym.fl.lockstep_batch import one_thread
-from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task, get_task
 
-WARM_UP = 2
+WARM_UP, MANY = 2, 24
 CONFIGURATION = {"learning_rate": 0.01, "weight_decay": 0.0}
 TASK = "LR-CreditG-v0"
 SINGLE = {"easiest": (64, 1), "hardest": (8, 4)}
@@ -135,7 +134,7 @@ def measure_peers(task: Task, options: argparse.Namespace) -> list[Peer]:
 
 
 def training_only(task: Task, python: Path, schedule: turns.Schedule = SCHEDULE) -> list[str]:
-    """Return tables of a course alone, a full block of courses, and pfl, in turns."""
+    """Return tables of a course alone, of many together, and pfl, in turns."""
     texts = [
         "## Training only, beside pfl",
         f"The same clients, all of them in every round, in turns: {schedule.turns} turns of "
@@ -148,11 +147,11 @@ def training_only(task: Task, python: Path, schedule: turns.Schedule = SCHEDULE)
         settings = {**CONFIGURATION, "batch_size": size, "step_size": epochs}
         course = Course(settings, most, task.seeds[0])
         asked = (python, federation, course, COMPARED, schedule.total)
-        block = [course] * get_model(task.model).slots
+        many = [course] * MANY
         with turns.pfl(*asked) as (label, turn):
             ways = {
                 "our engine, one course": turns.engine(task, [course]),
-                f"our engine, each of {len(block)} courses": turns.engine(task, block),
+                f"our engine, each of {MANY} courses": turns.engine(task, many),
                 label: turn,
             }
             table = turns.compare(turns.take_turns(ways, schedule))

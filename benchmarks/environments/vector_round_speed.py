@@ -3,8 +3,7 @@
 Both are stepped in turns with random actions, autoresets included, in one fresh process; the
 fastest turn of each counts. A step of one single environment costs the same whether there is one
 or N of them, so one is timed and stands for all. What a batch gains depends on how much its
-courses can share: those on one instance with one batch size share their minibatches and fill blocks
-of 24 slots, those with minibatches of as many rows share their tensor operations.
+courses can share.
 """
 
 from __future__ import annotations

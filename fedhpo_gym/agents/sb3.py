@@ -72,8 +72,7 @@ def train(
         num_envs: how many environments to make of each id.
         env_arguments: arguments of `gymnasium.make_vec` for ids.
         share_starts: reset all environments of an id with one seed. Courses of a round environment
-            then train on the same instances, and share their minibatches: 24 that differ only in
-            what may differ within a block take about the time of one.
+            then train on the same instances.
         layers: widths of the hidden layers.
         settings: further arguments of the algorithm's class.
         made_by: command that repeats the training, for messages about damaged files.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedhpo_gym.building.design import UNIT_NUMBERS, Design, shared_axes
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.building.sequence import balanced, halton
-from fedhpo_gym.courses.training import courses_per_block, make_course
+from fedhpo_gym.courses.training import make_course
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -28,6 +28,8 @@ from fedhpo_gym.tasks import Task
 
 WINDOW = 96
 """Consecutive points among which units are formed."""
+BLOCKS: Mapping[tuple[str, ...], int] = {("LR",): 24, ("LeafLR",): 24}
+"""Points of a block, by the models of a task; 1 for others. Recorded designs rest on it."""
 MAX_BLOCKS = 32
 """Blocks of a unit; its file is named by its points, and names are limited to 255 bytes."""
 PREFIX = "points-"
@@ -56,8 +58,7 @@ class SampleDesign(Design[SampleUnit]):
     """The first points of one endless sequence of courses that fills a space evenly.
 
     A point is a configuration from a scrambled Halton sequence, a client sample rate and a seed,
-    which are balanced. Points come in blocks of as many courses as the model's blocks hold: those
-    share integers, rate and seed, and so cost the engine as much as one course. Float
+    which are balanced. Points come in blocks (`BLOCKS`), which share integers, rate and seed. Float
     hyperparameters take any value, integers those of the grid: the engine shares work among courses
     of equal batch size and architecture. A larger design begins with the same courses, so it
     extends a smaller one; finished points are known by their numbers, whatever units they were
@@ -107,6 +108,7 @@ class SampleDesign(Design[SampleUnit]):
         self.task = task.variant(fidelity_space=SearchSpace(dimensions))
         self.horizon = task.max_round
         self.size = size
+        self._per_block = BLOCKS.get(task.models, 1)
 
     @property
     def space(self) -> SearchSpace:
@@ -115,11 +117,8 @@ class SampleDesign(Design[SampleUnit]):
         return SearchSpace(tuple(d.discretized() if d.kind == "int" else d for d in dimensions))
 
     def _blocks(self, points: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which block of configurations some points have, and under which of its seeds.
-
-        The courses of a block cost as much as one of them: they share what the engine shares.
-        """
-        blocks = points // courses_per_block(self.task)
+        """Return which block of configurations some points have, and under which of its seeds."""
+        blocks = points // self._per_block
         if self.repeat_every is None:
             return blocks, np.zeros_like(blocks)
         more = len(self.task.seeds) - 1
@@ -131,12 +130,11 @@ class SampleDesign(Design[SampleUnit]):
     def _points(self) -> list[Course]:
         """The courses, in the order of the sequence."""
         space, seeds = self.space, self.task.seeds
-        slots = courses_per_block(self.task)
         block, again = self._blocks(np.arange(self.size))
         drawn = self._drawn(block)
         shared = [d.kind == "int" for d in space.dimensions]
         points = halton(self.size, len(space))
-        own = points[block * slots + np.arange(self.size) % slots]
+        own = points[block * self._per_block + np.arange(self.size) % self._per_block]
         actions = 2.0 * np.where(shared, points[block], own) - 1.0
         return [
             make_course(
@@ -229,8 +227,7 @@ class SampleDesign(Design[SampleUnit]):
     def _largest_unit(self, point: int) -> int:
         """Return how many courses like one may be in a unit."""
         size = self.task.parameters_of(self._points[point].configuration)
-        blocks = MAX_BLOCKS * courses_per_block(self.task)
-        return max(min(UNIT_NUMBERS // size, blocks), 1)
+        return max(min(UNIT_NUMBERS // size, MAX_BLOCKS * self._per_block), 1)
 
     def consolidate(self, parts: Path, folder: Path) -> Path:
         """Write the sample of all finished points.

@@ -105,11 +105,6 @@ def model_of(task: Task, configuration: Mapping[str, Value]) -> type[Model]:
     return get_model(task.models[int(task.space.numbers({"model": chosen})["model"])])
 
 
-def courses_per_block(task: Task) -> int:
-    """Return how many courses cost as much as one, where they share what the engine shares."""
-    return get_model(task.model).slots if len(task.models) == 1 else 1
-
-
 def make_course(
     task: Task,
     configuration: Mapping[str, Value],

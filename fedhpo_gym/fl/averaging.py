@@ -1,4 +1,4 @@
-"""The weighted average of what the clients of each block send back."""
+"""The weighted average of what the clients of each course send back."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ class _Order:
 
     Attributes:
         index: (items,) which item comes next.
-        block: (items,) its block.
-        weight: (items, 1, 1) its weight.
+        course: (items,) its course.
+        weight: (items,) its weight.
     """
 
     index: Tensor
-    block: Tensor
+    course: Tensor
     weight: Tensor
 
 
 class Averaging:
-    """Adds clients to the averages of their blocks, always in the order of the clients."""
+    """Adds clients to the averages of their courses, always in the order of the clients."""
 
     def __init__(self, together: bool, device: torch.device) -> None:
-        """Average on a device; `together` as in `Model`: by one sum per block and parameter."""
+        """Average on a device; `together` as in `Model`: by one sum per course and parameter."""
         self._together = together
         self._device = device
         self._known: WeakKeyDictionary[Items, _Order] = WeakKeyDictionary()
 
     def add(self, average: Parameters, local: Parameters, items: Items) -> None:
-        """Add weighted (.., items, .., slots) parameters to (.., blocks, .., slots) averages."""
+        """Add weighted (own, items, ..) parameters to (own, courses, ..) averages."""
         if self._together:
             _add_together(average, local, items)
         elif any(value.numel() // value.shape[1] >= MIN_ALONE for value in average.values()):
@@ -55,37 +55,37 @@ class Averaging:
     def _order(self, items: Items) -> _Order:
         if items not in self._known:
             index = np.argsort(items.client, kind="stable")
-            found = torch.from_numpy(index), torch.from_numpy(items.block[index])
-            weight = torch.from_numpy(items.weight[index])[:, None, None]
-            self._known[items] = _Order(*(one.to(self._device) for one in (*found, weight)))
+            found = index, items.course[index], items.weight[index]
+            self._known[items] = _Order(*(torch.from_numpy(x).to(self._device) for x in found))
         return self._known[items]
 
 
 def _add_gathered(average: Parameters, local: Parameters, order: _Order) -> None:
     for name, value in average.items():
         part = local[name].index_select(1, order.index)
-        value.index_add_(1, order.block, part.mul_(fit(order.weight, part)))
+        value.index_add_(1, order.course, part.mul_(fit(order.weight, part)))
 
 
 def _add_alone(average: Parameters, local: Parameters, order: _Order) -> None:
-    places = zip(order.index.tolist(), order.block.tolist(), order.weight, strict=True)
-    for item, block, weight in places:
+    places = zip(order.index.tolist(), order.course.tolist(), order.weight, strict=True)
+    for item, course, weight in places:
         for name, value in average.items():
-            _add_weighted(value[:, block], local[name][:, item], weight)
+            _add_weighted(value[:, course], local[name][:, item], weight)
 
 
 def _add_weighted(total: Tensor, part: Tensor, weight: Tensor) -> None:
-    """Add weight x part to a total (own, .., slots), in pieces that stay in the cache."""
-    rows = max(PIECE * part.shape[1] // max(part.numel(), 1), 1)
-    for into, piece in zip(torch.split(total, rows, 1), torch.split(part, rows, 1), strict=True):
+    """Add weight x part to a total (own, ..), in pieces that stay in the cache."""
+    own = len(total)
+    pieces = (torch.split(one, PIECE, 1) for one in (total.view(own, -1), part.reshape(own, -1)))
+    for into, piece in zip(*pieces, strict=True):
         into.add_(piece * weight)
 
 
 def _add_together(average: Parameters, local: Parameters, items: Items) -> None:
-    """Do the same by one sum per block and parameter."""
-    for block in np.unique(items.block).tolist():
-        own = np.flatnonzero(items.block == block)
+    """Do the same by one sum per course and parameter."""
+    for course in np.unique(items.course).tolist():
+        own = np.flatnonzero(items.course == course)
         for name, value in average.items():
-            weight = torch.from_numpy(items.weight[own])[:, None, None].to(value.device)
+            weight = torch.from_numpy(items.weight[own]).to(value.device)
             part = local[name].index_select(1, torch.from_numpy(own).to(value.device))
-            value[:, block] += part.mul_(fit(weight, part)).sum(1)
+            value[:, course] += part.mul_(fit(weight, part)).sum(1)

@@ -54,7 +54,7 @@ def _small_bert() -> type[Model]:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Courses of one family that differ in all that decides how they are packed.
+    """Courses of one family that differ in all that decides how they are grouped.
 
     Attributes:
         family: name of the model in `MODELS`.
@@ -84,13 +84,13 @@ def make_case(family: str) -> Case:
 
 
 def _courses(more: Sequence[Mapping[str, float]], number: int) -> Iterator[Course]:
-    """Yield some courses of unequal rates for every shape in `more` and every way to be packed.
+    """Yield courses of unequal rates for every shape in `more`, several minibatches and cohorts.
 
     Their numbers are odd on purpose: what a library rounds otherwise beside neighbours is what does
     not fill its vectors.
     """
-    packed = ((4, 1, 1.0), (16, 2, 0.5), (256, 1, 1.0), (7, 1, 0.7))
-    for shape, (size, epochs, share) in itertools.product(more, packed):
+    rounds = ((4, 1, 1.0), (16, 2, 0.5), (256, 1, 1.0), (7, 1, 0.7))
+    for shape, (size, epochs, share) in itertools.product(more, rounds):
         for rate in np.geomspace(0.01, 0.3, number).tolist():
             settings = {"learning_rate": rate, "weight_decay": 0.001, "batch_size": size}
             yield Course({**settings, "step_size": epochs, **shape}, share, 1)
@@ -158,7 +158,7 @@ def _ratings() -> Federation:
 _Shapes = Sequence[Mapping[str, float]]
 _DEEP = [{"model_depth": d, "model_width": w} for d, w in ((1, 51), (1, 64), (2, 33))]
 _FAMILIES: Mapping[str, tuple[Callable[[], Federation], _Shapes, int]] = {
-    # More courses than a block has slots, or than are evaluated side by side, where they are cheap.
+    # More courses than fill the vectors of a processor, where they are cheap.
     "LR": (_rows, [{}], 29),
     "LeafLR": (_rows, [{}], 29),
     "MLP": (_rows, _DEEP, 7),
@@ -169,4 +169,4 @@ _FAMILIES: Mapping[str, tuple[Callable[[], Federation], _Shapes, int]] = {
     "MF": (_ratings, [{}], 2),
     "Hetero": (_graph_sets, [{}], 7),
 }
-"""What makes the data of a family, shapes of its courses, and courses per shape and packing."""
+"""What makes the data of a family, shapes of its courses, and courses per shape and round."""

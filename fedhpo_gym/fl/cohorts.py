@@ -30,31 +30,31 @@ def shared_names(
     return model.shareable - personal
 
 
-def shared_blocks(
+def sharing_courses(
     roster: Roster, names: frozenset[str], parameters: Parameters
 ) -> NDArray[np.bool_]:
-    """Return (blocks,): which share those parameters, by what their own clients cost.
+    """Return (courses,): which share those parameters, by what their own clients cost.
 
-    It depends neither on the blocks beside, nor on who is sampled.
+    It depends neither on the courses beside, nor on who is sampled.
     """
     found = np.full(len(roster.batch_key), bool(names))
     for name in names:
-        found &= worth_sharing(roster.rows.max(axis=1), parameters[name].shape[2:-1])
+        found &= worth_sharing(roster.rows.max(axis=1), parameters[name].shape[2:])
     return found
 
 
 def split_cohorts(items: Items, rows: NDArray[np.int64], together: bool = False) -> Iterator[Items]:
-    """Yield the items by block, and of each as many clients as train together.
+    """Yield the items by course, and of each as many clients as train together.
 
     Args:
         items: some items.
-        rows: (blocks,) rows that the largest client of a block trains on in a round.
+        rows: (courses,) rows that the largest client of a course trains on in a round.
         together: see `TorchModel.together`.
     """
     more = MORE if together else 1
-    for block in np.unique(items.block).tolist():
-        own = np.flatnonzero(items.block == block)
+    for course in np.unique(items.course).tolist():
+        own = np.flatnonzero(items.course == course)
         width = int(items.width[own[0]])
-        count = min(ROWS_TOGETHER * more // width, MAX_KEPT * more // int(rows[block]))
+        count = min(ROWS_TOGETHER * more // width, MAX_KEPT * more // int(rows[course]))
         for start in range(0, len(own), max(count, 1)):
             yield items.take(own[start : start + max(count, 1)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.fl.compiled.normal import standard_normal
 from fedhpo_gym.seeding import stream
 
 
@@ -21,7 +19,7 @@ class Drawers:
     """Whom random numbers are drawn for, whatever the round.
 
     Attributes:
-        batch_key: (items,) index of the batch_key.
+        batch_key: (items,) index of the batch key.
         client: (items,) client; -1 for draws of the server.
     """
 
@@ -45,18 +43,26 @@ class Names:
     """What names the random numbers of each item in one round.
 
     Attributes:
-        batch_keys: (seed of the federation, finished rounds) of each batch_key.
+        seed: of the federation.
+        rounds: finished rounds of each batch key.
         drawers: whom they are drawn for.
     """
 
-    batch_keys: Sequence[tuple[int, int]]
+    seed: int
+    rounds: Sequence[int]
     drawers: Drawers
 
     @cached_property
     def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
-        """The (seed, round, client) that occur, and (items,) which of them each item has."""
+        """The (round, client) that occur, and (items,) which of them each item has."""
         pairs, where = self.drawers.distinct
-        return [(*self.batch_keys[index], *client) for index, *client in pairs], where
+        return [(self.rounds[index], *client) for index, *client in pairs], where
+
+    @property
+    def of_items(self) -> list[tuple[int, ...]]:
+        """The (round, client) of each item."""
+        distinct, where = self.distinct
+        return [distinct[index] for index in where.tolist()]
 
 
 class Draws:
@@ -86,27 +92,6 @@ class Draws:
 
     def _of(self, index: int) -> np.random.Generator:
         if index not in self._streams:
-            seed, *keys = self._names.distinct[0][index]
-            self._streams[index] = stream(seed, "local training", *keys)
+            keys = self._names.distinct[0][index]
+            self._streams[index] = stream(self._names.seed, "local training", *keys)
         return self._streams[index]
-
-
-def normal_like(parameter: Tensor, purpose: str, names: Names) -> Tensor:
-    """Draw standard normal numbers (own, items, .., 1): every slot of an item gets the same.
-
-    Args:
-        parameter: (own, items, .., slots) gives the shape.
-        purpose: names the stream, together with `names`.
-        names: whom numbers are drawn for.
-    """
-    own, _, *inner, _ = parameter.shape
-    size = math.prod((own, *inner))
-    distinct, where = names.distinct
-    drawn = np.stack(
-        [
-            standard_normal(seed, purpose, [tuple(keys)], size).reshape(own, *inner)
-            for seed, *keys in distinct
-        ],
-        axis=1,
-    )
-    return torch.from_numpy(drawn[:, where][..., None]).to(parameter.device)

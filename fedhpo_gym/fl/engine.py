@@ -2,19 +2,64 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.algorithms import Algorithm
 from fedhpo_gym.fl.models.description import Model
 from fedhpo_gym.fl.packing import Course, Needs, needs
-from fedhpo_gym.fl.records import CourseState
+from fedhpo_gym.fl.records import WORST, CourseState, Feedback, empty_feedback
 from fedhpo_gym.fl.records import Curves as Curves
+
+Key = tuple[int, tuple[tuple[str, float], ...]]
+"""Seed and architecture: courses that agree in both may be a group."""
+
+
+class Group(Protocol):
+    """Courses of one federation and model shape, which train as one.
+
+    Attributes:
+        positions: (courses,) where they stand in the batch.
+        diverged_at: (courses,) round in which a course left the finite numbers; 0 if none.
+        seconds: (courses,) simulated seconds of the last round where training itself decides them;
+            else None.
+    """
+
+    positions: NDArray[np.int64]
+    diverged_at: NDArray[np.int64]
+    seconds: NDArray[np.float64] | None
+
+    def configure(self, courses: Sequence[Course]) -> None:
+        """Take the hyperparameters of the courses from here on."""
+
+    def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
+        """Run one communication round of every course.
+
+        Args:
+            feedback: of the batch, which is told what clients report; None for no report.
+            index: which of its rounds this is.
+            metrics: whether models of clients are measured before and after local training.
+        """
+
+    def measure(self) -> NDArray[np.float32]:
+        """Return (courses, clients, splits, metrics) of the model each client would use."""
+
+    def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
+        """Return (courses, clients): who trains in the next round, or some rounds ahead of it."""
+
+    def freeze(self, diverged: NDArray[np.bool_]) -> None:
+        """Mark (courses,) as diverged in this round and stop training them."""
+
+    def get(self, row: int) -> CourseState:
+        """Return a copy of the state of one course."""
 
 
 class CourseBatch:
@@ -81,6 +126,7 @@ class CourseBatch:
         self._last: dict[int, NDArray[np.float32]] = {}
         self._needs: list[Needs] = []
         self._courses: tuple[Course, ...] = ()
+        self._groups: Sequence[Group] = ()
         self._open(device, precision)
         self._arrange(courses, [None] * len(courses))
 
@@ -110,15 +156,70 @@ class CourseBatch:
             progress: called after every round of every group of courses.
             evaluated: rounds, counted from here, after which to evaluate; all by default.
         """
-        raise NotImplementedError
+        at = [r for r in range(1, rounds + 1) if evaluated is None or r in evaluated]
+        shape = (len(self._courses), len(at), self._clients, len(SPLITS), len(METRICS))
+        metrics = np.empty(shape, dtype=np.float32)
+        size = (len(self._courses), rounds, self._clients)
+        feedback = empty_feedback(size) if self._observe else None
+
+        def train(group: Group) -> None:
+            for index in range(rounds):
+                group.step(feedback, index, self._local_metrics)
+                if feedback is not None and group.seconds is not None:
+                    feedback.seconds[group.positions, index] = group.seconds
+                if index + 1 in at:
+                    metrics[group.positions, at.index(index + 1)] = self._measured(group)
+                if progress is not None:
+                    progress()
+
+        self._for_each_group(train)
+        diverged_at = np.zeros(len(self._courses), dtype=np.int64)
+        for group in self._groups:
+            diverged_at[group.positions] = group.diverged_at
+        return Curves(metrics, np.array(at, dtype=np.int64), diverged_at, feedback)
 
     def evaluate(self) -> NDArray[np.float32]:
         """Return (courses, clients, splits, metrics) of the models as they are."""
+        shape = (len(self._courses), self._clients, len(SPLITS), len(METRICS))
+        metrics = np.empty(shape, dtype=np.float32)
+
+        def measure(group: Group) -> None:
+            metrics[group.positions] = self._measured(group)
+
+        self._for_each_group(measure)
+        return metrics
+
+    def _measured(self, group: Group) -> NDArray[np.float32]:
+        """Measure; courses whose metrics are not finite diverge and keep their last ones."""
+        metrics = group.measure()
+        finite: NDArray[np.bool_] = np.asarray(np.isfinite(metrics).all(axis=(1, 2, 3)))
+        if not finite.all():
+            group.freeze(~finite)
+        for row, position in enumerate(group.positions.tolist()):
+            if finite[row]:
+                self._last[position] = metrics[row]
+            else:
+                metrics[row] = self._last.get(position, WORST)
+        return metrics
+
+    def _for_each_group(self, work: Callable[[Group], None]) -> None:
+        """Do something with every group, in the way that suits its kind."""
         raise NotImplementedError
+
+    def _members(self) -> Mapping[Key, Sequence[int]]:
+        """Return the positions of courses that may be a group, by what they agree in."""
+        members: dict[Key, list[int]] = defaultdict(list)
+        for position, needed in enumerate(self._needs):
+            members[needed.seed, needed.architecture].append(position)
+        return members
 
     def sampled(self, rounds: int = 1) -> NDArray[np.bool_]:
         """Return (courses, clients): who will train in at least one of the next rounds."""
-        raise NotImplementedError
+        found = np.zeros((len(self._courses), self._clients), dtype=np.bool_)
+        for group in self._groups:
+            for ahead in range(rounds):
+                found[group.positions] |= group.sampled(ahead)
+        return found
 
     def configure(
         self, courses: Sequence[Course], federations: Mapping[int, Federation] | None = None
@@ -144,7 +245,8 @@ class CourseBatch:
         needed = [self._needs_of(course) for course in courses]
         if self._stays(needed):
             self._courses, self._needs = tuple(courses), needed
-            self._reconfigure(courses)
+            for group in self._groups:
+                group.configure([courses[position] for position in group.positions.tolist()])
             return
         kept = [
             state if new[:2] == old[:2] else None
@@ -154,10 +256,6 @@ class CourseBatch:
 
     def _stays(self, needed: list[Needs]) -> bool:
         """Return whether groups stay as they are where courses need this."""
-        raise NotImplementedError
-
-    def _reconfigure(self, courses: Sequence[Course]) -> None:
-        """Give the groups the configurations of their courses."""
         raise NotImplementedError
 
     def _needs_of(self, course: Course) -> Needs:
@@ -174,7 +272,11 @@ class CourseBatch:
 
     def snapshot(self) -> list[CourseState | None]:
         """Return the state of every course; `restore` goes back to it any number of times."""
-        raise NotImplementedError
+        states: list[CourseState | None] = [None] * len(self._courses)
+        for group in self._groups:
+            for row, position in enumerate(group.positions.tolist()):
+                states[position] = replace(group.get(row), last=self._last.get(position))
+        return states
 
     def restore(self, snapshot: Sequence[CourseState | None]) -> None:
         """Go back to a snapshot of this batch."""

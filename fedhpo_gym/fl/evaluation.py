@@ -1,4 +1,4 @@
-"""Loss, accuracy and macro-F1 of every client and split, for blocks of courses at once."""
+"""Loss, accuracy and macro-F1 of every client and split, for several courses at once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from torch import Tensor
 
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl import stack as stacking
 from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import sum_classes
-from fedhpo_gym.fl.stack import Stack
+from fedhpo_gym.fl.prepared import PreparedFederation
 
 MAX_LOGITS = 2**19
-PACK = 24
-"""Items of single courses whose counts are taken side by side."""
+"""Logits that are computed at once, unless a single course has more."""
+MAX_MEMBERSHIP = 2**24
+"""Numbers that a 0/1 matrix holds at most by which sums over a client's rows are products; a
+federation that needs more is summed row by row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,172 +56,99 @@ def lay_out(federation: Federation, clients: Sequence[int] | None = None) -> Spl
 
 
 class Evaluator:
-    """Evaluates models on the data of some clients of one federation, or of several.
+    """Evaluates models on the data of some clients of a federation.
 
     Rows are sorted by label, so that everything that concerns the true label is a contiguous
     slice. Counts over a client's split are products with a 0/1 matrix, which are exact in any
     order; losses are added row after row, so no library's order of summation and no neighbour
-    decides a bit. Several federations have the same number of rows of every label.
+    decides a bit.
     """
 
-    def __init__(self, stack: Stack, rows: Sequence[SplitRows], device: torch.device) -> None:
-        """Evaluate on some rows of each federation of a stack."""
-        self._model = stack.model
-        self._inputs = stack.inputs
-        self._num_classes, self._num_groups = rows[0].true.shape
-        self._spans = [slice(int(a), int(b)) for a, b in itertools.pairwise(rows[0].bounds)]
-        index = [r.index + first for r, first in zip(rows, stack.first_row, strict=True)]
-        self._rows = torch.from_numpy(np.stack(index)).to(device)
-        group = np.stack([r.group for r in rows])
-        self._group = torch.from_numpy(group).to(device)
-        self._sorted = torch.from_numpy(np.argsort(group, axis=1, kind="stable")).to(device)
-        counts = np.stack([np.bincount(row, minlength=self._num_groups) for row in group])
-        self._start = torch.from_numpy(np.cumsum(counts, axis=1) - counts).to(device)
+    def __init__(self, prepared: PreparedFederation, rows: SplitRows, device: torch.device) -> None:
+        """Evaluate on some rows of a federation."""
+        self._model = prepared.model
+        self._inputs = prepared.inputs
+        self._num_classes, self._num_groups = rows.true.shape
+        self._spans = [slice(int(a), int(b)) for a, b in itertools.pairwise(rows.bounds)]
+        self._rows = torch.from_numpy(rows.index).to(device)
+        self._group = torch.from_numpy(rows.group).to(device)
+        self._sorted = torch.from_numpy(np.argsort(rows.group, kind="stable")).to(device)
+        counts = np.bincount(rows.group, minlength=self._num_groups)
+        self._start = torch.from_numpy(np.cumsum(counts) - counts).to(device)
         self._member: Tensor | None = None
-        if self._num_groups * self._rows.shape[1] <= stacking.MAX_MEMBERSHIP:
+        if self._num_groups * len(rows.index) <= MAX_MEMBERSHIP:
             groups = torch.arange(self._num_groups, device=device)
-            self._member = (self._group[:, None] == groups[:, None]).float()
-        true = torch.from_numpy(np.stack([r.true for r in rows], axis=1)).to(device)
-        self._true = true[..., None]
-        self._size = true.sum(0)[..., None]
+            self._member = (self._group == groups[:, None]).float()
+        self._true = torch.from_numpy(rows.true).to(device)[:, None]
+        self._size = self._true.sum(0)
         self._kept: Tensor | None = None
-        self._packed = False
-        # What items that share the only federation are evaluated on: nothing is copied.
-        only = torch.zeros(1, dtype=torch.int64, device=device)
-        self._only = _Chosen(only, self._member, self._true, self._size)
 
-    def __call__(
-        self, parameters: Parameters, federations: NDArray[np.int64] | None = None
-    ) -> NDArray[np.float32]:
-        """Return (items, slots, clients, splits, metrics) metrics, a few items at a time.
-
-        Args:
-            parameters: parameters of the items.
-            federations: (items,) federation of each; None for items that share the only one.
-        """
-        _, items, *_, slots = next(iter(parameters.values())).shape
-        chunk = MAX_LOGITS // (self._num_classes * self._rows.shape[1] * slots)
-        self._packed = slots == 1 and chunk >= PACK
-        chunk = max(chunk if slots > 1 or self._packed else 1, 1)
+    def __call__(self, parameters: Parameters) -> NDArray[np.float32]:
+        """Return the (items, clients, splits, metrics) of parameters, a few items at a time."""
+        items = next(iter(parameters.values())).shape[1]
+        chunk = max(MAX_LOGITS // (self._num_classes * len(self._rows)), 1)
         parts = []
         for start in range(0, items, chunk):
             span = slice(start, start + chunk)
-            part = {name: value[:, span] for name, value in parameters.items()}
-            which = None if federations is None else federations[span]
-            parts.append(self._evaluate(part, self._choose(which)))
-        metrics = torch.cat(parts, dim=1)  # (metrics, items, groups, slots)
-        clients = self._num_groups // len(SPLITS)
-        shape = (len(METRICS), items, clients, len(SPLITS), slots)
-        return metrics.reshape(shape).permute(1, 4, 2, 3, 0).cpu().numpy()
+            parts.append(self._evaluate({name: v[:, span] for name, v in parameters.items()}))
+        metrics = torch.cat(parts, dim=1)  # (metrics, items, groups)
+        shape = (len(METRICS), items, self._num_groups // len(SPLITS), len(SPLITS))
+        return metrics.reshape(shape).permute(1, 2, 3, 0).cpu().numpy()
 
-    def _choose(self, federations: NDArray[np.int64] | None) -> _Chosen:
-        """Return what items are evaluated on; the first axis is 1 where they share it."""
-        if federations is None:
-            return self._only
-        index = torch.from_numpy(federations).to(self._rows.device)
-        member = None if self._member is None else self._member[index]
-        return _Chosen(index, member, self._true[:, index], self._size[index])
-
-    def _logits(self, parameters: Parameters, index: Tensor) -> Tensor:
-        """Return (classes, items, n, slots) logits of all rows."""
+    def _logits(self, parameters: Parameters) -> Tensor:
+        """Return (classes, items, n) logits of all rows."""
         limit = self._model.rows_at_once
         if limit is None:
             if self._kept is None:
                 self._kept = self._inputs[self._rows]
-            x = self._kept[index] if len(self._kept) > 1 else self._kept[0]
-            return self._model.logits(parameters, x)
+            return self._model.logits(parameters, self._kept)
         parts = [
             self._model.logits(parameters, self._inputs[rows])
-            for rows in torch.split(self._rows[0], limit)
+            for rows in torch.split(self._rows, limit)
         ]
         return torch.cat(parts, dim=2)
 
-    def _evaluate(self, parameters: Parameters, chosen: _Chosen) -> Tensor:
-        logits = self._logits(parameters, chosen.index)
-        size, member = chosen.size, chosen.member
+    def _evaluate(self, parameters: Parameters) -> Tensor:
+        logits = self._logits(parameters)
         top = torch.amax(logits, 0)
-        own = self._of_true_label(logits)
+        own = torch.cat([logits[j, :, span] for j, span in enumerate(self._spans)], dim=1)
         predicted = torch.eq(logits, top, out=torch.empty_like(logits))
-        predicted_count = self._sum(predicted, member)
-        if not torch.equal(predicted_count.sum(0), size.expand_as(predicted_count[0])):
+        predicted_count = self._count_all(predicted)
+        if not torch.equal(predicted_count.sum(0), self._size.expand_as(predicted_count[0])):
             predicted = _first_of_ties(predicted)
-            predicted_count = self._sum(predicted, member)
+            predicted_count = self._count_all(predicted)
         hits = torch.stack(
-            [
-                self._sum_rows(predicted[label, :, span], member, span)
-                for label, span in enumerate(self._spans)
-            ]
+            [self._count(predicted[label, :, span], span) for label, span in enumerate(self._spans)]
         )
         loss = self._model.losses(logits, top, own)
         return torch.stack(
             [
-                self._add_up(loss, chosen.index) / size.clamp(min=1),
-                hits.sum(0) / size.clamp(min=1),
-                _macro_f1(hits, chosen.true, predicted_count),
+                self._add_up(loss) / self._size.clamp(min=1),
+                hits.sum(0) / self._size.clamp(min=1),
+                _macro_f1(hits, self._true, predicted_count),
             ]
         )
 
-    def _of_true_label(self, logits: Tensor) -> Tensor:
-        return torch.cat([logits[j, :, span] for j, span in enumerate(self._spans)], dim=1)
-
-    def _add_up(self, values: Tensor, index: Tensor) -> Tensor:
-        """Sum (items, n, slots) over the rows of each group, one after the other."""
-        items, n, slots = values.shape
+    def _add_up(self, values: Tensor) -> Tensor:
+        """Sum (items, n) over the rows of each group, one after the other."""
+        items, n = values.shape
         first = torch.arange(items, device=values.device)[:, None] * n
         sums: Tensor = torch.embedding_bag(
-            values.reshape(items * n, slots),
-            (self._sorted[index] + first).flatten(),
-            (self._start[index] + first).flatten(),
+            values.reshape(-1, 1),
+            (self._sorted + first).flatten(),
+            (self._start + first).flatten(),
         )[0]
-        return sums.view(items, self._num_groups, slots)
+        return sums.view(items, self._num_groups)
 
-    def _sum(self, values: Tensor, member: Tensor | None) -> Tensor:
-        sums = self._sum_rows(values.flatten(0, 1), member)
-        return sums.view(*values.shape[:2], *sums.shape[1:])
+    def _count_all(self, values: Tensor) -> Tensor:
+        return self._count(values.flatten(0, 1)).view(*values.shape[:2], -1)
 
-    def _sum_rows(self, values: Tensor, member: Tensor | None, span: slice = slice(None)) -> Tensor:
-        """Count in (items, n, slots) numbers 0 and 1: (items, groups, slots) sums of each group."""
-        if member is not None:
-            return self._multiply(member[:, :, span], values)
-        # A federation whose matrix would be too large is the only one here, see `stack.shapes`.
-        sums = values.new_zeros((len(values), self._num_groups, values.shape[2]))
-        return sums.index_add_(1, self._group[0, span], values)
-
-    def _multiply(self, member: Tensor, values: Tensor) -> Tensor:
-        """Multiply (groups, n) by each of (items, n, slots), in products of one width."""
-        items, n, _ = values.shape
-        if not self._packed:
-            return torch.bmm(_repeated(member, items), values)
-        packs = -(-items // PACK)
-        padded = values.new_zeros((packs * PACK, n))
-        padded[:items] = values[..., 0]
-        columns = padded.view(packs, PACK, n).transpose(1, 2).contiguous()
-        sums = torch.bmm(_repeated(member, packs), columns)
-        return sums.transpose(1, 2).reshape(packs * PACK, -1)[:items, :, None]
-
-
-@dataclass(frozen=True, eq=False)
-class _Chosen:
-    """What some items are evaluated on.
-
-    Attributes:
-        index: (m,) federations; m is the number of items, or 1.
-        member: (m, groups, n) 0/1 matrices; None where they would be too large.
-        true: (classes, m, groups, 1) rows of each label.
-        size: (m, groups, 1) rows.
-    """
-
-    index: Tensor
-    member: Tensor | None
-    true: Tensor
-    size: Tensor
-
-
-def _repeated(matrices: Tensor, number: int) -> Tensor:
-    """Repeat the sequence of (m, ..) matrices until there are as many as asked for."""
-    if len(matrices) in (1, number):
-        return matrices.expand(number, *matrices.shape[1:])
-    return matrices.repeat(number // len(matrices), 1, 1)
+    def _count(self, values: Tensor, span: slice = slice(None)) -> Tensor:
+        """Count in (items, n) numbers 0 and 1: the (items, groups) sums of each group."""
+        if self._member is None:
+            sums = values.new_zeros((len(values), self._num_groups))
+            return sums.index_add_(1, self._group[span], values)
+        return values @ self._member[:, span].t()
 
 
 def _first_of_ties(predicted: Tensor) -> Tensor:

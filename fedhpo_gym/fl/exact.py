@@ -35,7 +35,7 @@ def exact_step(case: Case, start: Arrays, rate: float) -> dict[str, NDArray[np.f
 
     Args:
         case: a family with a plain form, and its data.
-        start: its parameters, without items and slots.
+        start: its parameters, without items.
         rate: the learning rate.
     """
     federation, logits = case.federation, _LOGITS[case.family]

@@ -2,112 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.evaluation import Evaluator, lay_out
 from fedhpo_gym.fl.items import Items
-from fedhpo_gym.fl.lockstep import Lockstep, Observer
 from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import fit, sum_classes
+from fedhpo_gym.fl.prepared import PreparedFederation
 from fedhpo_gym.fl.records import MAX_NORM, Feedback
-from fedhpo_gym.fl.stack import PreparedFederation, Stack
 
-OfClients = dict[tuple[PreparedFederation, int], Evaluator]
-"""Evaluators of single clients."""
+Shown = Callable[[Items, Parameters, Parameters], None]
+"""Is shown items, their parameters before, and their parameters after local training."""
+
+
+class Observer(NamedTuple):
+    """Adds updates to the means of their courses; then reports items, compared with the means."""
+
+    add: Shown
+    see: Shown
 
 
 class GroupEvaluation:
-    """Evaluates the courses of groups on one stack of federations."""
+    """Evaluates groups of courses of one federation and model shape.
 
-    def __init__(self, stack: Stack, of_clients: OfClients, device: torch.device) -> None:
-        """Evaluate on the federations of a stack; `of_clients` is shared with other stacks."""
-        self._stack = stack
+    Attributes:
+        prepared: what they are trained on.
+    """
+
+    def __init__(self, prepared: PreparedFederation, device: torch.device) -> None:
+        """Lay nothing out yet: evaluators are made when they are asked for."""
+        self.prepared = prepared
         self._device = device
-        self._all: Evaluator | None = None
-        self._of_clients = of_clients
+        self._evaluators: dict[int | None, Evaluator] = {}
 
-    def __call__(self, lockstep: Lockstep) -> NDArray[np.float32]:
-        """Return (blocks, slots, clients, splits, metrics) of the model each client would use."""
-        which = lockstep.roster.federation
-        if not lockstep.personal:
-            if self._all is None:
-                rows = [lay_out(part.federation) for part in self._stack.parts]
-                self._all = Evaluator(self._stack, rows, self._device)
-            several = len(self._stack.parts) > 1
-            return self._all(lockstep.parameters, which if several else None)
-        clients = range(self._stack.num_clients)
-        metrics = [self._of_client(c, which, lockstep.client_parameters(c)) for c in clients]
-        return np.concatenate(metrics, axis=2)
+    def __call__(self, parameters: Parameters, client: int | None = None) -> NDArray[np.float32]:
+        """Return (items, clients, splits, metrics) on the data of one client; of all for None."""
+        if client not in self._evaluators:
+            rows = lay_out(self.prepared.federation, None if client is None else [client])
+            self._evaluators[client] = Evaluator(self.prepared, rows, self._device)
+        return self._evaluators[client](parameters)
 
     def observer(
-        self, lockstep: Lockstep, feedback: Feedback, index: int, metrics: bool = True
+        self,
+        positions: NDArray[np.int64],
+        parameters: Parameters,
+        feedback: Feedback,
+        index: int,
+        metrics: bool,
     ) -> Observer:
-        """Return what fills in one round of a group's feedback, with or without the metrics."""
-        fixed = self._stack.model.buffers
-        positions, used = lockstep.positions, lockstep.positions >= 0
-        mean = {n: torch.zeros_like(v) for n, v in lockstep.parameters.items() if n not in fixed}
+        """Return what fills in one round of a group's feedback.
+
+        Args:
+            positions: (courses,) where they stand in the batch.
+            parameters: (own, courses, ..) each.
+            feedback: of the batch.
+            index: which of its rounds this is.
+            metrics: whether models of clients are measured.
+        """
+        fixed = self.prepared.model.buffers
+        mean = {n: torch.zeros_like(v) for n, v in parameters.items() if n not in fixed}
 
         def add(items: Items, start: Parameters, local: Parameters) -> None:
-            where = torch.from_numpy(items.block).to(self._device)
-            weight = torch.from_numpy(items.weight).to(self._device)[:, None, None]
+            where = torch.from_numpy(items.course).to(self._device)
+            weight = torch.from_numpy(items.weight).to(self._device)
             for name, total in mean.items():
                 update = local[name] - start[name]
                 total.index_add_(1, where, update.mul_(fit(weight, update)))
 
         def see(items: Items, start: Parameters, local: Parameters) -> None:
-            where = torch.from_numpy(items.block).to(self._device)
+            where = torch.from_numpy(items.course).to(self._device)
             compared = ((v - start[n], mean[n][:, where]) for n, v in local.items() if n in mean)
-            norm, alignment = _compare(compared)
-            row, slot = np.nonzero(used[items.block])
-            at = positions[items.block[row], slot], index, items.client[row]
+            at = positions[items.course], index, items.client
             feedback.sampled[at] = True
-            feedback.update_norm[at] = norm[row, slot]
-            feedback.alignment[at] = alignment[row, slot]
+            feedback.update_norm[at], feedback.alignment[at] = _compare(compared)
             for client in np.unique(items.client).tolist() if metrics else ():
                 chosen = np.flatnonzero(items.client == client)
                 where = torch.from_numpy(chosen).to(self._device)
-                row, slot = np.nonzero(used[items.block[chosen]])
-                at = positions[items.block[chosen][row], slot], index, client
+                at = positions[items.course[chosen]], index, client
                 for values, out in ((start, feedback.before), (local, feedback.after)):
-                    of_client = {k: v[:, where] for k, v in values.items()}
-                    found = self._of_client(client, items.federation[chosen], of_client)
-                    out[at] = found[row, slot, 0]
+                    of_client = {name: value[:, where] for name, value in values.items()}
+                    out[at] = self(of_client, client)[:, 0]
 
         return Observer(add, see)
-
-    def _of_client(
-        self, client: int, federations: NDArray[np.int64], parameters: Parameters
-    ) -> NDArray[np.float32]:
-        """Return (items, slots, 1, splits, metrics) on one client of each item's federation."""
-        slots = next(iter(parameters.values())).shape[-1]
-        shape = (len(federations), slots, 1, len(SPLITS), len(METRICS))
-        metrics = np.empty(shape, dtype=np.float32)
-        # Clients of different federations have different numbers of rows: one after the other.
-        for federation in np.unique(federations).tolist():
-            chosen = np.flatnonzero(federations == federation)
-            where = torch.from_numpy(chosen).to(self._device)
-            part = {name: value[:, where] for name, value in parameters.items()}
-            metrics[chosen] = self._evaluator(federation, client)(part)
-        return metrics
-
-    def _evaluator(self, federation: int, client: int) -> Evaluator:
-        part = self._stack.parts[federation]
-        key = part, client
-        if key not in self._of_clients:
-            rows = lay_out(part.federation, [client])
-            self._of_clients[key] = Evaluator(Stack([part]), [rows], self._device)
-        return self._of_clients[key]
 
 
 def _compare(
     pairs: Iterable[tuple[torch.Tensor, torch.Tensor]],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return (items, slots) norms of updates and their cosines with the means beside them."""
+    """Return (items,) norms of updates and their cosines with the means beside them."""
     found = [(_inner(u, u), _inner(u, mean), _inner(mean, mean)) for u, mean in pairs]
     square, inner, mean_square = (sum(parts[1:], parts[0]) for parts in zip(*found, strict=True))
     norm = torch.sqrt(square).nan_to_num(posinf=MAX_NORM).clamp(max=MAX_NORM)
@@ -117,5 +104,5 @@ def _compare(
 
 
 def _inner(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Inner products (items, slots) of parameters (own, items, .., slots)."""
-    return sum_classes(a * b).flatten(1, -2).sum(1)
+    """Inner products (items,) of parameters (own, items, ..)."""
+    return sum_classes(a * b).reshape(a.shape[1], -1).sum(1)

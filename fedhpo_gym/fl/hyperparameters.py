@@ -1,4 +1,4 @@
-"""The hyperparameters of a group's courses as tensors, per block, client and slot."""
+"""The hyperparameters of a group's courses as tensors, per course and client."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from torch import Tensor
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.fl.algorithms import Algorithm, Context, LocalSteps
-from fedhpo_gym.fl.draws import Names, normal_like
+from fedhpo_gym.fl.compiled.normal import normal_of
+from fedhpo_gym.fl.draws import Names
 from fedhpo_gym.fl.items import Items, Roster
 from fedhpo_gym.fl.models import Model, Parameters
-from fedhpo_gym.fl.packing import MOMENTUM, RATE_DECAY, Course, Group
+from fedhpo_gym.fl.packing import MOMENTUM, RATE_DECAY, Course
 
 _Read = tuple[dict[str, Tensor], Tensor, Tensor]
 """What a `Context` says that no round changes: hyperparameters, `num_sampled`, `num_samples`."""
 
 
 class Hyperparameters:
-    """What the courses of a group are configured to do."""
+    """What the courses of a group are configured to do.
+
+    Attributes:
+        rate: (rows,) learning rates: a row for every course, or for each of its clients.
+        decay: (rows,) factors of the parameters.
+    """
 
     def __init__(
         self,
-        group: Group,
         courses: Sequence[Course],
         num_clients: int,
         model: Model,
@@ -38,27 +43,27 @@ class Hyperparameters:
         Raises:
             InvalidArgumentError: a configuration lacks what training needs.
         """
-        self._group = group
+        self._courses = courses
         self._model = model
         self._algorithm = algorithm
         self._device = device
         self._num_clients = num_clients
-        self._differ = any(courses[i].own for block in group.blocks for i in block.courses)
-        self._shape = (len(group.blocks), num_clients if self._differ else 1, model.slots)
-        self._first_rate = self._values(courses, "learning_rate", None)
-        self._weight_decay = self._values(courses, "weight_decay", 0.0)
-        self._rate_decay = self._values(courses, RATE_DECAY, 1.0)
+        self._differ = any(course.own for course in courses)
+        self._width = num_clients if self._differ else 1
+        self._first_rate = self._values("learning_rate", None)
+        self._weight_decay = self._values("weight_decay", 0.0)
+        self._rate_decay = self._values(RATE_DECAY, 1.0)
         self._stopped = np.zeros(self._first_rate.shape, dtype=np.bool_)
         self.rate, self.decay = self._rates(self._first_rate)
-        momentum = self._values(courses, MOMENTUM, 0.0)
+        momentum = self._values(MOMENTUM, 0.0)
         self._momentum = self._tensor(momentum) if momentum.any() else None
         read = {**model.hyperparameters, **algorithm.hyperparameters}
-        self._others = {k: self._tensor(self._values(courses, k, v)) for k, v in read.items()}
+        self._others = {k: self._tensor(self._values(k, v)) for k, v in read.items()}
         self._read_of: WeakKeyDictionary[Items | Roster, _Read] = WeakKeyDictionary()
 
     def stop(self, courses: NDArray[np.bool_]) -> None:
-        """Let (blocks, slots) courses take steps of length zero from now on."""
-        rows = np.repeat(courses, self._shape[1], axis=0)[:, None, :]
+        """Let (courses,) take steps of length zero from now on."""
+        rows = np.repeat(courses, self._width)
         self._stopped = self._stopped | rows
         stopped = torch.from_numpy(rows).to(self._device)
         self.rate = torch.where(stopped, 0.0, self.rate)
@@ -68,12 +73,12 @@ class Hyperparameters:
         """Let learning rates decay: from the first round to the last, to `rate_decay` times.
 
         Args:
-            finished: (blocks,) rounds that courses have behind them.
+            finished: (courses,) rounds that courses have behind them.
             horizon: rounds that the courses will be trained for.
         """
         if (self._rate_decay == 1.0).all():
             return
-        past = np.repeat(finished, self._shape[1])[:, None, None] / max(horizon - 1, 1)
+        past = np.repeat(finished, self._width) / max(horizon - 1, 1)
         self.rate, self.decay = self._rates(self._first_rate * self._rate_decay**past)
 
     def _rates(self, rate: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
@@ -87,14 +92,14 @@ class Hyperparameters:
     def rows(self, items: Items) -> Tensor:
         """Return the index of each item in the first axis of `rate` and `decay`."""
         client = items.client if self._differ else 0
-        return torch.from_numpy(items.block * self._shape[1] + client).to(self._device)
+        return torch.from_numpy(items.course * self._width + client).to(self._device)
 
     def momentum(self, items: Items) -> Tensor | None:
-        """Return the momentum of local steps, (items, 1, slots); None where nobody has any."""
+        """Return the (items,) momentum of local steps; None where nobody has any."""
         return None if self._momentum is None else self._momentum[self.rows(items)]
 
     def of_model(self, items: Items) -> Mapping[str, Tensor]:
-        """Return the model's hyperparameters, (items, 1, slots) each."""
+        """Return the model's hyperparameters, (items,) each."""
         rows = self.rows(items)
         names = self._model.hyperparameters
         return {name: self._others[name].index_select(0, rows) for name in names}
@@ -108,7 +113,7 @@ class Hyperparameters:
         state: Parameters,
         variates: Callable[[], Parameters],
     ) -> Context:
-        """Return what the algorithm's hooks may know about items, or, for None, the blocks.
+        """Return what the algorithm's hooks may know about items, or, for None, the courses.
 
         Args:
             items: the items.
@@ -128,7 +133,9 @@ class Hyperparameters:
             num_sampled=sampled,
             num_samples=samples,
             horizon=horizon,
-            normal=lambda purpose, parameter: normal_like(parameter, purpose, names),
+            normal=lambda purpose, parameter: torch.from_numpy(
+                normal_of(tuple(parameter.shape), names.seed, purpose, names.of_items)
+            ).to(self._device),
             local=lambda: self._local(whose),
             norm=_norm,
             variates=variates,
@@ -136,43 +143,39 @@ class Hyperparameters:
         )
 
     def _read(self, whose: Items | Roster) -> _Read:
-        """Return the algorithm's hyperparameters, and what is (items, 1, 1) of a `Context`."""
+        """Return the algorithm's hyperparameters, and what else is (items,) of a `Context`."""
         if isinstance(whose, Roster):
             rows = self._of_server()
-            samples = whose.samples.min(axis=1)
+            samples = np.full(len(self._courses), whose.samples.min())
         else:
             rows, samples = self.rows(whose), whose.samples
         values = {n: self._others[n][rows] for n in self._algorithm.hyperparameters}
-        sampled, samples = self._tensor(whose.num_sampled), self._tensor(np.maximum(samples, 1))
-        return values, sampled[:, None, None], samples[:, None, None]
+        return values, self._tensor(whose.num_sampled), self._tensor(np.maximum(samples, 1))
 
     def _local(self, whose: Items | Roster) -> LocalSteps:
         if isinstance(whose, Roster):
-            rows, steps = self._of_server(), whose.taken.min(axis=1)
+            rows, steps = self._of_server(), whose.steps.min(axis=1)
         else:
-            rows, steps = self.rows(whose), whose.taken
+            rows, steps = self.rows(whose), whose.steps
         rate = self.rate[rows]
         momentum = torch.zeros_like(rate) if self._momentum is None else self._momentum[rows]
-        return LocalSteps(self._tensor(np.maximum(steps, 1))[:, None, None], rate, momentum)
+        return LocalSteps(self._tensor(np.maximum(steps, 1)), rate, momentum)
 
     def _of_server(self) -> Tensor:
-        """Return the first row of every block."""
-        return torch.arange(self._shape[0], device=self._device) * self._shape[1]
+        """Return the first row of every course."""
+        return torch.arange(len(self._courses), device=self._device) * self._width
 
-    def _values(
-        self, courses: Sequence[Course], name: str, default: float | None
-    ) -> NDArray[np.float64]:
-        values = np.zeros(self._shape)
-        for index, block in enumerate(self._group.blocks):
-            for slot, position in enumerate(block.courses):
-                value = courses[position].value(name, np.nan if default is None else default)
-                if np.isnan(value.base) and len(value.own) < self._num_clients:
-                    given = dict(courses[position].configuration)
-                    raise InvalidArgumentError(f"a configuration needs {name!r}, got {given}")
-                values[index, :, slot] = value.base
-                for client, own in value.own:
-                    values[index, client, slot] = own
-        return values.reshape(-1, 1, self._shape[2])
+    def _values(self, name: str, default: float | None) -> NDArray[np.float64]:
+        values = np.empty((len(self._courses), self._width))
+        for row, course in zip(values, self._courses, strict=True):
+            value = course.value(name, np.nan if default is None else default)
+            if np.isnan(value.base) and len(value.own) < self._num_clients:
+                given = dict(course.configuration)
+                raise InvalidArgumentError(f"a configuration needs {name!r}, got {given}")
+            row[:] = value.base
+            for client, own in value.own:
+                row[client] = own
+        return values.ravel()
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
         with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
@@ -182,14 +185,14 @@ class Hyperparameters:
 def _norm(values: Parameters) -> Tensor:
     """Return what `Context.norm` gives: every item by itself, in double precision."""
     like = next(iter(values.values()))
-    total = like.new_zeros((like.shape[1], 1, like.shape[-1]), dtype=torch.float64)
+    total = like.new_zeros(like.shape[1], dtype=torch.float64)
     for value in values.values():
         for item in range(value.shape[1]):
-            own = value[:, item].to(torch.float64).flatten(0, -2)
-            total[item, 0] += (own * own).sum(0)
+            own = value[:, item].to(torch.float64).flatten()
+            total[item] += (own * own).sum()
     norm: Tensor = total.sqrt().to(like.dtype)
     return norm
 
 
 def _of_items(state: Parameters, items: Items) -> Parameters:
-    return {name: value[:, items.block] for name, value in state.items()}
+    return {name: value[:, items.course] for name, value in state.items()}

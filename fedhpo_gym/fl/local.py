@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhpo_gym.fl.draws import Draws, Names
@@ -19,21 +19,21 @@ from fedhpo_gym.fl.minibatches import ClientStreams
 from fedhpo_gym.fl.models import Minibatch, Parameters
 from fedhpo_gym.fl.models.base import fit
 from fedhpo_gym.fl.plans import Chosen, Plan
+from fedhpo_gym.fl.prepared import PreparedFederation
 from fedhpo_gym.fl.shared import SharedMatrix
 from fedhpo_gym.fl.shared_together import SharedMatrices
-from fedhpo_gym.fl.stack import Stack
 from fedhpo_gym.fl.steps import Steps
 
 
 class LocalTraining:
     """Runs the local steps of items of one group."""
 
-    def __init__(self, stack: Stack, device: torch.device) -> None:
-        """Train on a stack's federations."""
-        self._stack = stack
-        self._model = stack.model
+    def __init__(self, prepared: PreparedFederation, device: torch.device) -> None:
+        """Train on a federation."""
+        self._prepared = prepared
+        self._model = prepared.model
         self._device = device
-        self._streams = ClientStreams(stack.num_clients)
+        self._streams = ClientStreams(prepared.num_clients)
         self._known: WeakKeyDictionary[Items, Sequence[tuple[slice, Steps]]] = WeakKeyDictionary()
         self._plans: WeakKeyDictionary[Items, tuple[Tensor, Sequence[Plan]]] = WeakKeyDictionary()
 
@@ -48,21 +48,22 @@ class LocalTraining:
         shared: Mapping[str, SharedMatrix | SharedMatrices] | None = None,
         shift: Parameters | None = None,
     ) -> None:
-        """Train (.., items, .., slots) parameters in place, through all local steps of a round.
+        """Train (own, items, ..) parameters in place, through all local steps of a round.
 
         Args:
             parameters: parameters of the items.
             items: the items.
             settings: hyperparameters of the courses.
             names: whom random numbers are drawn for.
-            pull: (items, 1, slots) strength of the pull towards `anchor`, see `Algorithm.pull`.
+            pull: (items,) strength of the pull towards `anchor`, see `Algorithm.pull`.
             anchor: parameters of the items before training.
-            shared: what all items, then of one block, have instead of parameters of their own.
+            shared: what all items, then of one course, have instead of parameters of their own.
             shift: what is added to the gradients, see `Algorithm.correction`.
         """
         plans = self._planned(items, settings, pull)
-        named = [Names(names.batch_keys, plan.steps.items.drawers) for plan in plans]
-        streams = iter(self._streams([name for part in named for name in part.distinct[0]]))
+        named = [replace(names, drawers=plan.steps.items.drawers) for plan in plans]
+        drawn = [(names.seed, *name) for part in named for name in part.distinct[0]]
+        streams = iter(self._streams(drawn))
         for plan, part in zip(plans, named, strict=True):
             own = list(itertools.islice(streams, len(part.distinct[0])))
             towards = _of(anchor, plan.span) if pull is not None and anchor is not None else {}
@@ -96,7 +97,7 @@ class LocalTraining:
             bounds = [0, *(np.flatnonzero(np.diff(items.width)) + 1).tolist(), len(items)]
             spans = [slice(start, end) for start, end in itertools.pairwise(bounds)]
             self._known[items] = [
-                (span, Steps(self._stack, items.take(span), self._device)) for span in spans
+                (span, Steps(self._prepared, items.take(span), self._device)) for span in spans
             ]
         return self._known[items]
 
@@ -130,12 +131,11 @@ class LocalTraining:
                 count = len(sizes)
                 part = {name: value[:, :count] for name, value in parameters.items()}
                 now = plan.first(count)
-            left_out = self._left_out(sizes)
             batch = Minibatch(
                 x=x,
                 targets=targets,
-                rates=_unless(left_out, plan.rates(number, weights, now.rate), 0.0),
-                decay=_unless(left_out, now.decay, 1.0),
+                rates=plan.rates(number, weights, now.rate),
+                decay=now.decay,
                 sizes=sizes,
                 settings=now.others,
                 uniform=partial(draws.uniform, count),
@@ -143,28 +143,16 @@ class LocalTraining:
             )
             self._model.sgd_step(part, batch)
             if now.pull is not None:
-                pull = _unless(left_out, now.pull, 0.0)
                 for name in trained:
-                    part[name].addcmul_(fit(pull, part[name]), anchor[name][:, :count])
+                    part[name].addcmul_(fit(now.pull, part[name]), anchor[name][:, :count])
                 for matrix in shared.values():
-                    matrix.pull(pull[:, 0, 0])
-            if shift:
-                rate = _unless(left_out, now.rate, 0.0)
-                for name, added in shift.items():
-                    part[name].addcmul_(fit(rate, added), added[:, :count], value=-1.0)
+                    matrix.pull(now.pull)
+            for name, added in shift.items():
+                part[name].addcmul_(fit(now.rate, added), added[:, :count], value=-1.0)
             if now.momentum is not None and moves is not None:
-                moves.repeat(part, now.momentum, left_out)
+                moves.repeat(part, now.momentum)
                 for matrix in shared.values():
-                    matrix.repeat(now.momentum[:, 0, 0])
-
-    def _left_out(self, sizes: NDArray[np.int64]) -> Tensor | None:
-        """(items, 1, 1): the minibatch is too small for the model; None where none is."""
-        if self._model.min_rows == 1:
-            return None
-        too_small = sizes < self._model.min_rows
-        if not too_small.any():
-            return None
-        return torch.from_numpy(too_small).to(self._device)[:, None, None]
+                    matrix.repeat(now.momentum)
 
 
 class Moves:
@@ -179,28 +167,16 @@ class Moves:
         self._before = {name: parameters[name].clone() for name in names}
         self._moved = {name: torch.zeros_like(parameters[name]) for name in names}
 
-    def repeat(self, parameters: Parameters, momentum: Tensor, left_out: Tensor | None) -> None:
-        """Add a share of the last move of the first items to their parameters, in place.
-
-        Those that are left out neither move, nor forget how they did.
-        """
+    def repeat(self, parameters: Parameters, momentum: Tensor) -> None:
+        """Add a share of the last move of the first items to their parameters, in place."""
         count = len(momentum)
-        share = _unless(left_out, momentum, 0.0)
         for name, moved in self._moved.items():
-            value, last, before = (
-                parameters[name],
-                moved[:, :count],
-                self._before[name][:, :count],
-            )
-            value.addcmul_(fit(share, value), last)
-            new = value - before
-            last.copy_(new if left_out is None else torch.where(fit(left_out, new), last, new))
+            value, last = parameters[name], moved[:, :count]
+            before = self._before[name][:, :count]
+            value.addcmul_(fit(momentum, value), last)
+            last.copy_(value - before)
             before.copy_(value)
 
 
 def _of(parameters: Parameters, span: slice) -> Parameters:
     return {name: value[:, span] for name, value in parameters.items()}
-
-
-def _unless(where: Tensor | None, values: Tensor, otherwise: float) -> Tensor:
-    return values if where is None else torch.where(where, otherwise, values)

@@ -1,11 +1,10 @@
-"""One group of blocks: its state, and one round of it as tensor operations."""
+"""Courses of one federation and model shape: their state, and one round of all of them."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,111 +16,112 @@ from fedhpo_gym.fl.algorithms import Algorithm, Context
 from fedhpo_gym.fl.algorithms.base import VARIATE
 from fedhpo_gym.fl.averaging import Averaging
 from fedhpo_gym.fl.buffers import Buffers
-from fedhpo_gym.fl.cohorts import shared_blocks, shared_names, split_cohorts
+from fedhpo_gym.fl.cohorts import shared_names, sharing_courses, split_cohorts
 from fedhpo_gym.fl.draws import Names
+from fedhpo_gym.fl.engine import Group
+from fedhpo_gym.fl.feedback import GroupEvaluation, Observer, Shown
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.items import Items, Roster, split_items
 from fedhpo_gym.fl.local import LocalTraining
 from fedhpo_gym.fl.models import Parameters
 from fedhpo_gym.fl.models.base import fit
-from fedhpo_gym.fl.packing import Course, Group
-from fedhpo_gym.fl.records import MAX_LOCAL_BYTES, CourseState
+from fedhpo_gym.fl.packing import Course, Needs
+from fedhpo_gym.fl.records import MAX_LOCAL_BYTES, CourseState, Feedback
 from fedhpo_gym.fl.shared import SharedMatrix
 from fedhpo_gym.fl.shared_together import SharedMatrices
-from fedhpo_gym.fl.stack import Stack
 
 Trained = tuple[Items, Parameters | None, Parameters, Mapping[str, SharedMatrix | SharedMatrices]]
 """Items, what they received if it was kept, what they made of it, and what they share instead."""
-Shown = Callable[[Items, Parameters, Parameters], None]
-"""Is shown items, their parameters before, and their parameters after local training."""
 
 
-class Observer(NamedTuple):
-    """Adds updates to the means of their blocks; then reports of items, compared with the means."""
-
-    add: Shown
-    see: Shown
-
-
-class Lockstep:
-    """Trains all courses of a group, round by round.
+class Lockstep(Group):
+    """See `Group`.
 
     Attributes:
-        parameters: global parameters, (.., blocks, .., slots) each.
+        prepared: what they are trained on.
+        parameters: global parameters, (own, courses, ..) each.
         state: the server's state, likewise.
-        personal: parameters that stay with the clients, (.., blocks x clients, .., slots).
-        elapsed: number of rounds since the courses were packed.
-        diverged_at: (blocks, slots) round in which a course left the finite numbers; 0 if none.
-        positions: (blocks, slots) position of each course in the batch; -1 where a slot is idle.
-        seconds: (blocks, slots) simulated seconds of the last round where training itself decides
-            them; else None.
+        personal: parameters that stay with the clients, (own, courses x clients, ..).
+        elapsed: number of rounds since the group was made.
     """
 
     seconds: NDArray[np.float64] | None = None
 
     def __init__(
         self,
-        group: Group,
+        positions: Sequence[int],
         courses: Sequence[Course],
-        stack: Stack,
+        needed: Sequence[Needs],
+        finished: Sequence[int],
+        evaluation: GroupEvaluation,
         algorithm: Algorithm,
         device: torch.device,
         horizon: int,
         buffers: Buffers,
     ) -> None:
-        """Initialise every course of the group from its seed."""
-        self.group = group
-        self.stack = stack
-        self.roster = Roster(group, stack, algorithm.poisson)
-        self._model = stack.model
+        """Initialise every course of the group from its seed.
+
+        Args:
+            positions: where the courses stand in the batch.
+            courses: the courses.
+            needed: what each needs.
+            finished: rounds that each has behind it.
+            evaluation: what measures them, and holds what they are trained on.
+            algorithm: the algorithm.
+            device: torch device.
+            horizon: rounds the courses will be trained for.
+            buffers: memory that is used again.
+        """
+        self.positions = np.array(positions)
+        self.prepared = prepared = evaluation.prepared
+        self._evaluation = evaluation
+        self.roster = Roster(needed, finished, prepared, algorithm.poisson)
+        self._model = prepared.model
         self._algorithm = algorithm
         self._device = device
         self._horizon = horizon
         self._buffers = buffers
         self.elapsed = 0
-        self._started = np.array([block.round for block in group.blocks])[:, None]
-        self._local = LocalTraining(stack, device)
-        self._averaging = Averaging(stack.model.together, device)
+        self._started = np.array(finished)
+        self._local = LocalTraining(prepared, device)
+        self._averaging = Averaging(self._model.together, device)
         self._places: WeakKeyDictionary[Items, tuple[Tensor, Tensor]] = WeakKeyDictionary()
-        self.parameters = self._initial()
+        self.parameters = {
+            name: torch.from_numpy(value).to(device)[:, None].repeat_interleave(len(courses), 1)
+            for name, value in prepared.initial.items()
+        }
         names = self.parameters.keys()
         self.personal_names = algorithm.personal(names, self._model.norms) | self._model.personal
         self._shared_names = shared_names(self._model, algorithm, self.personal_names)
-        self._shares = shared_blocks(self.roster, self._shared_names, self.parameters)
+        self._shares = sharing_courses(self.roster, self._shared_names, self.parameters)
         kept = frozenset(names) if algorithm.keeps_copy else self.personal_names
+        clients = prepared.num_clients
         self.personal = {
-            name: self.parameters[name].repeat_interleave(stack.num_clients, dim=1) for name in kept
+            name: self.parameters[name].repeat_interleave(clients, dim=1) for name in kept
         }
         self.variates = {
-            name: torch.zeros_like(value).repeat_interleave(stack.num_clients, dim=1)
+            name: torch.zeros_like(value).repeat_interleave(clients, dim=1)
             for name, value in self._trained(self.parameters).items()
             if algorithm.keeps_variates
         }
-        shape = len(group.blocks), self._model.slots
-        self.diverged_at = np.zeros(shape, dtype=np.int64)
-        self.positions = np.full(shape, -1)
-        for index, block in enumerate(group.blocks):
-            self.positions[index, : len(block.courses)] = block.courses
+        self.diverged_at = np.zeros(len(courses), dtype=np.int64)
         self.configure(courses)
         self.state: Parameters = {}
         self.state = algorithm.init_state(self._trained(self.parameters), self._context())
 
     def configure(self, courses: Sequence[Course]) -> None:
-        """Take the hyperparameters of courses that are packed as the group is."""
+        """See `Group.configure`; what the courses need stays."""
+        clients = self.prepared.num_clients
         self._settings = Hyperparameters(
-            self.group,
-            courses,
-            self.stack.num_clients,
-            self._model,
-            self._algorithm,
-            self._device,
+            courses, clients, self._model, self._algorithm, self._device
         )
         self._settings.stop(self.diverged_at > 0)
 
-    def step(self, observer: Observer | None = None) -> None:
-        """Run one communication round of every course."""
-        self._settings.begin_round(self._started[:, 0] + self.elapsed, self._horizon)
-        items = self.items()
+    def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
+        """See `Group.step`."""
+        observer = self._observer(feedback, index, metrics)
+        self._settings.begin_round(self._started + self.elapsed, self._horizon)
+        items = self.roster.items(self.elapsed)
         received_by_all = self._algorithm.broadcast(self._trained(self.parameters), self._context())
         start = {**self.parameters, **received_by_all}
         average = {
@@ -130,7 +130,7 @@ class Lockstep:
             if name not in self.personal_names
         }
         size = sum(value.numel() * value.element_size() for value in start.values())
-        item_bytes = size // len(self.group.blocks)
+        item_bytes = size // len(self.positions)
         reports = self._algorithm.reports(self._trained(self.parameters), self._context())
         average |= {name: value.clone() for name, value in reports.items()}
         changes: list[tuple[Items, Parameters]] = []
@@ -146,11 +146,11 @@ class Lockstep:
             sent, shared = self._upload(*trained[:3]), trained[3]
             self._add({k: v for k, v in average.items() if k not in shared}, sent, part)
             for name, matrix in shared.items():
-                matrix.add_to(average[name][0, part.block[0], ..., 0], part.weight)
+                matrix.add_to(average[name][0, part.course[0]], part.weight)
             if self.variates:
                 changes.append((part, {n: sent[VARIATE + n] for n in self.variates}))
         for name in self._model.buffers if self._algorithm.poisson else ():
-            nobody = np.bincount(items.block, minlength=len(self.group.blocks)) == 0
+            nobody = np.bincount(items.course, minlength=len(self.positions)) == 0
             empty = torch.from_numpy(nobody).to(self._device)
             average[name][:, empty] = start[name][:, empty]
         self.elapsed += 1
@@ -158,10 +158,27 @@ class Lockstep:
         for part, change in changes:
             self._change_variates(part, change)
 
+    def _observer(self, feedback: Feedback | None, index: int, metrics: bool) -> Observer | None:
+        if feedback is None:
+            return None
+        return self._evaluation.observer(self.positions, self.parameters, feedback, index, metrics)
+
+    def measure(self) -> NDArray[np.float32]:
+        """See `Group.measure`."""
+        if not self.personal:
+            return self._evaluation(self.parameters)
+        clients = range(self.prepared.num_clients)
+        metrics = [self._evaluation(self._parameters_of(client), client) for client in clients]
+        return np.concatenate(metrics, axis=1)
+
+    def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
+        """See `Group.sampled`."""
+        return self.roster.sampled(self.elapsed + ahead)
+
     def _change_variates(self, items: Items, change: Parameters) -> None:
         """Add to the variates of clients; courses that diverged keep theirs."""
         _, index = self._places_of(items)
-        live = torch.from_numpy(self.diverged_at[items.block] == 0)[:, None, :].to(self._device)
+        live = torch.from_numpy(self.diverged_at[items.course] == 0).to(self._device)
         for name, value in change.items():
             kept = torch.where(fit(live, value), value, torch.zeros_like(value))
             self.variates[name].index_add_(1, index, kept)
@@ -178,8 +195,8 @@ class Lockstep:
             self._averaging.add(rest, sent, items)
 
     def _parts(self, items: Items, item_bytes: int) -> list[Items]:
-        """Return the items in portions: of those that share matrices, each is of one block."""
-        shares = self._shares[items.block]
+        """Return the items in portions: of those that share matrices, each is of one course."""
+        shares = self._shares[items.course]
         own, sharing = items.take(np.flatnonzero(~shares)), items.take(np.flatnonzero(shares))
         cohorts = split_cohorts(sharing, self.roster.rows.max(axis=1), self._model.together)
         return [*split_items(own if shares.any() else items, item_bytes, MAX_LOCAL_BYTES), *cohorts]
@@ -187,14 +204,14 @@ class Lockstep:
     def _add_cut(
         self, parts: Sequence[Items], start: Parameters, observer: Observer | None, seen: int
     ) -> list[Items]:
-        """Add portions with a block that lies in others, too, to what is observed; return them.
+        """Add portions with a course that lies in others, too, to what is observed; return them.
 
         They train again for all else: what is compared with a mean must not be kept until then.
         """
         if observer is None:
             return []
-        number = Counter(block for part in parts for block in set(part.block.tolist()))
-        cut = [part for part in parts if any(number[b] > 1 for b in part.block.tolist())]
+        number = Counter(course for part in parts for course in set(part.course.tolist()))
+        cut = [part for part in parts if any(number[c] > 1 for c in part.course.tolist())]
         personal = {name: value.clone() for name, value in self.personal.items()} if cut else {}
         for part in cut:
             self._show(observer.add, self._train_part(part, start, observed=True), start, seen)
@@ -203,12 +220,10 @@ class Lockstep:
 
     def _train_part(self, items: Items, start: Parameters, *, observed: bool) -> Trained:
         """Train a portion; what it received is kept where it is observed or updates are sent."""
-        block = int(items.block[0])
-        names = self._shared_names if self._shares[block] else frozenset()
+        course = int(items.course[0])
+        names = self._shared_names if self._shares[course] else frozenset()
         rest = {name: value for name, value in start.items() if name not in names}
-        shared = {
-            name: self._share(start[name][0, block, ..., 0], items, name) for name in sorted(names)
-        }
+        shared = {name: self._share(start[name][0, course], items, name) for name in sorted(names)}
         kept = observed or self._algorithm.sends_updates
         received = self._receive(items, rest, "observed ") if kept else None
         return items, received, self._train(items, rest, shared), shared
@@ -223,8 +238,8 @@ class Lockstep:
             index = np.arange(first, min(first + seen, len(items)))
             before, after = self._some(received or {}, index), self._some(local, index)
             for name, matrix in shared.items():
-                before[name] = start[name][:, items.block[index]]
-                after[name] = matrix.copies(index.tolist())[None, ..., None]
+                before[name] = start[name][:, items.course[index]]
+                after[name] = matrix.copies(index.tolist())[None]
             to(items.take(index), before, after)
 
     def _share(self, start: Tensor, items: Items, name: str) -> SharedMatrix | SharedMatrices:
@@ -239,17 +254,13 @@ class Lockstep:
         index = self._index(items)
         return {name: value.index_select(1, index) for name, value in parameters.items()}
 
-    def items(self, ahead: int = 0) -> Items:
-        """Return who trains in the next round, or some rounds ahead of it."""
-        return self.roster.items(self.elapsed + ahead)
-
     def _train(
         self,
         items: Items,
         start: Parameters,
         shared: Mapping[str, SharedMatrix | SharedMatrices] | None = None,
     ) -> Parameters:
-        """Return the parameters of the items after local training, (.., items, .., slots)."""
+        """Return the parameters of the items after local training, (own, items, ..)."""
         received = self._receive(items, start)
         pull = self._algorithm.pull(self._context(items))
         names = self._names(items)
@@ -270,50 +281,50 @@ class Lockstep:
 
         It is valid until the next call for the same purpose.
         """
-        block, _ = self._places_of(items)
+        course, _ = self._places_of(items)
         sent = {}
         for name, value in start.items():
             shape = (value.shape[0], len(items), *value.shape[2:])
             out = self._buffers.take(purpose + name, shape, value)
-            sent[name] = torch.index_select(value, 1, block, out=out)
+            sent[name] = torch.index_select(value, 1, course, out=out)
         return sent if self._algorithm.keeps_copy else {**sent, **self._gather_personal(items)}
 
-    def client_parameters(self, client: int) -> Parameters:
-        """Return what one client would predict with, (.., blocks, .., slots)."""
-        index = np.arange(len(self.group.blocks)) * self.stack.num_clients + client
+    def _parameters_of(self, client: int) -> Parameters:
+        """Return what one client would predict with, (own, courses, ..)."""
+        index = np.arange(len(self.positions)) * self.prepared.num_clients + client
         own = {k: v.index_select(1, self._index(index)) for k, v in self.personal.items()}
         return {**self.parameters, **own}
 
-    def get(self, block: int, slot: int) -> CourseState:
-        """Return a copy of the state of one course."""
-        n = self.stack.num_clients
-        own = {k: v[:, block * n : (block + 1) * n, ..., slot] for k, v in self.personal.items()}
+    def get(self, row: int) -> CourseState:
+        """See `Group.get`."""
+        clients = self._clients_of(row)
         return CourseState(
-            {name: value[:, block, ..., slot].clone() for name, value in self.parameters.items()},
-            {name: value[:, block, ..., slot].clone() for name, value in self.state.items()},
-            {name: value.clone() for name, value in own.items()},
-            self.group.blocks[block].round + self.elapsed,
-            int(self.diverged_at[block, slot]),
-            variates={
-                name: value[:, block * n : (block + 1) * n, ..., slot].clone()
-                for name, value in self.variates.items()
-            },
+            {name: value[:, row].clone() for name, value in self.parameters.items()},
+            {name: value[:, row].clone() for name, value in self.state.items()},
+            {name: value[:, clients].clone() for name, value in self.personal.items()},
+            int(self._started[row]) + self.elapsed,
+            int(self.diverged_at[row]),
+            variates={name: value[:, clients].clone() for name, value in self.variates.items()},
         )
 
-    def put(self, block: int, slot: int, state: CourseState) -> None:
-        """Set the state of one course; its round must be that of the block."""
-        n = self.stack.num_clients
-        for name, value in state.parameters.items():
-            self.parameters[name][:, block, ..., slot] = value
-        for name, value in state.server.items():
-            self.state[name][:, block, ..., slot] = value
-        for name, value in state.personal.items():
-            self.personal[name][:, block * n : (block + 1) * n, ..., slot] = value
-        for name, value in state.variates.items():
-            self.variates[name][:, block * n : (block + 1) * n, ..., slot] = value
-        self.diverged_at[block, slot] = state.diverged_at
+    def put(self, row: int, state: CourseState) -> None:
+        """Set the state of one course, whose rounds the group knows already."""
+        clients = self._clients_of(row)
+        for mine, values, place in (
+            (self.parameters, state.parameters, row),
+            (self.state, state.server, row),
+            (self.personal, state.personal, clients),
+            (self.variates, state.variates, clients),
+        ):
+            for name, value in values.items():
+                mine[name][:, place] = value
+        self.diverged_at[row] = state.diverged_at
         if state.diverged_at:
             self._settings.stop(self.diverged_at > 0)
+
+    def _clients_of(self, row: int) -> slice:
+        n = self.prepared.num_clients
+        return slice(row * n, (row + 1) * n)
 
     def _upload(self, items: Items, received: Parameters | None, local: Parameters) -> Parameters:
         own = self._trained(local)
@@ -330,7 +341,7 @@ class Lockstep:
             return
         _, index = self._places_of(items)
         # A client that diverged keeps its last finite model, and touches no other client.
-        finite = torch.stack([_finite(value) for value in own.values()]).all(0)[:, None, :]
+        finite = torch.stack([_finite(value) for value in own.values()]).all(0)
         for name, value in _where(finite, own, self._gather_personal(items)).items():
             self.personal[name].index_copy_(1, index, value)
 
@@ -350,28 +361,18 @@ class Lockstep:
             finite = torch.stack([_finite(value) for value in values]).all(0)
             self.freeze(~finite.cpu().numpy())
         if (self.diverged_at > 0).any():
-            keep = torch.from_numpy(self.diverged_at == 0)[:, None, :].to(self._device)
+            keep = torch.from_numpy(self.diverged_at == 0).to(self._device)
             updated = _where(keep, updated, self.parameters)
             state = _where(keep, state, self.state)
         self.parameters, self.state = updated, state
 
     def freeze(self, diverged: NDArray[np.bool_]) -> None:
-        """Mark (blocks, slots) courses as diverged in this round and stop training them."""
+        """See `Group.freeze`."""
         new = diverged & (self.diverged_at == 0)
         if new.any():
             now = self._started + self.elapsed
             self.diverged_at = np.where(new, now, self.diverged_at)
             self._settings.stop(new)
-
-    def _initial(self) -> Parameters:
-        drawn = self.stack.initial(self.roster.federation)
-        return {
-            name: torch.from_numpy(value)[..., None]
-            .expand(*value.shape, self._model.slots)
-            .contiguous()
-            .to(self._device)
-            for name, value in drawn.items()
-        }
 
     def _context(self, items: Items | None = None) -> Context:
         def variates() -> Parameters:
@@ -388,10 +389,10 @@ class Lockstep:
         return self.roster.names(items, self.elapsed)
 
     def _places_of(self, items: Items) -> tuple[Tensor, Tensor]:
-        """Return the place of each item among the blocks, and among the clients of all blocks."""
+        """Return the place of each item among the courses, and among the clients of all of them."""
         if items not in self._places:
-            own = items.block * self.stack.num_clients + items.client
-            self._places[items] = self._index(items.block), self._index(own)
+            own = items.course * self.prepared.num_clients + items.client
+            self._places[items] = self._index(items.course), self._index(own)
         return self._places[items]
 
     def _index(self, values: NDArray[np.int64]) -> Tensor:
@@ -404,10 +405,11 @@ def _all_finite(value: Tensor) -> bool:
 
 
 def _finite(value: Tensor) -> Tensor:
-    """(items, slots): all numbers of an item's tensor are finite."""
+    """(items,): all numbers of an item's tensor are finite."""
+    own, items = value.shape[:2]
     if _all_finite(value):
-        return value.new_ones((value.shape[1], value.shape[-1]), dtype=torch.bool)
-    return torch.isfinite(value).all(0).flatten(1, -2).all(1)
+        return value.new_ones(items, dtype=torch.bool)
+    return torch.isfinite(value).reshape(own, items, -1).all(2).all(0)
 
 
 def _where(keep: Tensor, new: Parameters, old: Parameters) -> Parameters:

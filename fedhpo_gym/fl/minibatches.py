@@ -1,7 +1,7 @@
 """Which clients train in a round and on which minibatches: drawn from the seed alone.
 
 Courses that share a seed, a batch size and a round share their minibatches, whatever else they are
-configured to do; that is what lets the engine train them as one matrix product.
+configured to do; that is what lets the engine read them once.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ClientStreams:
 
     def __call__(self, names: Sequence[tuple[int, ...]]) -> list[np.random.Generator]:
         """Return what clients draw from, by (seed, finished rounds, client)."""
-        # Courses that are packed anew before every round come here only once.
+        # Courses that are grouped anew before every round come here only once.
         asked, self._asked = self._asked, True
         if not asked or not self._worth(names):
             return client_streams(names)
@@ -98,40 +98,14 @@ class ClientStreams:
         return self._words[seed, finished]
 
 
-def taken_steps(
-    samples: NDArray[np.int64],
-    batch_size: NDArray[np.int64],
-    epochs: NDArray[np.int64],
-    min_rows: int,
-) -> NDArray[np.int64]:
-    """Return how many local steps clients take in a round.
-
-    Args:
-        samples: how many they hold.
-        batch_size: samples per minibatch.
-        epochs: local epochs.
-        min_rows: rows of the smallest minibatch that is trained on; smaller ones are left out.
-    """
-    full, rest = np.divmod(samples, batch_size)
-    kept = (rest >= min_rows) & (rest > 0)
-    steps: NDArray[np.int64] = epochs * (np.where(batch_size >= min_rows, full, 0) + kept)
-    return steps
-
-
-def batch_rows(federation: Federation, batch_size: PerClient, few_shapes: bool = False) -> int:
+def batch_rows(federation: Federation, batch_size: PerClient) -> int:
     """Return the rows a minibatch tensor has: no client can fill more than its training split.
 
     A function of the federation and the batch sizes alone, so that tensor shapes, and with them
     the rounding of every product, do not depend on what else is in a batch of courses.
-
-    Args:
-        federation: the federation.
-        batch_size: samples per minibatch.
-        few_shapes: pad to a power of two, so that more courses train together.
     """
     largest = federation.num_samples[:, 0].max()
-    rows = int(min(largest, max(batch_size.base, *(value for _, value in batch_size.own), 1)))
-    return int(min(largest, 1 << (rows - 1).bit_length())) if few_shapes else rows
+    return int(min(largest, max(batch_size.base, *(value for _, value in batch_size.own), 1)))
 
 
 class RoundLayout:
@@ -148,7 +122,7 @@ class RoundLayout:
         epochs: NDArray[np.int64],
         width: int,
     ) -> None:
-        """Lay out minibatches of clients of one federation, or of several.
+        """Lay out minibatches of some clients of a federation.
 
         Args:
             rows: training samples of each.

@@ -1,15 +1,11 @@
-"""Packing courses into blocks that train in lockstep."""
+"""What a course is, and what decides which courses train beside it."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
@@ -95,7 +91,7 @@ class PerClient:
 
 
 class Needs(NamedTuple):
-    """What decides where a course is packed.
+    """What decides which courses train beside a course, and on what.
 
     Attributes:
         seed: which federation it trains on.
@@ -113,7 +109,7 @@ class Needs(NamedTuple):
 
 
 def needs(course: Course, num_clients: int, architecture: Sequence[str] = ()) -> Needs:
-    """Return what decides where a course is packed.
+    """Return what decides which courses train beside a course.
 
     Args:
         course: the course.
@@ -130,89 +126,6 @@ def needs(course: Course, num_clients: int, architecture: Sequence[str] = ()) ->
         course.value("step_size", 1),
         Fidelity(0, course.client_sample_rate).sampled_clients(num_clients),
     )
-
-
-class BatchKey(NamedTuple):
-    """What blocks with the same minibatches have in common.
-
-    Attributes:
-        seed: which federation they train on.
-        batch_size: samples per minibatch.
-        round: finished rounds of all of them when they were packed.
-    """
-
-    seed: int
-    batch_size: PerClient
-    round: int
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Courses that differ in nothing that decides which samples they are trained on.
-
-    Attributes:
-        courses: (m,) positions of the courses in the batch; m is at most the model's slots.
-        needs: what they all need.
-        round: finished rounds of all of them when they were packed.
-    """
-
-    courses: NDArray[np.int64]
-    needs: Needs
-    round: int
-
-    @property
-    def batch_key(self) -> BatchKey:
-        """What it shares with the blocks that see the same minibatches."""
-        return BatchKey(self.needs.seed, self.needs.batch_size, self.round)
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Blocks whose tensors have the same shapes: they are trained as one.
-
-    Attributes:
-        architecture: (name, value) pairs of the configuration that shape the model.
-        blocks: the blocks.
-    """
-
-    architecture: tuple[tuple[str, float], ...]
-    blocks: tuple[Block, ...]
-
-    @cached_property
-    def batch_keys(self) -> tuple[BatchKey, ...]:
-        """The batch_keys of the blocks, each once."""
-        return tuple(dict.fromkeys(block.batch_key for block in self.blocks))
-
-    @cached_property
-    def seeds(self) -> tuple[int, ...]:
-        """The federations of the blocks, each once."""
-        return tuple(dict.fromkeys(batch_key.seed for batch_key in self.batch_keys))
-
-
-def pack(
-    courses: Sequence[Needs],
-    rounds: Sequence[int],
-    slots: int,
-    shapes: Mapping[int, Hashable],
-) -> list[Group]:
-    """Sort courses into groups and blocks; the order of `courses` inside a block is kept.
-
-    Args:
-        courses: what each course needs.
-        rounds: finished rounds of each course.
-        slots: courses per block.
-        shapes: by seed, what must be equal for two federations to be in one group.
-    """
-    members: dict[tuple[Needs, int], list[int]] = defaultdict(list)
-    for position, key in enumerate(zip(courses, rounds, strict=True)):
-        members[key].append(position)
-    groups: dict[Hashable, list[Block]] = defaultdict(list)
-    for (needed, finished), positions in members.items():
-        groups[needed.architecture, shapes[needed.seed]] += [
-            Block(np.array(positions[start : start + slots]), needed, finished)
-            for start in range(0, len(positions), slots)
-        ]
-    return [Group(blocks[0].needs.architecture, tuple(blocks)) for blocks in groups.values()]
 
 
 def _required(course: Course, name: str) -> float:

@@ -15,7 +15,7 @@ MAX_PLANNED = 2**17
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Chosen:
-    """Hyperparameters of some items, (items, 1, slots) each.
+    """Hyperparameters of some items, (items,) each.
 
     Attributes:
         rate: learning rates.
@@ -61,10 +61,10 @@ class Plan:
         return self._first[count]
 
     def rates(self, number: int, weights: Tensor, rate: Tensor) -> Tensor:
-        """Return the product of the rows' weights and learning rates in a step."""
+        """Return the (items, rows) products of the rows' weights and learning rates in a step."""
         if number < len(self._rates):
             return self._rates[number]
-        rates = weights * rate
+        rates = weights * rate[:, None]
         self._room -= rates.numel()
         if self._room >= 0:
             self._rates.append(rates)

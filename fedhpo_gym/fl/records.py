@@ -83,7 +83,7 @@ class CourseState:
     Parameters are arrays, or tensors where torch trains the model.
 
     Attributes:
-        parameters: global parameters, without items and slots.
+        parameters: global parameters, (own, ..) each.
         server: the server's state.
         personal: (.., clients, ..) parameters that stay with the clients.
         round: finished rounds.

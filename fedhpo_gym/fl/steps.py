@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedhpo_gym.fl.items import Items
 from fedhpo_gym.fl.minibatches import RoundLayout, row_weights
-from fedhpo_gym.fl.stack import Stack
+from fedhpo_gym.fl.prepared import PreparedFederation
 
 MAX_LAID_OUT = 2**26
 """Numbers of minibatches that are laid out ahead of the steps that read them."""
@@ -33,7 +33,7 @@ class _Portion:
         at: client and step of each minibatch that is drawn.
         where: (minibatches,) which of them each item's is; None where each is one item's.
         counts: items of each step.
-        weights: (items, width, 1) weights of rows, by step.
+        weights: (items, width) weights of rows, by step.
         sizes: (items,) rows that are not padding, by step.
     """
 
@@ -54,21 +54,16 @@ class Steps:
         items: the items, sorted by their number of steps: those still training are a prefix.
     """
 
-    def __init__(self, stack: Stack, items: Items, device: torch.device) -> None:
+    def __init__(self, prepared: PreparedFederation, items: Items, device: torch.device) -> None:
         """Lay out what no draw decides."""
         self.items = items
-        self._stack = stack
+        self._prepared = prepared
         self._device = device
         clients, self._column = items.drawers.distinct
         first = np.unique(self._column, return_index=True)[1]
         epochs = np.zeros(len(clients), dtype=np.int64)
         np.maximum.at(epochs, self._column, items.epochs)
-        rows = [
-            stack.rows(federation, client)
-            for federation, client in zip(
-                items.federation[first].tolist(), items.client[first].tolist(), strict=True
-            )
-        ]
+        rows = [prepared.federation.clients[client][0] for client in items.client[first].tolist()]
         self._width = int(items.width[0])
         self._layout = RoundLayout(rows, items.batch_size[first], epochs, self._width)
         self._active = np.searchsorted(-items.steps, -np.arange(items.steps[0]), side="left")
@@ -83,7 +78,7 @@ class Steps:
         drawn = self._layout.draw(streams)
         for portion in self._portions():
             rows = torch.from_numpy(drawn[portion.at]).to(self._device)
-            x, targets = self._stack.take(rows), self._stack.targets(rows)
+            x, targets = self._prepared.take(rows), self._prepared.targets(rows)
             if portion.where is not None:
                 x, targets = (
                     x.index_select(0, portion.where),
@@ -91,7 +86,7 @@ class Steps:
                 )
             yield from zip(
                 x.split_with_sizes(portion.counts),
-                targets.unsqueeze(-1).split_with_sizes(portion.counts, 1),
+                targets.split_with_sizes(portion.counts, 1),
                 portion.weights,
                 portion.sizes,
                 strict=True,
@@ -109,7 +104,7 @@ class Steps:
 
     def _split(self) -> Iterator[NDArray[np.int64]]:
         row = torch.zeros((1, 1, 1), dtype=torch.int64, device=self._device)
-        per_item = math.prod(self._stack.inputs[row].shape) * self._width
+        per_item = math.prod(self._prepared.inputs[row].shape) * self._width
         portion = np.cumsum(self._active) * per_item // MAX_LAID_OUT
         steps = np.arange(len(self._active))
         return filter(len, np.split(steps, np.flatnonzero(np.diff(portion)) + 1))
@@ -126,7 +121,7 @@ class Steps:
             shape = self._layout.sizes.shape
             places, index = np.unique(np.ravel_multi_index(at, shape), return_inverse=True)
             at, where = np.unravel_index(places, shape), torch.from_numpy(index).to(self._device)
-        weight = torch.from_numpy(weights).to(self._device).unsqueeze(-1)
+        weight = torch.from_numpy(weights).to(self._device)
         counts = active.tolist()
         ends = itertools.accumulate(counts, initial=0)
         of_step = [sizes[start:end] for start, end in itertools.pairwise(ends)]

@@ -17,8 +17,7 @@ CLIENT_SPACE = SearchSpace(
     )
 )
 
-# Chosen by a wide search: see benchmarks/results/choose_spaces.md. The 48 learning rates times
-# weight decays fill the engine's slots, which hold 24 courses.
+# Chosen by a wide search: see benchmarks/results/choose_spaces.md.
 CLIENT_SPACE_V1 = SearchSpace(
     (
         Dimension("learning_rate", 0.01, 30.0, "float", log=True, bins=8),

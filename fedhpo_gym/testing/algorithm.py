@@ -84,7 +84,7 @@ class AlgorithmConformance:
         from fedhpo_gym.fl.packing import Course
 
         space = get_task("LR-CreditG").variant(algorithm=self.name).space
-        # The first two train side by side, in one block.
+        # The first two train on the same minibatches.
         rows = (
             (0.01, 16, 1, 1.0, 1),
             (0.02, 16, 1, 1.0, 1),

@@ -127,13 +127,11 @@ def test_evaluation_in_portions_of_rows_gives_the_same_numbers(
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
-def test_one_odd_number_marks_its_item_and_slot(odd: float) -> None:
+def test_one_odd_number_marks_its_item(odd: float) -> None:
     values = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
-    assert lockstep._finite(values).tolist() == [[True] * 4] * 3
+    assert lockstep._finite(values).tolist() == [True, True, True]
     values[1, 2, 4, 1] = odd
-    expected = torch.ones(3, 4, dtype=torch.bool)
-    expected[2, 1] = False
-    assert torch.equal(lockstep._finite(values), expected)
+    assert lockstep._finite(values).tolist() == [True, True, False]
 
 
 def test_pooling_is_that_of_torch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from fedhpo_gym.datasets.records import make_dataset  # noqa: E402
 from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
-from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
+from fedhpo_gym.fl.cases import make_case  # noqa: E402
+from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.fl.records import Feedback  # noqa: E402
@@ -31,7 +33,16 @@ GIVEN: dict[str, dict[str, float]] = {
     "local": {},
     "fednova": {"server_momentum": 0.5, "server_learning_rate": 0.8},
     "scaffold": {"server_learning_rate": 0.8},
+    "dpfedavg": {
+        "update_clip": 0.3,
+        "server_momentum": 0.5,
+        "server_learning_rate": 0.9,
+        "noise_multiplier": 0.3,
+        "clip_rate": 0.2,
+    },
 }
+PLAIN = [name for name in GIVEN if name != "dpfedavg"]
+"""The other is compared with a loop of its own, `test_updates.py`."""
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +87,7 @@ CHANGES: list[dict[str, float]] = [
 ]
 
 
-@pytest.mark.parametrize("algorithm", GIVEN)
+@pytest.mark.parametrize("algorithm", PLAIN)
 def test_a_configuration_can_change_on_the_way(
     federations: dict[int, Federation], algorithm: str
 ) -> None:
@@ -95,6 +106,51 @@ def test_a_configuration_can_change_on_the_way(
     for index in range(3):
         history = [before[index]] * 2 + [after[index]] * 2
         close(found[index], plain_course(federations[1], history, algorithm, HORIZON).metrics)
+
+
+OWN: dict[str, float] = {"learning_rate@1": 0.5, "batch_size@2": 3, "step_size@0": 4}
+COMPANY = [  # how courses begin, and what they become
+    (course(), course(learning_rate=0.02)),
+    (course(seed=2, learning_rate=0.3), course(seed=2, learning_rate=0.3)),
+    (course(1.0, seed=2), course(0.4, seed=2)),
+    (course(0.4, seed=2, learning_rate=1e30, weight_decay=1e30), course(0.4, seed=2)),
+    (course(step_size=1), course(step_size=3)),
+    (course(1.0, **OWN), course(1.0)),
+    (course(batch_size=64), course(seed=2)),
+]
+RESTARTED = (2, 5)
+
+
+@pytest.mark.parametrize("family", ["LR", "GNN"])
+@pytest.mark.parametrize("algorithm", GIVEN)
+def test_no_course_notices_which_others_are_trained_beside_it(algorithm: str, family: str) -> None:
+    case = make_case(family)
+    federations = {seed: replace(case.federation, seed=seed) for seed in (1, 2)}
+
+    def run(chosen: Sequence[int]) -> list[Curves]:
+        """Train some courses, start two of them again, change them all, and train on."""
+        first, then = (
+            [replace(c, configuration={**c.configuration, **GIVEN[algorithm]}) for c in courses]
+            for courses in zip(*(COMPANY[i] for i in chosen), strict=True)
+        )
+        batch = CourseBatch(
+            federations, case.model, get_algorithm(algorithm), first, horizon=9, observe=True
+        )
+        curves = [batch.advance(2)]
+        batch.restart([place for place, index in enumerate(chosen) if index in RESTARTED])
+        curves.append(batch.advance(1))
+        batch.configure(then, federations)
+        return [*curves, batch.advance(2, evaluated=[2])]
+
+    together = run(range(len(COMPANY)))
+    assert algorithm == "local" or together[0].diverged_at.tolist() == [0, 0, 0, 1, 0, 0, 0]
+    for index in range(len(COMPANY)):
+        for found, expected in zip(run([index]), together, strict=True):
+            np.testing.assert_array_equal(found.metrics[0], expected.metrics[index])
+            assert found.diverged_at[0] == expected.diverged_at[index]
+            for field in fields(Feedback):
+                one, other = (getattr(curves.feedback, field.name) for curves in (found, expected))
+                np.testing.assert_array_equal(one[0], other[index], err_msg=field.name)
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "weight_decay"])

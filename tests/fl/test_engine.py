@@ -89,14 +89,6 @@ def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federations: Federa
         np.testing.assert_array_equal(run(federations, [MIXED[index]]).metrics[0], together[index])
 
 
-def test_slot_position_does_not_change_the_arithmetic(federations: Federations) -> None:
-    alone = run(federations, [course(lr=0.05)]).metrics[0]
-    crowd = [course(lr=lr) for lr in np.geomspace(1e-4, 1, 40)]
-    for position in (0, 7, 15, 16, 23, 39):
-        courses = [*crowd[:position], course(lr=0.05), *crowd[position:]]
-        np.testing.assert_array_equal(run(federations, courses).metrics[position], alone)
-
-
 def test_advancing_in_parts_equals_advancing_at_once(federations: Federations) -> None:
     whole = run(federations, MIXED, 6).metrics
     batch = CourseBatch(federations, LogisticRegression, get_algorithm("fedavg"), MIXED)

@@ -283,7 +283,6 @@ NARROWED = {
     "envs.trial.vector": 2,
     "fl.laws": 2,
     "fl.models.cnn_step": 1,
-    "fl.stack": 1,
     "processes": 1,
     "studies.cells": 1,
 }

@@ -139,13 +139,6 @@ def test_version_1_of_tables_is_standardized_and_has_a_space_and_numbers_of_its_
     assert raw.table_name == f"{task.name}-v1-fedavg"
 
 
-def test_tables_of_version_1_leave_no_slot_idle() -> None:
-    slots = pytest.importorskip("fedhpo_gym.fl.models").get_model("LR").slots
-    space = get_task("LR-CreditG-v1").space
-    rates, decays = (len(space[name].grid) for name in ("learning_rate", "weight_decay"))
-    assert rates * decays % slots == 0
-
-
 def test_the_space_of_clients_with_problems_of_their_own_is_the_product_of_their_spaces() -> None:
     task = get_task("Hetero-GraphDC")
     own = [

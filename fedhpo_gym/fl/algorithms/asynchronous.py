@@ -38,14 +38,14 @@ class Asynchronous(Algorithm):
 
     @abstractmethod
     def rate(self, context: Context) -> Array:
-        """Return the (items, 1, slots) rate."""
+        """Return the (items,) rate."""
 
     def pull(self, context: Context) -> Array:
         """Pull towards the received model: the regulariser of FedAsync, which is FedProx's."""
         return context.hyperparameters["mu"]
 
     def discount(self, staleness: Array, context: Context) -> Array:
-        """Return s of (items, 1, 1) aggregations since reports were begun, (items, 1, slots)."""
+        """Return s of (items,) aggregations since reports were begun, (items,)."""
         given = context.hyperparameters
         late = at_least(staleness - given["hinge_after"], 0.0)
         power = context.power(staleness + 1.0, -given["staleness_exponent"])

@@ -15,13 +15,13 @@ Array = Any
 """An array of numpy or a tensor of torch: hooks take arithmetic that both know, on numbers that
 both round alike."""
 Hyperparameters = Mapping[str, Array]
-"""Hyperparameters of the algorithm by name, each (items, 1, slots)."""
+"""Hyperparameters of the algorithm by name, each (items,)."""
 VARIATE = "variate of "
 """How names of control variates begin."""
 
 
 class LocalSteps(NamedTuple):
-    """What local training is configured to do, (items, 1, slots) or (items, 1, 1) each.
+    """What local training is configured to do, (items,) each.
 
     Attributes:
         steps: local steps that the item's client takes, at least 1; for the server, those of the
@@ -42,16 +42,16 @@ class Context:
     Attributes:
         hyperparameters: values of the algorithm's `hyperparameters`.
         num_clients: clients of the federation.
-        num_sampled: (items, 1, 1) clients that train in this round.
-        num_samples: (items, 1, 1) training samples of the item's client, at least 1; for the
+        num_sampled: (items,) clients that train in this round.
+        num_samples: (items,) training samples of the item's client, at least 1; for the
             server, of the smallest client of the federation.
         horizon: rounds the courses will be trained for, the T of noise schedules.
         local: gives what local training does.
-        norm: gives the (items, 1, slots) Euclidean norm of what items have in some parameters.
-        state: gives the server's state before the round, (.., items, .., slots) each.
+        norm: gives the (items,) Euclidean norm of what items have in some parameters.
+        state: gives the server's state before the round, (own, items, ..) each.
         variates: gives the control variates that items keep, by the names of parameters.
         power: raises positive numbers to powers.
-        normal: draws (.., items, .., slots) standard normal numbers in the shape of a parameter;
+        normal: draws (own, items, ..) standard normal numbers in the shape of a parameter;
             named by seed, round and client, and the same for all courses of a seed.
     """
 
@@ -104,7 +104,7 @@ class Algorithm(ABC):
 
         Args:
             parameters: those that `server_update` is called with.
-            context: see `Context`; its items are the blocks.
+            context: see `Context`; its items are the courses.
         """
         del parameters, context
         return {}
@@ -124,7 +124,7 @@ class Algorithm(ABC):
 
         Args:
             parameters: global parameters that are trained; running statistics travel as they are.
-            context: see `Context`; its items are the blocks.
+            context: see `Context`; its items are the courses.
         """
         del context
         return parameters
@@ -132,7 +132,7 @@ class Algorithm(ABC):
     def pull(self, context: Context) -> Array | None:
         """Return how strongly local steps are pulled to the broadcast model.
 
-        The (items, 1, slots) coefficient mu of the term mu / 2 ||w - w_broadcast||^2 of the local
+        The (items,) coefficient mu of the term mu / 2 ||w - w_broadcast||^2 of the local
         objective; None, unless overridden, for no such term.
         """
         del context
@@ -150,7 +150,7 @@ class Algorithm(ABC):
 
         Args:
             parameters: those that `server_update` is called with.
-            context: see `Context`; its items are the blocks.
+            context: see `Context`; its items are the courses.
         """
         del parameters, context
         return {}
@@ -176,7 +176,7 @@ class Algorithm(ABC):
             parameters: global parameters the round started from.
             average: mean of what the clients uploaded, by samples unless it `counts_equally`.
             state: the server's state.
-            context: see `Context`; its items are the blocks.
+            context: see `Context`; its items are the courses.
         """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context, at_least, flags
@@ -100,13 +99,12 @@ def _clip(context: Context) -> Array:
 
 
 def _noise(context: Context) -> Array:
-    """Return z of the blocks, (blocks, 1, slots)."""
+    """Return z of the courses, (courses,)."""
     given = context.hyperparameters
     found = 1.0 * given["noise_multiplier"]
-    blocks, _, slots = found.shape
-    for block, slot in itertools.product(range(blocks), range(slots)):
-        epsilon, delta = (float(given[name][block, 0, slot]) for name in ("epsilon", "delta"))
+    for course in range(len(found)):
+        epsilon, delta = (float(given[name][course]) for name in ("epsilon", "delta"))
         if epsilon > 0.0:
-            rate = float(context.num_sampled[block, 0, 0]) / context.num_clients
-            found[block, 0, slot] = planned_noise(epsilon, delta, context.horizon, rate)
+            rate = float(context.num_sampled[course]) / context.num_clients
+            found[course] = planned_noise(epsilon, delta, context.horizon, rate)
     return found

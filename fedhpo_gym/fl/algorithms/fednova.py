@@ -59,7 +59,7 @@ class FedNova(Algorithm):
 
 
 def length_of(context: Context) -> Array:
-    """Return |a| of the items, (items, 1, slots): their steps, and more with momentum."""
+    """Return |a| of the items, (items,): their steps, and more with momentum."""
     steps, _, momentum = context.local()
     rest = 1.0 - momentum
     # No power of 0 is asked for; so small a number's is 0.

@@ -50,7 +50,7 @@ class NbAFL(FedAvg):
 
 
 def _unit(context: Context) -> Array:
-    """Return C c / epsilon, (items, 1, slots)."""
+    """Return C c / epsilon, (items,)."""
     given = context.hyperparameters
     return given["w_clip"] * given["constant"] / given["epsilon"]
 
@@ -64,7 +64,7 @@ def _clip(parameters: Parameters, context: Context) -> Parameters:
 
 
 def _add_noise(values: Parameters, scale: Array, purpose: str, context: Context) -> Parameters:
-    """Add normal noise of (items, 1, slots) standard deviations; every parameter has its own."""
+    """Add normal noise of (items,) standard deviations; every parameter has its own."""
     return {
         name: value + fit(scale, value) * context.normal(f"{purpose} {name}", value)
         for name, value in values.items()

@@ -15,6 +15,7 @@ from fedhpo_gym.fl.algorithms.asynchronous import BUFFER
 from fedhpo_gym.fl.compiled.group import CourseGroup, Numbers
 from fedhpo_gym.fl.compiled.training import Items, add_updates
 from fedhpo_gym.fl.flights import Even, Flying, Job, Queue, until_aggregation
+from fedhpo_gym.fl.models.description import fit
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.fl.records import CourseState, Feedback
 
@@ -119,18 +120,17 @@ class AsynchronousGroup(CourseGroup):
                 follows = self._algorithm.from_current or name in buffers
                 before = views[name][:, row] if follows else received[name][:, 0]
                 means[name][:, row] += share * (value[:, 0] - before)
-        rate = np.minimum(self._algorithm.rate(self._context()), np.float32(1.0))[:, 0, 0]
+        rate = np.minimum(self._algorithm.rate(self._context()), np.float32(1.0))
         for name in buffers:
-            shaped = rate.reshape(-1, *(1,) * (means[name].ndim - 2))
-            means[name][...] = views[name] + shaped * means[name]
+            means[name][...] = views[name] + fit(rate, means[name]) * means[name]
         return total
 
     def _discounts(self, arrived: Sequence[tuple[int, Job]]) -> NDArray[np.float32]:
         """Return (reports,): how much each counts, by how old it is."""
         ages = [float(self._finished[row] - job.version) for row, job in arrived]
-        staleness = np.array(ages, dtype=np.float32)[:, None, None]
+        staleness = np.array(ages, dtype=np.float32)
         found = self._algorithm.discount(staleness, self._context(_items_of(arrived)))
-        return np.asarray(found[:, 0, 0])
+        return np.asarray(found)
 
     def _show(
         self, arrived: Sequence[tuple[int, Job]], feedback: Feedback, index: int, metrics: bool

@@ -15,6 +15,7 @@ from fedhpo_gym.fl.compiled import draws, training
 from fedhpo_gym.fl.compiled.problem import Problem
 from fedhpo_gym.fl.compiled.settings import Chosen
 from fedhpo_gym.fl.compiled.training import Items
+from fedhpo_gym.fl.engine import Group
 from fedhpo_gym.fl.minibatches import poisson_clients
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.fl.records import CourseState, Feedback
@@ -25,15 +26,8 @@ _ALL = slice(None)
 _NOBODY = np.empty((0, 0), dtype=np.float32)
 
 
-class CourseGroup:
-    """Trains courses, round by round. What one computes depends on nothing beside it.
-
-    Attributes:
-        positions: (courses,) where they stand in the batch.
-        diverged_at: (courses,) round in which a course left the finite numbers; 0 if none.
-        seconds: (courses,) simulated seconds of the last round where training itself decides them;
-            else None.
-    """
+class CourseGroup(Group):
+    """See `Group`. What a course computes depends on nothing beside it."""
 
     seconds: NDArray[np.float64] | None = None
 
@@ -72,7 +66,7 @@ class CourseGroup:
         self._server = self._initial_server()
 
     def configure(self, courses: Sequence[Course]) -> None:
-        """Take the hyperparameters of the courses from here on."""
+        """See `Group.configure`."""
         self._chosen = Chosen(
             courses,
             self.problem.num_samples,
@@ -98,13 +92,7 @@ class CourseGroup:
             self._server[name][:, row] = value[:, row]
 
     def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
-        """Run one communication round of every course.
-
-        Args:
-            feedback: of the batch, which is told what clients report; None for no report.
-            index: which of its rounds this is.
-            metrics: whether models of clients are measured before and after local training.
-        """
+        """See `Group.step`."""
         self._chosen.begin_round(self._finished)
         items = self._items()
         before = self._trained(self._numbers)
@@ -196,7 +184,7 @@ class CourseGroup:
         self._variates[items.course, items.client] += change
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
-        """Return (courses, clients): who trains in the next round, or some rounds ahead of it."""
+        """See `Group.sampled`."""
         found = np.zeros((len(self.positions), self._clients), dtype=np.bool_)
         if self._everybody is not None:
             return self._everybody[0]
@@ -217,7 +205,7 @@ class CourseGroup:
             yield orders[finished][: self._chosen.num_sampled[row]]
 
     def measure(self) -> Numbers:
-        """Return (courses, clients, splits, metrics) of the model each client would use."""
+        """See `Group.measure`."""
         clients = np.arange(self._clients)
         if not len(self._columns):
             return self.problem.measure(self._numbers, np.tile(clients, (len(self._numbers), 1)))
@@ -229,21 +217,21 @@ class CourseGroup:
         return np.stack(found)
 
     def freeze(self, diverged: NDArray[np.bool_]) -> None:
-        """Mark (courses,) as diverged in this round and stop training them."""
+        """See `Group.freeze`."""
         new = diverged & (self.diverged_at == 0)
         self.diverged_at[new] = self._finished[new]
 
     def get(self, row: int) -> CourseState:
-        """Return a copy of the state of one course."""
+        """See `Group.get`."""
         views = self._layout.views(self._numbers[row : row + 1])
         kept = np.repeat(self._numbers[row : row + 1], self._clients, axis=0)
         kept[:, self._columns] = self._personal[row]
         names = [p.name for p in self._layout.parts if np.isin(p.offset, self._columns)]
         own = self._layout.views(kept)
         return CourseState(
-            {name: value[:, 0, ..., 0].copy() for name, value in views.items()},
-            {name: value[:, row, ..., 0].copy() for name, value in self._server.items()},
-            {name: own[name][..., 0].copy() for name in names},
+            {name: value[:, 0].copy() for name, value in views.items()},
+            {name: value[:, row].copy() for name, value in self._server.items()},
+            {name: own[name].copy() for name in names},
             int(self._finished[row]),
             int(self.diverged_at[row]),
             variates=self._copies_of_variates(row),
@@ -252,21 +240,20 @@ class CourseGroup:
     def _copies_of_variates(self, row: int) -> dict[str, Any]:
         if not self._algorithm.keeps_variates:
             return {}
-        return {n: v[..., 0].copy() for n, v in self._trained(self._variates[row]).items()}
+        return {n: v.copy() for n, v in self._trained(self._variates[row]).items()}
 
     def put(self, row: int, state: CourseState) -> None:
         """Set the state of one course."""
         own = self._numbers[row : row + 1]
-        self._layout.write(own, {n: v[:, None, ..., None] for n, v in state.parameters.items()})
+        self._layout.write(own, {n: v[:, None] for n, v in state.parameters.items()})
         for name, value in state.server.items():
-            self._server[name][:, row, ..., 0] = value
+            self._server[name][:, row] = value
         if state.personal:
             kept = np.repeat(own, self._clients, axis=0)
-            self._layout.write(kept, {n: v[..., None] for n, v in state.personal.items()})
+            self._layout.write(kept, state.personal)
             self._personal[row] = kept[:, self._columns]
         if state.variates:
-            written = {n: v[..., None] for n, v in state.variates.items()}
-            self._layout.write(self._variates[row], written)
+            self._layout.write(self._variates[row], state.variates)
         self._finished[row], self.diverged_at[row] = state.round, state.diverged_at
 
     def _items(self) -> Items:
@@ -438,7 +425,7 @@ class CourseGroup:
 
 
 def _rows(values: Any) -> Numbers:
-    """Return a copy of (.., items, .., 1) values as (items, numbers)."""
+    """Return a copy of (own, items, ..) values as (items, numbers)."""
     return np.array(np.moveaxis(values, 1, 0).reshape(values.shape[1], -1), order="C")
 
 

@@ -39,6 +39,17 @@ def standard_normal(
     return out
 
 
+def normal_of(
+    shape: tuple[int, ...], seed: int, purpose: str, names: Sequence[tuple[int, ...]]
+) -> NDArray[np.float32]:
+    """Draw standard normal numbers in a shape (own, items, ...), by the names of the items."""
+    own, _, *inner = shape
+    places = {keys: place for place, keys in enumerate(dict.fromkeys(names))}
+    drawn = standard_normal(seed, purpose, [*places], math.prod((own, *inner)))
+    found = drawn.reshape(len(places), own, *inner)[[places[keys] for keys in names]]
+    return np.moveaxis(found, 0, 1)
+
+
 @kernel
 def _fill(words: draws.Words, names: draws.Words, out: NDArray[np.float32]) -> None:
     pool = np.empty(draws.POOL, dtype=np.uint32)

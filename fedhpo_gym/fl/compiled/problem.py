@@ -48,8 +48,7 @@ class Problem:
         """(numbers,) of every course of the seed before its first round."""
         drawn = self.model.init(stream(self.federation.seed, "init"))
         numbers = np.zeros((1, self.layout.size), dtype=np.float32)
-        values = {name: value.reshape(_viewed(value.shape)) for name, value in drawn.items()}
-        self.layout.write(numbers, values)
+        self.layout.write(numbers, {name: value[:, None] for name, value in drawn.items()})
         found: NDArray[np.float32] = numbers[0]
         return found
 
@@ -68,8 +67,3 @@ class Problem:
         memory = self.model.memory(BLOCK)
         measure(self.data, self._rows, self._labels, groups, models, memory, out)
         return out.reshape(count, width, len(SPLITS), len(METRICS))
-
-
-def _viewed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return (own, ...) as (own, items, ..., slots) of one item and slot."""
-    return (shape[0], 1, *shape[1:], 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,9 +12,8 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.algorithms import Algorithm, Context, LocalSteps
 from fedhpo_gym.fl.compiled.elementary import power
-from fedhpo_gym.fl.compiled.normal import standard_normal
+from fedhpo_gym.fl.compiled.normal import normal_of
 from fedhpo_gym.fl.compiled.training import Items, Settings, add_squares
-from fedhpo_gym.fl.minibatches import taken_steps
 from fedhpo_gym.fl.packing import FULL_BATCH, MOMENTUM, RATE_DECAY, Course
 
 Array = NDArray[np.float32]
@@ -99,9 +97,9 @@ class Chosen:
         )
 
     def pulled(self, pull: Array, items: Items) -> Settings:
-        """Return what local training reads with the (items, 1, 1) strengths of a pull."""
+        """Return what local training reads with the (items,) strengths of a pull."""
         found = np.zeros_like(self.local.rate)
-        found[items.course, items.client if self._width > 1 else 0] = pull[:, 0, 0]
+        found[items.course, items.client if self._width > 1 else 0] = pull
         return self.local._replace(pull=found)
 
     def context(
@@ -129,12 +127,12 @@ class Chosen:
             samples = self._samples[items.client]
             sampled = self.num_sampled[items.course]
         return Context(
-            hyperparameters={n: v[rows, column][:, None, None] for n, v in self._others.items()},
+            hyperparameters={n: v[rows, column] for n, v in self._others.items()},
             num_clients=len(self._samples),
-            num_sampled=_floats(sampled)[:, None, None],
-            num_samples=_floats(np.maximum(samples, 1))[:, None, None],
+            num_sampled=_floats(sampled),
+            num_samples=_floats(np.maximum(samples, 1)),
             horizon=self._horizon,
-            normal=lambda purpose, value: _normal(
+            normal=lambda purpose, value: normal_of(
                 value.shape, self._seed, purpose, _names(items, finished)
             ),
             local=lambda: self._local(items, rows, column),
@@ -146,11 +144,10 @@ class Chosen:
 
     def _local(self, items: Items | None, rows: Any, column: Any) -> LocalSteps:
         samples = self._samples[None, :]
-        taken = taken_steps(samples, self._batch_size, self._epochs, self._min_rows)
+        taken = _taken_steps(samples, self._batch_size, self._epochs, self._min_rows)
         steps = taken.min(axis=1) if items is None else taken[items.course, items.client]
         rate, momentum = self.local.rate[rows, column], self.local.momentum[rows, column]
-        found = _floats(np.maximum(steps, 1)), rate, momentum
-        return LocalSteps(*(one[:, None, None] for one in found))
+        return LocalSteps(_floats(np.maximum(steps, 1)), rate, momentum)
 
     def _values(self, name: str, default: float | None) -> NDArray[np.float64]:
         values = np.empty((len(self._courses), self._width))
@@ -171,7 +168,7 @@ def _norm(values: Mapping[str, Any]) -> Array:
     for value in values.values():
         rows = np.moveaxis(value, 1, 0).reshape(len(total), -1)
         add_squares(np.ascontiguousarray(rows), total)
-    return _floats(np.sqrt(total))[:, None, None]
+    return _floats(np.sqrt(total))
 
 
 def _names(items: Items | None, finished: NDArray[np.int64]) -> Sequence[tuple[int, ...]]:
@@ -181,22 +178,31 @@ def _names(items: Items | None, finished: NDArray[np.int64]) -> Sequence[tuple[i
     return list(zip(items.number.tolist(), items.client.tolist(), strict=True))
 
 
-def _normal(
-    shape: tuple[int, ...], seed: int, purpose: str, names: Sequence[tuple[int, ...]]
-) -> Array:
-    """Draw standard normal numbers in a shape (own, items, ..., 1), by the names of the items."""
-    own, _, *inner, _ = shape
-    places = {keys: place for place, keys in enumerate(dict.fromkeys(names))}
-    drawn = standard_normal(seed, purpose, [*places], math.prod((own, *inner)))
-    found = drawn.reshape(len(places), own, *inner)[[places[keys] for keys in names]]
-    return np.moveaxis(found, 0, 1)[..., None]
-
-
 def _powers(base: Array, exponent: Array) -> Array:
     """Raise numbers to powers, rounded alike on every processor."""
     pairs = np.broadcast_arrays(base, exponent)
     found = [power(float(b), float(e)) for b, e in zip(*(p.flat for p in pairs), strict=True)]
     return _floats(np.reshape(found, pairs[0].shape))
+
+
+def _taken_steps(
+    samples: NDArray[np.int64],
+    batch_size: NDArray[np.int64],
+    epochs: NDArray[np.int64],
+    min_rows: int,
+) -> NDArray[np.int64]:
+    """Return how many local steps clients take in a round.
+
+    Args:
+        samples: how many they hold.
+        batch_size: samples per minibatch.
+        epochs: local epochs.
+        min_rows: rows of the smallest minibatch that is trained on; smaller ones are left out.
+    """
+    full, rest = np.divmod(samples, batch_size)
+    kept = (rest >= min_rows) & (rest > 0)
+    steps: NDArray[np.int64] = epochs * (np.where(batch_size >= min_rows, full, 0) + kept)
+    return steps
 
 
 def _floats(values: NDArray[Any]) -> Array:

@@ -20,8 +20,8 @@ from fedhpo_gym.fl.shared import Matrix
 from fedhpo_gym.fl.shared_together import Matrices
 
 Parameters = dict[str, Tensor]
-"""Named tensors of shape (model's own, items, ..., slots): the second axis counts the items trained
-together (a block of courses, or a block on one client), the last the courses of a block."""
+"""Named tensors of shape (model's own, items, ...): the second axis counts what is trained
+together, which is courses, or courses on single clients."""
 
 
 class Inputs(Protocol):
@@ -32,14 +32,11 @@ class Inputs(Protocol):
 
 
 class TorchModel(Model):
-    """A model that torch trains in blocks of courses.
-
-    An item is one block of `slots` courses on one client: all its courses see the same minibatch,
-    each with its own parameters and hyperparameters.
+    """A model that torch trains: an item is a course on one client.
 
     Attributes:
         rows_at_once: rows that are evaluated together; None for all.
-        shareable: names of the matrices (1, items, out, in, 1) that `sgd_step` also takes as
+        shareable: names of the matrices (1, items, out, in) that `sgd_step` also takes as
             `Minibatch.shared`, with all clients of one course side by side.
         precision: the type of numbers it computes in; parameters are float32 in any.
         together: whether `sgd_step` takes the step of all items by the same operations, as graphics
@@ -64,16 +61,6 @@ class TorchModel(Model):
     ) -> TorchModel:
         """Create the model that fits a federation's data; `shape` holds the architecture."""
 
-    @classmethod
-    def stacks(cls, federation: Federation) -> bool:
-        """Return whether one model can read this and other federations of its shape at once.
-
-        Then `inputs` is a tensor, `slots` more than one, and `logits` takes the rows x of each
-        item, (items, n, ...), as well.
-        """
-        del federation
-        return False
-
     @abstractmethod
     def inputs(self, features: Features) -> Inputs:
         """Prepare (n, ...) features once: what `sgd_step` and `logits` take, by rows."""
@@ -84,18 +71,18 @@ class TorchModel(Model):
 
     @abstractmethod
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
-        """Return (classes, items, n, slots) logits of rows x (n, ...), the same for every item."""
+        """Return (classes, items, n) logits of rows x (n, ...), the same for every item."""
 
     def losses(self, logits: Tensor, top: Tensor, own: Tensor) -> Tensor:
-        """Return the (items, n, slots) losses of rows: their cross-entropy, unless overridden.
+        """Return the (items, n) losses of rows: their cross-entropy, unless overridden.
 
         Logits far below the largest are clamped: their exponentials are denormal, ten times as
         slow, and vanish in the sum anyway.
 
         Args:
-            logits: (classes, items, n, slots); may be overwritten.
-            top: (items, n, slots) the largest logits.
-            own: (items, n, slots) the logits of the true labels.
+            logits: (classes, items, n); may be overwritten.
+            top: (items, n) the largest logits.
+            own: (items, n) the logits of the true labels.
         """
         total = sum_classes(logits.sub_(top).clamp_(min=-60.0).exp_())
         return total.log_().add_(top).sub_(own)
@@ -107,11 +94,11 @@ class Minibatch:
 
     Attributes:
         x: (items, rows, ...) inputs.
-        targets: (classes, items, rows, 1) one-hot labels.
-        rates: (items, rows, slots) learning rate / minibatch size; 0 for padded rows.
-        decay: (items, 1, slots) factor 1 - learning rate x weight decay.
+        targets: (classes, items, rows) one-hot labels.
+        rates: (items, rows) learning rate / minibatch size; 0 for padded rows.
+        decay: (items,) factor 1 - learning rate x weight decay.
         sizes: (items,) rows that are not padding; they come first.
-        settings: (items, 1, slots) values of the model's `hyperparameters`, by name.
+        settings: (items,) values of the model's `hyperparameters`, by name.
         uniform: draws (items, *shape) numbers from U[0, 1) that are the same for every course of
             a seed in this step on this client; they are not on the model's device.
         shared: the matrices that the clients share, by name; they are not among the parameters.

@@ -66,8 +66,8 @@ class Size:
 class BertTiny(TorchModel):
     """Pretrained BERT-Tiny with a linear classifier on its pooled first token, all of it trained.
 
-    A course has millions of parameters, so blocks hold one and items take their steps one after
-    the other. Parameters have shape (1, items, .., 1) and the names of the published checkpoint.
+    A course has millions of parameters, so items take their steps one after the other.
+    Parameters have shape (1, items, ..) and the names of the published checkpoint.
     Sentences are as long as the longest beside them; of the last layer only the first token is
     computed, the only one that is read. The setting `pretrained` is 1, or 0 for random weights.
     """
@@ -126,16 +126,16 @@ class BertTiny(TorchModel):
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
         """See `Model.sgd_step`."""
-        rates = batch.settings["dropout"][:, 0, 0].tolist()
+        rates = batch.settings["dropout"].tolist()
         seeds = batch.uniform((2,)).tolist() if max(rates) > 0 else [None] * len(rates)
         for item, size in enumerate(batch.sizes.tolist()):
-            weights = batch.rates[item, :size, 0]
+            weights = batch.rates[item, :size]
             if size and weights.any():  # a course that was stopped has nothing to compute
                 self._step(
-                    {name: value[0, item, ..., 0] for name, value in parameters.items()},
+                    {name: value[0, item] for name, value in parameters.items()},
                     _trim(batch.x[item, :size]),
-                    batch.targets[:, item, :size, 0].t() * weights[:, None],
-                    batch.decay[item, 0, 0],
+                    batch.targets[:, item, :size].t() * weights[:, None],
+                    batch.decay[item],
                     _dropout(rates[item], seeds[item]),
                 )
 
@@ -147,11 +147,11 @@ class BertTiny(TorchModel):
         out = torch.empty((items, len(x), len(parameters["classifier.bias"][0, 0])))
         out = out.to(self.device)
         for item in range(items):
-            own = {name: value[0, item, ..., 0] for name, value in parameters.items()}
+            own = {name: value[0, item] for name, value in parameters.items()}
             for rows in torch.split(order, ROWS):
                 tokens = _trim(x[rows])
                 out[item, rows] = self._forward(own, own[WORDS][tokens.long()], tokens, _identity)
-        return out.permute(2, 0, 1)[..., None].contiguous()
+        return out.permute(2, 0, 1).contiguous()
 
     def _step(
         self, own: Parameters, tokens: Tensor, targets: Tensor, decay: Tensor, drop: Dropout

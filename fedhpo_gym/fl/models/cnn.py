@@ -31,12 +31,12 @@ FEW_ROWS = 32
 class ConvNet(TorchModel):
     """conv5x5(32)-BN-pool-ReLU, conv5x5(64)-BN-pool-ReLU, dropout, fc-ReLU-dropout, fc.
 
-    A course has millions of parameters, so nothing is gained by more than one per block; each item
-    takes its step by itself, except for products with `weight3` where that is shared. The gradients
-    are written out: layers of this size are bound by memory, and a written-out step updates weights
-    in place without storing their gradients. Parameters have shape (1, items, .., 1); `mean` and
-    `variance` are running statistics. In bfloat16, images, feature maps and the rows of the large
-    layer have that type; weights, statistics, logits and losses are float32.
+    A course has millions of parameters, so each item takes its step by itself, except for products
+    with `weight3` where that is shared. The gradients are written out: layers of this size are
+    bound by memory, and a written-out step updates weights in place without storing their
+    gradients. Parameters have shape (1, items, ..); `mean` and `variance` are running statistics.
+    In bfloat16, images, feature maps and the rows of the large layer have that type; weights,
+    statistics, logits and losses are float32.
     """
 
     hyperparameters: ClassVar[Mapping[str, float]] = {"dropout": 0.0, "clip_norm": MAX_NORM}
@@ -126,12 +126,12 @@ class ConvNet(TorchModel):
             take(list(steps), cast(Matrix, batch.shared["weight3"]))
             return
         for item, step in enumerate(steps):
-            take([step], OwnMatrix(parameters["weight3"][0, item, ..., 0], self.dtype))
+            take([step], OwnMatrix(parameters["weight3"][0, item], self.dtype))
 
     def _step_together(
         self, parameters: Parameters, batch: Minibatch, masks: Tensor | None
     ) -> None:
-        own = {name: value[0, ..., 0] for name, value in parameters.items()}
+        own = {name: value[0] for name, value in parameters.items()}
         items, n, *_ = batch.x.shape
         images = _normalise(batch.x.flatten(0, 1), self.dtype).permute(0, 2, 3, 1)
         sizes = _moved(torch.from_numpy(batch.sizes), self.device)
@@ -139,11 +139,11 @@ class ConvNet(TorchModel):
             own=own,
             images=images.reshape(items, n, *images.shape[1:]),
             sizes=sizes[:, None, None],
-            targets=batch.targets[..., 0].permute(1, 2, 0),
-            rates=batch.rates,
-            decay=batch.decay,
+            targets=batch.targets.permute(1, 2, 0),
+            rates=batch.rates[..., None],
+            decay=batch.decay[:, None, None],
             mask=masks,
-            clip_norm=batch.settings["clip_norm"][:, 0, 0],
+            clip_norm=batch.settings["clip_norm"],
         )
         if batch.shared:
             step.take(cast(Matrices, batch.shared["weight3"]))
@@ -166,7 +166,7 @@ class ConvNet(TorchModel):
         for the step before, too.
         """
         if self._known[0] is not rates:
-            found = rates.cpu()
+            found = rates.cpu()[:, None, None]
             self._known = rates, 1.0 - found if float(found.max()) > 0.0 else None
         return self._known[1]
 
@@ -179,19 +179,17 @@ class ConvNet(TorchModel):
         masks: Tensor | None,
     ) -> Step:
         own = {
-            name: value[0, item, ..., 0]
-            for name, value in parameters.items()
-            if name not in self.shareable
+            name: value[0, item] for name, value in parameters.items() if name not in self.shareable
         }
         return Step(
             own=own,
             layers=(Layer(own, "1", further=False), Layer(own, "2", further=True)),
             images=_normalise(batch.x[item, :size], self.dtype),
-            targets=batch.targets[:, item, :size, 0].t(),
-            rates=batch.rates[item, :size],
-            decay=float(batch.decay[item, 0, 0]),
+            targets=batch.targets[:, item, :size].t(),
+            rates=batch.rates[item, :size, None],
+            decay=float(batch.decay[item]),
             mask=None if masks is None else masks[item, :size],
-            clip_norm=float(batch.settings["clip_norm"][item, 0, 0]),
+            clip_norm=float(batch.settings["clip_norm"][item]),
         )
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
@@ -200,13 +198,13 @@ class ConvNet(TorchModel):
         items = parameters["bias4"].shape[1]
         out = [
             _forward(
-                {name: value[0, item, ..., 0] for name, value in parameters.items()},
+                {name: value[0, item] for name, value in parameters.items()},
                 images,
                 len(images) if self.together else FEW_ROWS,
             )
             for item in range(items)
         ]
-        return torch.stack(out)[..., None].permute(2, 0, 1, 3).contiguous()
+        return torch.stack(out).permute(2, 0, 1).contiguous()
 
 
 def _moved(values: Tensor, device: torch.device) -> Tensor:

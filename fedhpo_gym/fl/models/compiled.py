@@ -18,7 +18,7 @@ from fedhpo_gym.fl.models.description import Model
 LANES = 8
 """Rows of numbers are padded with zeros to multiples of it."""
 Values = Mapping[str, NDArray[np.float32]]
-"""(model's own, items, ..., 1) parameters by name, as algorithms see them."""
+"""(model's own, items, ...) parameters by name, as algorithms see them."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,10 @@ class Part:
         return slice(self.offset, self.offset + self.room * self.stride)
 
     def of(self, numbers: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the parameter of (items, numbers) as a view (model's own, items, ..., 1)."""
+        """Return the parameter of (items, numbers) as a view (model's own, items, ...)."""
         found = numbers[:, self.span].reshape(len(numbers), self.room, self.stride)
         found = found[:, : self.rows, : self.columns]
-        own = found[None] if len(self.shape) > 2 else found.transpose(1, 0, 2)
-        return own[..., None]
+        return found[None] if len(self.shape) > 2 else found.transpose(1, 0, 2)
 
 
 @dataclass(frozen=True)
@@ -113,9 +112,14 @@ def padded(number: int) -> int:
 
 
 class CompiledModel(Model):
-    """A model that compiled code trains, one course after the other."""
+    """A model that compiled code trains, one course after the other.
+
+    Attributes:
+        min_rows: rows of the smallest minibatch it can train on; smaller ones are left out.
+    """
 
     compiled: ClassVar[bool] = True
+    min_rows: ClassVar[int] = 1
 
     @classmethod
     @abstractmethod

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Parameters = dict[str, Any]
-"""Named arrays or tensors of shape (model's own, items, ..., slots): the second axis counts what is
-trained together, the last the courses of a block, one where compiled code trains them."""
+"""Named arrays or tensors of shape (model's own, items, ...): the second axis counts what is
+trained together, which is courses, or courses on single clients."""
 
 
 class Model(ABC):
@@ -19,11 +19,9 @@ class Model(ABC):
 
     Attributes:
         compiled: whether compiled code trains it, see `CompiledModel`; else torch does.
-        slots: courses that torch trains side by side, and of which designs of samples are made.
         architecture: settings of a configuration that decide the shape of the model.
         hyperparameters: further settings that a step reads, with the value for configurations that
             lack them.
-        min_rows: rows of the smallest minibatch it can train on; smaller ones are left out.
         num_parameters: numbers that are trained.
         buffers: names of the parameters that are averaged but not trained, as running statistics.
         norms: names of the parameters of normalisation layers.
@@ -33,10 +31,8 @@ class Model(ABC):
     """
 
     compiled: ClassVar[bool] = False
-    slots: ClassVar[int] = 1
     architecture: ClassVar[tuple[str, ...]] = ()
     hyperparameters: ClassVar[Mapping[str, float]] = {}
-    min_rows: ClassVar[int] = 1
     buffers: frozenset[str] = frozenset()
     norms: frozenset[str] = frozenset()
     personal: frozenset[str] = frozenset()
@@ -50,6 +46,5 @@ class Model(ABC):
 
 
 def fit(values: Any, parameter: Any) -> Any:
-    """Shape (items, 1, slots) values so that they multiply a parameter (own, items, .., slots)."""
-    items, _, slots = values.shape
-    return values.reshape(items, *(1,) * (parameter.ndim - 3), slots)
+    """Shape (items,) values so that they multiply a parameter (own, items, ...)."""
+    return values.reshape(-1, *(1,) * (parameter.ndim - 2))

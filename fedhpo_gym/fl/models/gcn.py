@@ -52,8 +52,8 @@ class GCN(TorchModel):
 
     The propagated features of the first layer are constant and nearly all zero, so a step is bound
     by two sparse products; it is written out for one course, whose weights stay in the cache.
-    Parameters: `weight1` (1, items, inputs + 1, 64, 1), its last row the bias, `weight2`
-    (1, items, 64, classes, 1) and `bias2` (1, items, classes, 1).
+    Parameters: `weight1` (1, items, inputs + 1, 64), its last row the bias, `weight2`
+    (1, items, 64, classes) and `bias2` (1, items, classes).
     """
 
     hyperparameters: ClassVar[Mapping[str, float]] = {"dropout": 0.0, "clip_norm": math.inf}
@@ -109,12 +109,12 @@ class GCN(TorchModel):
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
         """See `Model.sgd_step`."""
-        dropout = batch.settings["dropout"][:, 0, 0].tolist()
+        dropout = batch.settings["dropout"].tolist()
         drawn = None
         if max(dropout) > 0.0:
             drawn = batch.uniform((self._width, HIDDEN)).to(self.device)
-        decay = batch.decay[:, 0, 0].tolist()
-        clip_norm = batch.settings["clip_norm"][:, 0, 0].tolist()
+        decay = batch.decay.tolist()
+        clip_norm = batch.settings["clip_norm"].tolist()
         owner = self._owner[batch.x[:, 0, 0]].tolist()
         sizes = batch.sizes.tolist()
         # Client after client: its graph stays in the cache.
@@ -122,9 +122,9 @@ class GCN(TorchModel):
             if size := sizes[item]:
                 own = self._clients[owner[item]]
                 rates = torch.zeros(own.targets.shape[1], device=self.device)
-                rates[self._position[batch.x[item, :size, 0]]] = batch.rates[item, :size, 0]
+                rates[self._position[batch.x[item, :size, 0]]] = batch.rates[item, :size]
                 _step(
-                    {name: value[0, item, ..., 0] for name, value in parameters.items()},
+                    {name: value[0, item] for name, value in parameters.items()},
                     own,
                     rates,
                     decay[item],
@@ -137,10 +137,10 @@ class GCN(TorchModel):
         """See `Model.logits`; every node is seen with the edges of its own client alone."""
         out = []
         for item in range(parameters["bias2"].shape[1]):
-            own = {name: value[0, item, ..., 0] for name, value in parameters.items()}
+            own = {name: value[0, item] for name, value in parameters.items()}
             hidden = (self._first @ own["weight1"]).relu_()
             out.append((self._second @ (hidden @ own["weight2"])).add_(own["bias2"])[x[:, 0]])
-        return torch.stack(out)[..., None].permute(2, 0, 1, 3).contiguous()
+        return torch.stack(out).permute(2, 0, 1).contiguous()
 
 
 def _subgraph(
@@ -175,7 +175,7 @@ def _step(
     Everything backward is multiplied by the learning rate, see `Minibatch.rates`.
 
     Args:
-        own: its parameters, without items and slots.
+        own: its parameters, without items.
         graph: the client.
         rates: (training nodes,) learning rate / minibatch size; 0 for nodes outside of it.
         decay: factor of the weights.

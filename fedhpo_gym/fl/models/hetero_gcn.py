@@ -27,9 +27,9 @@ class HeteroGCN(TorchModel):
     ReLU follows the first convolution and the mean. Encoder and classifier stay with the client;
     the convolutions are averaged. A row of a minibatch is the number of a graph.
 
-    Parameters: `encoder` (1, items, features + 1, 64, 1), its first row the bias, of which a client
-    with fewer features uses the first rows; `weight1`, `weight2` (1, items, 64, 64, 1) with
-    `bias1`, `bias2`; `weight3` (1, items, 64, classes, 1) with `bias3`, of which a client with
+    Parameters: `encoder` (1, items, features + 1, 64), its first row the bias, of which a client
+    with fewer features uses the first rows; `weight1`, `weight2` (1, items, 64, 64) with
+    `bias1`, `bias2`; `weight3` (1, items, 64, classes) with `bias3`, of which a client with
     fewer classes uses the first columns.
     """
 
@@ -84,7 +84,7 @@ class HeteroGCN(TorchModel):
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
         """See `Model.sgd_step`."""
         owner = self._owner[batch.x[:, 0, 0]].tolist()
-        decay, sizes = batch.decay[:, 0, 0].tolist(), batch.sizes.tolist()
+        decay, sizes = batch.decay.tolist(), batch.sizes.tolist()
         joined: dict[int, _Joined] = {}
         for item, client in enumerate(owner):
             if size := sizes[item]:
@@ -94,22 +94,22 @@ class HeteroGCN(TorchModel):
                 _step(
                     self._clients[client].own(parameters, item),
                     joined[client],
-                    batch.targets[: self._clients[client].num_classes, item, :size, 0].t(),
-                    batch.rates[item, :size],
+                    batch.targets[: self._clients[client].num_classes, item, :size].t(),
+                    batch.rates[item, :size, None],
                     decay[item],
                 )
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
         """See `Model.logits`; classes that a graph's client does not have get `ABSENT`."""
         items = parameters["bias3"].shape[1]
-        out = torch.full((self._num_classes, items, len(x), 1), ABSENT, device=self.device)
+        out = torch.full((self._num_classes, items, len(x)), ABSENT, device=self.device)
         owner = self._owner[x[:, 0]]
         for number in np.unique(owner.cpu().numpy()).tolist():
             client, rows = self._clients[number], torch.nonzero(owner == number)[:, 0]
             joined = client.join(x[rows, 0] - int(self._first[number]))
             for item in range(items):
                 logits = _forward(client.own(parameters, item), joined)[-1]
-                out[: client.num_classes, item, rows, 0] = logits.t()
+                out[: client.num_classes, item, rows] = logits.t()
         return out
 
 
@@ -166,7 +166,7 @@ class _Client:
 
     def own(self, parameters: Parameters, item: int) -> Parameters:
         """Return views of the parameters of one item that the client uses, without padding."""
-        values = {name: value[0, item, ..., 0] for name, value in parameters.items()}
+        values = {name: value[0, item] for name, value in parameters.items()}
         values["encoder"] = values["encoder"][: self._nodes.shape[1]]
         for name in ("weight3", "bias3"):
             values[name] = values[name][..., : self.num_classes]
@@ -188,7 +188,7 @@ def _step(own: Parameters, graphs: _Joined, targets: Tensor, rates: Tensor, deca
     Everything backward is multiplied by the learning rate, see `Minibatch.rates`.
 
     Args:
-        own: its parameters, without padding, items and slots.
+        own: its parameters, without padding and items.
         graphs: the minibatch, g graphs.
         targets: (g, classes) one-hot labels.
         rates: (g, 1) learning rate / g.

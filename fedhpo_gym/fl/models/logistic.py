@@ -20,8 +20,6 @@ class LogisticRegression(CompiledModel):
     `torch.optim.SGD`. Parameters: `weight` (classes, inputs + 1).
     """
 
-    # The learning rates times weight decays of the paper's grid (Table 8).
-    slots: ClassVar[int] = 24
     revision = 1
     squashed: ClassVar[bool] = False
 

@@ -32,8 +32,8 @@ class MatrixFactorisation(TorchModel):
     et al., 2021): users are stateless, and memory does not grow with their number. Where p_u is at
     its minimum, the gradient of the regularised loss by v and b is that with p_u fixed.
 
-    Parameters: `factors` (1, items, rated items, rank, 1), `bias` (1, items, rated items, 1). An
-    input is (item, user).
+    Parameters: `factors` (1, items, rated items, rank), `bias` (1, items, rated items). An input is
+    (item, user).
 
     Metrics: the loss is the squared error, in stars^2; the predicted class is the nearest of the
     stars. `logits` are minus the squared distances to them.
@@ -80,26 +80,26 @@ class MatrixFactorisation(TorchModel):
         for item, size in enumerate(batch.sizes.tolist()):
             if not size:
                 continue
-            factors, bias = (parameters[k][0, item, ..., 0] for k in ("factors", "bias"))
+            factors, bias = (parameters[k][0, item] for k in ("factors", "bias"))
             ids, user = batch.x[item, :size, 0], batch.x[item, :1, 1]
             own = self.solve(factors, bias, user)[0]
-            stars = batch.targets[:, item, :size, 0].t() @ self._stars
+            stars = batch.targets[:, item, :size].t() @ self._stars
             error = MIDDLE + bias[ids] + _widened(factors[ids]) @ own - stars
-            step = 2.0 * batch.rates[item, :size, 0] * error
-            decay = batch.decay[item, 0, 0]
+            step = 2.0 * batch.rates[item, :size] * error
+            decay = batch.decay[item]
             factors.mul_(decay).index_add_(0, ids, step[:, None] * own[:RANK], alpha=-1.0)
             bias.mul_(decay).index_add_(0, ids, step, alpha=-1.0)
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
         """See `Model.logits`."""
         users, where = torch.unique(x[:, 1], return_inverse=True)
-        out = torch.empty((len(self._stars), parameters["bias"].shape[1], len(x), 1))
+        out = torch.empty((len(self._stars), parameters["bias"].shape[1], len(x)))
         out = out.to(self.device)
         for item in range(out.shape[1]):
-            factors, bias = (parameters[k][0, item, ..., 0] for k in ("factors", "bias"))
+            factors, bias = (parameters[k][0, item] for k in ("factors", "bias"))
             own = self.solve(factors, bias, users)[where]
             predicted = MIDDLE + bias[x[:, 0]] + (_widened(factors[x[:, 0]]) * own).sum(1)
-            out[:, item, :, 0] = -((predicted - self._stars[:, None]) ** 2)
+            out[:, item] = -((predicted - self._stars[:, None]) ** 2)
         return out
 
     def losses(self, logits: Tensor, top: Tensor, own: Tensor) -> Tensor:
