@@ -270,7 +270,8 @@ def test_none_means_what_the_task_says() -> None:
 @pytest.mark.parametrize("backend", ["tabular", "surrogate"])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_how_actions_lie_in_memory_does_not_matter(backend: str, kind: Any) -> None:
-    envs = [gym.make_vec(ID, num_envs=3, backend=backend) for _ in range(3)]
+    name = "FedHPO-LR-CreditG-v1"
+    envs = [gym.make_vec(name, num_envs=3, backend=backend) for _ in range(3)]
     rows = [np.linspace(-1, 1, 3 * env.single_action_space.shape[0]) for env in envs]  # type: ignore[index]
     actions = [row.reshape(3, -1).astype(kind) for row in rows]
     wide = np.zeros((6, 2 * actions[2].shape[1]), kind)

@@ -194,7 +194,7 @@ def test_regret_is_none_at_the_optimum_of_what_may_be_asked() -> None:
 
 
 def test_regret_follows_a_backend_that_is_exchanged() -> None:
-    env = SurrogateBackend(gym.make(OLD, reward="regret"))
+    env = SurrogateBackend(gym.make(NEW, reward="regret", backend="tabular"))
     with pytest.raises(InvalidArgumentError, match=r"'regret'.*'surrogate'.*reward='improvement'"):
         env.reset(seed=0)
 
@@ -213,7 +213,7 @@ def test_regret_follows_a_backend_that_is_exchanged() -> None:
         (OLD, {"reward_discount": 0.9}, "change reward='improvement' only"),
         (NEW, {"reward_discount": 0.0}, r"`reward_discount` must be in \(0, 1\], got 0.0"),
         (NEW, {"reward_discount": float("nan")}, "`reward_discount`"),
-        (OLD, {"reward": "regret", "backend": "surrogate"}, "'regret' needs a known optimum"),
+        (NEW, {"reward": "regret", "backend": "surrogate"}, "'regret' needs a known optimum"),
     ],
 )
 def test_what_no_reward_can_be_is_refused(name: str, arguments: Any, words: str) -> None:
