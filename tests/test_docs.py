@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -100,16 +99,6 @@ def test_the_layers_drawn_are_those_enforced() -> None:
 )
 def test_examples_print_what_they_say(guide: Path) -> None:
     assert failed_examples(guide) == 0
-
-
-@pytest.mark.slow
-def test_the_first_snippet_of_the_readme_prints_the_same_twice(
-    run_python: Callable[..., str],
-) -> None:
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    snippet = readme.partition("```python\n")[2].partition("```")[0]
-    assert "val_loss" in run_python(snippet)
-    assert run_python(snippet) == run_python(snippet)
 
 
 def test_a_planted_fault_is_found(tmp_path: Path) -> None:
