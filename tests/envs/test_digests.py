@@ -19,13 +19,14 @@ from fedhpo_gym.errors import MissingDataError
 
 RECORDED: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 ALL = [digests.from_json(entry) for entry in RECORDED["trajectories"]]
+STORED_STEPS = {"single": 20, "vector": 4}
 TRAINED_STEPS = 1
-"""Steps of really trained courses that are compared here; the recording command compares all."""
+"""Steps that are compared here; the recording command compares all."""
 LIKE_OTHERS = ("Vehicle", "KC1", "BloodTransfusion", "Australian", "Car", "Segment", "Digits")
 LIKE_OTHERS += ("CiteSeer",)
-"""Data sets whose trained ids are compared as single environments only: CreditG's, BreastCancer's
-and Cora's vectors train the same models, and a vector is its single environments by a law of
-`round/test_vector.py`. The recording command compares all."""
+"""Data sets whose trained ids are compared by the recording command alone: those of CreditG,
+BreastCancer and Cora train the same models. Vectors are compared of CreditG only, for they are
+single environments by a law of `round/test_vector.py`."""
 
 
 @functools.cache
@@ -40,44 +41,49 @@ def check(trajectory: Trajectory, recorded: list[Digest], limit: int | None) -> 
         pytest.skip(f"no data: {error}")
     assert found, "nothing was stepped"
     if same_machine():
-        assert found == recorded[: len(found)]
+        assert found == recorded[: len(found)], trajectory.name
         return
     known = {digest.steps: digest for digest in recorded}
     for digest in found[:1] if trajectory.trained else found:
-        assert digest.sums == pytest.approx(known[digest.steps].sums, rel=1e-3)
+        assert digest.sums == pytest.approx(known[digest.steps].sums, rel=1e-3), trajectory.name
 
 
-def like_others(trajectory: Trajectory) -> bool:
-    return any(f"-{name}-" in trajectory.id for name in LIKE_OTHERS)
+def of_ids(trained: bool) -> Any:
+    """Parametrise a test by the ids of tasks, with all trajectories of the task.
+
+    They share what is read and unpacked, so that one test steps them all.
+    """
+    chosen: dict[str, list[tuple[Trajectory, list[Digest]]]] = {}
+    for trajectory, recorded in ALL:
+        task = trajectory.id.removeprefix("MO-").replace("-DAC-", "-")
+        data = task.split("-")[2]
+        like_another = data in LIKE_OTHERS or (trajectory.form == "vector" and data != "CreditG")
+        if trajectory.trained == trained and not (trained and like_another):
+            chosen.setdefault(task, []).append((trajectory, recorded))
+    fast = {task: [] if "CreditG" in task else [pytest.mark.slow] for task in chosen}
+    cases = [pytest.param(found, id=task, marks=fast[task]) for task, found in chosen.items()]
+    return pytest.mark.parametrize("trajectories", cases)
 
 
-def named(trained: bool) -> Any:
-    chosen = [
-        pytest.param(t, d, id=t.name, marks=[] if "CreditG" in t.name else [pytest.mark.slow])
-        for t, d in ALL
-        if t.trained == trained and not (trained and t.form == "vector" and like_others(t))
-    ]
-    return pytest.mark.parametrize(("trajectory", "recorded"), chosen)
-
-
-@named(trained=False)
+@of_ids(trained=False)
 def test_stored_ids_return_what_they_returned(
-    trajectory: Trajectory, recorded: list[Digest]
+    trajectories: list[tuple[Trajectory, list[Digest]]],
 ) -> None:
-    check(trajectory, recorded, None)
+    for trajectory, recorded in trajectories:
+        check(trajectory, recorded, STORED_STEPS[trajectory.form])
 
 
 @pytest.mark.raw
-@named(trained=True)
+@of_ids(trained=True)
 def test_trained_ids_return_what_they_returned(
-    trajectory: Trajectory,
-    recorded: list[Digest],
+    trajectories: list[tuple[Trajectory, list[Digest]]],
     shared_datasets: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
-    check(trajectory, recorded, TRAINED_STEPS)
+    for trajectory, recorded in trajectories:
+        check(trajectory, recorded, TRAINED_STEPS)
 
 
 def test_another_number_is_noticed() -> None:
