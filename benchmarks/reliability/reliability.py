@@ -53,13 +53,13 @@ def jobs(scale: float, seed: int, room: Path) -> list[tuple[Job, tuple[object, .
 
     made: list[tuple[Job, tuple[object, ...]]] = []
     for i, kind in enumerate(FILES):
-        made.append((_fuzz, (i, some(1000, 12), seed, room)))
+        made.append((_fuzz, (i, some(1000, 8), seed, room)))
         if kind in PAIRS:
             made.append((_forge, (i, some(300, 6), seed, room)))
-    made.append((cards, (some(600, 10), seed, room)))
-    made.append((conversations, (some(600, 12), seed, room)))
-    made.append((programs, (some(200, 12), seed, room)))
-    made.append((bad_calls, (some(6000, 102), seed)))
+    made.append((cards, (some(600, 3), seed, room)))
+    made.append((conversations, (some(600, 6), seed, room)))
+    made.append((programs, (some(200, 6), seed, room)))
+    made.append((bad_calls, (some(6000, 34), seed)))
     made.append((kills, (some(60, 2), seed, room)))
     made.append((two_writers, (some(20, 1), room)))
     made.append((beside, (some(20, 1), room)))
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> str:
     options = parser.parse_args(argv)
     os.environ["OMP_NUM_THREADS"] = "1"
     scale = 0.0 if options.sample else options.scale
-    steps = 3_000 if options.sample else options.steps
+    steps = 1_000 if options.sample else options.steps
     tallies, soaks = attack(scale, options.seed, options.workers, steps, options.only)
     text = sections(tallies, soaks, options.seed)
     return measuring.write_report(options, "What breaks it", *text)

@@ -30,7 +30,7 @@ from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 from fedhpo_gym.surrogates.surrogate import Surrogate
 from fedhpo_gym.tables.locate import EMBEDDED
-from fedhpo_gym.tables.sample import Sample, write_sample
+from fedhpo_gym.tables.sample import Sample
 from fedhpo_gym.tables.store import Table
 
 
@@ -75,21 +75,18 @@ def _read_policy(folder: Path) -> Any:
     return acted, found.limit, [weight.tobytes() for weight in found.weights]
 
 
-def _embedded(name: str, kind: str) -> Callable[[Path], None]:
-    """Return what writes a pair of the package anew, as it is written today."""
+def _embedded(name: str) -> Callable[[Path], None]:
+    """Return what writes a surrogate of the package anew, as it is written today."""
 
     def make(folder: Path) -> None:
-        path = EMBEDDED / f"{name}.{kind}.json"
+        path = EMBEDDED / f"{name}.surrogate.json"
         card = json.loads(path.read_text(encoding="utf-8"))
         with np.load(arrays_of(path, card)) as archive:
             arrays = {key: archive[key] for key in archive.files}
         said = {
             k: v for k, v in card.items() if k not in ("arrays", "sha256", "bytes", "card_sha256")
         }
-        if kind == "sample":
-            write_sample(folder, said, arrays)
-        else:
-            write_archive(folder, f"{name}.{kind}", said, arrays)
+        write_archive(folder, f"{name}.surrogate", said, arrays)
 
     return make
 
@@ -112,6 +109,12 @@ def _made_up_table(folder: Path) -> None:
     from made_up_table import write_made_up_table
 
     write_made_up_table(folder)
+
+
+def _made_up_sample(folder: Path) -> None:
+    from made_up_sample import write_made_up_sample
+
+    write_made_up_sample(folder)
 
 
 def _read_sample(folder: Path) -> Any:
@@ -264,7 +267,6 @@ _STARS = (
     + "2:\n3,4,2005-09-06\n"
 )
 
-_BERT = "BERT-CoLA-fedavg-pretrained0"
 _PIECE = {"a": [1.0, 2]}
 
 
@@ -277,10 +279,9 @@ _RATINGS = {"netflix/combined_data_1.txt": _STARS}
 
 KINDS = (
     Kind("table", _made_up_table, _read_table),
-    Kind("sample", _embedded(_BERT, "sample"), _read_sample),
-    Kind("surrogate: forest", _embedded(_BERT, "surrogate"), _read_surrogate),
-    Kind("surrogate: kernel", _embedded("CNN-FEMNIST-fedavg", "surrogate"), _read_surrogate),
-    Kind("surrogate: network", _embedded("LR-Segment-fedavg", "surrogate"), _read_surrogate),
+    Kind("sample", _made_up_sample, _read_sample),
+    Kind("surrogate: forest", _embedded("BERT-CoLA-v1-fedavg-pretrained0"), _read_surrogate),
+    Kind("surrogate: kernel", _embedded("CNN-CIFAR10-v1-fedavg-bfloat16"), _read_surrogate),
     Kind("policy", lambda folder: save_policy(policy(), folder), _read_policy),
     Kind("run record", make_record, _read_record),
     Kind("run record in Parquet", _make_columns, _read_record),
@@ -294,5 +295,5 @@ KINDS = (
     Kind("CoLA text", _texts(_COLA), _sentences("CoLA"), False),
     Kind("SST-2 text", _texts(_SST), _sentences("SST2"), False),
 )
-PAIRS = KINDS[:6]
+PAIRS = KINDS[:5]
 """Kinds that are a card and arrays."""
