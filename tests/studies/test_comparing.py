@@ -30,7 +30,7 @@ from workers import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-IDS = ["FedHPO-LR-BreastCancer-v0", "FedHPO-LR-Digits-v0"]
+IDS = ["FedHPO-MLP-Vehicle-v1", "FedHPO-MLP-Car-v1"]  # surrogates: no process unpacks a table
 AGENTS = ["random", "hyperband"]
 BUDGET_S, SEEDS = 120.0, 1
 CELLS = len(IDS) * len(AGENTS) * SEEDS
@@ -81,7 +81,7 @@ def test_a_seed_draws_anew_on_every_problem(alone: Path) -> None:
     assert first != second, "else one lucky draw would count once a problem"
     made = agent_seed(IDS[0], 0), agent_seed(IDS[1], 0), agent_seed(IDS[0], 1)
     assert len({*made}) == 3
-    env = gym.make(IDS[0], fidelity={"round": 500, "client_sample_rate": 1.0})
+    env = gym.make(IDS[0], fidelity={"round": 250, "client_sample_rate": 1.0})
     by_hand = next(run_episode(env, make_agent("random", env, made[0]), 0))
     assert by_hand.action.tolist() == list(first)
 
