@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedhpo_gym.errors import UnknownNameError
@@ -21,12 +21,14 @@ GAIN = Objective("gain", "1", False, (-10.0, 10.0), lambda *_: 0.0, open_ended=T
 OPEN = [objective for objective in (*OBJECTIVES.values(), GAIN) if objective.open_ended]
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 transforms = pytest.mark.parametrize("name", list(TRANSFORMS))
-every = pytest.mark.parametrize("objective", [*OBJECTIVES.values(), GAIN], ids=lambda o: o.name)
+EVERY = st.sampled_from([*OBJECTIVES.values(), GAIN])
+often = settings(max_examples=1000)
+"""Every objective is drawn many times."""
 
 
-@every
 @transforms
-@given(value=ANY)
+@often
+@given(objective=EVERY, value=ANY)
 def test_errors_and_scores_are_bounded(objective: Objective, name: str, value: float) -> None:
     transformed = objective.with_transform(name)
     low, high = transformed.error_bounds
@@ -37,9 +39,13 @@ def test_errors_and_scores_are_bounded(objective: Objective, name: str, value: f
     assert transformed.error(math.nan) == high
 
 
-@every
 @transforms
-@given(one=ANY.filter(lambda v: not math.isnan(v)), two=ANY.filter(lambda v: not math.isnan(v)))
+@often
+@given(
+    objective=EVERY,
+    one=ANY.filter(lambda v: not math.isnan(v)),
+    two=ANY.filter(lambda v: not math.isnan(v)),
+)
 def test_errors_keep_the_order(objective: Objective, name: str, one: float, two: float) -> None:
     transformed = objective.with_transform(name)
     better, worse = sorted((one, two), reverse=not objective.minimize)
@@ -77,9 +83,9 @@ def test_by_hand() -> None:
     assert OBJECTIVES["val_f1"].score_bounds == (0.0, 1.0)
 
 
-@every
 @transforms
-@given(values=st.lists(ANY, min_size=1, max_size=40), step=st.integers(1, 3))
+@often
+@given(objective=EVERY, values=st.lists(ANY, min_size=1, max_size=40), step=st.integers(1, 3))
 def test_a_batch_has_the_bits_of_each(
     objective: Objective, name: str, values: list[float], step: int
 ) -> None:
