@@ -28,7 +28,7 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.limits import ENV_VAR
 from fedhpo_gym.tables import Table
 from tiny_table import tiny_folder, tiny_task
-from workers import wait_for
+from workers import CrewHere, wait_for
 
 pytestmark = pytest.mark.raw
 
@@ -43,7 +43,7 @@ from tiny_table import tiny_task
 from fedhpo_gym.building import build_table
 
 if __name__ == "__main__":
-    build_table(tiny_task(), Path(sys.argv[1]), int(sys.argv[2]))
+    build_table(tiny_task(), Path(sys.argv[1]), 1)
 """
 
 
@@ -53,12 +53,12 @@ def _paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
 
 
-def start(folder: Path, number_of_workers: int = 1) -> subprocess.Popen[bytes]:
+def start(folder: Path) -> subprocess.Popen[bytes]:
     script = folder / "build.py"
     folder.mkdir(exist_ok=True)
     script.write_text(BUILD, encoding="utf-8")
     return subprocess.Popen(
-        [sys.executable, str(script), str(folder), str(number_of_workers)],
+        [sys.executable, str(script), str(folder)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -138,15 +138,17 @@ def test_a_killed_build_leaves_no_worker_behind(killed: tuple[Path, set[int]]) -
         time.sleep(0.05)
 
 
-def test_a_killed_build_goes_on_and_ends_the_same(killed: tuple[Path, set[int]]) -> None:
+def test_a_killed_build_goes_on_and_ends_the_same(
+    killed: tuple[Path, set[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, _ = killed
     before = finished(folder)
     assert 0 < len(before) < len(DESIGN.units())
     assert not (folder / f"{NAME}.table.json").exists(), "a table that is not finished is none"
     torn = parts_of(folder) / ".seed3-batch32.npz.0123.part"
     torn.write_bytes(b"killed while writing")
-    process = start(folder, number_of_workers=2)
-    assert process.wait(timeout=280) == 0
+    monkeypatch.setattr(workers, "Crew", CrewHere)
+    build_table(TASK, folder, workers=2)
     after = finished(folder)
     assert {name: after[name] for name in before} == before, "a finished unit was computed again"
     assert len(after) == len(DESIGN.units())
@@ -205,13 +207,28 @@ def test_a_build_that_is_stopped_ends_at_once_and_says_so(
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_builds_that_share_a_folder_share_the_work(tmp_path: Path) -> None:
-    processes = [start(tmp_path), start(tmp_path)]
-    first_seen: dict[str, int] = {}
-    while any(process.poll() is None for process in processes):
-        first_seen = {**finished(tmp_path), **first_seen}
-        time.sleep(0.05)
-    assert [process.returncode for process in processes] == [0, 0]
+def test_builds_that_share_a_folder_share_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, first_seen = start(tmp_path), dict[str, int]()
+    ended = threading.Event()
+
+    def look() -> None:
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(0.01)
+            first_seen.update({**finished(tmp_path), **first_seen})
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        wait_for_units(tmp_path, other, 1)
+        monkeypatch.setattr(workers, "Crew", CrewHere)
+        build_table(TASK, tmp_path, workers=1)
+        assert other.wait(timeout=200) == 0
+    finally:
+        ended.set()
+        looking.join()
     assert len(first_seen) == len(DESIGN.units())
     assert finished(tmp_path) == first_seen, "a unit was computed twice"
     assert_same_table(tmp_path, tiny_folder())
