@@ -87,14 +87,14 @@ def test_arrays_come_back_as_numpy_reads_them(method: int, order: Any) -> None:
 @pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
 def test_a_small_file_of_many_zeros_is_not_unpacked(method: int, tmp_path: Path) -> None:
-    content = packed({"x": np.zeros(5_000_000)}, method)
+    content = packed({"x": np.zeros(500_000)}, method)
     assert len(content) < LIMIT
     tracemalloc.start()
-    with pytest.raises(TooLargeError, match=f"this would take 40,000,128 bytes, and {ADVICE}"):
+    with pytest.raises(TooLargeError, match=f"this would take 4,000,128 bytes, and {ADVICE}"):
         read_npz(io.BytesIO(content), "this")
     assert tracemalloc.get_traced_memory()[1] < 1_000_000
     tracemalloc.stop()
-    card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(5_000_000)})
+    card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(500_000)})
     with (
         reading_card(card, "pair", 1, "repair") as (said, arrays),
         pytest.raises(TooLargeError, match=ADVICE),
@@ -116,7 +116,7 @@ def test_a_model_may_take_a_sixteenth(tmp_path: Path) -> None:
 
 def declared(content: bytes, size: int) -> bytes:
     """Return an npz file whose zip headers state another size of its only array."""
-    real = struct.pack("<I", 128 + 8 * 5_000_000)
+    real = struct.pack("<I", 128 + 8 * 500_000)
     assert content.count(real) == 2
     return content.replace(real, struct.pack("<I", size))
 
@@ -125,7 +125,7 @@ def declared(content: bytes, size: int) -> bytes:
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
 @pytest.mark.parametrize("size", [0, 100, 128, 168, 190_000])
 def test_a_size_that_is_a_lie_is_damage(method: int, size: int) -> None:
-    content = declared(packed({"x": np.zeros(5_000_000)}, method), size)
+    content = declared(packed({"x": np.zeros(500_000)}, method), size)
     with pytest.raises(ValueError, match=r"x\.npy|EOF|expected") as caught:
         read_npz(io.BytesIO(content), "this")
     assert not isinstance(caught.value, TooLargeError)

@@ -9,6 +9,7 @@ import pytest
 
 import fedhpo_gym
 from fedhpo_gym.cli import main
+from workers import CrewHere
 
 ID, HARD = "FedHPO-LR-CreditG-v1", "FedHPO-LR-KC1-v1"
 FULL = {"round": 500, "client_sample_rate": 1.0}
@@ -35,8 +36,13 @@ def test_limits_are_those_that_a_share_of_the_configurations_keeps(
     ("limit", "said"), [(0.08, "3 of 432"), (0.05, "none of 432"), (0.2, None)]
 )
 def test_a_comparison_warns_of_constraints_that_leave_nothing_of_use(
-    limit: float, said: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    limit: float,
+    said: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("fedhpo_gym.studies.comparing.Crew", CrewHere)
     setting = f'constraints={{"fairness_std": {limit}}}'
     words = ["compare", ID, "--agents", "random", "--seeds", "1", "--no-report", "--set", setting]
     assert main([*words, "--set", "budget_trials=2", "--out", str(tmp_path)]) == 0

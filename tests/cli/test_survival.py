@@ -77,6 +77,7 @@ def test_every_weight_moves_and_none_by_more_than_it_says() -> None:
     assert (away <= step * 1.01 + np.spacing(np.abs(weights)) / 2).all()
 
 
+@pytest.mark.slow
 def test_it_is_said_and_written_onto_the_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,7 +156,7 @@ def test_arguments_of_vector_environments(name: str) -> None:
     def make(value: Any) -> None:
         small = not isinstance(value, int | np.integer) or value < HUGE or value >= 2**31
         if small or name != "num_envs":
-            gym.make_vec(ID, **{name: value}).close()
+            gym.make_vec("FedHPO-MLP-Car-v1", **{name: value}).close()
 
     check(make)
 

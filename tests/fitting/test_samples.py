@@ -249,6 +249,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
     return folder, Surrogate(card).card
 
 
+@pytest.mark.slow
 def test_many_clients_are_compressed_and_the_card_says_so(
     crowd: tuple[Path, Mapping[str, Any]],
 ) -> None:
@@ -263,6 +264,7 @@ def test_many_clients_are_compressed_and_the_card_says_so(
     assert card["comparison"]["candidates"]["boosted_trees"]["bytes_before_compression"] < 600_000
 
 
+@pytest.mark.slow
 def test_many_clients_are_answered_one_by_one(crowd: tuple[Path, Mapping[str, Any]]) -> None:
     folder, _ = crowd
     sample, surrogate = (Sample(folder / f"{NAME}.sample.json"),

@@ -83,6 +83,7 @@ def test_a_space_in_which_nothing_learns_is_no_contest_and_has_no_share() -> Non
     assert not found.is_contest
 
 
+@pytest.mark.slow
 def test_the_page_has_a_row_of_every_card_and_says_what_is_computed() -> None:
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
     assert rows[0] == f"| {' | '.join(HEADS)} |"

@@ -22,8 +22,14 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.studies import compare
 from fedhpo_gym.studies.export import to_optuna
 from fedhpo_gym.tasks import get_task
+from workers import CrewHere
 
 ID = "FedHPO-LR-CreditG-v1"
+
+
+@pytest.fixture(autouse=True)
+def _no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedhpo_gym.studies.comparing.Crew", CrewHere)
 
 
 def studies(file: Path) -> dict[str, optuna.Study]:
