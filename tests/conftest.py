@@ -57,7 +57,7 @@ def pytest_report_header() -> str:
     return f"real data: {find_datasets(os.environ, REPOSITORY)[1]}"
 
 
-LONG = {"test_readme.py", "test_reliability.py", "test_build.py", "test_laws.py"}
+LONG = {"test_readme.py", "test_reliability.py", "test_digests.py", "test_compiled.py"}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -56,8 +56,7 @@ def test_no_noise_is_the_environment_without_it_bit_for_bit(name: str, nothing: 
         assert truth[0][0][1] == next(value for key, value in one[3] if key == "objectives")
 
 
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-@pytest.mark.parametrize("name", [TABLE, SURROGATE])
+@pytest.mark.parametrize(("name", "mode"), [(TABLE, "NextStep"), (SURROGATE, "SameStep")])
 @pytest.mark.parametrize("kind", NOISES, ids=str)
 def test_a_vector_of_environments_equals_single_ones(name: str, kind: Any, mode: str) -> None:
     check_vector(name, mode, {"budget_trials": 5, **kind})

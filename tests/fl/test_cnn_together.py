@@ -55,8 +55,16 @@ def trained(
 
 @pytest.mark.parametrize(
     ("algorithm", "sharing"),
-    [(name, True) for name in ("fedavg", "fedprox", "fedopt", "fedbn")]
-    + [(name, False) for name in ("fedavg", "ditto", "nbafl")],  # these two never share
+    [
+        ("fedavg", True),
+        ("fedavg", False),
+        *(
+            pytest.param(name, True, marks=pytest.mark.slow)
+            for name in ("fedprox", "fedopt", "fedbn")
+        ),
+        # These never share.
+        *(pytest.param(name, False, marks=pytest.mark.slow) for name in ("ditto", "nbafl")),
+    ],
 )
 def test_parameters_are_those_of_single_steps(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, algorithm: str, sharing: bool

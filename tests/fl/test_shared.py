@@ -140,7 +140,11 @@ def test_corrections_larger_than_the_matrix_are_not_worth_it() -> None:
 
 @pytest.mark.parametrize(
     ("name", "shares"),
-    [(name, True) for name in SHARING] + [(n, False) for n in ("fedavg", "ditto", "scaffold")],
+    [
+        pytest.param(name, shares, marks=[] if name == "fedavg" else pytest.mark.slow)
+        for shares, names in ((True, SHARING), (False, ("fedavg", "ditto", "scaffold")))
+        for name in names
+    ],
 )
 def test_neither_numbers_nor_what_clients_report_depend_on_portions(
     federation: Federation, name: str, shares: bool, monkeypatch: pytest.MonkeyPatch

@@ -140,7 +140,13 @@ def run_both(ours: Any, theirs: Any, steps: int = STEPS) -> int:
 # ---------------------------------------------------------------------------------- the law
 
 
-@pytest.mark.parametrize("arguments", KINDS, ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(kind, id=str(kind), marks=pytest.mark.slow if n % 3 else [])
+        for n, kind in enumerate(KINDS)
+    ],
+)
 def test_it_equals_single_environments(arguments: dict[str, Any]) -> None:
     episodes = run_both(make(**arguments), singles(**arguments))
     assert episodes >= N or arguments == {}
