@@ -174,8 +174,9 @@ def test_what_cannot_be_asynchronous_is_refused(tmp_path: Any) -> None:
             JobClock(system, work())
 
 
-@pytest.mark.parametrize("availability", ["always", "lognormal", "sine"])
-@pytest.mark.parametrize("dropout", [0.0, 0.25])
+@pytest.mark.parametrize(
+    ("availability", "dropout"), [("always", 0.0), ("lognormal", 0.25), ("sine", 0.25)]
+)
 def test_planned_aggregations_cost_what_living_through_them_costs(
     availability: Any, dropout: float
 ) -> None:

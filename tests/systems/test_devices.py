@@ -362,7 +362,8 @@ HOURS = [
 
 @pytest.mark.parametrize("model", HOURS)
 @pytest.mark.parametrize(
-    ("clients", "rate"), [(5, 0.2), (5, 1.0), pytest.param(40, 0.25, marks=pytest.mark.slow)]
+    ("clients", "rate"),
+    [(5, 0.2), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((5, 1.0), (40, 0.25)))],
 )
 def test_a_plan_costs_what_living_through_it_costs(
     model: DeviceModel, clients: int, rate: float
