@@ -201,13 +201,6 @@ def test_it_learns(federation: Federation) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federation: Federation) -> None:
-    mixed = [course(0.1), course(0.3, dropout=0.5), course(0.1, batch=16, epochs=2, dropout=0.3)]
-    together = run(federation, mixed).metrics
-    for index, alone in enumerate(mixed):
-        np.testing.assert_array_equal(run(federation, [alone]).metrics[0], together[index])
-
-
 def test_dropout_matters_and_is_drawn_from_the_seed(federation: Federation) -> None:
     chosen = [course(), course(dropout=0.5)]
     without, with_dropout = run(federation, chosen).metrics

@@ -92,13 +92,6 @@ MIXED = [
 ]
 
 
-def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federation: Federation) -> None:
-    together = run(federation, MIXED).metrics
-    np.testing.assert_array_equal(run(federation, MIXED[::-1]).metrics[::-1], together)
-    for index, chosen in enumerate(MIXED):
-        np.testing.assert_array_equal(run(federation, [chosen]).metrics[0], together[index])
-
-
 def test_portions_of_clients_give_the_same_numbers(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,15 +80,6 @@ def test_fedopt_equals_plain_server_sgd(
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
 
 
-def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federations: Federations) -> None:
-    together = run(federations, MIXED).metrics
-    shuffled = np.random.default_rng(0).permutation(len(MIXED))
-    reordered = run(federations, [MIXED[i] for i in shuffled]).metrics
-    np.testing.assert_array_equal(reordered, together[shuffled])
-    for index in range(0, len(MIXED), 5):
-        np.testing.assert_array_equal(run(federations, [MIXED[index]]).metrics[0], together[index])
-
-
 def test_advancing_in_parts_equals_advancing_at_once(federations: Federations) -> None:
     whole = run(federations, MIXED, 6).metrics
     batch = CourseBatch(federations, LogisticRegression, get_algorithm("fedavg"), MIXED)

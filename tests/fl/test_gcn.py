@@ -88,17 +88,6 @@ def test_fedprox_pulls_as_in_its_objective(federations: dict[int, GraphFederatio
     assert not np.allclose(found, run(federations, [chosen]).metrics[0], rtol=1e-3)
 
 
-def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(
-    federations: dict[int, GraphFederation],
-) -> None:
-    together = run(federations, MIXED).metrics
-    order = np.random.default_rng(0).permutation(len(MIXED))
-    reordered = run(federations, [MIXED[i] for i in order]).metrics
-    np.testing.assert_array_equal(reordered, together[order])
-    for index, chosen in enumerate(MIXED):
-        np.testing.assert_array_equal(run(federations, [chosen]).metrics[0], together[index])
-
-
 def test_a_diverged_course_touches_no_neighbour(
     federations: dict[int, GraphFederation],
 ) -> None:

@@ -207,14 +207,6 @@ def test_the_engine_equals_autograd_graph_by_graph(index: int) -> None:
     np.testing.assert_allclose(found, plain(MIXED[index], 4), rtol=1e-3, atol=1e-4)
 
 
-def test_a_course_is_bitwise_the_same_alone_and_in_any_batch() -> None:
-    together = run(MIXED)
-    order = np.random.default_rng(0).permutation(len(MIXED))
-    np.testing.assert_array_equal(run([MIXED[i] for i in order]), together[order])
-    for index, chosen in enumerate(MIXED):
-        np.testing.assert_array_equal(run([chosen])[0], together[index])
-
-
 def test_a_client_is_moved_by_its_own_hyperparameters() -> None:
     still = run([course((0.0, 0.0))])[0]
     first = run([course((0.3, 0.0))])[0]

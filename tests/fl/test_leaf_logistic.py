@@ -66,20 +66,6 @@ def test_it_equals_autograd(federation: Federation, chosen: Course) -> None:
     np.testing.assert_allclose(found, np.array(expected), rtol=2e-4, atol=2e-5)
 
 
-def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federation: Federation) -> None:
-    courses = [
-        course(),
-        course(2.0),
-        course(batch=7, sampled=1.0),
-        *(course(rate, sampled=0.2, epochs=3) for rate in np.geomspace(1e-3, 1e3, 30)),
-    ]
-    together = run(federation, *courses).metrics
-    np.testing.assert_array_equal(run(federation, *courses[::-1]).metrics[::-1], together)
-    for index in (0, 1, 2, 5, 20, 32):
-        alone = run(federation, courses[index]).metrics[0]
-        np.testing.assert_array_equal(alone, together[index])
-
-
 def test_probabilities_stay_below_what_a_sigmoid_allows(federation: Federation) -> None:
     loss = run(federation, course(1000.0, sampled=1.0), rounds=8).metrics[0, ..., 0]
     surest = np.e / (np.e + 2)

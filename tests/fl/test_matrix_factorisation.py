@@ -156,13 +156,6 @@ def test_it_learns_items_from_other_users(federation: Federation) -> None:
     assert loss[-1, 1] < loss[0, 1]
 
 
-def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federation: Federation) -> None:
-    mixed = [course(0.3), course(3.0, batch=4, epochs=2), course(1.0, sampled=1.0)]
-    together = run(federation, mixed).metrics
-    for index, alone in enumerate(mixed):
-        np.testing.assert_array_equal(run(federation, [alone]).metrics[0], together[index])
-
-
 def test_no_parameter_is_stored_per_user(federation: Federation) -> None:
     batch = batch_of(federation, [course()])
     (state,) = batch.snapshot()

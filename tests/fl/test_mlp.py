@@ -122,15 +122,6 @@ def test_other_algorithms_equal_plain_torch(
     assert_equal(run(federations, [chosen], algorithm).metrics[0], expected)
 
 
-def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(federations: Federations) -> None:
-    together = run(federations, MIXED).metrics
-    shuffled = np.random.default_rng(0).permutation(len(MIXED))
-    reordered = run(federations, [MIXED[i] for i in shuffled]).metrics
-    np.testing.assert_array_equal(reordered, together[shuffled])
-    for index in range(0, len(MIXED), 3):
-        np.testing.assert_array_equal(run(federations, [MIXED[index]]).metrics[0], together[index])
-
-
 @pytest.mark.parametrize(("depth", "width"), [(1, 64), (2, 33)])
 def test_position_does_not_change_the_arithmetic(
     federations: Federations, depth: int, width: int

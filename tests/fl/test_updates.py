@@ -19,7 +19,6 @@ from fedhpo_gym.datasets.records import make_dataset
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.federations.federation import Federation, make_user_federation
 from fedhpo_gym.fl.algorithms import get_algorithm
-from fedhpo_gym.fl.cases import make_case
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import LogisticRegression
 from fedhpo_gym.fl.packing import Course
@@ -337,46 +336,3 @@ def test_variates_are_part_of_a_snapshot_and_of_no_diverged_course(federation: F
     state = batch.snapshot()[0]
     assert state is not None
     assert not np.any(state.variates["weight"])
-
-
-@pytest.mark.parametrize(
-    ("family", "algorithm"),
-    [
-        ("MLP", "fednova"),
-        ("MLP", "dpfedavg"),
-        ("PlainMLP", "dpfedavg"),
-        ("MLP", "scaffold"),
-        ("GNN", "scaffold"),
-        ("BERT", "dpfedavg"),
-        ("MF", "fednova"),
-        ("Hetero", "scaffold"),
-    ],
-)
-def test_courses_of_every_family_are_alone_what_they_are_in_company(
-    family: str, algorithm: str
-) -> None:
-    if "MLP" not in family:
-        pytest.importorskip("torch")
-    given = {"fednova": NOVA, "dpfedavg": {**PRIVATE, "noise_multiplier": 0.1, "clip_rate": 0.2}}
-    more = given.get(algorithm, {"server_learning_rate": 0.8})
-    case = make_case(family)
-    courses = [
-        Course({**one.configuration, **more}, one.client_sample_rate, one.seed)
-        for one in case.courses
-    ]
-
-    def trained(courses: list[Course]) -> Any:
-        """Return (courses, 2, ...) metrics; the second round is trained again from a snapshot."""
-        federations = {case.federation.seed: case.federation}
-        batch = CourseBatch(federations, case.model, get_algorithm(algorithm), courses, horizon=2)
-        first, state = batch.advance(1).metrics, batch.snapshot()
-        second = batch.advance(1).metrics
-        batch.restore(state)
-        np.testing.assert_array_equal(batch.advance(1).metrics, second)
-        return np.concatenate([first, second], axis=1)
-
-    together = trained(courses)
-    assert np.isfinite(together).all()
-    np.testing.assert_array_equal(trained(courses[::-1])[::-1], together)
-    for place in (0, len(courses) - 1):
-        np.testing.assert_array_equal(trained([courses[place]])[0], together[place])

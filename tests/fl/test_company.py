@@ -1,0 +1,69 @@
+"""A course has the same bits alone, in any batch, in any order, and from a snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from fedhpo_gym.fl.algorithms import get_algorithm
+from fedhpo_gym.fl.cases import make_case
+from fedhpo_gym.fl.engine import CourseBatch
+from fedhpo_gym.fl.models import COMPILED, MODELS
+from fedhpo_gym.fl.packing import Course
+
+GIVEN: dict[str, dict[str, float]] = {
+    "fedavg": {},
+    "fednova": {"server_momentum": 0.0, "server_learning_rate": 1.0},
+    "scaffold": {"server_learning_rate": 0.8},
+    "dpfedavg": {
+        "update_clip": 0.4,
+        "server_momentum": 0.0,
+        "server_learning_rate": 1.0,
+        "noise_multiplier": 0.1,
+        "clip_rate": 0.2,
+    },
+}
+PAIRS = [(family, "fedavg") for family in MODELS] + [
+    ("MLP", "fednova"),
+    ("MLP", "dpfedavg"),
+    ("PlainMLP", "dpfedavg"),
+    ("MLP", "scaffold"),
+    ("GNN", "scaffold"),
+    ("BERT", "dpfedavg"),
+    ("MF", "fednova"),
+    ("Hetero", "scaffold"),
+]
+"""Every family, and every way to change updates on some; `AlgorithmConformance` has the others."""
+
+
+@pytest.mark.parametrize(("family", "algorithm"), PAIRS)
+def test_courses_of_every_family_are_alone_what_they_are_in_company(
+    family: str, algorithm: str
+) -> None:
+    if family not in COMPILED:
+        pytest.importorskip("torch")
+    case = make_case(family)
+    courses = [
+        Course({**one.configuration, **GIVEN[algorithm]}, one.client_sample_rate, one.seed)
+        for one in case.courses
+    ]
+
+    def trained(courses: list[Course]) -> Any:
+        """Return (courses, 2, ...) metrics; the second round is trained again from a snapshot."""
+        federations = {case.federation.seed: case.federation}
+        batch = CourseBatch(federations, case.model, get_algorithm(algorithm), courses, horizon=2)
+        first, state = batch.advance(1).metrics, batch.snapshot()
+        second = batch.advance(1).metrics
+        batch.restore(state)
+        np.testing.assert_array_equal(batch.advance(1).metrics, second)
+        return np.concatenate([first, second], axis=1)
+
+    together = trained(courses)
+    assert np.isfinite(together).all()
+    np.testing.assert_array_equal(trained(courses[::-1])[::-1], together)
+    for place in (0, len(courses) // 2, len(courses) - 1):
+        np.testing.assert_array_equal(trained([courses[place]])[0], together[place])
