@@ -99,6 +99,7 @@ def test_who_cannot_begin_so_is_refused() -> None:
         make_agent("random", environment("random"), 0, shared_start=-1)
 
 
+@pytest.mark.slow
 def test_a_study_records_it_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agents = ["random", "de"]
     asked: dict[str, Any] = {"budget_s": 2000.0, "shared_start": 2}
