@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fedhpo_gym.backends.base import Backend, CheckedQuery, ColumnBackend, StoredBackend
+from fedhpo_gym.backends.base import Backend, CheckedQuery, StoredBackend
 from fedhpo_gym.backends.tuned import FEWEST, open_tuned, stored_values
 from fedhpo_gym.courses.base import Courses
 from fedhpo_gym.errors import (
@@ -178,7 +178,6 @@ __all__ = [
     "STORED",
     "Backend",
     "CheckedQuery",
-    "ColumnBackend",
     "StoredBackend",
     "check_options",
     "default_backend",

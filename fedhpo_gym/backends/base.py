@@ -1,4 +1,4 @@
-"""What a backend is: something that answers f(configuration, fidelity)."""
+"""What a backend is: something that answers queries, as columns."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import (
+    ENTRIES,
+    FIDELITIES,
+    Entries,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+    query_columns,
+)
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 
@@ -23,7 +30,7 @@ CheckedQuery = tuple[dict[str, Value], Fidelity]
 
 
 class Backend(ABC):
-    """A source of numbers for one task. Public methods check; subclasses compute.
+    """A source of numbers for one task, which is asked in columns: see `look_up`.
 
     Attributes:
         name: name in `gym.make(..., backend=name)`.
@@ -105,10 +112,10 @@ class Backend(ABC):
             InvalidArgumentError: a value is missing, unknown or out of range.
             OffGridError: the backend answers a grid only, and this is not on it.
         """
-        return self._evaluate(*self._checked_query(configuration, fidelity))
+        return self.evaluate_many([(configuration, fidelity)])[0]
 
     def evaluate_many(self, queries: Sequence[Query]) -> Evaluations:
-        """Return the best-round metrics of many answers, bit for bit those of `evaluate`.
+        """Return the answers to many queries; what trains, trains together.
 
         Args:
             queries: configurations with a fidelity, at least one.
@@ -117,7 +124,27 @@ class Backend(ABC):
             InvalidArgumentError: a value is missing, unknown or out of range.
             OffGridError: the backend answers a grid only, and a query is not on it.
         """
-        return self._evaluate_many([self._checked_query(*query) for query in queries])
+        checked = [self._checked_query(*query) for query in queries]
+        return self.look_up(query_columns(self.space, checked))
+
+    @abstractmethod
+    def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
+        """Return the answers to B queries; each has the bits that it has alone.
+
+        Args:
+            columns: (B,) legal values of every dimension of `space` and `fidelity_space`, by name;
+                no more is checked than what costs nothing.
+            reads: metrics of clients that are needed; others may be NaN.
+
+        Raises:
+            OffGridError: a value is not on the grid of a table.
+        """
+
+    def queries(self, columns: Mapping[str, NDArray[Any]]) -> list[CheckedQuery]:
+        """Return the queries of (B,) columns one by one, as those that train need them."""
+        fidelities = zip(*(columns[name].tolist() for name in FIDELITIES), strict=True)
+        rows = zip(self.space.configurations_of(columns), fidelities, strict=True)
+        return [(one, Fidelity(*asked)) for one, asked in rows]
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
         """Return values of some fidelity dimensions as the legal numbers they equal.
@@ -139,33 +166,8 @@ class Backend(ABC):
         exact = Fidelity(int(valid["round"]), float(valid["client_sample_rate"]))
         return checked, exact
 
-    @abstractmethod
-    def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
-        """Compute the answer to a checked query."""
 
-    def _evaluate_many(self, queries: Sequence[CheckedQuery]) -> Evaluations:
-        """Compute the answers to checked queries; override where together is faster."""
-        return Evaluations.stack([self._evaluate(*query) for query in queries])
-
-
-class ColumnBackend(Backend):
-    """A backend that takes many queries as columns, without a loop over them."""
-
-    @abstractmethod
-    def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """Return many answers at once, bit for bit those of `evaluate`.
-
-        Args:
-            columns: (B,) values of every dimension of `space` and `fidelity_space`, by name. They
-                come from a codec: no more is checked than what costs nothing.
-            reads: metrics of clients that are needed; others may be NaN.
-
-        Raises:
-            OffGridError: a value is not on the grid of a table.
-        """
-
-
-class StoredBackend(ColumnBackend):
+class StoredBackend(Backend):
     """A backend whose answers exist already: asking for all of them at once is cheap."""
 
 

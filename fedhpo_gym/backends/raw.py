@@ -9,13 +9,20 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import Backend, CheckedQuery
 from fedhpo_gym.courses import training
 from fedhpo_gym.courses.training import CourseState, Curves
 from fedhpo_gym.evaluation.best import evaluation_of
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import METRICS, Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import (
+    ENTRIES,
+    METRICS,
+    Entries,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+)
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task
 
@@ -31,9 +38,9 @@ nothing by company, and a course's state is several times as large in memory."""
 class Raw(Backend):
     """Trains the courses of configurations, one per seed, as one batch.
 
-    Queries that are asked together (`evaluate_many`) train together, with the same bits. Courses
-    are kept for a while: asking for more rounds of a configuration continues where it
-    stopped, asking for fewer reads the curve.
+    Queries that are asked together train together, with the same bits. Courses are kept for a
+    while: asking for more rounds of a configuration continues where it stopped, asking for fewer
+    reads the curve.
     """
 
     name = "raw"
@@ -69,13 +76,11 @@ class Raw(Backend):
         """Fingerprints of earlier engines, with their version and the present one."""
         return training.former_engines(self.task)
 
-    def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
-        return self._answers([(configuration, fidelity)])[0]
-
-    def _evaluate_many(self, queries: Sequence[CheckedQuery]) -> Evaluations:
-        return Evaluations.stack(
-            [answer for part in self._portions(queries) for answer in self._answers(part)]
-        )
+    def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
+        """See `Backend.look_up`: queries that are asked together train together."""
+        del reads
+        parts = self._portions(self.queries(columns))
+        return Evaluations.stack([answer for part in parts for answer in self._answers(part)])
 
     def _portions(self, queries: Sequence[CheckedQuery]) -> Iterator[list[CheckedQuery]]:
         """Yield queries that may train together, in order."""

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.base import CheckedQuery, ColumnBackend
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Fidelity
+from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.surrogates import open_preferred
 from fedhpo_gym.surrogates.verdicts import why_refused
 from fedhpo_gym.tasks import Task
 
 
-class SurrogateModel(ColumnBackend):
+class SurrogateModel(Backend):
     """Answers any point of the search space, with the held-out error its card states.
 
     Its fidelity space is that part of the task's which the surrogate was fitted on. The rounds are
@@ -68,15 +67,8 @@ class SurrogateModel(ColumnBackend):
         """See `Backend.check_fidelity`."""
         return super().check_fidelity(self._surrogate.check_fidelity(values))
 
-    def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
-        return self._surrogate.evaluate(configuration, fidelity, self.seeds)
-
-    def _evaluate_many(self, queries: Sequence[CheckedQuery]) -> Evaluations:
-        rows = [{**configuration, **vars(fidelity)} for configuration, fidelity in queries]
-        return self.look_up({name: np.array([row[name] for row in rows]) for name in rows[0]})
-
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """See `ColumnBackend.look_up`."""
+        """See `Backend.look_up`."""
         return self._surrogate.look_up(columns, self.seeds, reads)
 
 

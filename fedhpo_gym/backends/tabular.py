@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import StoredBackend
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Fidelity
-from fedhpo_gym.space import Value
+from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.tables import open_table
 from fedhpo_gym.tasks import Task
 
@@ -52,10 +50,7 @@ class Tabular(StoredBackend):
         """See `Backend.former_fingerprints`: of the arrays alone, or of an older format."""
         return tuple(f"table-sha256:{sha256}" for sha256 in self._table.former)
 
-    def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
-        return self._table.evaluate(configuration, fidelity, self.seeds)
-
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """See `StoredBackend.look_up`: a table has all metrics at hand."""
+        """See `Backend.look_up`: a table has all metrics at hand."""
         del reads
         return self._table.look_up(columns, self.seeds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.base import CheckedQuery, ColumnBackend, StoredBackend
+from fedhpo_gym.backends.base import Backend, StoredBackend
 from fedhpo_gym.errors import MissingDataError
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.limits import load_json, require_bytes
 from fedhpo_gym.space import SearchSpace, Value
@@ -27,13 +26,13 @@ FEWEST = 2
 """Values without which there is nothing to search."""
 
 
-class TunedNumbers(ColumnBackend):
+class TunedNumbers(Backend):
     """Answers a query from the stored numbers of the value that it has of the tuned setting.
 
     The values in the range that have numbers are legal, and no others.
     """
 
-    def __init__(self, name: str, task: Task, parts: Mapping[float, ColumnBackend]) -> None:
+    def __init__(self, name: str, task: Task, parts: Mapping[float, Backend]) -> None:
         """Put backends together.
 
         Args:
@@ -75,16 +74,8 @@ class TunedNumbers(ColumnBackend):
         """See `Backend.check_fidelity`."""
         return self._first.check_fidelity(values)
 
-    def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
-        rest = {name: value for name, value in configuration.items() if name != self._tuned}
-        return self._parts[float(configuration[self._tuned])].evaluate(rest, fidelity)
-
-    def _evaluate_many(self, queries: Sequence[CheckedQuery]) -> Evaluations:
-        rows = [{**configuration, **vars(fidelity)} for configuration, fidelity in queries]
-        return self.look_up({name: np.array([row[name] for row in rows]) for name in rows[0]})
-
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """See `ColumnBackend.look_up`."""
+        """See `Backend.look_up`."""
         chosen = np.asarray(columns[self._tuned], dtype=np.float64)
         rest = {name: column for name, column in columns.items() if name != self._tuned}
         order, found = [], []
@@ -95,11 +86,20 @@ class TunedNumbers(ColumnBackend):
                 some = {name: column[rows] for name, column in rest.items()}
                 found.append(part.look_up(some, reads))
         back = np.argsort(np.concatenate(order))
-        arrays = [
-            np.concatenate([getattr(one, name) for one in found])[back]
-            for name in ("best", "best_round", "diverged")
-        ]
-        return Evaluations(arrays[0], found[0].num_samples, arrays[1], arrays[2])
+
+        def joined(name: str) -> NDArray[Any]:
+            return np.concatenate([getattr(one, name) for one in found])[back]
+
+        known = all(one.find_current for one in found)
+        return Evaluations(
+            joined("best"),
+            found[0].num_samples,
+            joined("best_round"),
+            joined("diverged"),
+            found[0].seeds,
+            columns,
+            (lambda: joined("current")) if known else None,
+        )
 
 
 class TunedTables(TunedNumbers, StoredBackend):
@@ -134,7 +134,7 @@ def open_tuned(
     return kind(name, task, parts)
 
 
-def _alike(one: ColumnBackend, other: ColumnBackend) -> bool:
+def _alike(one: Backend, other: Backend) -> bool:
     mine, theirs = ((b.space, b.fidelity_space, b.seeds) for b in (one, other))
     return mine == theirs
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli.words import number, percent
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.trial.truth import values_of
+from fedhpo_gym.envs.trial.truth import values_of_queries
 from fedhpo_gym.errors import FedHPOError
 from fedhpo_gym.landscape import labels_on
 from fedhpo_gym.landscape.lattice import Stored, asked_columns
@@ -69,7 +69,7 @@ def _values(setup: TrialSetup) -> tuple[NDArray[np.float64], float]:
     columns = asked_columns(setup.search_space, DRAWS, "limits")
     size = len(next(iter(columns.values())))
     columns |= {name: np.full(size, value) for name, value in setup.fixed.items()}
-    return values_of(setup, columns), np.inf if labels is None else labels["val_loss"]
+    return values_of_queries(setup, columns), np.inf if labels is None else labels["val_loss"]
 
 
 def _outward(end: float) -> float:

@@ -1,8 +1,16 @@
 """What an evaluation says: frozen records, nothing aggregated."""
 
 from fedhpo_gym.evaluation.best import best_rounds
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluation, Fidelity, Metric, Split
+from fedhpo_gym.evaluation.records import (
+    METRICS,
+    SPLITS,
+    Cost,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+    Metric,
+    Split,
+)
 
 __all__ = [
     "METRICS",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError, suggest
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
 from fedhpo_gym.typed import shown
 
 STREAM: Final = "evaluation_noise"
@@ -128,9 +127,9 @@ class Noise:
     ) -> Evaluations:
         """Return what the server hears of B evaluations.
 
-        Who is not heard has no samples in it. Under privacy all clients that are heard count the
-        same, and their metrics are clipped to their bounds: one client then changes a mean of n by
-        at most the width of the bounds over n.
+        Who is not heard has no samples in it, and NaN in place of metrics. Under privacy all
+        clients that are heard count the same, and their metrics are clipped to their bounds: one
+        client then changes a mean of n by at most the width of the bounds over n.
 
         Args:
             evaluations: the truth.
@@ -157,7 +156,8 @@ class Noise:
         if self.private:
             best = np.clip(np.nan_to_num(best, nan=0.0), bounds[:, 0], bounds[:, 1])
             weights[..., HEARD] = weights[..., HEARD] > 0
-        return Evaluations(best, weights, evaluations.best_round, evaluations.diverged)
+        best = np.where(weights[..., None] > 0, best, np.nan)
+        return replace(evaluations, best=best, num_samples=weights, find_current=None)
 
     def cohorts(
         self, accuracy: NDArray[np.floating], samples: NDArray[np.integer], rngs: Generators

@@ -2,22 +2,26 @@
 
 import itertools
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError, require_known
+from fedhpo_gym.space import SearchSpace
 
 Split: TypeAlias = str
 Metric: TypeAlias = str
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "val", "test")
 METRICS: Final[tuple[Metric, ...]] = ("loss", "accuracy", "f1")
+FIDELITIES: Final = ("round", "client_sample_rate")
+Which: TypeAlias = Literal["best", "current"]
+Means: TypeAlias = NDArray[np.float64]
 Entries: TypeAlias = frozenset[tuple[Split, Metric]]
 ENTRIES: Final[Entries] = frozenset(itertools.product(SPLITS, METRICS))
 
@@ -57,8 +61,76 @@ class Fidelity:
         return max(1, math.floor(self.client_sample_rate * num_clients + 1e-9))
 
 
+def query_columns(
+    space: SearchSpace, queries: Sequence[tuple[Mapping[str, Any], Fidelity]]
+) -> dict[str, NDArray[Any]]:
+    """Return the (B,) columns of legal queries, by name: what `Backend.look_up` takes.
+
+    Args:
+        space: of the configurations.
+        queries: configurations with a fidelity, at least one.
+    """
+    found = space.columns_of([one for one, _ in queries])
+    asked = [vars(fidelity) for _, fidelity in queries]
+    return {**found, **{name: np.array([one[name] for one in asked]) for name in FIDELITIES}}
+
+
+class _Metrics:
+    """What one evaluation and many have in common: axes (..., seeds, clients, splits, metrics)."""
+
+    best: NDArray[np.floating]
+    num_samples: NDArray[np.integer]
+    diverged: NDArray[np.bool_]
+
+    @cached_property
+    def memo(self) -> dict[Hashable, NDArray[np.float64]]:
+        """What was computed of it, by name; its arrays cannot be written into."""
+        return {}
+
+    def _metrics(self, which: Which) -> NDArray[np.floating]:
+        if which not in ("best", "current"):
+            raise InvalidArgumentError(f"`which` must be 'best' or 'current', got {which!r}.")
+        source: NDArray[np.floating] | None = getattr(self, which)
+        if source is None:
+            raise InvalidArgumentError(
+                "`which`='current' is not known to this backend, which only records the best "
+                "round so far; use which='best'."
+            )
+        return source
+
+    def _means(self, splits: Sequence[Split], metric: Metric, which: Which) -> Means:
+        """Return (..., splits) means; see `Evaluation.mean`."""
+        column = position("metric", metric, METRICS)
+        key = ("client_means", which)
+        if key not in self.memo:
+            self.memo[key] = client_means(self._metrics(which), self.num_samples)
+        return self.memo[key][..., [self._row(split) for split in splits], column]
+
+    def _row(self, split: Split) -> int:
+        row = position("split", split, SPLITS)
+        if row in self._empty:
+            raise InvalidArgumentError(f"`split` must hold samples, but {split!r} is empty.")
+        return row
+
+    @cached_property
+    def _empty(self) -> frozenset[int]:
+        """Positions of the splits in which a seed has no sample."""
+        missing = (self.num_samples.sum(axis=-2) == 0).reshape(-1, len(SPLITS)).any(axis=0)
+        return frozenset(np.flatnonzero(missing).tolist())
+
+    def clients(self, split: Split, metric: Metric, which: Which = "best") -> NDArray[np.floating]:
+        """Return the (..., S, N) view of one metric in one split, client by client.
+
+        Raises:
+            UnknownNameError: ``split`` or ``metric`` does not exist.
+            InvalidArgumentError: ``which`` is unknown to this record.
+        """
+        row, column = position("split", split, SPLITS), position("metric", metric, METRICS)
+        return self._metrics(which)[..., row, column]
+
+
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(_Metrics):
     """f(lambda, b) with nothing aggregated: axes (seeds, clients, splits, metrics).
 
     S seeds, N clients; the last two axes follow ``SPLITS`` and ``METRICS``.
@@ -107,9 +179,7 @@ class Evaluation:
         """Whether training diverged under any of the seeds."""
         return bool(self.diverged.any())
 
-    def mean(
-        self, split: Split, metric: Metric, which: Literal["best", "current"] = "best"
-    ) -> float:
+    def mean(self, split: Split, metric: Metric, which: Which = "best") -> float:
         """Return one number: sample-weighted mean over clients, then plain mean over seeds.
 
         The weighting is the ``weighted_avg`` of FederatedScope that FedHPO-Bench reports.
@@ -120,47 +190,121 @@ class Evaluation:
             InvalidArgumentError: ``which`` is unknown to this record, or a seed has no sample
                 in the split.
         """
-        row, column = position("split", split, SPLITS), position("metric", metric, METRICS)
-        if which not in self._means:
-            self.clients(split, metric, which)
-        value = self._means[which][row, column]
-        if np.isnan(value):
-            raise InvalidArgumentError(f"`split` must hold samples, but {split!r} is empty.")
-        return float(value)
+        return float(self._means((split,), metric, which)[0])
 
-    @cached_property
-    def memo(self) -> dict[Hashable, NDArray[np.float64]]:
-        """What was computed of this evaluation, by name; its arrays cannot be written into."""
-        return {}
 
-    @cached_property
-    def _means(self) -> dict[str, NDArray[np.float64]]:
-        """(splits, metrics) means; NaN where a seed has no sample in the split."""
-        known = {"best": self.best, "current": self.current}
-        return {
-            name: client_means(values, self.num_samples)
-            for name, values in known.items()
-            if values is not None
-        }
+@dataclass(frozen=True, eq=False)
+class Evaluations(_Metrics):
+    """B answers side by side, each with as many seeds and clients: S and N.
 
-    def clients(
-        self, split: Split, metric: Metric, which: Literal["best", "current"] = "best"
-    ) -> NDArray[np.floating]:
-        """Return the (S, N) view of one metric in one split, client by client.
+    Each of them alone is an `Evaluation`: `evaluations[i]`.
+
+    Attributes:
+        best: (B, S, N, 3, 3) metrics at the round of the lowest validation loss so far; NaN where
+            nobody asked for them.
+        num_samples: (S, N, 3) samples of each client in each split, or (B, S, N, 3) where they
+            differ between answers.
+        best_round: (B, S) the rounds of `best`.
+        diverged: (B, S) whether training of that seed diverged by the requested round.
+        seeds: (S,) the seeds, or (B, S) where they differ between answers.
+        fidelity: (B,) values of `round` and of `client_sample_rate`, by name: what was asked for.
+            It may hold more.
+        find_current: returns `current`, which is computed when somebody asks for it; None where the
+            backend does not know it.
+
+    Raises:
+        InvalidArgumentError: the shapes do not fit together.
+    """
+
+    best: NDArray[np.floating]
+    num_samples: NDArray[np.integer]
+    best_round: NDArray[np.integer]
+    diverged: NDArray[np.bool_]
+    seeds: NDArray[np.integer]
+    fidelity: Mapping[str, NDArray[Any]]
+    find_current: Callable[[], NDArray[np.floating]] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the shapes."""
+        samples = self.num_samples.shape
+        expected = (*samples[-3:-1], len(SPLITS), len(METRICS))
+        own = samples[:-3] in ((), self.best.shape[:1])
+        if self.best.ndim != 5 or self.best.shape[1:] != expected or not own:
+            raise InvalidArgumentError(
+                f"`best` must have shape (evaluations, {', '.join(map(str, expected))}) to match "
+                f"`num_samples`, got {self.best.shape}."
+            )
+        shape = self.best.shape[:2]
+        _check_shape("best_round", self.best_round, shape)
+        _check_shape("diverged", self.diverged, shape)
+        _check_shape("seeds", self.seeds, shape[2 - self.seeds.ndim :])
+
+    @classmethod
+    def stack(cls, evaluations: Sequence[Evaluation]) -> "Evaluations":
+        """Put evaluations with the same seeds and samples side by side.
 
         Raises:
-            UnknownNameError: ``split`` or ``metric`` does not exist.
-            InvalidArgumentError: ``which`` is unknown to this record.
+            InvalidArgumentError: there is none, or their samples differ.
         """
-        if which not in ("best", "current"):
-            raise InvalidArgumentError(f"`which` must be 'best' or 'current', got {which!r}.")
-        source = self.best if which == "best" else self.current
-        if source is None:
-            raise InvalidArgumentError(
-                "`which`='current' is not known to this backend, which only records the best "
-                "round so far; use which='best'."
-            )
-        return source[:, :, position("split", split, SPLITS), position("metric", metric, METRICS)]
+        if not evaluations:
+            raise InvalidArgumentError("`evaluations` must hold at least one, got none.")
+        first = evaluations[0]
+        if not all(np.array_equal(first.num_samples, one.num_samples) for one in evaluations):
+            raise InvalidArgumentError("`evaluations` must have the same samples, but they differ.")
+        asked = [vars(one.fidelity) for one in evaluations]
+        current = [one.current for one in evaluations if one.current is not None]
+        known = len(current) == len(evaluations)
+        return cls(
+            np.stack([one.best for one in evaluations]),
+            first.num_samples,
+            np.stack([one.best_round for one in evaluations]),
+            np.stack([one.diverged for one in evaluations]),
+            np.array([one.seeds for one in evaluations]),
+            {name: np.array([one[name] for one in asked]) for name in asked[0]},
+            (lambda: np.stack(current)) if known else None,
+        )
+
+    def __len__(self) -> int:
+        """Return B."""
+        return len(self.best)
+
+    def __iter__(self) -> Iterator[Evaluation]:
+        """Yield the answers one by one."""
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: int) -> Evaluation:
+        """Return one of the answers: its arrays are views."""
+
+        def own(array: NDArray[Any], axes: int) -> NDArray[Any]:
+            return array if array.ndim == axes else array[index]
+
+        return Evaluation(
+            best=self.best[index],
+            current=None if self.current is None else self.current[index],
+            num_samples=own(self.num_samples, 3),
+            best_round=self.best_round[index],
+            diverged=self.diverged[index],
+            seeds=tuple(own(self.seeds, 1).tolist()),
+            fidelity=Fidelity(*(self.fidelity[name][index] for name in FIDELITIES)),
+        )
+
+    @cached_property
+    def current(self) -> NDArray[np.floating] | None:
+        """(B, S, N, 3, 3) metrics at the requested rounds; None where they are not known."""
+        return None if self.find_current is None else self.find_current()
+
+    @cached_property
+    def has_diverged(self) -> NDArray[np.bool_]:
+        """(B,) whether training diverged under any of the seeds."""
+        return np.asarray(self.diverged.any(axis=1))
+
+    def mean(self, split: Split, metric: Metric, which: Which = "best") -> Means:
+        """Return (B,) numbers; see `Evaluation.mean`."""
+        return self._means((split,), metric, which)[:, 0]
+
+    def means(self, splits: Sequence[Split], metric: Metric) -> Means:
+        """Return (B, splits) numbers: `mean` of several splits."""
+        return self._means(splits, metric, "best")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.archive import add_to_card
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
-from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.fitting.candidates import CANDIDATES
 from fedhpo_gym.fitting.card import FINAL_ROWS
 from fedhpo_gym.fitting.data import FittingRows, prepare
@@ -35,11 +35,7 @@ from fedhpo_gym.surrogates.verdicts import (
 from fedhpo_gym.tables import Table, list_samples, list_tables, open_sample, open_table
 
 Floats = NDArray[np.float64]
-JUDGED = {
-    name: one.compute_many
-    for name, one in OBJECTIVES.items()
-    if one.reads_clients and one.compute_many is not None
-}
+JUDGED = {name: one.compute for name, one in OBJECTIVES.items() if one.reads_clients}
 """What is measured, and how it is computed: all that is read off metrics of clients."""
 NOTE = (
     "at full fidelity, of courses that the fit had not seen: the same recipe fitted without a "
@@ -180,6 +176,8 @@ def _values(
             source.stored.num_samples[[seed]],
             last[own][:, None],
             np.zeros((len(own), 1), np.bool_),
+            np.array([source.stored.seeds[seed]]),
+            {"round": last[own]},
         )
         for j, (name, compute) in enumerate(JUDGED.items()):
             values = compute(answers, NO_PRIVACY)

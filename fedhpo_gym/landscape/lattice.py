@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Evaluations, Fidelity
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace, Value

@@ -7,7 +7,7 @@ from typing import Final
 from fedhpo_gym.errors import require_known
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MAX_LOSS, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS
-from fedhpo_gym.objectives.base import LARGEST, Objective
+from fedhpo_gym.objectives.base import LARGEST, Objective, values_of
 from fedhpo_gym.objectives.fairness import (
     FAIRNESS,
     FAIRNESS_METRIC,
@@ -18,7 +18,6 @@ from fedhpo_gym.objectives.fairness import (
     fairness_vector,
 )
 from fedhpo_gym.objectives.performance import (
-    performance,
     performance_objective,
     performance_objectives,
     performances,
@@ -123,7 +122,6 @@ __all__ = [
     "get_objective",
     "ledger_of",
     "objectives_of",
-    "performance",
     "performance_objective",
     "performances",
     "planned_noise",
@@ -133,4 +131,5 @@ __all__ = [
     "renyi_gaussian",
     "selected_renyi",
     "selection_epsilon",
+    "values_of",
 ]

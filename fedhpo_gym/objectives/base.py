@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError, require_known
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation
+from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Evaluations
 from fedhpo_gym.objectives.privacy import Spent
 from fedhpo_gym.objectives.transforms import TRANSFORMS
-from fedhpo_gym.typed import as_reals, as_typed, shown
+from fedhpo_gym.typed import as_reals, as_typed, explained_types, shown
 
 LARGEST: Final = float(np.finfo(np.float32).max)
 """The worst value where values have no worst bound: the largest that is finite as float32."""
@@ -52,10 +51,9 @@ class Objective:
         unit: Unit of the value; ``"1"`` for a pure number.
         minimize: Whether lower values are better.
         bounds: Finite lowest and highest value that counts.
-        compute: Reads the value off an evaluation and what was spent on it: privacy and costs.
-        compute_many: The same for B evaluations at once, bit for bit; without it, vector
-            environments compute one evaluation after the other.
-        reads: Which metrics of clients `compute_many` reads, if it does; see `reads_clients`. Of a
+        compute: Reads the (B,) values off evaluations and what was spent on them: privacy and
+            costs. Each has the bits that it has alone.
+        reads: Which metrics of clients `compute` reads, if it does; see `reads_clients`. Of a
             user's own objectives nobody relies on it.
         open_ended: Whether values beyond the worse of the bounds occur.
         transform: One of ``TRANSFORMS``, how values become errors; use `with_transform`.
@@ -72,8 +70,7 @@ class Objective:
     unit: str
     minimize: bool
     bounds: tuple[float, float]
-    compute: Callable[[Evaluation, Spent], float]
-    compute_many: Callable[[Evaluations, Spent], NDArray[np.float64]] | None = None
+    compute: Callable[[Evaluations, Spent], NDArray[np.float64]]
     open_ended: bool = False
     transform: str = "clip"
     sensitivity: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
@@ -122,7 +119,7 @@ class Objective:
         bounds = _checked_bounds(name, bounds)
         worst = bounds[1] if minimize else bounds[0]
 
-        def compute(evaluation: Evaluation, _spent: Spent) -> float:
+        def value(evaluation: Evaluation) -> float:
             if evaluation.has_diverged:
                 return float(worst)
             found = function(_read_only(evaluation))
@@ -136,6 +133,9 @@ class Objective:
                 return float(number)
             # A record holds finite numbers only; errors are cut off at the bounds anyway.
             return float(worst) if math.isnan(number) else bounds[int(number > 0)]
+
+        def compute(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
+            return np.array([value(one) for one in evaluations], dtype=np.float64)
 
         checked = None if sensitivity is None else _checked_sensitivity(name, sensitivity)
         return cls(name, unit, minimize, bounds, compute, sensitivity=checked)
@@ -235,6 +235,17 @@ class Objective:
     def score(self, value: float) -> float:
         """Return the negative of ``error``: higher is better."""
         return -self.error(value)
+
+
+@explained_types
+def values_of(
+    objectives: Sequence[Objective], evaluations: Evaluations, spent: Spent
+) -> NDArray[np.float64]:
+    """Return the (B, objectives) values of B evaluations."""
+    values = np.empty((len(evaluations), len(objectives)))
+    for column, objective in enumerate(objectives):
+        values[:, column] = objective.compute(evaluations, spent)
+    return values
 
 
 def _checked_bounds(name: str, bounds: object) -> tuple[float, float]:

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, require_known
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
+from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Evaluations, Metric, Split
 from fedhpo_gym.objectives.base import Objective
 from fedhpo_gym.objectives.privacy import Spent
 from fedhpo_gym.typed import checked_types, explained_types
@@ -103,10 +102,7 @@ def fairness_objective(measure: str, split: Split = "val") -> Objective:
     position = FAIRNESS_NAMES.index(measure)
     bounds = (0.0, WORST_FAIRNESS[position] if is_spread else 1.0)
 
-    def compute(evaluation: Evaluation, _spent: Spent) -> float:
-        return float(client_fairness(evaluation, split)[position])
-
-    def compute_many(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
+    def compute(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
         return client_fairness(evaluations, split)[:, position]
 
     def sensitivity(clients: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -121,7 +117,6 @@ def fairness_objective(measure: str, split: Split = "val") -> Objective:
         minimize=is_spread,
         bounds=bounds,
         compute=compute,
-        compute_many=compute_many,
         sensitivity=None if split == "test" else sensitivity,
         reads=frozenset({(split, FAIRNESS_METRIC)}),
     )

@@ -6,35 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import require_known
-from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
-from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Metric, Split
+from fedhpo_gym.evaluation.records import SPLITS, Evaluations, Metric, Split
 from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.privacy import Spent
 from fedhpo_gym.typed import checked_types, explained_types
-
-
-@explained_types
-def performance(
-    evaluation: Evaluation, split: Split, metric: Metric, worst: float | None = None
-) -> float:
-    """Return the mean of a metric as it is judged: the worst where training diverged.
-
-    Args:
-        evaluation: one evaluation.
-        split: ``"train"``, ``"val"`` or ``"test"``.
-        metric: ``"loss"``, whose worst value is ``LARGEST``, or ``"accuracy"`` or ``"f1"``: 0.
-        worst: The worst value of another metric.
-
-    Returns:
-        The sample-weighted mean over clients, then the mean over seeds.
-
-    Raises:
-        UnknownNameError: The split or the metric does not exist.
-        InvalidArgumentError: A seed has no sample in the split.
-    """
-    value = evaluation.mean(split, metric)
-    return _worst(metric, worst) if evaluation.has_diverged else value
 
 
 @explained_types
@@ -44,7 +20,16 @@ def performances(
     metric: Metric,
     worst: float | None = None,
 ) -> NDArray[np.float64]:
-    """Return (B, splits) numbers: `performance` of B evaluations in several splits.
+    """Return means of a metric as they are judged: the worst where training diverged.
+
+    Args:
+        evaluations: B evaluations.
+        splits: of ``"train"``, ``"val"`` and ``"test"``.
+        metric: ``"loss"``, whose worst value is ``LARGEST``, or ``"accuracy"`` or ``"f1"``: 0.
+        worst: The worst value of another metric.
+
+    Returns:
+        (B, splits) sample-weighted means over clients, then means over seeds.
 
     Raises:
         UnknownNameError: A split or the metric does not exist.
@@ -94,11 +79,7 @@ def performance_objective(
     low, high = spec.bounds
     bounds = (1.0 - high, 1.0 - low) if is_error else spec.bounds
 
-    def compute(evaluation: Evaluation, _spent: Spent) -> float:
-        value = performance(evaluation, where, metric, worst)
-        return 1.0 - value if is_error else value
-
-    def compute_many(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
+    def compute(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
         values = performances(evaluations, (where,), metric, worst)[:, 0]
         return 1.0 - values if is_error else values
 
@@ -111,7 +92,6 @@ def performance_objective(
         minimize=spec.minimize != is_error,
         bounds=bounds,
         compute=compute,
-        compute_many=compute_many,
         open_ended=spec.open_ended,
         sensitivity=None if split == "test" else sensitivity,
         reads=frozenset({(where, metric)}),

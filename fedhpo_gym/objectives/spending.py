@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import require_known
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import SPLITS, Evaluation
+from fedhpo_gym.evaluation.records import SPLITS, Evaluations
 from fedhpo_gym.objectives.base import Objective
 from fedhpo_gym.objectives.privacy import (
     CAP,
@@ -40,7 +39,7 @@ BUDGET_S: Final = 21_600.0
 
 
 class Spending(Spent):
-    """The privacy and the costs of one evaluation, or of B side by side.
+    """The privacy and the costs of B evaluations.
 
     Costs are those of the whole query, whatever of it was paid for before. They are computed when
     an objective asks for them.
@@ -84,16 +83,11 @@ def privacy_objective(name: str) -> Objective:
     require_known("privacy measure", name, PRIVACY_NAMES)
     position = PRIVACY_NAMES.index(name)
 
-    def compute(_evaluation: Evaluation, spent: Spent) -> float:
-        return float(spent.privacy.vector()[position])
-
-    def compute_many(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
-        return np.full(len(evaluations.best), spent.privacy.vector()[..., position])
+    def compute(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
+        return np.full(len(evaluations), spent.privacy.vector()[..., position])
 
     unit, high = ("1", 1.0) if name == "delta" else ("nats", CAP)
-    return Objective(
-        name, unit, True, (0.0, high), compute, compute_many, sensitivity=np.zeros_like
-    )
+    return Objective(name, unit, True, (0.0, high), compute, sensitivity=np.zeros_like)
 
 
 def cost_objective(name: str, unit: str, highest: float) -> Objective:
@@ -109,15 +103,10 @@ def cost_objective(name: str, unit: str, highest: float) -> Objective:
     """
     require_known("cost", name, COST_NAMES)
 
-    def compute(_evaluation: Evaluation, spent: Spent) -> float:
-        return float(spent.costs[name])
+    def compute(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
+        return np.full(len(evaluations), spent.costs[name], dtype=np.float64)
 
-    def compute_many(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
-        return np.full(len(evaluations.best), spent.costs[name], dtype=np.float64)
-
-    return Objective(
-        name, unit, True, (0.0, highest), compute, compute_many, sensitivity=np.zeros_like
-    )
+    return Objective(name, unit, True, (0.0, highest), compute, sensitivity=np.zeros_like)
 
 
 def flops_objective() -> Objective:
@@ -128,23 +117,13 @@ def flops_objective() -> Objective:
     parameter several times per sample, such as convolutions, cost more.
     """
 
-    def compute(evaluation: Evaluation, spent: Spent) -> float:
-        return float(spent.costs["parameter_epochs"] * _flops_each(evaluation))
-
-    def compute_many(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
-        each = np.full(len(evaluations.best), spent.costs["parameter_epochs"], dtype=np.float64)
-        return each * _flops_each(evaluations)
+    def compute(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
+        samples = evaluations.num_samples[..., SPLITS.index("train")].mean(axis=(-2, -1))
+        epochs = np.full(len(evaluations), spent.costs["parameter_epochs"], dtype=np.float64)
+        return np.asarray(epochs * (FLOPS_PER_PARAMETER * samples))
 
     bounds = (0.0, MAX_FLOPS)
-    return Objective(
-        "flops", "FLOP", True, bounds, compute, compute_many, sensitivity=np.zeros_like
-    )
-
-
-def _flops_each(evaluation: Evaluation | Evaluations) -> NDArray[np.float64]:
-    """Return the operations of one parameter in an epoch of a client, in the mean of clients."""
-    samples = evaluation.num_samples[..., SPLITS.index("train")]
-    return np.asarray(FLOPS_PER_PARAMETER * samples.mean(axis=(-2, -1)))
+    return Objective("flops", "FLOP", True, bounds, compute, sensitivity=np.zeros_like)
 
 
 def cost_objectives(budget_s: float = BUDGET_S) -> tuple[Objective, ...]:

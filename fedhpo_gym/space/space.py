@@ -284,6 +284,17 @@ class SearchSpace:
             for d in self.dimensions
         }
 
+    def configurations_of(self, columns: Mapping[str, NDArray[Any]]) -> list[dict[str, Value]]:
+        """Return the configurations that `columns_of` gives (B,) columns; others are left out."""
+        found = []
+        for row in zip(*(columns[name].tolist() for name in self.names), strict=True):
+            one: dict[str, Value] = {}
+            for dimension, value in zip(self.dimensions, row, strict=True):
+                if dimension.is_active(one):
+                    one[dimension.name] = value
+            found.append(one)
+        return found
+
     def canonical(self, actions: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return (..., n) actions with `INACTIVE` where a dimension is not active.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -14,8 +13,15 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.archive import DIGEST, MODEL_GROWTH, reading_card, write_archive
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import ENTRIES, SPLITS, Entries, Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import (
+    ENTRIES,
+    SPLITS,
+    Entries,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+    query_columns,
+)
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.surrogates.curves import CurveModel
@@ -118,19 +124,9 @@ class Surrogate:
                 the surrogate does not know a seed.
             DamagedDataError: the file of the model is damaged; names the repair command.
         """
-        columns = self.space.columns_of([self.space.validate(configuration)])
-        asked = self.check_fidelity(asdict(fidelity))
-        columns |= {name: np.array([value]) for name, value in asked.items()}
-        found = self.look_up(columns, seeds)
-        return Evaluation(
-            best=found.best[0],
-            current=None,
-            num_samples=found.num_samples,
-            best_round=found.best_round[0],
-            diverged=found.diverged[0],
-            seeds=seeds,
-            fidelity=fidelity,
-        )
+        self.check_fidelity(vars(fidelity))
+        query = self.space.validate(configuration), fidelity
+        return self.look_up(query_columns(self.space, [query]), seeds)[0]
 
     def look_up(
         self,
@@ -165,6 +161,8 @@ class Surrogate:
             self.num_samples[where],
             best.reshape(shape),
             diverged.reshape(shape),
+            np.array(seeds),
+            columns,
         )
 
     def require_seeds(self, seeds: tuple[int, ...]) -> None:

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.archive import reading_card
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity, query_columns
 from fedhpo_gym.space import Dimension
 from fedhpo_gym.tables import codec
 from fedhpo_gym.tables.stored import (
@@ -81,17 +80,9 @@ class Table(StoredCurves):
             OffGridError: the configuration, the round or the rate is not on the grid.
             InvalidArgumentError: a seed is not in the table.
         """
-        cell = self.index(configuration, fidelity)
-        rows = self._seed_rows(seeds)
-        return Evaluation(
-            best=self._metrics("best", cell, rows),
-            current=self._metrics("current", cell, rows),
-            num_samples=self.num_samples[rows],
-            best_round=self.codes("best_round")[cell][rows].astype(np.int64),
-            diverged=self._diverged(cell, rows),
-            seeds=seeds,
-            fidelity=fidelity,
-        )
+        query = self.space.validate(configuration), fidelity
+        self.fidelity_space.validate(vars(fidelity))
+        return self.look_up(query_columns(self.space, [query]), seeds)[0]
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
         """Look many evaluations up.
@@ -111,6 +102,9 @@ class Table(StoredCurves):
             self.num_samples[rows],
             self.codes("best_round")[cells][:, rows].astype(np.int64),
             self._diverged(cells, rows),
+            np.array(seeds),
+            columns,
+            lambda: self._metrics("current", cells, rows),
         )
 
     @cached_property
@@ -119,20 +113,10 @@ class Table(StoredCurves):
         axes = (fidelity["round"], *self.space.dimensions, fidelity["client_sample_rate"])
         return tuple(map(_Axis, axes))
 
-    def index(self, configuration: Mapping[str, object], fidelity: Fidelity) -> tuple[int, ...]:
-        """Return the position of an evaluation: round, configuration grid, rate.
-
-        Raises:
-            OffGridError: something is not on the grid.
-        """
-        request = {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}
-        round_index, rate_index = self.fidelity_space.index(request)
-        return (round_index, *self.space.index(configuration), rate_index)
-
     def _metrics(
-        self, which: str, cell: tuple[int | NDArray[np.int64], ...], rows: NDArray[np.int64]
+        self, which: str, cells: tuple[NDArray[np.int64], ...], rows: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        codes, samples = self._stacked[which][cell].take(rows, axis=-4), self.num_samples[rows]
+        codes, samples = self._stacked[which][cells].take(rows, axis=-4), self.num_samples[rows]
         out = np.empty(codes.shape, dtype=np.float32)
         for m, metric in enumerate(self.metrics):
             out[..., m] = codec.decode(metric, codes[..., m], samples)
@@ -155,10 +139,10 @@ class Table(StoredCurves):
         }
 
     def _diverged(
-        self, cell: tuple[int | NDArray[np.int64], ...], rows: NDArray[np.int64]
+        self, cells: tuple[NDArray[np.int64], ...], rows: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        at = self.codes("diverged_at")[cell[1:]].take(rows, axis=-1)
-        asked = np.asarray(self.rounds)[cell[0]]
+        at = self.codes("diverged_at")[cells[1:]].take(rows, axis=-1)
+        asked = np.asarray(self.rounds)[cells[0]]
         return np.asarray((at > 0) & (at <= asked[..., None]), dtype=np.bool_)
 
     def require_seeds(self, seeds: tuple[int, ...]) -> None:

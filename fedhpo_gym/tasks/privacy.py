@@ -22,7 +22,7 @@ rounds by linear composition, at the delta of its constant c, 1.25 exp(-c^2 / 2)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -31,7 +31,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.evaluation.records import FIDELITIES, Fidelity
 from fedhpo_gym.objectives import (
     NO_PRIVACY,
     PrivacyLedger,
@@ -89,57 +89,29 @@ MECHANISMS: Mapping[str, Mechanism] = MappingProxyType(
 
 
 def privacy_spent(
-    task: Task, configuration: Mapping[str, Value], fidelity: Fidelity
-) -> PrivacyLedger:
-    """Return what one evaluation spends; it depends on no data.
+    task: Task, columns: Mapping[str, NDArray[Any]]
+) -> PrivacyLedger | PrivacyLedgers:
+    """Return what B evaluations spend; it depends on no data. One ledger where nothing is private.
 
     Args:
         task: names the algorithm, its settings, the size of the model and of the federation.
-        configuration: values of the search space.
-        fidelity: rounds, and the share of clients that take part in each.
+        columns: (B,) values of every dimension of the search space and the fidelity, by name:
+            rounds, and the share of clients that take part in each.
     """
     mechanism = MECHANISMS.get(task.algorithm)
     if mechanism is None:
         return NO_PRIVACY
-    values = {**task.all_settings, **configuration}
-    share = fidelity.sampled_clients(task.num_clients) / task.num_clients
-    noise = mechanism.noise_multiplier(task, values, share)
-    return _ledger(mechanism.curve, noise, fidelity.round, share)
-
-
-def privacy_spent_each(
-    task: Task, queries: Sequence[tuple[Mapping[str, Value], Fidelity]]
-) -> PrivacyLedger | PrivacyLedgers:
-    """Return what some evaluations spend; one ledger where it is the same for all."""
-    if task.algorithm not in MECHANISMS:
-        return NO_PRIVACY
-    return PrivacyLedgers(np.stack([privacy_spent(task, *query).vector() for query in queries]))
-
-
-def privacy_spent_many(
-    task: Task, columns: Mapping[str, NDArray[Any]]
-) -> PrivacyLedger | PrivacyLedgers:
-    """Return what B evaluations spend; one ledger where it is the same for all.
-
-    Args:
-        task: see `privacy_spent`.
-        columns: (B,) values of every dimension of the search space and the fidelity, by name.
-    """
-    mechanism = MECHANISMS.get(task.algorithm)
-    if mechanism is None:
-        return NO_PRIVACY
-    fidelity = ("round", "client_sample_rate")
     decisive = (*mechanism.reads, *task.architecture)
-    names = [*fidelity, *(name for name in decisive if name in columns)]
+    names = [*FIDELITIES, *(name for name in decisive if name in columns)]
     queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
-    known = {
-        query: privacy_spent(
-            task,
-            dict(zip(names[2:], query[2:], strict=True)),
-            Fidelity(int(query[0]), float(query[1])),
-        ).vector()
-        for query in set(queries)
-    }
+
+    def vector(rounds: int, rate: float, *values: Value) -> NDArray[np.float64]:
+        given = {**task.all_settings, **dict(zip(names[2:], values, strict=True))}
+        share = Fidelity(rounds, rate).sampled_clients(task.num_clients) / task.num_clients
+        noise = mechanism.noise_multiplier(task, given, share)
+        return _ledger(mechanism.curve, noise, rounds, share).vector()
+
+    known = {query: vector(*query) for query in set(queries)}
     return PrivacyLedgers(np.stack([known[query] for query in queries]))
 
 

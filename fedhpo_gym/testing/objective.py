@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity
 from fedhpo_gym.objectives import (
     COST_NAMES,
     NO_PRIVACY,
@@ -56,8 +55,8 @@ class ObjectiveConformance:
         for seed in range(3):
             evaluation = some_evaluation(seed)
             before = plain([evaluation.best, evaluation.current, evaluation.num_samples])
-            first = self.objective.compute(evaluation, SPENT[0])
-            assert self.objective.compute(evaluation, SPENT[0]) == first
+            first = self._value(evaluation, SPENT[0])
+            assert self._value(evaluation, SPENT[0]) == first
             assert plain([evaluation.best, evaluation.current, evaluation.num_samples]) == before
 
     def test_the_order_of_clients_does_not_matter(self) -> None:
@@ -70,12 +69,10 @@ class ObjectiveConformance:
             current=None if current is None else current[:, order],
             num_samples=evaluation.num_samples[:, order],
         )
-        values = [self.objective.compute(e, SPENT[0]) for e in (evaluation, other)]
+        values = [self._value(e, SPENT[0]) for e in (evaluation, other)]
         assert math.isclose(*values, rel_tol=1e-12)
 
     def test_many_at_once_are_bit_for_bit_each_alone(self) -> None:
-        if self.objective.compute_many is None:
-            return
         samples = some_evaluation(0).num_samples
         samples[:, 1] = samples[0, 3] = 0  # clients without data
         alone = [replace(some_evaluation(seed), num_samples=samples) for seed in range(9)]
@@ -83,14 +80,14 @@ class ObjectiveConformance:
             alone[failed] = diverged(alone[failed])
         together = Evaluations.stack(alone)
         for spent in SPENT:
-            values = self.objective.compute_many(together, spent)
+            values = self.objective.compute(together, spent)
             assert values.dtype == np.float64
-            assert values.tolist() == [self.objective.compute(one, spent) for one in alone]
+            assert values.tolist() == [self._value(one, spent) for one in alone]
 
     def test_a_course_that_diverged_is_worst_or_does_not_matter(self) -> None:
         for spent in SPENT:
-            ordinary = [self.objective.compute(some_evaluation(s), spent) for s in range(5)]
-            failed = [self.objective.compute(diverged(some_evaluation(s)), spent) for s in range(5)]
+            ordinary = [self._value(some_evaluation(s), spent) for s in range(5)]
+            failed = [self._value(diverged(some_evaluation(s)), spent) for s in range(5)]
             if not self._reads_the_model(spent):  # what was spent was spent
                 assert failed == ordinary
                 continue
@@ -106,11 +103,15 @@ class ObjectiveConformance:
     def _reads_the_model(self, spent: Spending) -> bool:
         evaluation, other = some_evaluation(0), some_evaluation(1)
         swapped = replace(evaluation, best=other.best)
-        return self.objective.compute(evaluation, spent) != self.objective.compute(swapped, spent)
+        return self._value(evaluation, spent) != self._value(swapped, spent)
+
+    def _value(self, evaluation: Evaluation, spent: Spending) -> float:
+        [value] = self.objective.compute(Evaluations.stack([evaluation]), spent).tolist()
+        return float(value)
 
     def _values(self) -> list[float]:
         evaluations = [some_evaluation(seed) for seed in range(5)]
-        return [self.objective.compute(e, spent) for e in evaluations for spent in SPENT]
+        return [self._value(e, spent) for e in evaluations for spent in SPENT]
 
 
 def diverged(evaluation: Evaluation) -> Evaluation:

@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity, client_means
+from fedhpo_gym.evaluation.records import (
+    METRICS,
+    SPLITS,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+    client_means,
+)
 from fedhpo_gym.objectives import client_fairness, fairness_vector, get_objective
 
 SHAPE = (7, 3, 5, 3, 3)

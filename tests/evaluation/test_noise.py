@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.noise import Noise, exchanged, heard_clients
+from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import COST_NAMES, NO_PRIVACY, OBJECTIVES, Spending, get_objective
 from fedhpo_gym.seeding import stream
 
@@ -35,8 +35,14 @@ def made_up(number: int, seeds: int = 1, equal: bool = False) -> Evaluations:
     best = rng.uniform(0, 3, (seeds, CLIENTS, 3, 3))
     best[..., 1:] = rng.uniform(0, 1, (seeds, CLIENTS, 3, 2))
     best[..., VAL, ACCURACY] = right / samples[..., VAL]
-    rounds = np.ones((number, seeds), int)
-    return Evaluations(np.stack([best] * number), samples, rounds, rounds < 0)
+    return evaluations(np.stack([best] * number), samples)
+
+
+def evaluations(best: Any, samples: Any) -> Evaluations:
+    """Return evaluations after one round."""
+    rounds = np.ones(best.shape[:2], int)
+    fidelity = {"round": rounds[:, 0], "client_sample_rate": np.ones(len(best))}
+    return Evaluations(best, samples, rounds, rounds < 0, np.arange(best.shape[1]), fidelity)
 
 
 def test_all_clients_are_the_truth_bit_for_bit() -> None:
@@ -46,8 +52,7 @@ def test_all_clients_are_the_truth_bit_for_bit() -> None:
     heard = Noise(clients=1 - 1e-12).hear(truth, rngs(4), BOUNDS)
     assert heard is not truth
     for name in ("val_loss", "train_f1", "fairness_std", "fairness_worst"):
-        compute = get_objective(name).compute_many
-        assert compute is not None
+        compute = get_objective(name).compute
         assert compute(heard, NO_PRIVACY).tolist() == compute(truth, NO_PRIVACY).tolist()
 
 
@@ -152,7 +157,6 @@ def test_one_client_changes_no_more_than_the_sensitivity(name: str) -> None:
         assert objective.sensitivity is None
         return
     assert objective.sensitivity is not None
-    assert objective.compute_many is not None
     rng = np.random.default_rng(0)
     spent, reached = Spending(NO_PRIVACY, lambda: dict.fromkeys(COST_NAMES, 7.0)), 0.0
     for clients in (2, 3, 7):
@@ -163,12 +167,8 @@ def test_one_client_changes_no_more_than_the_sensitivity(name: str) -> None:
         other = best.copy()
         other[:, :, 0, :, 0] = 10.0 - other[:, :, 0, :, 0]
         other[:, :, 0, :, 1:] = 1.0 - other[:, :, 0, :, 1:]
-        nowhere = np.zeros((400, 1), int)
         samples = np.ones((1, clients, 3), int)
-        values = [
-            objective.compute_many(Evaluations(one, samples, nowhere, nowhere > 0), spent)
-            for one in (best, other)
-        ]
+        values = [objective.compute(evaluations(one, samples), spent) for one in (best, other)]
         change = float(np.abs(values[0] - values[1]).max())
         assert change <= bound + 1e-9
         reached = max(reached, change / bound if bound else 1.0)

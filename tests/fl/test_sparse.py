@@ -13,7 +13,7 @@ pytest.importorskip("sklearn")
 from fedhpo_gym.building.encoding import encode_curves  # noqa: E402
 from fedhpo_gym.datasets.records import Dataset, SparseRows, make_dataset  # noqa: E402
 from fedhpo_gym.evaluation.best import best_rounds  # noqa: E402
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity  # noqa: E402
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Evaluations, Fidelity  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
@@ -116,11 +116,13 @@ def test_users_with_too_few_samples_leave_splits_empty_and_nothing_undefined(
     present = samples[:, 1] > 0
     expected = np.average(metrics[0, present, 1, 0], weights=samples[present, 1])
     assert answer.mean("val", "loss") == pytest.approx(expected)
+    answers = Evaluations.stack([answer])
     spent = Spending(NO_PRIVACY, lambda: dict.fromkeys(COST_NAMES, 1.0))
     for objective in OBJECTIVES.values():
-        assert np.isfinite(objective.compute(answer, spent)), objective.name
+        assert np.isfinite(objective.compute(answers, spent)[0]), objective.name
     assert (
-        OBJECTIVES["fairness_worst"].compute(answer, NO_PRIVACY) == metrics[0, present, 1, 1].min()
+        OBJECTIVES["fairness_worst"].compute(answers, NO_PRIVACY)[0]
+        == metrics[0, present, 1, 1].min()
     )
     for name, codes in encode_curves(
         curves.metrics, curves.rounds, np.array([1, 5]), samples, (SPLITS, METRICS)

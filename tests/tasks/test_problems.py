@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation import Evaluation, Fidelity
+from fedhpo_gym.evaluation import Evaluation, Evaluations, Fidelity
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES, performance_objective
@@ -82,7 +82,8 @@ def test_an_objective_reads_its_metric() -> None:
     best = np.arange(9.0).reshape(1, 1, 3, 3) / 10
     ones = np.ones((1, 1, 3), dtype=np.int64)
     flags = np.zeros(1, dtype=np.bool_)
-    found = Evaluation(best, None, ones, np.ones(1, np.int64), flags, (1,), Fidelity(1, 1.0))
+    one = Evaluation(best, None, ones, np.ones(1, np.int64), flags, (1,), Fidelity(1, 1.0))
+    found = Evaluations.stack([one])
     values = {
         f"{split}_{measure}": performance_objective(split, measure).compute(found, NO_PRIVACY)
         for split in ("train", "val", "test")

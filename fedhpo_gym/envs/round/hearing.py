@@ -10,11 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.envs.round import scales
-from fedhpo_gym.envs.round.rewards import values_of
-from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.noise import Noise, heard_clients
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation
-from fedhpo_gym.objectives import FAIRNESS_NAMES, Objective, client_fairness
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
+from fedhpo_gym.objectives import (
+    FAIRNESS_NAMES,
+    NO_PRIVACY,
+    Objective,
+    fairness_vector,
+    values_of,
+)
 from fedhpo_gym.tasks import Task
 
 TRAIN, VAL = SPLITS.index("train"), SPLITS.index("val")
@@ -49,12 +53,10 @@ def hear(
     task: Task,
     told: Sequence[str],
     evaluations: int,
-    metrics: NDArray[np.floating],
-    samples: NDArray[np.integer],
+    exact: Evaluations,
     truth: Numbers,
     rngs: Sequence[np.random.Generator],
     measured: Sequence[Objective] = (),
-    alone: Sequence[Evaluation] = (),
 ) -> Heard:
     """Return what the server hears.
 
@@ -66,24 +68,21 @@ def hear(
         task: names the bounds of metrics and values.
         told: of `VALUES`, what is told where the rest is withheld.
         evaluations: how many share an epsilon.
-        metrics: (N, clients, splits, metrics) the truth.
-        samples: (N, clients, splits).
+        exact: the N evaluations, of one seed each.
         truth: (N, splits, metrics) its means.
         rngs: the random stream of each evaluation.
         measured: objectives that are read off the models.
-        alone: the N evaluations, where there are such objectives.
     """
-    nowhere = np.zeros((len(metrics), 1), dtype=np.int64)
-    all_of_it = Evaluations(metrics[:, None], samples[:, None], nowhere, nowhere > 0)
     bounds = np.array([metric.bounds for metric in task.metrics])
-    heard = noise.hear(all_of_it, rngs, bounds)
+    heard = noise.hear(exact, rngs, bounds)
     means = np.array(scales.client_means(heard.best[:, 0], heard.num_samples[:, 0]))
-    spread = client_fairness(heard)[:, FAIRNESS_NAMES.index("std")]
-    if heard is all_of_it:
-        present = samples[:, :, VAL] > 0
-        spread = scales.mean_and_spread(metrics[:, :, VAL, ACCURACY], present)[:, 1]
-    known = heard.like(alone) if measured and heard is not all_of_it else alone
-    found = values_of(measured, known)
+    accuracy, present = heard.best[:, 0, :, VAL, ACCURACY], heard.num_samples[:, 0, :, VAL] > 0
+    if heard is exact:
+        spread = scales.mean_and_spread(accuracy, present)[:, 1]
+    else:
+        known = np.where(present, accuracy, np.nan)[:, None]
+        spread = fairness_vector(known)[:, FAIRNESS_NAMES.index("std")]
+    found = values_of(measured, heard, NO_PRIVACY)
     if not noise.withholds:
         return Heard(means, spread, truth, found, found)
     values = {"val_loss": means[:, VAL, LOSS], "val_error": 1.0 - means[:, VAL, ACCURACY]}
@@ -94,9 +93,8 @@ def hear(
             noise, [*asked, *zip(measured, found.T, strict=True)], heard, rngs, evaluations
         )
         values = dict(zip(told, noisy, strict=False))
-        diverged = np.array([one.has_diverged for one in alone], dtype=np.bool_)
         for column, private in enumerate(noisy[len(told) :]):
-            found[:, column] = np.where(diverged, found[:, column], private)
+            found[:, column] = np.where(exact.has_diverged, found[:, column], private)
     blank = np.zeros_like(means)
     blank[..., LOSS] = task.chance_loss
     if "val_loss" in told:

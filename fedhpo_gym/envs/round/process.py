@@ -18,17 +18,15 @@ from fedhpo_gym.envs.round.hearing import Heard, hear
 from fedhpo_gym.envs.round.rewards import (
     AMOUNTS,
     amounts,
-    evaluation_of,
     fall_of,
     measured_objectives,
-    values_of,
 )
 from fedhpo_gym.envs.round.settings import RoundSettings
 from fedhpo_gym.envs.round.state import Episodes, Row
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.noise import STREAM
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluation, Fidelity
-from fedhpo_gym.objectives import Objective
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
+from fedhpo_gym.objectives import NO_PRIVACY, Objective, values_of
 from fedhpo_gym.seeding import streams
 from fedhpo_gym.systems import NEEDS_SAMPLES, Happened, Work
 from fedhpo_gym.tasks import Instance, Task
@@ -193,32 +191,32 @@ class RoundProcess:
         state, noise = self.episodes, self.settings.noise
         samples = state.num_samples[where]
         truth = scales.client_means(metrics, samples)
-        alone = self._alone(metrics, samples, where) if self.measured else []
-        values = values_of(self.measured, alone)
+        evaluations = self._evaluations(metrics, samples, where)
+        values = values_of(self.measured, evaluations, NO_PRIVACY)
         if noise is None:
             return Heard(truth, _spread(metrics, samples), truth, values, values)
         pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
         rngs = list(streams(STREAM, list(pairs)))
         told, number = self.settings.told, self.settings.evaluations
-        own = self.measured, alone
-        heard = hear(noise, self.task, told, number, metrics, samples, truth, rngs, *own)
+        heard = hear(noise, self.task, told, number, evaluations, truth, rngs, self.measured)
         return replace(heard, true_measured=values)
 
-    def _alone(
+    def _evaluations(
         self, metrics: Metrics, samples: NDArray[np.int64], where: NDArray[np.intp]
-    ) -> list[Evaluation]:
+    ) -> Evaluations:
         """Return the evaluations of some episodes' models."""
-        state = self.episodes
-        return [
-            evaluation_of(
-                metrics[row],
-                samples[row],
-                diverged=bool(state.diverged[index]),
-                seed=self.instances[state.instance[index]].seed,
-                fidelity=Fidelity(int(state.rounds[index]), self._rate(index)),
-            )
-            for row, index in enumerate(where.tolist())
-        ]
+        state, best = self.episodes, metrics[:, None]
+        seeds = [self.instances[instance].seed for instance in state.instance[where].tolist()]
+        rates = [self._rate(index) for index in where.tolist()]
+        return Evaluations(
+            best,
+            samples[:, None],
+            state.rounds[where, None],
+            state.diverged[where, None],
+            np.array(seeds)[:, None],
+            {"round": state.rounds[where], "client_sample_rate": np.array(rates)},
+            lambda: best,
+        )
 
     def _rate(self, index: int) -> float:
         """Return the client sample rate of an episode's last rounds, or of the first ones."""

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.evaluation.records import Evaluation, Fidelity
-from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, NO_PRIVACY, Objective
+from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, Objective
 from fedhpo_gym.systems import Work
 from fedhpo_gym.tasks import Task
 
@@ -64,41 +63,6 @@ def amounts(task: Task, work: Work, upload_bytes: float, download_bytes: float) 
     known = task.system.knows_energy and not work.reports
     energy_j = task.system.energy_j(work) if known else 0.0
     return np.array([upload_bytes, download_bytes, flops, energy_j])
-
-
-def evaluation_of(
-    metrics: NDArray[np.floating],
-    samples: NDArray[np.integer],
-    *,
-    diverged: bool,
-    seed: int,
-    fidelity: Fidelity,
-) -> Evaluation:
-    """Return the evaluation of the model that a course has now.
-
-    Args:
-        metrics: (clients, splits, metrics).
-        samples: (clients, splits).
-        diverged: whether the course has diverged.
-        seed: of its instance.
-        fidelity: rounds that it has taken, and the present client sample rate.
-    """
-    best = metrics[None]
-    return Evaluation(
-        best=best,
-        current=best,
-        num_samples=samples[None],
-        best_round=np.array([fidelity.round]),
-        diverged=np.array([diverged]),
-        seeds=(seed,),
-        fidelity=fidelity,
-    )
-
-
-def values_of(objectives: Sequence[Objective], evaluations: Sequence[Evaluation]) -> Numbers:
-    """Return the (N, objectives) values of N evaluations."""
-    rows = [[one.compute(each, NO_PRIVACY) for one in objectives] for each in evaluations]
-    return np.array(rows, dtype=np.float64).reshape(len(evaluations), len(objectives))
 
 
 def fall_of(objectives: Sequence[Objective], before: Numbers, after: Numbers) -> dict[str, Numbers]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import StoredBackend
-from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.seeding import stream
 
 MAX_QUERIES = 100_000
 """Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
 DRAWS = 1 << 13
 """Configurations of a surrogate that are drawn and asked besides, at full fidelity."""
-
-Columns = Mapping[str, NDArray[Any]]
-"""Values of every dimension of configurations and fidelities, (n,) each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,18 +39,10 @@ class Asked:
         """Return some of the queries, in ascending order."""
         number = len(self.cells)
         inside, between = rows[rows < number], rows[rows >= number] - number
-        found = self._on_grid(self.cells[inside])
+        found = self.lattice.columns_at(self.cells[inside])
         if not len(between):
             return found
         return {name: np.concatenate([v, self.drawn[name][between]]) for name, v in found.items()}
-
-    def _on_grid(self, cells: NDArray[np.int64]) -> Columns:
-        space = self.lattice.search_space
-        at = np.unravel_index(cells, space.grid_shape)
-        found = {name: np.full(len(cells), value) for name, value in self.lattice.fixed.items()}
-        for dimension, index in zip(space.dimensions, at, strict=True):
-            found[dimension.name] = np.array(dimension.grid)[index]
-        return found
 
 
 def asked_of(lattice: TrialSetup, setup: TrialSetup) -> Asked:
@@ -93,8 +80,7 @@ def _at_the_top(lattice: TrialSetup) -> Columns:
 def _drawn(setup: TrialSetup) -> Columns:
     """Return `DRAWS` random configurations at the highest fidelity that may be asked for."""
     space, rng = setup.search_space, stream(0, "truth_queries")
-    columns = {name: np.full(DRAWS, value) for name, value in setup.fixed.items()}
-    columns |= space.decode_columns(rng.uniform(-1.0, 1.0, (DRAWS, len(space))))
+    columns = dict(setup.columns(rng.uniform(-1.0, 1.0, (DRAWS, len(space)))))
     for dimension in space.dimensions:
         if dimension.name in setup.backend.fidelity_space.names:
             columns[dimension.name] = np.full(DRAWS, dimension.high)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,13 +56,13 @@ def climbed(
     nothing = replace(asked, cells=asked.cells[:0])
     for scale in np.geomspace(WIDEST, NARROWEST, ROUNDS):
         moved = _moved(places, scale, rng)
-        answers = ask(replace(nothing, drawn=_columns(setup, moved.reshape(-1, len(space)))))
+        answers = ask(replace(nothing, drawn=setup.columns(moved.reshape(-1, len(space)))))
         answers = np.concatenate([found[:, None], answers.reshape(*moved.shape[:2], -1)], axis=1)
         moved = np.concatenate([places[:, None], moved], axis=1)
         chosen = np.array([_best(setup, rows)[0] for rows in answers])
         each = np.arange(len(places))
         places, found = moved[each, chosen], answers[each, chosen]
-    ends = _columns(setup, places)
+    ends = setup.columns(places)
     drawn = {name: np.concatenate([asked.drawn[name], ends[name]]) for name in ends}
     return replace(asked, drawn=drawn), np.concatenate([values, found])
 
@@ -84,8 +83,3 @@ def _moved(places: Numbers, scale: float, rng: np.random.Generator) -> Numbers:
     pairs = places[rng.integers(number, size=(2, number, half // 2))]
     steps[:, half : half + half // 2] += 0.7 * (pairs[0] - pairs[1])
     return np.clip(places[:, None] + steps, -1.0, 1.0)
-
-
-def _columns(setup: TrialSetup, actions: Numbers) -> dict[str, NDArray[Any]]:
-    fixed = {name: np.full(len(actions), value) for name, value in setup.fixed.items()}
-    return {**fixed, **setup.search_space.decode_columns(actions)}

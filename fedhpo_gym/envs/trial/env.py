@@ -20,7 +20,7 @@ from fedhpo_gym.envs.noise_keys import NoiseKeys
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.history import Trial
 from fedhpo_gym.envs.trial.instances import TrialInstance, new_draws
-from fedhpo_gym.envs.trial.ledger import charge, owed, unmoved
+from fedhpo_gym.envs.trial.ledger import charge, unmoved
 from fedhpo_gym.envs.trial.process import TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup, checked_objectives
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
@@ -423,7 +423,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         query = self.decode(self._checked(action))
         rounds = query[1].round
         if self.setup.freeze_thaw:
-            rounds, _ = owed(rounds, paid_rounds)
+            rounds = max(rounds - paid_rounds, 0)
         return query, rounds
 
     def end_next_at(self, time_s: float) -> None:

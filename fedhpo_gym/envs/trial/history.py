@@ -45,9 +45,8 @@ PACKED: Final = 1024
 class History:
     """The steps of an episode, in few bytes each."""
 
-    def __init__(self, handle_type: type | np.dtype[np.void]) -> None:
-        """Begin without steps, for handles of a type."""
-        self._handle_type = handle_type
+    def __init__(self) -> None:
+        """Begin without steps."""
         self._packed: list[tuple[NDArray[Any], ...]] = []
         self._last: list[Step] = []
 
@@ -59,12 +58,7 @@ class History:
         """Remember a step."""
         self._last.append(step)
         if len(self._last) == PACKED:
-            handles, *numbers = zip(*self._last, strict=True)
-            # Handles may be tuples, of which numpy would make another axis.
-            kept = np.empty(PACKED, dtype=self._handle_type)
-            for index, handle in enumerate(handles):
-                kept[index] = handle
-            self._packed.append((kept, *map(np.array, numbers)))
+            self._packed.append(tuple(map(np.array, zip(*self._last, strict=True))))
             self._last = []
 
     def since(self, number: int) -> Iterator[Step]:

@@ -10,7 +10,7 @@ import numpy as np
 from fedhpo_gym.envs.arguments import check_own, from_names, taking
 from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.env import TrialEnv
-from fedhpo_gym.envs.trial.ledger import spending_many
+from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives.spending import COST_NAMES
@@ -32,9 +32,8 @@ def _refuse_constants(setup: TrialSetup) -> None:
     if len(setup.objective_names) < 2 or not names:
         return
     space, rng = setup.search_space, stream(0, "constant_objectives")
-    columns = space.decode_columns(rng.uniform(-1.0, 1.0, (256, len(space))))
-    fixed = {name: np.full(256, value) for name, value in setup.fixed.items()}
-    costs = spending_many(setup.task, {**columns, **fixed}).costs
+    columns = setup.columns(rng.uniform(-1.0, 1.0, (256, len(space))))
+    costs = spending(setup.task, columns).costs
     for name in names:
         each = np.asarray(costs[COSTS[name]])
         if each.ndim == 0 or np.ptp(each) == 0:

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.evaluation.many import Evaluations
+from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import (
     CAP,
     FAIRNESS_NAMES,

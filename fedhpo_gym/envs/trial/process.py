@@ -18,8 +18,7 @@ from fedhpo_gym.envs.trial.ledger import Prices
 from fedhpo_gym.envs.trial.observation import TUNING
 from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, VIOLATION, Scorer
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.trial.several import SeveralSources
-from fedhpo_gym.envs.trial.sources import make_row_source
+from fedhpo_gym.envs.trial.sources import TrialSource
 from fedhpo_gym.envs.trial.truth import truth_of
 from fedhpo_gym.envs.trial.tuning import TuningLedger, is_counted
 from fedhpo_gym.errors import InvalidArgumentError
@@ -41,7 +40,7 @@ class Episodes:
         trials: (N,) trials since reset.
         rounds: (N,) communication rounds paid for since reset.
         elapsed_s: (N,) simulated seconds since reset.
-        handles: (N,) handles of the last queries; see `RowSource`.
+        handles: (N,) handles of the last queries; see `TrialSource`.
         numbers: (N, columns) what the last trials brought; see `Scorer`.
         best: (N,) handles of the incumbents' queries.
         best_trial: (N,) numbers of the incumbents.
@@ -58,7 +57,7 @@ class Episodes:
     best_numbers: Numbers
 
     @classmethod
-    def start(cls, number: int, columns: int, handle_type: type | np.dtype[np.void]) -> Episodes:
+    def start(cls, number: int, columns: int, handle_type: np.dtype[Any]) -> Episodes:
         """Return the state of N episodes before their first trial."""
         return cls(
             trials=np.zeros(number, np.int64),
@@ -125,10 +124,9 @@ class TrialProcess:
         trials = np.zeros(number, np.int64)
         freeze_thaw = setup.freeze_thaw
         self._draws = TrialDraws(trials, freeze_thaw=freeze_thaw) if setup.noise else None
-        sources = [make_row_source(part, layout, number, self._draws) for part in setup.parts]
-        self._sources = SeveralSources(sources, number)
+        self._source = TrialSource(setup, layout, number, self._draws)
         self.scores = self._scorer.scores
-        self.episodes = Episodes.start(number, self._scorer.width, self._sources.handle_type)
+        self.episodes = Episodes.start(number, self._scorer.width, self._source.handle_type)
         self.episodes.trials = trials  # the draws follow this array
         self._statistics = np.array([statistics(one) for one in setup.instances], np.float32)
         self._shown = layout.columns.get("instance", slice(0, 0))
@@ -157,20 +155,20 @@ class TrialProcess:
         if self._draws is not None and keys is not None:
             self._draws.restart(where, keys)
         self.episodes.restart(where)
-        self._sources.restart(where)
+        self._source.restart(where)
         if self._tuning is not None:
             self._tuning.restart(where)
         if instances is not None:
-            self._sources.instance[where] = instances
+            self._source.instance[where] = instances
 
     def show_instances(self, frame: NDArray[np.float32]) -> None:
         """Write into (N, layout.size) observations what is known of the instances."""
         if len(self._statistics):
-            frame[:, self._shown] = self._statistics[self._sources.instance]
+            frame[:, self._shown] = self._statistics[self._source.instance]
 
     def instance(self, index: int) -> int:
         """Return the number of the instance that an episode is of."""
-        return int(self._sources.instance[index])
+        return int(self._source.instance[index])
 
     def seen_of_instance(self, index: int) -> dict[str, NDArray[np.float32]]:
         """Return the entry of an episode's observations that says what its instance is, if any."""
@@ -207,7 +205,7 @@ class TrialProcess:
             ends_s: when the trials end, where workers run several at once.
         """
         state, frame = self.episodes, self.frame
-        handles, numbers = self._sources.answer(actions, active, frame)
+        handles, numbers = self._source.answer(actions, active, frame)
         better = state.add(handles, numbers, ends_s)
         if len(better):
             own = self.setup.search_space.canonical(actions[better].astype(np.float32))
@@ -257,11 +255,11 @@ class TrialProcess:
 
     def query_of(self, handle: Any) -> CheckedQuery:
         """Return the configuration and the fidelity that a handle of `episodes` stands for."""
-        return self._sources.query(handle)
+        return self._source.query(handle)
 
     def new_history(self) -> History:
         """Return the steps of an episode that begins."""
-        return History(self._sources.handle_type)
+        return History()
 
     def values(self, numbers: Numbers) -> Numbers:
         """Return the (..., objectives) values in (..., columns) numbers."""
@@ -290,9 +288,9 @@ class TrialProcess:
         cost = self._prices.charge(configuration, rounds, fidelity.client_sample_rate)
         best_configuration, best_fidelity = configuration, fidelity
         if state.best_trial[index] != state.trials[index]:
-            best_configuration, best_fidelity = self._sources.query(state.best[index])
+            best_configuration, best_fidelity = self._source.query(state.best[index])
         names = self.setup.task.metric_names
-        found = self._sources.details()[index].tolist()
+        found = numbers[self._scorer.details].tolist()
         return {
             "trial": int(state.trials[index]),
             "configuration": configuration,
@@ -354,9 +352,9 @@ class TrialProcess:
         if self.setup.instances:
             known = [TrialInstance.of(one) for one in self.setup.instances]
             info["instance"] = {
-                "index": self._sources.instance,
-                "alpha": np.array([one.alpha for one in known])[self._sources.instance],
-                "seed": np.array([one.seed for one in known])[self._sources.instance],
+                "index": self._source.instance,
+                "alpha": np.array([one.alpha for one in known])[self._source.instance],
+                "seed": np.array([one.seed for one in known])[self._source.instance],
             }
         if names:
             said = {**self._asked(), **self._detailed()}
@@ -364,18 +362,15 @@ class TrialProcess:
         return info
 
     def _asked(self) -> dict[str, Any]:
-        silent = self.setup.decode(np.zeros(len(self.setup.search_space)))
-        pairs = [
-            silent if handle is None else self._sources.query(handle)
-            for handle in self.episodes.handles
-        ]
+        pairs = [self._source.query(handle) for handle in self.episodes.handles]
         return {
             "configuration": columns_of([configuration for configuration, _ in pairs]),
             "fidelity": columns_of([vars(fidelity) for _, fidelity in pairs]),
         }
 
     def _detailed(self) -> dict[str, Any]:
-        names, details = self.setup.task.metric_names, self._sources.details()
+        names = self.setup.task.metric_names
+        details = self.episodes.numbers[:, self._scorer.details]
         return {
             "test": {name: details[:, column] for column, name in enumerate(names)},
             "diverged": details[:, len(names)] > 0,

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from fedhpo_gym.envs.batched.layout import Layout
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.trial.telling import ValuesOf, tell
+from fedhpo_gym.envs.trial.telling import tell
 from fedhpo_gym.evaluation.constraints import read_constraints
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.objectives import Spent
+from fedhpo_gym.evaluation.records import Evaluations
+from fedhpo_gym.objectives import Spent, values_of
 
 TIME_S, ROUNDS, ERROR, SHOWN, VIOLATION, SCORES = range(6)
-"""Columns of the numbers: simulated seconds and rounds paid for (a ledger fills them in), unclipped
-error of the first objective, the same as an observation shows it, total violation of constraints;
-then scores, then values of the objectives, and under noise what these truly are."""
+"""Columns of the numbers: simulated seconds and rounds, unclipped error of the first objective, the
+same as an observation shows it, total violation of constraints; then scores, then values of the
+objectives, under noise what these truly are, and what only `info` says."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,18 +29,15 @@ class ScoredRows:
 
     Attributes:
         seen: (B, size) their part of the observations.
-        numbers: (B, columns) what decides the step; see `Scorer`.
-        details: (B, 4 + S) what only `info` says: test metrics, whether any of the S seeds
-            diverged, and the best round of each seed.
+        numbers: (B, columns) all other numbers; see `Scorer`.
     """
 
     seen: NDArray[np.float32]
     numbers: NDArray[np.float64]
-    details: NDArray[np.float64]
 
     def take(self, rows: NDArray[np.integer]) -> ScoredRows:
         """Return some of the rows, in this order."""
-        return ScoredRows(self.seen[rows], self.numbers[rows], self.details[rows])
+        return ScoredRows(self.seen.take(rows, axis=0), self.numbers.take(rows, axis=0))
 
 
 class Scorer:
@@ -50,6 +47,8 @@ class Scorer:
         scores: columns of the objectives' scores.
         values: columns of the objectives' values.
         truth: columns of their values without noise; the same columns where there is none.
+        details: columns of what only `info` says: test metrics, whether any of the S seeds
+            diverged, and the best round of each seed.
         width: number of columns.
     """
 
@@ -65,9 +64,12 @@ class Scorer:
         count = len(setup.objectives)
         self.scores = slice(SCORES, SCORES + count)
         self.values = slice(SCORES + count, SCORES + 2 * count)
-        self.truth, self.width = self.values, self.values.stop
+        self.truth = self.values
         if setup.noise is not None:
-            self.truth, self.width = slice(self.width, self.width + count), self.width + count
+            self.truth = slice(self.values.stop, self.values.stop + count)
+        number = len(setup.task.metric_names) + 1 + len(setup.backend.seeds)
+        self.width = self.truth.stop + number
+        self.details = slice(self.truth.stop, self.width)
 
     @property
     def rule(self) -> tuple[Hashable, ...]:
@@ -75,53 +77,42 @@ class Scorer:
         limits = read_constraints(self._setup.objectives, self._setup.constraints)
         return self._setup.objectives, tuple(self._layout.columns), tuple(limits.items())
 
-    @property
-    def can_batch(self) -> bool:
-        """Whether all objectives have `compute_many`."""
-        return all(objective.compute_many for objective in self._setup.objectives)
-
-    def values_of(self, evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
-        """Return (B, objectives) values; `can_batch` must be true."""
-        values = np.empty((len(evaluations.best), len(self._setup.objectives)))
-        for column, objective in enumerate(self._setup.objectives):
-            if objective.compute_many is not None:
-                values[:, column] = objective.compute_many(evaluations, spent)
-        return values
-
     def rows(
         self,
         evaluations: Evaluations,
         spent: Spent,
-        values_of: ValuesOf | None = None,
+        times_s: NDArray[np.float64],
         rngs: Sequence[np.random.Generator] | None = None,
-        known: ScoredRows | None = None,
+        truth: NDArray[np.float64] | None = None,
     ) -> ScoredRows:
-        """Return the rows of B evaluations, bit for bit those of each alone; costs are left 0.
+        """Return the rows of B evaluations, bit for bit those of each alone.
 
         Args:
             evaluations: the evaluations.
             spent: what they spend.
-            values_of: takes the place of `values_of` of this scorer where `can_batch` is false.
+            times_s: (B,) simulated seconds of all their rounds.
             rngs: the random stream of each, where evaluations are noisy; without them rows tell
                 the truth.
-            known: rows that tell the truth of the same evaluations, where they are known.
+            truth: (B, objectives) what the values truly are, where it is known.
         """
-        find = values_of or self.values_of
-        values = truth = find(evaluations, spent) if known is None else known.numbers[:, self.truth]
+        objectives = self._setup.objectives
+        if truth is None:
+            truth = values_of(objectives, evaluations, spent)
         if rngs is None or self._setup.noise is None:
+            values = truth
             entries = observation.measure(self._setup.task, evaluations, spent.privacy)
         else:
-            values, entries = tell(self._setup, evaluations, truth, spent, rngs, find)
+            values, entries = tell(self._setup, evaluations, truth, spent, rngs)
         shown = np.zeros((len(values), self._layout.size))
         self._layout.fill(shown, entries)
         # Losses have no bound, and rounding to float32 may step over one.
         np.minimum(np.maximum(shown, self._low, out=shown), self._high, out=shown)
         seen = shown.astype(np.float32)
-        objectives = self._setup.objectives
         errors = np.empty_like(values)
         for column, objective in enumerate(objectives):
             errors[:, column] = objective.errors(values[:, column])
         numbers = np.zeros((len(values), self.width))
+        numbers[:, TIME_S], numbers[:, ROUNDS] = times_s, evaluations.fidelity["round"]
         numbers[:, ERROR] = objectives[0].unclipped_errors(values[:, 0])
         numbers[:, SHOWN] = errors[:, 0]
         numbers[:, VIOLATION] = self._setup.violations(values)
@@ -129,14 +120,12 @@ class Scorer:
         numbers[:, self.scores] = -errors.astype(np.float32)
         numbers[:, self.values] = values
         numbers[:, self.truth] = truth
-        details = self._details(evaluations) if known is None else known.details
-        return ScoredRows(seen, numbers, details)
+        self._tell_details(numbers[:, self.details], evaluations)
+        return ScoredRows(seen, numbers)
 
-    def _details(self, evaluations: Evaluations) -> NDArray[np.float64]:
-        names, best_round = self._setup.task.metric_names, evaluations.best_round
-        details = np.empty((len(best_round), len(names) + 1 + best_round.shape[1]))
+    def _tell_details(self, details: NDArray[np.float64], evaluations: Evaluations) -> None:
+        names = self._setup.task.metric_names
         for column, name in enumerate(names):
             details[:, column] = evaluations.mean("test", name)
         details[:, len(names)] = evaluations.has_diverged
-        details[:, len(names) + 1 :] = best_round
-        return details
+        details[:, len(names) + 1 :] = evaluations.best_round

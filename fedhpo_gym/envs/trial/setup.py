@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -24,6 +24,8 @@ from fedhpo_gym.tasks import Task
 from fedhpo_gym.typed import as_typed, shown
 
 RATE = "client_sample_rate"
+Columns = Mapping[str, NDArray[Any]]
+"""Values of every dimension of configurations and fidelities, (B,) each."""
 FAIR: Final = ("fairness_p10", "fairness_std", "fairness_jain")
 """What a default says of fairness, the first that the backend answers."""
 
@@ -224,6 +226,24 @@ class TrialSetup:
         rounds = self.fixed["round"] if "round" in self.fixed else values["round"]
         rate = self.fixed[RATE] if RATE in self.fixed else values[RATE]
         return configuration, Fidelity(int(rounds), float(rate))
+
+    def columns(self, actions: NDArray[np.floating]) -> Columns:
+        """Return the values of all dimensions, the fixed ones, too, that (B, n) actions ask for.
+
+        For those who have checked already that the actions lie in the action space.
+        """
+        return self.filled(self.search_space.decode_columns(actions), len(actions))
+
+    def columns_at(self, cells: NDArray[np.integer]) -> Columns:
+        """Return the values of all dimensions at (B,) cells of the flattened grid."""
+        space = self.search_space
+        at = np.unravel_index(cells, space.grid_shape)
+        pairs = zip(space.dimensions, at, strict=True)
+        return self.filled({d.name: np.array(d.grid)[index] for d, index in pairs}, len(cells))
+
+    def filled(self, columns: Columns, number: int) -> Columns:
+        """Return (B,) columns of `search_space` with those of what is fixed."""
+        return {**columns, **{name: np.full(number, value) for name, value in self.fixed.items()}}
 
     def describe(self) -> dict[str, object]:
         """Return what `reset` says: where the numbers of the coming episode come from."""

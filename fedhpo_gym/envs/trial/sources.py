@@ -1,41 +1,177 @@
-"""Where the rows of trials come from: all cells of a grid at once, or one query after the other."""
+"""Where the rows of trials come from: a backend, which is asked all queries of a step together."""
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends import CheckedQuery, ColumnBackend, StoredBackend
+from fedhpo_gym.backends import CheckedQuery, StoredBackend
 from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask
-from fedhpo_gym.envs.trial.cells import GridCells
 from fedhpo_gym.envs.trial.draws import TrialDraws
-from fedhpo_gym.envs.trial.ledger import (
-    GridLedger,
-    Ledger,
-    spending_each,
-    spending_many,
-    spending_one,
-    times_s,
-)
+from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
 from fedhpo_gym.envs.trial.scores import ROUNDS, TIME_S, ScoredRows, Scorer
-from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.objectives import Spent
+from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.space import Value
 
-MOST_KNOWN = 4096
+CHUNK = 8192
+"""Cells that are scored together: a few ten MB."""
+PATIENCE = 128
+"""Cells that are scored one by one before all are: so many cost as much as all cells do."""
+MAX_KNOWN = 4
+"""Grids whose rows are kept: the three seeds of a table, and their mean."""
+MOST_QUERIES = 4096
 """Cells whose query is remembered: searches come back to few, and incumbents to themselves."""
 
+_known: OrderedDict[tuple[Hashable, ...], ScoredRows] = OrderedDict()
+Generators = Sequence[np.random.Generator]
 
-class RowSource(Protocol):
-    """Answers one query per environment."""
+
+class Evaluator:
+    """Scores the queries of one setup.
+
+    Where a stored grid answers, queries are cells of it, and every cell is scored once, for all
+    environments that ask alike. A function of a user's own is asked when it is needed.
+
+    Attributes:
+        scorer: computes their rows.
+        prices: what they cost.
+        has_cells: whether queries are (B,) cells of the flattened grid; else (B, n) actions.
+    """
+
+    def __init__(self, setup: TrialSetup, scorer: Scorer) -> None:
+        """Take what decides the rows.
+
+        Raises:
+            OffGridError: the backend does not store all cells of the setup's grid.
+            InvalidArgumentError: likewise.
+        """
+        self._setup, self.scorer = setup, scorer
+        self.prices = Prices(setup.task)
+        backend = setup.backend
+        stored = isinstance(backend, StoredBackend) and setup.is_grid
+        self.has_cells = stored and not setup.own
+        self._asked = 0
+        self._rows: ScoredRows | None = None
+        dimensions = (*backend.space.dimensions, *backend.fidelity_space.dimensions)
+        legal = {dimension.name: dimension for dimension in dimensions}
+        for dimension in setup.search_space.dimensions if stored else ():
+            for value in dimension.grid:
+                legal[dimension.name].validate(value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the rows: they are quick to compute."""
+        return {**self.__dict__, "_rows": None, "_asked": 0}
+
+    def columns(self, queries: NDArray[Any]) -> Columns:
+        """Return the columns of (B,) cells or (B, n) actions."""
+        return self._setup.columns_at(queries) if self.has_cells else self._setup.columns(queries)
+
+    def rows(self, queries: NDArray[Any], rngs: Generators | None = None) -> ScoredRows:
+        """Return the rows of queries, which the caller may write into.
+
+        Args:
+            queries: (B,) cells or (B, n) actions.
+            rngs: (B,) random streams where evaluations are noisy: no two of a query are then alike,
+                and only what they truly are is kept.
+        """
+        known = self._all_rows(len(queries)) if self.has_cells else None
+        if known is None:
+            return self._score(self.columns(queries), rngs)
+        found = known.take(queries)
+        if rngs is None:
+            return found
+        return self._score(self.columns(queries), rngs, found.numbers)
+
+    def _score(
+        self,
+        columns: Columns,
+        rngs: Generators | None = None,
+        numbers: NDArray[np.float64] | None = None,
+    ) -> ScoredRows:
+        task = self._setup.task
+        known = times_s(task, columns) if numbers is None else numbers[:, TIME_S]
+        truth = None if numbers is None else numbers[:, self.scorer.truth]
+        evaluations = self._setup.backend.look_up(columns)
+        return self.scorer.rows(evaluations, spending(task, columns), known, rngs, truth)
+
+    def _all_rows(self, count: int) -> ScoredRows | None:
+        """Return the rows of all cells, or None while it is cheaper to score some."""
+        if self._rows is None:
+            if not self._asked:
+                self._rows = _known.get(self._key)
+            self._asked += count
+            if self._rows is None and self._asked > PATIENCE:
+                self._rows = self._score_all()
+        return self._rows
 
     @property
-    def handle_type(self) -> type | np.dtype[np.void]:
-        """Type of the handle of a query: an array of them has this type."""
+    def _key(self) -> tuple[Hashable, ...]:
+        setup, backend = self._setup, self._setup.backend
+        asked = (setup.task, setup.search_space, tuple(sorted(setup.fixed.items())))
+        return (*asked, self.scorer.rule, self.scorer.width, backend.seeds, backend.fingerprint)
+
+    def _score_all(self) -> ScoredRows:
+        if (found := _known.get(self._key)) is not None:
+            return found
+        size = self._setup.search_space.grid_size
+        chunks = [
+            self._score(self.columns(np.arange(start, min(start + CHUNK, size))))
+            for start in range(0, size, CHUNK)
+        ]
+        seen = np.concatenate([chunk.seen for chunk in chunks])
+        rows = ScoredRows(seen, np.concatenate([chunk.numbers for chunk in chunks]))
+        _known[self._key] = rows
+        while len(_known) > MAX_KNOWN:
+            _known.popitem(last=False)
+        return rows
+
+
+class TrialSource:
+    """Answers one query of each of N environments.
+
+    A handle stands for a query: the number of a cell, or the bytes of an action.
+
+    Attributes:
+        instance: (N,) numbers of the instances that the episodes are of.
+        handle_type: an array of handles has this type.
+    """
+
+    def __init__(
+        self, setup: TrialSetup, layout: Layout, number: int, draws: TrialDraws | None = None
+    ) -> None:
+        """Put all N episodes on the first instance.
+
+        Args:
+            setup: what is asked of whom.
+            layout: where the entries of an observation lie.
+            number: N environments.
+            draws: the random streams of their trials, where evaluations are noisy.
+
+        Raises:
+            OffGridError: see `Evaluator`.
+            InvalidArgumentError: likewise.
+        """
+        self.instance = np.zeros(number, dtype=np.intp)
+        self._parts = [Evaluator(part, Scorer(part, layout)) for part in setup.parts]
+        self._setup, self._draws = setup.parts[0], draws
+        self._width = self._parts[0].scorer.width
+        self._ledger = Ledger(number) if setup.freeze_thaw else None
+        self._courses_of: list[dict[Hashable, int]] = [{} for _ in range(number)]
+        self._has_cells = self._parts[0].has_cells
+        self._queries: dict[int, CheckedQuery] = {}
+
+    @property
+    def handle_type(self) -> np.dtype[Any]:
+        """Type of an array of handles."""
+        if self._has_cells:
+            return np.dtype(np.intp)
+        return np.dtype((np.void, 8 * len(self._setup.search_space)))
 
     def answer(
         self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
@@ -47,234 +183,108 @@ class RowSource(Protocol):
             active: (N,) environments that ask; rows of the others mean nothing.
             seen: (N, size) where the observations go.
         """
-
-    def restart(self, where: Indices) -> None:
-        """Forget what some environments paid for."""
-
-    def query(self, handle: Any) -> CheckedQuery:
-        """Return the query of a handle."""
-
-    def details(self) -> NDArray[np.float64]:
-        """Return the (N, columns) details of the last queries; see `ScoredRows`."""
-
-
-def make_row_source(
-    setup: TrialSetup, layout: Layout, number: int, draws: TrialDraws | None = None
-) -> RowSource:
-    """Return the fastest source that can answer all queries of a setup without instances.
-
-    Args:
-        setup: what is asked of whom.
-        layout: where the entries of an observation lie.
-        number: N environments.
-        draws: the random streams of their trials, where evaluations are noisy.
-    """
-    scorer = Scorer(setup, layout)
-    if isinstance(setup.backend, StoredBackend) and setup.is_grid and scorer.can_batch:
-        return GridSource(setup, setup.backend, scorer, number, draws)
-    if isinstance(setup.backend, ColumnBackend) and scorer.can_batch and not setup.freeze_thaw:
-        return ColumnSource(setup, setup.backend, scorer, number, draws)
-    return BackendSource(setup, scorer, number, draws)
-
-
-class BackendSource:
-    """Asks the backend at every step."""
-
-    handle_type: type = object
-
-    def __init__(
-        self, setup: TrialSetup, scorer: Scorer, number: int, draws: TrialDraws | None = None
-    ) -> None:
-        """Create the source of N environments."""
-        self._draws = draws
-        self._setup = setup
-        self._scorer = scorer
-        self._ledger = Ledger(setup, number)
-        self._details = np.zeros((number, 0))
-
-    def answer(
-        self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
-    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """See `RowSource.answer`."""
-        where = np.flatnonzero(active)
-        handles = np.full(len(actions), None, dtype=object)
-        numbers = np.zeros((len(actions), self._scorer.width))
-        if where.size:
-            queries = [self._setup.decode(actions[index]) for index in where]
-            rngs = self._draws.of(where, list(map(_key, queries))) if self._draws else None
-            rows = self._rows(queries, rngs)
+        if self._has_cells:
+            handles = queries = self._setup.search_space.flat_grid_indices(actions)
+        else:
+            queries = np.array(actions, dtype=np.float64)
+            handles = queries.view(self.handle_type)[:, 0]
+        present = self._asking(active)
+        if len(present) == 1 and len(present[0][1]) == len(actions):
+            rows = self._rows(*present[0], handles, queries)
+            seen[:] = rows.seen
+            return handles, rows.numbers
+        numbers = np.zeros((len(actions), self._width))
+        for part, where in present:
+            rows = self._rows(part, where, handles[where], queries[where])
             seen[where], numbers[where] = rows.seen, rows.numbers
-            costs = self._ledger.pay(where, queries)
-            if not self._details.size:
-                self._details = np.zeros((len(actions), rows.details.shape[1]))
-            self._details[where] = rows.details
-            for index, query, cost in zip(where.tolist(), queries, costs, strict=True):
-                numbers[index, TIME_S], numbers[index, ROUNDS] = cost.time_s, cost.rounds
-                handles[index] = query
         return handles, numbers
 
     def _rows(
-        self, queries: Sequence[CheckedQuery], rngs: Sequence[np.random.Generator] | None
+        self, part: Evaluator, where: Indices, handles: NDArray[Any], queries: NDArray[Any]
     ) -> ScoredRows:
-        setup = self._setup
-        spent = spending_each(setup.task, queries)
-        if self._scorer.can_batch:
-            return self._scorer.rows(setup.backend.evaluate_many(queries), spent, rngs=rngs)
-        alone = [setup.backend.evaluate(*query) for query in queries]
-        each = [spending_one(setup.task, query) for query in queries]
-        truth = Evaluations.stack(alone)
+        """Return the rows of what some environments ask of an instance, and charge them."""
+        if self._draws is None and self._ledger is None:
+            return part.rows(queries)
+        keys = self._keys(handles)
+        rows = part.rows(queries, self._draws.of(where, keys) if self._draws else None)
+        if self._ledger is not None:
+            self._charge(self._ledger, rows, part.prices, where, handles, keys)
+        return rows
 
-        def values_of(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
-            ones = alone if evaluations is truth else evaluations.like(alone)
-            values = [
-                [objective.compute(one, own) for objective in setup.objectives]
-                for one, own in zip(ones, each, strict=True)
-            ]
-            return np.array(values)
-
-        return self._scorer.rows(truth, spent, values_of, rngs)
-
-    def restart(self, where: Indices) -> None:
-        """See `RowSource.restart`."""
-        self._ledger.restart(where)
-
-    def query(self, handle: CheckedQuery) -> CheckedQuery:
-        """See `RowSource.query`."""
-        configuration, fidelity = handle
-        return dict(configuration), fidelity  # the caller may write into it
-
-    def details(self) -> NDArray[np.float64]:
-        """See `RowSource.details`."""
-        return self._details
-
-
-def _key(query: CheckedQuery) -> Hashable:
-    configuration, fidelity = query
-    return (*sorted(configuration.items()), *vars(fidelity).items())
-
-
-class GridSource:
-    """Takes the rows of the cells of a stored grid."""
-
-    handle_type: type = np.intp
-
-    def __init__(
+    def _charge(
         self,
-        setup: TrialSetup,
-        backend: StoredBackend,
-        scorer: Scorer,
-        number: int,
-        draws: TrialDraws | None = None,
+        ledger: Ledger,
+        rows: ScoredRows,
+        prices: Prices,
+        where: Indices,
+        handles: NDArray[Any],
+        keys: list[Any],
     ) -> None:
-        """Create the source of N environments.
+        """Write into the rows of queries what they owe."""
+        asked = rows.numbers[:, ROUNDS].astype(np.intp)
+        courses = self._courses(where, handles, keys)
+        rows.numbers[:, ROUNDS] = owed = ledger.pay(where, courses, asked)
+        for row in (owed < asked).nonzero()[0].tolist():
+            configuration, fidelity = self.query(handles[row])
+            cost = prices.charge(configuration, int(owed[row]), fidelity.client_sample_rate)
+            rows.numbers[row, TIME_S] = cost.time_s
 
-        Raises:
-            OffGridError: the backend does not store all cells of the environment's grid.
-            InvalidArgumentError: likewise.
-        """
-        self._setup, self._draws = setup, draws
-        self._cells = GridCells(setup, backend, scorer)
-        self._ledger = GridLedger(setup, number)
-        self._asked = np.zeros(number, dtype=np.intp)
-        self._known: dict[int, CheckedQuery] = {}
+    def _keys(self, handles: NDArray[Any]) -> list[Any]:
+        """Return what tells the queries of some handles apart, where that matters."""
+        if self._has_cells or self._ledger is None:
+            return list(handles.tolist())
+        queries = map(self.query, handles)
+        return [((*one.values(), asked.client_sample_rate), asked.round) for one, asked in queries]
 
-    def answer(
-        self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
-    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """See `RowSource.answer`."""
-        cells = self._setup.search_space.flat_grid_indices(actions)
-        rngs = None
-        if self._draws is not None:
-            rngs = self._draws.of(np.arange(len(cells)), cells.tolist())
-        numbers = self._cells.take(cells, seen, rngs)
-        numbers[:, TIME_S], numbers[:, ROUNDS] = self._ledger.pay(cells)
-        self._asked = cells
-        return cells, numbers
+    def _courses(self, where: Indices, handles: NDArray[Any], keys: list[Any]) -> Indices:
+        """Return the (B,) numbers of what queries train: queries without their rounds."""
+        if self._has_cells:
+            points, step = self._rounds
+            return np.asarray(handles // (points * step) * step + handles % step)
+        known = [self._courses_of[index] for index in where.tolist()]
+        pairs = zip(known, keys, strict=True)
+        return np.array([own.setdefault(course, len(own)) for own, (course, _) in pairs])
+
+    @cached_property
+    def _rounds(self) -> tuple[int, int]:
+        """How many points of the grid `round` has, and how far apart they are in cells."""
+        space = self._setup.search_space
+        if "round" not in space:
+            return 1, 1
+        axis = space.names.index("round")
+        return space.grid_shape[axis], math.prod(space.grid_shape[axis + 1 :])
+
+    def _asking(self, active: Mask) -> list[tuple[Evaluator, Indices]]:
+        """Return the instances that are asked, and the environments that do."""
+        (where,) = active.nonzero()
+        if len(self._parts) == 1:
+            return [(self._parts[0], where)] if where.size else []
+        instances = self.instance[where]
+        present = np.unique(instances).tolist()
+        return [(self._parts[number], where[instances == number]) for number in present]
 
     def restart(self, where: Indices) -> None:
-        """See `RowSource.restart`."""
-        self._ledger.restart(where)
+        """Forget what some environments paid for."""
+        if self._ledger is not None:
+            self._ledger.restart(where)
+            for index in where.tolist():
+                self._courses_of[index] = {}
 
-    def query(self, handle: np.intp) -> CheckedQuery:
-        """See `RowSource.query`."""
+    def query(self, handle: Any) -> CheckedQuery:
+        """Return the query of a handle, which the caller may write into."""
+        if not self._has_cells:
+            return self._setup.decode(np.frombuffer(handle.tobytes(), dtype=np.float64))
         number = int(handle)
-        if number not in self._known:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            self._known[number] = self._decoded(number)
-        configuration, fidelity = self._known[number]
+        if number not in self._queries:
+            if len(self._queries) >= MOST_QUERIES:
+                self._queries.clear()
+            self._queries[number] = self._query_at(number)
+        configuration, fidelity = self._queries[number]
         return {**configuration}, fidelity
 
-    def _decoded(self, number: int) -> CheckedQuery:
+    def _query_at(self, cell: int) -> CheckedQuery:
         values: dict[str, Value] = {}
         for dimension in reversed(self._setup.search_space.dimensions):
-            number, position = divmod(number, len(dimension.grid))
+            cell, position = divmod(cell, len(dimension.grid))
             values[dimension.name] = dimension.grid[position]
         return self._setup.query(values)
-
-    def details(self) -> NDArray[np.float64]:
-        """See `RowSource.details`."""
-        return self._cells.details(self._asked)
-
-
-class ColumnSource:
-    """Asks the backend at every step, all queries together; see `RowSource`.
-
-    A handle is the bytes of an action: a query is decoded from it when somebody wants to see it.
-    """
-
-    def __init__(
-        self,
-        setup: TrialSetup,
-        backend: ColumnBackend,
-        scorer: Scorer,
-        number: int,
-        draws: TrialDraws | None = None,
-    ) -> None:
-        """Create the source of N environments."""
-        self._draws = draws
-        self._setup, self._backend, self._scorer = setup, backend, scorer
-        self._details = np.zeros((number, 0))
-
-    @property
-    def handle_type(self) -> np.dtype[np.void]:
-        """See `RowSource.handle_type`."""
-        return np.dtype((np.void, 8 * len(self._setup.search_space)))
-
-    def answer(
-        self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
-    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """See `RowSource.answer`."""
-        exact = np.array(actions, dtype=np.float64)
-        numbers = np.zeros((len(exact), self._scorer.width))
-        where = np.flatnonzero(active)
-        if where.size:
-            columns = self._columns(exact[where])
-            task = self._setup.task
-            spent = spending_many(task, columns)
-            rngs = self._draws.of(where, where.tolist()) if self._draws else None
-            rows = self._scorer.rows(self._backend.look_up(columns), spent, rngs=rngs)
-            rows.numbers[:, TIME_S], rows.numbers[:, ROUNDS] = (
-                times_s(task, columns),
-                columns["round"],
-            )
-            seen[where], numbers[where] = rows.seen, rows.numbers
-            if not self._details.size:
-                self._details = np.zeros((len(exact), rows.details.shape[1]))
-            self._details[where] = rows.details
-        return exact.view(self.handle_type)[:, 0], numbers
-
-    def _columns(self, actions: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        fixed = {name: np.full(len(actions), value) for name, value in self._setup.fixed.items()}
-        return {**self._setup.search_space.decode_columns(actions), **fixed}
-
-    def restart(self, where: Indices) -> None:
-        """Nothing was paid for that could be forgotten."""
-
-    def query(self, handle: np.void) -> CheckedQuery:
-        """See `RowSource.query`."""
-        return self._setup.decode(np.frombuffer(handle.tobytes(), dtype=np.float64))
-
-    def details(self) -> NDArray[np.float64]:
-        """See `RowSource.details`."""
-        return self._details

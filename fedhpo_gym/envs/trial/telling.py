@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.evaluation.many import Evaluations
 from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise, heard_clients
-from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent
+from fedhpo_gym.evaluation.records import Evaluations
+from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of
 
 Numbers = NDArray[np.float64]
-ValuesOf = Callable[[Evaluations, Spent], Numbers]
 
 
 def tell(
@@ -23,7 +22,6 @@ def tell(
     truth: Numbers,
     spent: Spent,
     rngs: Sequence[np.random.Generator],
-    values_of: ValuesOf,
 ) -> tuple[Numbers, dict[str, Numbers]]:
     """Return noisy values of the objectives, and entries of observations that fit them.
 
@@ -35,7 +33,6 @@ def tell(
         truth: (B, objectives) their values.
         spent: what they spend.
         rngs: the random stream of each trial.
-        values_of: computes the (B, objectives) values of evaluations.
 
     Returns:
         (B, objectives) values, and the entries of `observation.measure`.
@@ -44,7 +41,7 @@ def tell(
     assert noise is not None  # noqa: S101 - the caller asked
     bounds = np.array([metric.bounds for metric in setup.task.metrics])
     heard = noise.hear(evaluations, rngs, bounds)
-    values = np.where(setup.reads_clients, values_of(heard, spent), truth)
+    values = np.where(setup.reads_clients, values_of(setup.objectives, heard, spent), truth)
     if noise.private:
         values = _private(setup, noise, values, heard, rngs)
     entries = observation.measure(setup.task, heard, spent.privacy)

@@ -10,17 +10,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.backends import CheckedQuery, ColumnBackend
+from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.envs.trial.asked import Asked, Columns, asked_of
+from fedhpo_gym.envs.trial.asked import Asked, asked_of
 from fedhpo_gym.envs.trial.climbing import climbed
-from fedhpo_gym.envs.trial.ledger import spending_many, spending_one
-from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.envs.trial.ledger import spending
+from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
 from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
 from fedhpo_gym.evaluation.records import ENTRIES, METRICS
-from fedhpo_gym.objectives import Objective
+from fedhpo_gym.objectives import Objective, values_of
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.typed import as_reals, as_typed, shown
 
@@ -80,16 +80,12 @@ class Truth:
         Raises:
             InvalidArgumentError: the truth is of several fidelities.
         """
-        space = self._setup.search_space
         if not set(self._setup.fixed) >= {"round", "client_sample_rate"}:
             raise InvalidArgumentError(
                 "`values_at` needs the truth of one fidelity; use `env.unwrapped.full_truth`"
             )
-        return self._ask(space.columns_of(configurations), len(configurations))
-
-    def _ask(self, columns: Columns, number: int) -> NDArray[np.float64]:
-        fixed = {name: np.full(number, value) for name, value in self._setup.fixed.items()}
-        return values_of(self._setup, {**columns, **fixed})
+        columns = self.search_space.columns_of(configurations)
+        return values_of_queries(self._setup, self._setup.filled(columns, len(configurations)))
 
     @property
     def search_space(self) -> SearchSpace:
@@ -98,7 +94,7 @@ class Truth:
 
     def regret_of(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the regret of (n, dimensions) actions; infinite where constraints are not kept."""
-        values = self._ask(self.search_space.decode_columns(actions), len(actions))
+        values = values_of_queries(self._setup, self._setup.columns(actions))
         is_feasible = self._setup.violations(values) == 0
         return np.where(is_feasible, self.regret(values[:, 0]), np.inf)
 
@@ -388,7 +384,7 @@ def truth_of(setup: TrialSetup) -> Truth:
 
         def ask(rows: Asked) -> NDArray[np.float64]:
             parts = np.split(np.arange(len(rows)), range(size, len(rows), size))
-            return np.concatenate([values_of(setup, rows.columns(part)) for part in parts])
+            return np.concatenate([values_of_queries(setup, rows.columns(part)) for part in parts])
 
         values = ask(asked)
         if not exact:
@@ -399,29 +395,9 @@ def truth_of(setup: TrialSetup) -> Truth:
     return _known[known]
 
 
-def values_of(setup: TrialSetup, columns: Columns) -> NDArray[np.float64]:
+def values_of_queries(setup: TrialSetup, columns: Columns) -> NDArray[np.float64]:
     """Return the (n, objectives) values of queries."""
-
-    def queries() -> list[CheckedQuery]:
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        return [setup.query(dict(zip(columns, row, strict=True))) for row in rows]
-
-    backend = setup.backend
-    if isinstance(backend, ColumnBackend):
-        reads = (one.reads for one in setup.objectives if one.reads_clients)
-        needed = ENTRIES if setup.own else frozenset().union(*reads)  # nobody has tried their laws
-        evaluations = backend.look_up(columns, needed)
-    else:
-        evaluations = backend.evaluate_many(queries())
-    spent = spending_many(setup.task, columns)
-    found = []
-    for objective in setup.objectives:
-        if objective.compute_many is not None:
-            found.append(objective.compute_many(evaluations, spent))
-        else:
-            found.append(np.array([_alone(setup, objective, query) for query in queries()]))
-    return np.column_stack(found)
-
-
-def _alone(setup: TrialSetup, objective: Objective, query: CheckedQuery) -> float:
-    return objective.compute(setup.backend.evaluate(*query), spending_one(setup.task, query))
+    reads = (one.reads for one in setup.objectives if one.reads_clients)
+    needed = ENTRIES if setup.own else frozenset().union(*reads)  # nobody has tried their laws
+    evaluations = setup.backend.look_up(columns, needed)
+    return values_of(setup.objectives, evaluations, spending(setup.task, columns))

@@ -27,8 +27,8 @@ class Fragile(Analytic):
     Other configurations are as bad as 10^5 nats.
     """
 
-    def _evaluate(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
-        found = super()._evaluate(configuration, fidelity)
+    def _answer(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
+        found = super()._answer(configuration, fidelity)
         if configuration["learning_rate"] < 0.1:
             found.best[..., 0] = 1e5
             return found

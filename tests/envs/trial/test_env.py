@@ -126,8 +126,8 @@ def test_the_first_observation_promises_nothing() -> None:
 class OtherTestData(Analytic):
     """The same train and validation data, other test data."""
 
-    def _evaluate(self, configuration: Any, fidelity: Fidelity) -> Evaluation:
-        answer = super()._evaluate(configuration, fidelity)
+    def _answer(self, configuration: Any, fidelity: Fidelity) -> Evaluation:
+        answer = super()._answer(configuration, fidelity)
         answer.best[:, :, 2] = 0.5
         return answer
 

@@ -18,7 +18,7 @@ from fedhpo_gym.courses.training import task_federation, task_label_frequencies
 from fedhpo_gym.datasets.natural import NATURAL
 from fedhpo_gym.envs.round.controls import Controls
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
-from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import Evaluation, Fidelity, query_columns
 from fedhpo_gym.fl.models import CompiledModel, get_model
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
@@ -191,11 +191,9 @@ def test_the_private_regime_never_spends_more_than_its_epsilon(
     assert task.all_settings["epsilon"] == 8.0
     rng = stream(1, "spent")
     for rate in (0.1, 0.37, 1.0):
-        asked = [Fidelity(rounds, rate) for rounds in task.evaluated_rounds]
-        spent = [
-            privacy_spent(task.fix({"epsilon": epsilon}), task.space.sample(rng), one).epsilon
-            for one in asked
-        ]
+        fixed = task.fix({"epsilon": epsilon})
+        asked = [(fixed.space.sample(rng), Fidelity(n, rate)) for n in task.evaluated_rounds]
+        spent = privacy_spent(fixed, query_columns(fixed.space, asked)).vector()[:, 0].tolist()
         assert spent == sorted(spent)
         assert 0.999 * epsilon < spent[-1] <= epsilon
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhpo_gym.backends import Backend
-from fedhpo_gym.envs.trial.ledger import GridLedger, Ledger, charge, owed, times_s
-from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.envs.trial.ledger import Ledger, charge, times_s
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
@@ -33,25 +32,6 @@ from fedhpo_gym.tasks import Task, get_task
 
 TASK = get_task("MLP-CreditG")
 LINEAR = get_task("LR-CreditG")
-EPOCHS = LINEAR.variant(system=replace(LINEAR.system, compute="epochs"))
-FIRST_ENV = np.array([0])
-
-
-class Silent(Backend):
-    """Knows what can be asked, and is never asked."""
-
-    name = "silent"
-    fingerprint = "silent"
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task, None, task.space.discretized(), task.stored_fidelity_space())
-
-    def _evaluate(self, configuration: Any, fidelity: Fidelity) -> Any:
-        raise AssertionError
-
-
-def setup(task: Task, freeze_thaw: bool) -> TrialSetup:
-    return TrialSetup(task, Silent(task), ("val_loss",), {}, freeze_thaw=freeze_thaw)
 
 
 def configuration(depth: int, width: int) -> dict[str, Value]:
@@ -65,8 +45,7 @@ def configuration(depth: int, width: int) -> dict[str, Value]:
 )
 def test_a_model_is_charged_by_its_size(depth: int, width: int, parameters: int) -> None:
     assert TASK.parameters_of(configuration(depth, width)) == parameters
-    query = configuration(depth, width), Fidelity(2, 1.0)
-    [cost] = Ledger(setup(TASK, freeze_thaw=False), 1).pay(FIRST_ENV, [query])
+    cost = charge(TASK, configuration(depth, width), 2, 1.0)
     assert cost.upload_bytes == 2 * 5 * 4 * parameters
     assert cost == TASK.system.cost(Work.of_course(parameters, 5, Fidelity(2, 1.0)))
 
@@ -74,68 +53,49 @@ def test_a_model_is_charged_by_its_size(depth: int, width: int, parameters: int)
 ASKED, OWED = (100, 200, 56, 500, 500, 501), (100, 100, 0, 300, 0, 1)
 
 
+def pay(ledger: Ledger, where: Sequence[int], courses: Sequence[int], rounds: int) -> list[int]:
+    asked = np.full(len(where), rounds)
+    owed: list[int] = ledger.pay(np.array(where), np.array(courses), asked).tolist()
+    return owed
+
+
 def test_the_most_rounds_paid_for_count_and_not_the_last() -> None:
-    ledger = Ledger(setup(TASK, freeze_thaw=True), 1)
-    point = configuration(1, 16)
-    costs = [ledger.pay(FIRST_ENV, [(point, Fidelity(asked, 1.0))])[0] for asked in ASKED]
-    assert tuple(cost.rounds for cost in costs) == OWED
-    paid = np.zeros(1, dtype=np.int32)
-    for asked, expected in zip(ASKED, OWED, strict=True):
-        rounds, paid = owed(np.array([asked], dtype=np.int32), paid)
-        assert rounds.tolist() == [expected]
+    ledger = Ledger(1)
+    assert tuple(pay(ledger, [0], [3], asked)[0] for asked in ASKED) == OWED
 
 
-def test_another_configuration_or_rate_is_an_account_of_its_own() -> None:
-    ledger = Ledger(setup(TASK, freeze_thaw=True), 2)
-    small, large, full = configuration(1, 16), configuration(2, 16), Fidelity(100, 1.0)
-    queries = [(small, full), (large, full), (small, Fidelity(100, 0.2)), (small, full)]
-    costs = [ledger.pay(FIRST_ENV, [query])[0].rounds for query in queries]
-    assert costs == [100, 100, 100, 0]
-    assert ledger.pay(np.array([1]), [(small, full)])[0].rounds == 100, "another environment pays"
-    ledger.restart(FIRST_ENV)
-    assert ledger.pay(np.array([0, 1]), [(small, full)] * 2)[0].rounds == 100
+def test_another_course_or_environment_is_an_account_of_its_own() -> None:
+    ledger = Ledger(2)
+    assert [pay(ledger, [0], [course], 100) for course in (0, 5, 2, 0)] == [[100]] * 3 + [[0]]
+    assert pay(ledger, [1, 0], [0, 2], 100) == [100, 0]
+    ledger.restart(np.array([0]))
+    assert pay(ledger, [0, 1], [0, 0], 100) == [100, 0]
 
 
-@pytest.mark.parametrize(
-    "task",
-    [TASK, LINEAR, EPOCHS],
-    ids=lambda task: f"{task.name}-{task.system.compute}",
-)
-@pytest.mark.parametrize("freeze_thaw", [False, True])
-@given(data=st.data())
-def test_a_grid_is_paid_as_queries_are(task: Task, freeze_thaw: bool, data: st.DataObject) -> None:
-    known = _ledgers(task, freeze_thaw)
-    asked, grid, alone = known
-    space = asked.search_space
-    few = st.integers(0, min(40, space.grid_size - 1))
-    step = max(1, space.grid_size // 41)
-    grid.restart(np.arange(3))
-    alone.restart(range(3))
-    for _ in range(5):
-        cells = np.array([data.draw(few) * step for _ in range(3)])
-        queries = []
-        for cell in cells:
-            index = np.unravel_index(cell, space.grid_shape)
-            values = {d.name: d.grid[i] for d, i in zip(space.dimensions, index, strict=True)}
-            queries.append(asked.query(values))
-        times, rounds = grid.pay(cells)
-        costs = alone.pay(np.arange(3), queries)
-        assert times.tolist() == [cost.time_s for cost in costs]
-        assert rounds.tolist() == [cost.rounds for cost in costs]
-        for query, cost in zip(queries, costs, strict=True):
-            rate = query[1].client_sample_rate
-            assert cost == charge(task, query[0], cost.rounds, rate)
-
-
-_KNOWN: dict[tuple[Task, bool], tuple[TrialSetup, GridLedger, Ledger]] = {}
-
-
-def _ledgers(task: Task, freeze_thaw: bool) -> tuple[TrialSetup, GridLedger, Ledger]:
-    key = (task, freeze_thaw)
-    if key not in _KNOWN:
-        asked = setup(task, freeze_thaw)
-        _KNOWN[key] = asked, GridLedger(asked, 3), Ledger(asked, 3)
-    return _KNOWN[key]
+@pytest.mark.parametrize("backend", ["tabular", "surrogate"])
+@pytest.mark.parametrize("compute", ["constant", "epochs"])
+@pytest.mark.parametrize("fidelity", [None, {"client_sample_rate": 1.0}])
+def test_with_freeze_thaw_what_is_owed_is_charged(
+    backend: str, compute: str, fidelity: Any
+) -> None:
+    """Few configurations, so that most trials go on with a course: cells or actions alike."""
+    given = {"system": {"compute": compute}, "fidelity": fidelity, "budget_trials": 99}
+    env: Any = gym.make("FedHPO-LR-CreditG-v1", backend=backend, freeze_thaw=True, **given)
+    paid: dict[Any, int] = {}
+    env.reset(seed=0)
+    rng, size, owed = np.random.default_rng(0), env.action_space.shape[0], []
+    for _ in range(40):
+        action = rng.choice([-0.9, 0.9], size).astype(np.float32)
+        action[:3], action[4] = 0.0, rng.uniform(-1, 1)  # two configurations, any rounds
+        info = env.step(action)[4]
+        rounds, rate = info["fidelity"].values()
+        course = (*info["configuration"].values(), rate)
+        owed.append(max(rounds - paid.get(course, 0), 0))
+        paid[course] = max(rounds, paid.get(course, 0))
+        expected = charge(env.unwrapped.task, info["configuration"], owed[-1], rate)
+        assert info["cost"] == vars(expected)
+    assert 0 in owed
+    assert len(set(owed)) > 5
 
 
 @pytest.mark.parametrize("grid", [{}, {"grid": True, "freeze_thaw": True}], ids=str)

@@ -13,12 +13,13 @@ import pytest
 import fedhpo_gym
 from fedhpo_gym.analysis.files import read_record
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.records import Evaluation
-from fedhpo_gym.objectives import Objective
+from fedhpo_gym.evaluation.records import Evaluation, Evaluations
+from fedhpo_gym.objectives import NO_PRIVACY, Objective
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.regret import regret_of
 from fedhpo_gym.studies.replay import replay
 from fedhpo_gym.studies.run import do_run
+from fedhpo_gym.testing.objective import diverged, some_evaluation
 
 ID = "FedHPO-LR-BreastCancer-v1"
 FULL = {"round": 500, "client_sample_rate": 1.0}
@@ -75,10 +76,8 @@ def test_it_ranks_trials_and_is_constrained_like_any_other() -> None:
 
 
 def test_where_training_diverged_it_is_the_worst() -> None:
-    class Diverged:
-        has_diverged = True
-
-    assert GAP.compute(Diverged(), None) == 1.0  # type: ignore[arg-type]
+    found = diverged(some_evaluation(0))
+    assert GAP.compute(Evaluations.stack([found]), NO_PRIVACY).tolist() == [1.0]
 
 
 def test_the_truth_knows_it() -> None:

@@ -14,7 +14,7 @@ import fedhpo_gym
 from fedhpo_gym.envs.trial import asked, climbing
 from fedhpo_gym.envs.trial import truth as module
 from fedhpo_gym.envs.trial.asked import Asked
-from fedhpo_gym.envs.trial.ledger import spending_many
+from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.truth import Truth
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Fidelity
@@ -311,11 +311,10 @@ def test_metrics_that_no_objective_reads_change_no_bit(monkeypatch: pytest.Monke
     alone, every = (fedhpo_gym.truth(id_, objectives=chosen) for chosen in (names[:1], names))
     np.testing.assert_array_equal(every.values[:, 0], alone.values[:, 0])
     columns = every._asked.columns(np.arange(len(every.values)))
-    answers, spent = backend.look_up(columns), spending_many(backend.task, columns)
+    answers, spent = backend.look_up(columns), spending(backend.task, columns)
     for one in every.objectives:
-        assert one.compute_many is not None
-        found = one.compute_many(backend.look_up(columns, one.reads), spent)
-        expected = one.compute_many(answers, spent)
+        found = one.compute(backend.look_up(columns, one.reads), spent)
+        expected = one.compute(answers, spent)
         np.testing.assert_array_equal(found, expected, err_msg=one.name)
     wrong = replace(known[names[-1]], name="wrong", reads=known[names[0]].reads)
     own = fedhpo_gym.truth(id_, objectives=[names[0], wrong])

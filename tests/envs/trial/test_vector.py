@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import StoredBackend
 from fedhpo_gym.envs import TrialEnv
-from fedhpo_gym.envs.trial.scores import Scorer
 from fedhpo_gym.envs.trial.vector import TrialVectorEnv
 from fedhpo_gym.errors import InvalidArgumentError, OffGridError, UnknownNameError
-from fedhpo_gym.evaluation.many import Evaluations
-from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity
 from fedhpo_gym.space import ACTION_SLACK, SearchSpace
 from fedhpo_gym.tasks import TASKS, Task, get_task
 from fedhpo_gym.testing import Analytic, make_env
@@ -178,15 +176,6 @@ def test_a_backend_that_stores_nothing_gives_the_same(arguments: dict[str, Any])
     run_both(make(**arguments), singles(**arguments), 20)
 
 
-@pytest.mark.parametrize("answering", [{}, FITTED])
-def test_objectives_that_know_one_evaluation_only_give_the_same(
-    answering: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Scorer, "can_batch", False)
-    arguments = {**answering, "budget_trials": 5}
-    run_both(make(**arguments), singles(**arguments), 12)
-
-
 def test_all_that_a_single_environment_says_can_be_asked_for() -> None:
     arguments = {"freeze_thaw": True, "budget_s": 2e5, "fidelity": {"client_sample_rate": 0.6}}
     for backend in ("tabular", "surrogate"):
@@ -210,8 +199,8 @@ def test_all_that_a_single_environment_says_can_be_asked_for() -> None:
 class OftenNotFinite(Analytic):
     """Loses its mind for some configurations."""
 
-    def _evaluate(self, configuration: Any, fidelity: Fidelity) -> Evaluation:
-        answer = super()._evaluate(configuration, fidelity)
+    def _answer(self, configuration: Any, fidelity: Fidelity) -> Evaluation:
+        answer = super()._answer(configuration, fidelity)
         if fidelity.round > 200:
             answer.best[:, :, :, 0] = math.inf
         return answer
@@ -483,7 +472,7 @@ class StoresLittle(Analytic, StoredBackend):
         few = (sizes if d.name == sizes.name else d for d in task.space.dimensions)
         self.space = SearchSpace(tuple(few))
 
-    def look_up(self, columns: Mapping[str, NDArray[Any]]) -> Evaluations:
+    def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Any = None) -> Evaluations:
         raise AssertionError("not needed")
 
 
