@@ -112,10 +112,10 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     try:
         backend: Backend = kind(task, **taken)
     except MissingDataError as error:
-        missing = name in STORED and not STORED[name](task)
-        others = elsewhere(task) if missing else []
-        advice = f"; or take another version: {', '.join(others)}" if others else ""
-        raise MissingDataError(f"{error}{advice}") from error
+        others = elsewhere(task) if name in STORED and not STORED[name](task) else []
+        if not others:
+            raise
+        raise MissingDataError(f"{error}; or take another version: {', '.join(others)}") from error
     return backend
 
 

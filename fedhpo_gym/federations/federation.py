@@ -54,13 +54,6 @@ class Federation:
         """(clients, splits) number of samples."""
         return np.array([[len(rows) for rows in client] for client in self.clients])
 
-    @cached_property
-    def label_counts(self) -> tuple[int, ...]:
-        """How many samples of all clients and splits have each label."""
-        rows = np.concatenate([rows for client in self.clients for rows in client])
-        counts: list[int] = np.bincount(self.labels[rows], minlength=self.num_classes).tolist()
-        return tuple(counts)
-
 
 def make_federation(
     dataset: Dataset,
