@@ -162,7 +162,7 @@ def _shown(words: Sequence[str]) -> str:
 def run(main: Callable[[], object]) -> None:
     """Run a benchmark; where what it needs is not on this machine, say so instead."""
     # Here, because importing the package is part of what benchmarks measure.
-    from fedhpo_gym.errors import MissingDataError, MissingDependencyError
+    from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError
 
     try:
         main()

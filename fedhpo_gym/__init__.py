@@ -1,7 +1,7 @@
 """Federated hyperparameter optimisation as reinforcement-learning environments.
 
 Importing the package registers its ids with Gymnasium; `gym.make("fedhpo_gym:<id>")` imports it.
-It also fixes how torch will multiply matrices, see `fedhpo_gym.processor`.
+It also fixes how torch will multiply matrices, see `fedhpo_gym.core.processor`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from fedhpo_gym.errors import InvalidArgumentError, needing
-from fedhpo_gym.processor import fix_dispatch
+from fedhpo_gym.core import __version__
+from fedhpo_gym.core.checks import as_typed, checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.processor import fix_dispatch
 from fedhpo_gym.tasks import TASKS, TRAINED, TRIALS_ONLY, Task
-from fedhpo_gym.typed import as_typed, checked_types
-from fedhpo_gym.version import __version__
 
 ENTRY_POINT = "fedhpo_gym.envs:make_trial_env"
 VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_trial_vector_env"

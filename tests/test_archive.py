@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents.policy import load_policy, save_policy
-from fedhpo_gym.archive import card_digest, reading_card, write_archive
-from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.core.archive import card_digest, reading_card, write_archive
+from fedhpo_gym.core.errors import DamagedDataError
 from pairs import arrays_of
 from rewriter import numbered
 

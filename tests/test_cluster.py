@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("distributed")
 
 SCRIPT = """
-from fedhpo_gym.cluster import each_on_cluster
+from fedhpo_gym.core.processes import each_on_cluster
 
 list(each_on_cluster(str, [1], "no address"))
 """

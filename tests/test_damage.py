@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
-from fedhpo_gym.archive import DIGEST, UNDIGESTED
 from fedhpo_gym.backends import make_backend
-from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.core.archive import DIGEST, UNDIGESTED
+from fedhpo_gym.core.errors import DamagedDataError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
-from fedhpo_gym.seeding import stream
-from fedhpo_gym.surrogates import Surrogate
-from fedhpo_gym.tables import Sample, Table
-from fedhpo_gym.tables.locate import EMBEDDED, ENV_VAR
+from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR
+from fedhpo_gym.stored.sample import Sample
+from fedhpo_gym.stored.surrogate import Surrogate
+from fedhpo_gym.stored.table import Table
 from fedhpo_gym.tasks import get_task
 from made_up_table import write_made_up_table
 from pairs import arrays_of, stamped

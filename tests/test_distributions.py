@@ -15,11 +15,12 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from fedhpo_gym import archive
-from fedhpo_gym.archive import EMBEDDED, second_folder
-from fedhpo_gym.errors import MissingDataError
-from fedhpo_gym.surrogates import list_surrogates, open_surrogate
-from fedhpo_gym.tables import list_samples, list_tables, locate, open_sample, open_table
+from fedhpo_gym.core import archive
+from fedhpo_gym.core.archive import EMBEDDED, second_folder
+from fedhpo_gym.core.errors import MissingDataError
+from fedhpo_gym.stored import catalogue
+from fedhpo_gym.stored.catalogue import list_samples, list_tables, open_sample, open_table
+from fedhpo_gym.stored.surrogate import list_surrogates, open_surrogate
 
 ROOT = Path(__file__).parents[1]
 CORE_BYTES = 45_000_000
@@ -30,9 +31,9 @@ CORE_BYTES = 45_000_000
 def core_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget the second distribution, as where it is not installed."""
     monkeypatch.setattr(archive, "second_folder", lambda: None)
-    locate._open.cache_clear()
+    catalogue._open.cache_clear()
     yield
-    locate._open.cache_clear()
+    catalogue._open.cache_clear()
 
 
 def test_the_core_is_light_and_every_card_is_in_it() -> None:
@@ -122,7 +123,7 @@ def test_an_installed_second_is_found_from_anywhere(tmp_path: Path, source: Path
     for path in wheels:
         zipfile.ZipFile(path).extractall(tmp_path / "site")
     code = (
-        "import gymnasium as gym, fedhpo_gym, fedhpo_gym.archive as a\n"
+        "import gymnasium as gym, fedhpo_gym, fedhpo_gym.core.archive as a\n"
         "print(fedhpo_gym.__file__, a.second_folder())\n"
         "env = gym.make('FedHPO-LR-CreditG-v0')\n"
         "env.reset(seed=0); env.action_space.seed(0)\n"

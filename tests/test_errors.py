@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedhpo_gym import errors
-from fedhpo_gym.datasets import SOURCES
+from fedhpo_gym.core import errors
+from fedhpo_gym.data import SOURCES
 
 FAMILIES = [
     (errors.InvalidArgumentError, ValueError),

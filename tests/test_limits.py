@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.archive import MODEL_GROWTH, reading_card, write_archive
-from fedhpo_gym.datasets.leaf import read_file
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, TooLargeError
-from fedhpo_gym.limits import DEFAULT, ENV_VAR, load_json, max_bytes
-from fedhpo_gym.npz import read_npz
-from fedhpo_gym.surrogates.forest import Forest
-from fedhpo_gym.tables import Table
+from fedhpo_gym.core.archive import MODEL_GROWTH, reading_card, write_archive
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
+from fedhpo_gym.core.files import DEFAULT, ENV_VAR, load_json, max_bytes
+from fedhpo_gym.core.npz import read_npz
+from fedhpo_gym.data.leaf import read_file
+from fedhpo_gym.stored.surrogate_models import Forest
+from fedhpo_gym.stored.table import Table
 from made_up_table import write_made_up_table
 from pairs import arrays_of
 

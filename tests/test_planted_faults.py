@@ -13,13 +13,13 @@ import pytest
 from fedhpo_gym.agents import agent_class
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.analysis.stats import critical_difference, improvement_interval, wilcoxon_holm
-from fedhpo_gym.datasets.records import make_dataset
+from fedhpo_gym.data.federation import make_user_federation
+from fedhpo_gym.data.records import make_dataset
 from fedhpo_gym.envs.trial.draws import TrialDraws
 from fedhpo_gym.envs.trial.tuning import TuningLedger
 from fedhpo_gym.evaluation import best_rounds
 from fedhpo_gym.evaluation.noise import exchanged
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.federations.federation import make_user_federation
 from fedhpo_gym.objectives import epsilon_from_renyi
 from fedhpo_gym.space.dimension import Dimension
 from fedhpo_gym.systems import (

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import workers
-from fedhpo_gym.errors import WorkerLostError
-from fedhpo_gym.processes import Crew
+from fedhpo_gym.core.errors import WorkerLostError
+from fedhpo_gym.core.processes import Crew
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PATHS = (REPOSITORY, REPOSITORY / "tests" / "support")
@@ -23,7 +23,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import workers
-from fedhpo_gym.processes import Crew, terminated_as_interrupted
+from fedhpo_gym.core.processes import Crew, terminated_as_interrupted
 
 if __name__ == "__main__":
     work, folder = getattr(workers, sys.argv[1]), Path(sys.argv[2])
@@ -57,7 +57,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_an_error_too() -> None:
 
 
 def test_a_script_without_a_guard_ends_at_its_first_worker(tmp_path: Path) -> None:
-    words = "import workers\nfrom fedhpo_gym.processes import Crew\n"
+    words = "import workers\nfrom fedhpo_gym.core.processes import Crew\n"
     words += "with Crew(1, workers.square) as crew:\n    print(*crew.each(range(9), int))\n"
     script = tmp_path / "open.py"
     script.write_text(words, encoding="utf-8")
@@ -126,7 +126,7 @@ def test_an_interrupt_ends_all_workers_within_seconds(
 IDLE = """
 import os, signal
 import workers
-from fedhpo_gym.processes import Crew
+from fedhpo_gym.core.processes import Crew
 
 if __name__ == "__main__":
     crew = Crew(1, workers.process)

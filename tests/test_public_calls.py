@@ -21,10 +21,10 @@ pytest.importorskip("sklearn")
 
 import fedhpo_gym
 from fedhpo_gym.analysis import stats
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.core.checks import as_typed
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.objectives import epsilon_from_renyi, selected_renyi, selection_epsilon
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.typed import as_typed
 
 WRONG: tuple[Any, ...] = (
     object(), None, 5, -1, 0.5, float("nan"), 1j, "x", "", b"x", [], ["x"], [None], {}, {"x": 1},
@@ -194,7 +194,7 @@ def fits(given: dict[str, Any], hints: dict[str, Any]) -> bool:
 def test_all_packages_were_found() -> None:
     assert len(FUNCTIONS) > 120
     folders = {name.split(".")[1] for name in FUNCTIONS}
-    assert {"analysis", "objectives", "systems", "tables", "tasks", "studies"} <= folders
+    assert {"analysis", "objectives", "systems", "stored", "tasks", "studies"} <= folders
     assert callable(fedhpo_gym.truth)
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream, streams
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream, streams
 
 
 def draw(seed: int, name: str, *keys: int) -> list[int]:
@@ -45,7 +45,7 @@ def test_every_argument_matters() -> None:
 
 
 def test_same_in_another_process_with_another_hash_seed() -> None:
-    code = "from fedhpo_gym.seeding import stream; print(stream(5, 'x', 1).random().hex())"
+    code = "from fedhpo_gym.core.seeding import stream; print(stream(5, 'x', 1).random().hex())"
     environment = {
         **os.environ,
         "PYTHONHASHSEED": "4242",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import as_typed
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.objectives import Objective
-from fedhpo_gym.typed import as_typed
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ import turns
 from measuring import number
 from plain_loop import STEPS, PlainCourse, TorchDraws
 
+from fedhpo_gym.backends.training import make_batch, task_federation
 from fedhpo_gym.building.grid import GridDesign
-from fedhpo_gym.courses.training import make_batch, task_federation
 from fedhpo_gym.fl.lockstep_batch import one_thread
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task, get_task

@@ -28,8 +28,8 @@ from measuring import number
 from fedhpo_gym.backends.federatedscope.backend import FederatedScope
 from fedhpo_gym.backends.federatedscope.process import Message
 from fedhpo_gym.backends.federatedscope.running import RemoteCourse
-from fedhpo_gym.courses.training import task_federation
-from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.backends.training import task_federation
+from fedhpo_gym.core.errors import MissingDataError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import Value

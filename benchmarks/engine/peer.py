@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from fedhpo_gym.courses.handing import arrays_of, graph_arrays
-from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.federations.graphs import GraphFederation
+from fedhpo_gym.backends.federatedscope.federation import arrays_of, graph_arrays
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.data.graph_federations import GraphFederation
 from fedhpo_gym.fl.packing import Course
 
 SCRIPT = Path(__file__).with_name("federatedscope_course.py")

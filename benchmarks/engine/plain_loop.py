@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
-from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.seeding import stream
 
 Step = Callable[[Tensor, Tensor, Tensor, float, float], None]
 """Takes weight (classes, d + 1), x (n, d + 1), y (n,), learning rate and weight decay; one SGD step

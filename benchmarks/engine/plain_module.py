@@ -15,8 +15,8 @@ from plain_loop import Evaluator, TorchDraws
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.federations.federation import Federation
 
 ROWS = 512
 """Rows that are evaluated at once."""

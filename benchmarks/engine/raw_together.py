@@ -18,8 +18,8 @@ import numpy as np
 from measuring import number
 
 from fedhpo_gym.backends.raw import Raw
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.tasks import get_task
 
 SPACES = ("the paper's grid", "intervals")

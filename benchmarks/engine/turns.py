@@ -25,9 +25,9 @@ import measuring
 import numpy as np
 from measuring import number
 
-from fedhpo_gym.courses.training import make_batch, task_federation
+from fedhpo_gym.backends.training import make_batch, task_federation
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.minibatches import client_orders
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task

@@ -21,8 +21,8 @@ import numpy as np
 from measuring import number
 
 import fedhpo_gym  # noqa: F401 - registers the environments
-from fedhpo_gym.errors import MissingDataError
-from fedhpo_gym.tables import open_table
+from fedhpo_gym.core.errors import MissingDataError
+from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.tasks import get_task
 
 IMPORTS = {

@@ -40,10 +40,10 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "envs/round": ("tests/envs/round", "tests/envs/test_rendering.py"),
         "fl/algorithms": ("tests/fl/test_algorithms.py",),
         "evaluation/noise.py": ("tests/evaluation/test_noise.py",),
-        "surrogates/surrogate.py": ("tests/surrogates",),
-        "building/units.py": ("tests/building/test_units.py",),
+        "stored/surrogate.py": ("tests/surrogates",),
+        "building/design.py": ("tests/building/test_units.py",),
         "studies/environments.py": ("tests/studies/test_trust.py",),
-        "landscape/cards.py": ("tests/cli/test_show.py",),
+        "stored/health_cards.py": ("tests/cli/test_show.py",),
         "archive.py": ("tests/test_archive.py",),
         "backends/federatedscope": (
             "tests/backends/federatedscope/test_conversations.py",
@@ -76,7 +76,7 @@ def sources(part: str) -> list[str]:
 def draw(part: str, count: int, seed: int) -> list[tuple[Mutant, str]]:
     """Return some mutants of a part that change what runs, and the changed modules."""
     # Here: processes that test a mutant are forked from one that never saw the package.
-    from fedhpo_gym.seeding import stream
+    from fedhpo_gym.core.seeding import stream
 
     texts = {path: (CHECKOUT / path).read_text(encoding="utf-8") for path in sources(part)}
     mutants = [mutant for path, text in texts.items() for mutant in mutants_of(path, text)]

@@ -29,7 +29,7 @@ from fedhpo_gym.analysis.incumbents import Study, Trajectory, Trials
 from fedhpo_gym.analysis.parquet import Column, read_judged, store
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.analysis.runs import JudgedRun, trials_of_run
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.seeding import stream
 
 LEVELS = np.array([9.0, 27.0, 81.0])
 SAMPLE = 2000

@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import measuring
 
-from fedhpo_gym.surrogates import list_surrogates, open_surrogate
+from fedhpo_gym.stored.surrogate import list_surrogates, open_surrogate
 
 # FedHPO-Bench, Table 12: model and data set, algorithm, test MAE of a random forest.
 PAPER = {

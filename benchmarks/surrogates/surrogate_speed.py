@@ -22,7 +22,7 @@ from measuring import number
 from numpy.typing import NDArray
 
 import fedhpo_gym  # noqa: F401 - registers the environments
-from fedhpo_gym.surrogates import Surrogate, list_surrogates, open_surrogate
+from fedhpo_gym.stored.surrogate import Surrogate, list_surrogates, open_surrogate
 
 TARGET = 100_000
 HEADER = ("surrogate", "model", "`look_up`, per second", "vector environment, per second")

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from fedhpo_gym.datasets.natural import NATURAL
-from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.core.errors import FedHPOError
+from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.tasks import Task, get_task
 
 SIZES = {"LR": 24, "MLP": 8, "JointFew": 16, "JointPrivate": 16, "Joint": 16}
@@ -62,7 +62,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for task, size in plan():
             print(f"{task.id} {size}")
         return 0
-    from fedhpo_gym.building import build_sample
+    from fedhpo_gym.building.build import build_sample
 
     failed = set[str]()
     for task, size in plan():

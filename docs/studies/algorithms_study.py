@@ -34,8 +34,8 @@ from fedhpo_gym.analysis.tuning_cost import (
     read_library,
     relative_performance,
 )
-from fedhpo_gym.files import write_text
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.files import write_text
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.studies.pieces import claim, pieces
 from fedhpo_gym.tasks import get_task
 from studies import study_parser, table

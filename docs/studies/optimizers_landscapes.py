@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.plot import looks_of
 from fedhpo_gym.analysis.stats import ecdf, normalised_regret
-from fedhpo_gym.landscape.lattice import Stored
-from fedhpo_gym.surrogates import open_preferred
-from fedhpo_gym.tables import open_table
+from fedhpo_gym.stored.catalogue import open_table
+from fedhpo_gym.stored.lattice import Stored
+from fedhpo_gym.stored.surrogate import open_preferred
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from tqdm import tqdm
 
-from fedhpo_gym.datasets import SOURCES, TableSource, load_dataset
-from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.core.errors import MissingDataError
+from fedhpo_gym.data import SOURCES, TableSource, load_dataset
 
 CORES = os.cpu_count() or 1
 

@@ -28,7 +28,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents.policy import Acts, load_policy
 from fedhpo_gym.agents.sb3_vectors import make_vector
 from fedhpo_gym.agents.schedule import KINDS, Schedule
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.pieces import claim, pieces, read
 from studies import positive, study_parser, tables_here, trained_policy

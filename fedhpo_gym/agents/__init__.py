@@ -21,8 +21,8 @@ from typing import Any, get_args, get_type_hints
 import gymnasium as gym
 
 from fedhpo_gym.agents.base import Agent, SearchProblem, Step, read_problem, run_crew, run_episode
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.typed import as_arguments, as_typed, checked_types, explained_types, shown
+from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types, explained_types, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 
 AGENTS: Mapping[str, str] = MappingProxyType(
     {

@@ -11,11 +11,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.checks import as_integer, checked_types, explained_types, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.typed import checked_types, explained_types, shown
 
 Process: TypeAlias = Literal["trial", "round"]
 SCALAR = ("reward",)

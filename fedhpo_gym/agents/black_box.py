@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
 from fedhpo_gym.agents.search import Array, Row, TrialSearch
-from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.checks import as_integer
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 
 BLOCK = 64
 """Actions that are drawn at once."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.multi_fidelity import ROUND, Hyperband, Point, rounded
 from fedhpo_gym.agents.search import TrialSearch
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace, Value
 
 Quality = Literal["good", "bad"]

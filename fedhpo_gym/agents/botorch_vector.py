@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array, TrialSearch, has_cells
-from fedhpo_gym.errors import needing
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.seeding import stream
 
 with (
     needing("an agent of BoTorch", "BoTorch", "bo", "botorch", "gpytorch", "torch"),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.clients import ArmAgent, ArmFeedback, Arms, Traces, checked_arms
-from fedhpo_gym.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 Schedule = Literal["adaptive", "aggressive", "auto", "constant", "scale"]
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.checks import as_number
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 GLOBAL, LOCAL = "server_learning_rate", "learning_rate"
 BOUNDS: Mapping[str, float] = {GLOBAL: 3.0, LOCAL: 10.0}

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.clients import ArmFeedback, Point, PointAgent
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.clients import ArmFeedback, Point, PointAgent
-from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError, needing, require_known
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.checks import as_integer
+from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
+from fedhpo_gym.core.seeding import stream
 
 with needing("agent 'flora'", "scikit-learn", "agents", "sklearn"):
     from sklearn.ensemble import RandomForestRegressor

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array, TrialSearch
-from fedhpo_gym.errors import needing
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.seeding import stream
 
 with needing("agent 'bo-rf'", "scikit-learn", "agents", "sklearn"):
     from sklearn.ensemble import RandomForestRegressor

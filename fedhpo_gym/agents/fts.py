@@ -21,8 +21,8 @@ from fedhpo_gym.agents.clients import (
     collect_feedback,
     sampled_clients,
 )
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 
 Array = NDArray[np.float64]
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.black_box import Evolution
 from fedhpo_gym.agents.search import Array, Row, TrialSearch
-from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.checks import as_integer
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space.dimension import Dimension, Value
 
 ROUND = ("round",)

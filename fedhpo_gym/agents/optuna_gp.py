@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.optuna_agents import Space, new_study, quiet
 from fedhpo_gym.agents.search import TrialSearch
-from fedhpo_gym.errors import needing
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import Dimension
 
 with needing("agent 'bo-gp'", "Optuna", "agents", "optuna"):

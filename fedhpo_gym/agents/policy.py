@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
-from fedhpo_gym.archive import MODEL_GROWTH, reading_card, write_archive
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.typed import shown
+from fedhpo_gym.core.archive import MODEL_GROWTH, reading_card, write_archive
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 
 FORMAT: Final = 1
 STEM: Final = "policy"

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.policy import Policy
-from fedhpo_gym.errors import needing, require_known
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import needing, require_known
+from fedhpo_gym.core.seeding import stream
 
 with needing("training a policy", "stable-baselines3", "rl", "stable_baselines3"):
     import stable_baselines3 as sb3

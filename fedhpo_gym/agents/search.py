@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, Process, SearchProblem, Step, score_of
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.space import Dimension
 
 Row = NDArray[np.float32]

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array, TrialSearch
-from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError, needing
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.checks import as_integer
+from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.seeding import stream
 
 with needing("an agent of SciPy", "SciPy", "agents", "scipy"):
     from scipy.stats import qmc

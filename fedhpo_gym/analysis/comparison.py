@@ -31,7 +31,7 @@ from fedhpo_gym.analysis.stats import (
 )
 from fedhpo_gym.analysis.stats.summaries import Numbers
 from fedhpo_gym.analysis.tables import Cell, Table
-from fedhpo_gym.typed import checked_types
+from fedhpo_gym.core.checks import checked_types
 
 __all__ = [
     "FINAL",

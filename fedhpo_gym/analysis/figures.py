@@ -32,7 +32,7 @@ from fedhpo_gym.analysis.problems import Problem
 from fedhpo_gym.analysis.runs import REFERENCE, Scored
 from fedhpo_gym.analysis.stats import CriticalDifference, data_profile, ecdf
 from fedhpo_gym.analysis.tables import Cell, Table
-from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.core.errors import MissingDependencyError
 from fedhpo_gym.evaluation.fronts import attained, non_dominated
 
 THRESHOLDS = np.logspace(-4.0, 0.0, 101)

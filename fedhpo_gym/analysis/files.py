@@ -36,9 +36,9 @@ from fedhpo_gym.analysis.records import (
     to_dict,
 )
 from fedhpo_gym.analysis.runs import JudgedRun
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.files import naming, new_file
-from fedhpo_gym.typed import checked_types
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.files import naming, new_file
 
 SUFFIX = ".jsonl"
 SUFFIXES = (SUFFIX, parquet.SUFFIX)

@@ -12,8 +12,8 @@ from fedhpo_gym.analysis.incumbents import RULE, Trajectory, incumbents
 from fedhpo_gym.analysis.problems import LARGEST, Best, Known, Problem, Run
 from fedhpo_gym.analysis.records import Header, RunRecord
 from fedhpo_gym.analysis.runs import JudgedRun, agent_arguments, problem_of
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.typed import checked_types
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError
 
 FULL = "full_fidelity"
 

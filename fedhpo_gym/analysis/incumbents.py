@@ -37,14 +37,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import (
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
     InvalidArgumentError,
     MissingDataError,
     require_known,
 )
-from fedhpo_gym.typed import checked_types
 
 __all__ = [
     "RULE",

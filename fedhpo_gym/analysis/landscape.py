@@ -15,7 +15,7 @@ from fedhpo_gym.analysis.plot import SIZE, TALL, draw
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.runs import level_of, problem_of
 from fedhpo_gym.analysis.tables import Cell, Table
-from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, require_known
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
 
 BINS: Final = 8
 """Of a hyperparameter with more values than this: ranges with equally many trials."""

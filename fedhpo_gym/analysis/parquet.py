@@ -22,8 +22,8 @@ import numpy as np
 from fedhpo_gym.analysis.incumbents import Numbers, Trials
 from fedhpo_gym.analysis.records import NUMBERS, START, Header, RunRecord, StepRecord, seal, to_dict
 from fedhpo_gym.analysis.runs import COSTS, Course, Described, JudgedRun
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, missing_dependency
-from fedhpo_gym.files import new_file
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, missing_dependency
+from fedhpo_gym.core.files import new_file
 
 KINDS: Final = ("bool", "int64", "double", "string", "list<double>", "json")
 """Types of entries; the first five are called as in Arrow."""

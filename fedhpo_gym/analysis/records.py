@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import as_number
+from fedhpo_gym.core.errors import InvalidArgumentError
 
 START: Final = ""
 """What stands for the digest before the first line."""
@@ -86,7 +86,7 @@ class Header:
         seed: seed of the agent and of `reset`.
         fingerprint: identifies the table, surrogate or data that answered.
         workers: simulated workers that ran trials side by side; a record of one does not say so.
-        platform: what decides how numbers were rounded, see `fedhpo_gym.processor.this_platform`;
+        platform: what decides how numbers were rounded (`core.processor.this_platform`);
             older records do not say it, and nothing that names a run or its numbers depends on it.
         shared_start: how many of its first configurations all agents of its seed were given; a
             record of none does not say so.

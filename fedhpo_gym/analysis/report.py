@@ -56,8 +56,8 @@ from fedhpo_gym.analysis.plot import INK, Looks, looks_of
 from fedhpo_gym.analysis.problems import NO_GUARANTEE, Problem, Run, Summary, finals
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.tables import Cell, Table
-from fedhpo_gym.errors import MissingDataError, MissingDependencyError, require_known
-from fedhpo_gym.typed import checked_types
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError, require_known
 
 TITLE = "Federated hyperparameter optimization: report"
 RULES_IN_WORDS = {

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.incumbents import Numbers, Trials
 from fedhpo_gym.analysis.records import Header, RunRecord
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
-from fedhpo_gym.typed import checked_types
 
 
 def level_of(fidelity: Mapping[str, Any]) -> float:

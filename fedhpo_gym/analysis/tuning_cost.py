@@ -18,9 +18,9 @@ from typing import Annotated, Final, Literal
 import numpy as np
 
 from fedhpo_gym.analysis.stats.summaries import Matrix, Numbers, Rows, Vector
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.seeding import stream
-from fedhpo_gym.typed import Axes, checked_types
+from fedhpo_gym.core.checks import Axes, checked_types
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.seeding import stream
 
 __all__ = [
     "WEIGHTS",

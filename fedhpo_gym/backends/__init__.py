@@ -8,19 +8,19 @@ from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym.backends.base import Backend, CheckedQuery, StoredBackend
+from fedhpo_gym.backends.courses import Courses
 from fedhpo_gym.backends.tuned import FEWEST, open_tuned, stored_values
-from fedhpo_gym.courses.base import Courses
-from fedhpo_gym.errors import (
+from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
+from fedhpo_gym.core.errors import (
     InvalidArgumentError,
     MissingDataError,
     needing,
     require_known,
     suggest,
 )
-from fedhpo_gym.surrogates import has_surrogate
-from fedhpo_gym.tables.locate import find
+from fedhpo_gym.stored.catalogue import find
+from fedhpo_gym.stored.surrogate import has_surrogate
 from fedhpo_gym.tasks import TASKS, Task
-from fedhpo_gym.typed import as_arguments, as_typed, checked_types
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {
@@ -34,7 +34,7 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
 
 COURSES: Mapping[str, str] = MappingProxyType(
     {
-        "raw": "fedhpo_gym.courses.running:RunningCourses",
+        "raw": "fedhpo_gym.backends.engine_courses:RunningCourses",
         "federatedscope": "fedhpo_gym.backends.federatedscope.courses:FederatedScopeCourses",
     }
 )
@@ -141,7 +141,7 @@ def open_courses(name: str, *given: Any, **options: Any) -> Courses:
     Args:
         name: "raw" or "federatedscope".
         given: task, instances, number, configuration and client sample rate; see
-            `courses.running.RunningCourses`.
+            `backends.engine_courses.RunningCourses`.
         options: what these courses take.
 
     Raises:

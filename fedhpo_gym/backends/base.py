@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import as_integer
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import (
     ENTRIES,
     FIDELITIES,

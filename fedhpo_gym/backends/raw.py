@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.backends import training
 from fedhpo_gym.backends.base import Backend, CheckedQuery
-from fedhpo_gym.courses import training
-from fedhpo_gym.courses.training import CourseState, Curves
+from fedhpo_gym.backends.training import CourseState, Curves
 from fedhpo_gym.evaluation.best import evaluation_of
 from fedhpo_gym.evaluation.records import (
     ENTRIES,

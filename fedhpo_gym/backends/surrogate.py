@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends.base import Backend
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.surrogates import open_preferred
-from fedhpo_gym.surrogates.verdicts import why_refused
+from fedhpo_gym.stored.surrogate import open_preferred
+from fedhpo_gym.stored.surrogate_verdicts import why_refused
 from fedhpo_gym.tasks import Task
 
 
@@ -56,7 +56,7 @@ class SurrogateModel(Backend):
         return (f"surrogate-sha256:{self._surrogate.sha256}",)
 
     def why_refused(self, objective: str) -> str:
-        """See `Backend.why_refused`: its held-out figures decide, see `surrogates.verdicts`."""
+        """Say what its held-out figures are short of (`stored.surrogate_verdicts`)."""
         known = self.task.objectives.get(objective)
         if known is None or not known.reads_clients:  # costs and privacy follow from the query
             return ""

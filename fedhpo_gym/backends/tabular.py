@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import StoredBackend
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
-from fedhpo_gym.tables import open_table
+from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.tasks import Task
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import Backend, StoredBackend
-from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.core.errors import MissingDataError
+from fedhpo_gym.core.files import load_json, require_bytes
+from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
-from fedhpo_gym.identity import Identity
-from fedhpo_gym.limits import load_json, require_bytes
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.tables.locate import find, list_names
+from fedhpo_gym.stored.catalogue import find, list_names
 from fedhpo_gym.tasks import Task
 
 ENDINGS: Mapping[str, str] = {"tabular": ".table.json", "surrogate": ".surrogate.json"}

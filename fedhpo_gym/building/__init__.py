@@ -1,6 +1,17 @@
-"""Computing tables and samples: courses of a design, in units that survive a crash."""
+"""Computing tables and samples, in units that survive a crash, and fitting surrogates."""
 
-from fedhpo_gym.building.build import build_sample, build_table, tell
-from fedhpo_gym.building.estimate import Estimate
+from typing import TYPE_CHECKING
+
+from fedhpo_gym.core import lazy_names
+
+if TYPE_CHECKING:
+    from fedhpo_gym.building.build import Estimate, build_sample, build_table, tell
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "build": "Estimate, build_sample, build_table, tell",
+    },
+)
 
 __all__ = ["Estimate", "build_sample", "build_table", "tell"]

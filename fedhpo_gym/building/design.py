@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.building.units import UnitShape, read_unit
-from fedhpo_gym.courses.training import engine_version
-from fedhpo_gym.datasets import load_dataset
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.backends.training import engine_version
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
+from fedhpo_gym.core.files import max_bytes, new_file
+from fedhpo_gym.core.npz import read_npz
+from fedhpo_gym.data import load_dataset
+from fedhpo_gym.evaluation.best import best_rounds
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.stored import codec
 from fedhpo_gym.tasks import Task
 
 
@@ -150,3 +155,147 @@ def shared_axes(task: Task) -> tuple[str, ...]:
     """Return the hyperparameters in which courses must agree for the engine to share work."""
     groups = ("batch_size", *task.architecture)
     return tuple(name for name in task.space.names if name in groups)
+
+
+ARRAYS = ("metrics", "rounds", "diverged_at", "hardware")
+DIGEST = "digest"
+
+
+@dataclass(frozen=True)
+class UnitShape:
+    """What the results of a unit must be like.
+
+    Attributes:
+        courses: number of courses.
+        rounds: the rounds after which they were evaluated.
+        axes: clients, splits and metrics of an evaluation.
+    """
+
+    courses: int
+    rounds: tuple[int, ...]
+    axes: tuple[int, int, int]
+
+    @property
+    def arrays(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the arrays."""
+        return {
+            "metrics": (self.courses, len(self.rounds), *self.axes),
+            "rounds": (len(self.rounds),),
+            "diverged_at": (self.courses,),
+            "hardware": (),
+        }
+
+
+def write_unit(folder: Path, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write the results of a unit with a digest of their content.
+
+    Args:
+        folder: where the file goes.
+        name: name of the unit.
+        arrays: `ARRAYS`.
+    """
+    with new_file(folder / f"{name}.npz") as handle:
+        digest = np.array(_digest(name, arrays))
+        np.savez_compressed(handle, allow_pickle=False, **{**arrays, DIGEST: digest})
+
+
+def read_unit(folder: Path, name: str, shape: UnitShape) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a stored unit.
+
+    Args:
+        folder: where the file is.
+        name: name of the unit.
+        shape: what it must be like.
+
+    Raises:
+        DamagedDataError: the file cannot be read, or does not hold the results of the unit; says
+            what to do.
+        TooLargeError: they are larger than may be read.
+    """
+    path = folder / f"{name}.npz"
+    max_bytes()  # a wrong variable is no damage
+    try:
+        with path.open("rb") as handle:
+            arrays = read_npz(handle, f"what is in {path}")
+        _check(name, arrays, shape)
+    except TooLargeError:
+        raise
+    except (OSError, ValueError) as error:
+        raise DamagedDataError(
+            f"{path} is damaged ({error}); delete it and run the same build again"
+        ) from error
+    return arrays
+
+
+def _digest(name: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+    digest = hashlib.sha256(name.encode("utf-8"))
+    for key in ARRAYS:
+        array = np.ascontiguousarray(arrays[key])
+        digest.update(f"\n{key} {array.dtype.str} {np.shape(arrays[key])}\n".encode())
+        digest.update(array.view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _check(name: str, arrays: Mapping[str, NDArray[Any]], shape: UnitShape) -> None:
+    """Compare what is in a file with what must be there.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    found = {key: array.shape for key, array in arrays.items() if key != DIGEST}
+    if found != shape.arrays:
+        raise ValueError(f"it holds arrays of the shapes {found}, expected {shape.arrays}")
+    if str(arrays.get(DIGEST, "")) != _digest(name, arrays):
+        raise ValueError(f"its digest is not that of the results of unit {name!r}")
+    kinds = "".join(arrays[key].dtype.kind for key in ARRAYS)
+    if kinds != "fiiU" or not np.isfinite(arrays["metrics"]).all():
+        raise ValueError("its metrics must be finite numbers, its rounds integers")
+    if tuple(arrays["rounds"].tolist()) != shape.rounds:
+        raise ValueError(f"it was evaluated after other rounds than {shape.rounds}")
+    at = arrays["diverged_at"]
+    if at.size and not 0 <= at.min() <= at.max() <= shape.rounds[-1]:
+        raise ValueError("`diverged_at` must be rounds, or 0")
+
+
+def encode_curves(
+    metrics: NDArray[np.floating],
+    rounds: NDArray[np.int64],
+    stored: NDArray[np.int64],
+    samples: NDArray[np.int64],
+    axes: tuple[Sequence[str], Sequence[str]],
+) -> Iterator[tuple[str, NDArray[np.unsignedinteger]]]:
+    """Yield name and codes of every array, for the courses of one seed.
+
+    Best rounds are chosen among all evaluated rounds, before anything is rounded.
+
+    Args:
+        metrics: (courses, evaluated rounds, clients, splits, metrics).
+        rounds: (evaluated rounds,) in increasing order.
+        stored: the rounds to store; all of them were evaluated.
+        samples: (clients, splits) of the seed.
+        axes: names of the splits and of the metrics, in the order of their axes.
+
+    Raises:
+        InvalidArgumentError: `axes` names other axes than `metrics` has.
+        UnknownNameError: no code is known for a metric.
+
+    Yields:
+        `best_round` with (courses, stored rounds), and `<which>_<split>_<metric>` with (courses,
+        stored rounds, clients).
+    """
+    splits, names = axes
+    if metrics.shape[-2:] != (len(splits), len(names)):
+        raise InvalidArgumentError(
+            f"`axes` must name {metrics.shape[-2]} splits and {metrics.shape[-1]} metrics, which "
+            f"were measured of every course, got {axes!r}; see `Problem.metrics`"
+        )
+    where = np.searchsorted(rounds, stored)
+    best = best_rounds(metrics, samples)[:, where]
+    yield "best_round", rounds[best].astype(np.uint16)
+    courses = np.arange(len(metrics))[:, None]
+    for which, index in (("best", best), ("current", where[None, :])):
+        values = metrics[courses, index]
+        for s, split in enumerate(splits):
+            for m, metric in enumerate(names):
+                codes = codec.encode(metric, values[..., s, m], samples[:, s])
+                yield f"{which}_{split}_{metric}", codes

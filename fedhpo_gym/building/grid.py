@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.building.design import UNIT_NUMBERS, Design, shared_axes
-from fedhpo_gym.building.encoding import encode_curves
+from fedhpo_gym.backends.training import make_course
+from fedhpo_gym.building.design import UNIT_NUMBERS, Design, encode_curves, shared_axes
 from fedhpo_gym.building.provenance import client_samples, provenance
-from fedhpo_gym.courses.training import make_course
 from fedhpo_gym.fl.packing import Course
-from fedhpo_gym.landscape import write_health
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.store import write_table
-from fedhpo_gym.tables.stored import WHICH
+from fedhpo_gym.stored import codec
+from fedhpo_gym.stored.health_cards import write_health
+from fedhpo_gym.stored.table import WHICH, write_table
 from fedhpo_gym.tasks import Task
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.courses.training import task_federation, task_label_frequencies
-from fedhpo_gym.datasets import SOURCES, load_dataset
-from fedhpo_gym.landscape import LABELS
-from fedhpo_gym.processor import this_platform
-from fedhpo_gym.tables import codec
+from fedhpo_gym.backends.training import task_federation, task_label_frequencies
+from fedhpo_gym.core.processor import this_platform
+from fedhpo_gym.data import SOURCES, load_dataset
+from fedhpo_gym.stored import codec
+from fedhpo_gym.stored.health import LABELS
 from fedhpo_gym.tasks import Task
 
 

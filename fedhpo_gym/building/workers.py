@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic
 
@@ -13,15 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fedhpo_gym.building.claims import claim
-from fedhpo_gym.building.design import Design, U
+from fedhpo_gym.backends.training import make_batch
+from fedhpo_gym.building.design import Design, U, write_unit
 from fedhpo_gym.building.provenance import this_machine
-from fedhpo_gym.building.units import write_unit
-from fedhpo_gym.cluster import each_on_cluster
-from fedhpo_gym.courses.training import make_batch
+from fedhpo_gym.core.processes import Crew, each_on_cluster
 from fedhpo_gym.fl.laws import require_equal_bits
 from fedhpo_gym.fl.models import get_model
-from fedhpo_gym.processes import Crew
 from fedhpo_gym.tasks import Task
 
 WAIT_S = 1.0
@@ -162,3 +162,43 @@ def compute_unit(
         "hardware": np.array(this_machine(device, verdict)),
     }
     write_unit(folder, unit.name, arrays)
+
+
+NAME = "claims"
+
+
+@contextmanager
+def claim(folder: Path, positions: Sequence[int]) -> Iterator[bool]:
+    """Claim some bytes for the body of the `with` statement; give whether they are ours.
+
+    A process must not claim a position twice. Where the file system knows no locks, everything is
+    ours: builds then do the same work several times, and nothing worse.
+
+    Args:
+        folder: the folder that the builds share.
+        positions: numbers of what is claimed, all or nothing.
+    """
+    descriptor = _open(folder / NAME)
+    held: list[int] = []
+    try:
+        yield all(_lock(descriptor, position, held) for position in positions)
+    finally:
+        for position in held:
+            fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, position)
+
+
+def _lock(descriptor: int, position: int, held: list[int]) -> bool:
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, position)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:  # no locks here
+        return True
+    held.append(position)
+    return True
+
+
+@cache
+def _open(path: Path) -> int:
+    # Never closed: closing any descriptor of the file would give all claims of the process back.
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -30,9 +30,9 @@ from typing import Final
 
 from fedhpo_gym.cli.arguments import take_arguments
 from fedhpo_gym.cli.console import complain
-from fedhpo_gym.errors import FedHPOError
-from fedhpo_gym.processes import terminated_as_interrupted
-from fedhpo_gym.version import __version__
+from fedhpo_gym.core import __version__
+from fedhpo_gym.core.errors import FedHPOError
+from fedhpo_gym.core.processes import terminated_as_interrupted
 
 DESCRIPTION = "Benchmark agents on federated hyperparameter optimization."
 BAD, ERROR, INTERRUPTED = 1, 2, 130

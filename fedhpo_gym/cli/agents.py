@@ -8,7 +8,7 @@ from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.agents.search import TrialSearch
 from fedhpo_gym.cli.console import say, say_table
 from fedhpo_gym.cli.options import Word
-from fedhpo_gym.errors import MissingDependencyError, unknown_name
+from fedhpo_gym.core.errors import MissingDependencyError, unknown_name
 
 HEADS = ("agent", "acts on", "chooses rounds", "objectives", "constraints", "several workers")
 MANY = {"scalar": "one", "vector": "many", "any": "one or many"}

@@ -9,7 +9,7 @@ from shutil import get_terminal_size
 from textwrap import fill, wrap
 from typing import Any
 
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 
 NARROWEST, FEWEST = 40, 12
 """Columns that a terminal has at least, and that the last column of a table keeps."""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, say
 from fedhpo_gym.cli.options import Cluster, OwnTables, Variant, asked_task
-from fedhpo_gym.cluster import check_executor
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.core.processes import check_executor
 
 if TYPE_CHECKING:
-    from fedhpo_gym.building import Estimate
+    from fedhpo_gym.building.build import Estimate
 
 
 N = TypeVar("N", int, float)
@@ -62,7 +62,7 @@ def build(
     ] = False,
 ) -> int:
     """Compute the table of a problem, or a sample of it."""
-    from fedhpo_gym.building import build_sample, build_table
+    from fedhpo_gym.building.build import build_sample, build_table
 
     check_executor(cluster.executor, cluster.address)
     task = asked_task(variant)
@@ -93,7 +93,7 @@ def build(
 
 def _announce(yes: bool, found: Estimate) -> None:
     """Say what a build will cost; a long one needs `--yes` when somebody is there to give it."""
-    from fedhpo_gym.building import tell
+    from fedhpo_gym.building.build import tell
 
     tell(found)
     if found.hours > LONG_H and not yes and sys.stdin.isatty():
@@ -127,8 +127,8 @@ def download(
     ],
 ) -> int:
     """Fetch data sets; those that cannot be had do not keep the others from coming."""
-    from fedhpo_gym.datasets import SOURCES
-    from fedhpo_gym.datasets.bert_weights import NAME as WEIGHTS
+    from fedhpo_gym.data import SOURCES
+    from fedhpo_gym.data.bert import NAME as WEIGHTS
 
     failed = 0
     for name in SOURCES if "all" in names else names:
@@ -141,7 +141,7 @@ def download(
 
 
 def _fetch_data(name: str) -> str:
-    from fedhpo_gym.datasets import SOURCES, load_dataset
+    from fedhpo_gym.data import SOURCES, load_dataset
 
     dataset = load_dataset(name)
     rows, *shape = dataset.features.shape
@@ -153,6 +153,6 @@ def _fetch_data(name: str) -> str:
 
 
 def _fetch_weights() -> str:
-    from fedhpo_gym.datasets.bert_weights import NAME, fetch_weights
+    from fedhpo_gym.data.bert import NAME, fetch_weights
 
     return f"{NAME}: {fetch_weights()}"

@@ -14,10 +14,11 @@ from fedhpo_gym.cli.health import chosen
 from fedhpo_gym.cli.listing import answering, arguments_of
 from fedhpo_gym.cli.options import Algorithm, Ids, Settings, Variant, asked_task
 from fedhpo_gym.cli.words import number, percent
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.landscape.cards import open_card
-from fedhpo_gym.landscape.difficulty import (
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.stored.difficulty import (
     CONTEST,
     CONTEST_LEFT,
     DRAWS,
@@ -28,10 +29,9 @@ from fedhpo_gym.landscape.difficulty import (
     difficulty_of,
     usual,
 )
-from fedhpo_gym.landscape.lattice import Stored, validation_losses
-from fedhpo_gym.seeding import stream
-from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.tables import Table
+from fedhpo_gym.stored.health_cards import open_card
+from fedhpo_gym.stored.lattice import Stored, validation_losses
+from fedhpo_gym.stored.table import Table
 from fedhpo_gym.tasks import Task
 
 TITLE = f"""# Difficulty of the stored problems

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say
 from fedhpo_gym.cli.options import Records
 from fedhpo_gym.cli.records import whole_records
+from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.studies.export import to_optuna
 
 

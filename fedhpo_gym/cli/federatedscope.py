@@ -10,7 +10,7 @@ from fedhpo_gym.backends.federatedscope.install import install, needs
 from fedhpo_gym.backends.federatedscope.installation import VARIABLE
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say
-from fedhpo_gym.errors import needing
+from fedhpo_gym.core.errors import needing
 
 
 def make(

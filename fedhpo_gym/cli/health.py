@@ -11,12 +11,11 @@ from fedhpo_gym.cli.console import complain, say
 from fedhpo_gym.cli.listing import answering
 from fedhpo_gym.cli.options import Ids
 from fedhpo_gym.cli.words import survival_words
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, needing
-from fedhpo_gym.landscape import HEALTH, LABELS, health_of, write_health
-from fedhpo_gym.landscape.cards import health_cards, open_card
-from fedhpo_gym.landscape.health import agree
-from fedhpo_gym.landscape.lattice import Stored
-from fedhpo_gym.tables import Table
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
+from fedhpo_gym.stored.health import HEALTH, LABELS, agree, health_of
+from fedhpo_gym.stored.health_cards import health_cards, open_card, write_health
+from fedhpo_gym.stored.lattice import Stored
+from fedhpo_gym.stored.table import Table
 from fedhpo_gym.tasks import get_task, task_of
 
 
@@ -84,7 +83,7 @@ def _labels(stored: Stored) -> dict[str, float] | None:
         return None
     try:
         with needing("reading training data", "torch", "raw", "torch"):
-            from fedhpo_gym.courses.training import task_label_frequencies
+            from fedhpo_gym.backends.training import task_label_frequencies
         return task_label_frequencies(task_of(stored.identity))
     except FedHPOError as error:
         complain("health", error)

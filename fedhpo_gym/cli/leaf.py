@@ -6,11 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
-from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say
-from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
-from fedhpo_gym.files import new_folder
+from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.files import new_folder
 
 
 def main(
@@ -35,8 +35,8 @@ def main(
     split_seed: Annotated[int, Arg("(0)", flag="--spltseed")] = 0,
 ) -> int:
     """Read, sample, split and write; what was asked for and written goes into a manifest."""
-    from fedhpo_gym.datasets import leaf
-    from fedhpo_gym.datasets.leaf import manifest
+    from fedhpo_gym.data import leaf
+    from fedhpo_gym.data.leaf_preprocessing import Options, preprocess
 
     files = leaf.find_files(folder)
     if not files:
@@ -46,15 +46,15 @@ def main(
     if out.exists():
         raise InvalidArgumentError(f"`--out` must not exist yet, got {out}")
     require_writable(out.parent, "`--out`, without its last part,")
-    wanted = leaf.Options(
+    wanted = Options(
         sampling=sampling, fraction=fraction, iid_users=iid_users, min_samples=min_samples,
         split=split, train_fraction=train_fraction, gap=gap, sampling_seed=sampling_seed,
         split_seed=split_seed,
     )  # fmt: skip
-    marks, paths = {manifest.KEY: manifest.PLACE}, []
+    marks, paths = {leaf.MANIFEST_KEY: leaf.MANIFEST}, []
     with new_folder(out) as made:
-        for name, data in leaf.preprocess(leaf.read_files(files), wanted).items():
+        for name, data in preprocess(leaf.read_files(files), wanted).items():
             paths += leaf.write_files(made / name, "all_data", data, marks=marks)
             say(f"{name}: {len(data.users)} users, {data.num_samples} samples")
-        manifest.write(made, asdict(wanted), paths)
+        leaf.write_manifest(made, asdict(wanted), paths)
     return 0

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli.words import number, percent
+from fedhpo_gym.core.errors import FedHPOError
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.truth import values_of_queries
-from fedhpo_gym.errors import FedHPOError
-from fedhpo_gym.landscape import labels_on
-from fedhpo_gym.landscape.lattice import Stored, asked_columns
 from fedhpo_gym.objectives import ENERGY
+from fedhpo_gym.stored.catalogue import open_table
+from fedhpo_gym.stored.health import labels_on
+from fedhpo_gym.stored.lattice import Stored, asked_columns
+from fedhpo_gym.stored.surrogate import open_preferred
 from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.studies.suites import SUITES, suite
-from fedhpo_gym.surrogates import open_preferred
-from fedhpo_gym.tables import open_table
 from fedhpo_gym.tasks import Task
 
 OPENERS: Final[Mapping[str, Callable[[Task], Stored]]] = {

@@ -8,16 +8,16 @@ from importlib.util import find_spec
 from fedhpo_gym.backends.federatedscope.doctor import why_not
 from fedhpo_gym.cli.console import say, say_prose, say_table
 from fedhpo_gym.cli.options import Word
-from fedhpo_gym.datasets import SOURCES
-from fedhpo_gym.datasets.natural import NATURAL
-from fedhpo_gym.errors import FedHPOError, missing_dependency, unknown_name
+from fedhpo_gym.core.errors import FedHPOError, missing_dependency, unknown_name
+from fedhpo_gym.core.identity import UNSAID, Identity
+from fedhpo_gym.data import SOURCES
+from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.fl.models import COMPILED
-from fedhpo_gym.identity import UNSAID, Identity
-from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.stored.catalogue import list_tables, open_table
+from fedhpo_gym.stored.lattice import Stored
+from fedhpo_gym.stored.surrogate import Surrogate, has_surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.studies.environments import known_ids
 from fedhpo_gym.studies.suites import SUITES, suite
-from fedhpo_gym.surrogates import Surrogate, has_surrogate, list_surrogates, open_surrogate
-from fedhpo_gym.tables import list_tables, open_table
 from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task, task_of
 
 VARIANT_HEADS = ("id", "backends", "arguments")

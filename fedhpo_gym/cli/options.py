@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import parse_pairs
-from fedhpo_gym.identity import OPTIONS
+from fedhpo_gym.core.identity import OPTIONS
 from fedhpo_gym.tasks import Task, get_task
 
 Word = Annotated[str | None, Arg("only lines that hold this word", "WORD")]

@@ -9,11 +9,9 @@ from typing import Any
 from fedhpo_gym.cli.listing import answering, arguments_of
 from fedhpo_gym.cli.verdicts import section
 from fedhpo_gym.cli.words import number, percent
-from fedhpo_gym.landscape import health_on, labels_on
-from fedhpo_gym.landscape.cards import health_cards, open_card, survival_on
-from fedhpo_gym.landscape.health import SURVIVES
-from fedhpo_gym.landscape.lattice import Stored
-from fedhpo_gym.landscape.verdict import INERT, faults, inert
+from fedhpo_gym.stored.health import INERT, SURVIVES, faults, inert, labels_on
+from fedhpo_gym.stored.health_cards import health_cards, health_on, open_card, survival_on
+from fedhpo_gym.stored.lattice import Stored
 
 TITLE = f"""# Problems, side by side
 

@@ -9,7 +9,7 @@ from fedhpo_gym.analysis import RunRecord, read_folder, set_aside
 from fedhpo_gym.analysis.files import read_each, read_judged
 from fedhpo_gym.analysis.runs import JudgedRun
 from fedhpo_gym.cli.console import complain
-from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.core.errors import DamagedDataError
 
 
 def whole_records(

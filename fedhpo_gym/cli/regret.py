@@ -12,13 +12,13 @@ from typing import Annotated, Any
 from fedhpo_gym.analysis import RunRecord
 from fedhpo_gym.analysis.comparison import counted
 from fedhpo_gym.analysis.runs import problem_arguments
-from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, parse_pairs, say, say_table
 from fedhpo_gym.cli.options import Named, Records
 from fedhpo_gym.cli.records import whole_records
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
-from fedhpo_gym.files import write_text
+from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.core.files import write_text
 from fedhpo_gym.studies.regret import hypervolume_regret_of, regret_of
 from fedhpo_gym.studies.replay import from_stored_numbers
 

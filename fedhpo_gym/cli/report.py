@@ -14,17 +14,17 @@ from fedhpo_gym.analysis.incumbents import RULE, read_table
 from fedhpo_gym.analysis.landscape import landscape as landscape_of
 from fedhpo_gym.analysis.landscape import landscape_figure
 from fedhpo_gym.analysis.report import sentences
-from fedhpo_gym.archive import require_writable
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import say
 from fedhpo_gym.cli.options import Records, Rule
 from fedhpo_gym.cli.records import each_judged_run, whole_records
-from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, unknown_name
-from fedhpo_gym.files import new_file, write_text
+from fedhpo_gym.core import __version__
+from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, unknown_name
+from fedhpo_gym.core.files import new_file, write_text
 from fedhpo_gym.studies.cells import GOOD, read_log
 from fedhpo_gym.studies.regret import known_of
 from fedhpo_gym.studies.replay import present_fingerprint
-from fedhpo_gym.version import __version__
 
 _OURS = re.compile(r"(study|problem)-\d+-[a-z0-9-]+\.(csv|tex|svg|pdf)")
 _KINDS = (".pdf", ".svg", ".csv")

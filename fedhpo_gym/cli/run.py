@@ -10,11 +10,11 @@ from typing import Annotated
 from tqdm import tqdm
 
 from fedhpo_gym.analysis.comparison import counted
-from fedhpo_gym.archive import require_writable
 from fedhpo_gym.backends.federatedscope.sharing import kept
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, parse_pairs, say
 from fedhpo_gym.cli.options import Asked, Runs
+from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 

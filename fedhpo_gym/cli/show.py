@@ -18,17 +18,16 @@ from fedhpo_gym.cli.options import Variant, asked_task
 from fedhpo_gym.cli.problems import page
 from fedhpo_gym.cli.verdicts import claim_words, lines, verdicts_of
 from fedhpo_gym.cli.words import health_words, number, survival_words
-from fedhpo_gym.datasets import SOURCES
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, unknown_name
-from fedhpo_gym.landscape import LABELS, health_on, labels_on
-from fedhpo_gym.landscape.cards import survival_on
-from fedhpo_gym.landscape.health import SURVIVAL
-from fedhpo_gym.landscape.lattice import Stored
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, unknown_name
+from fedhpo_gym.data import SOURCES
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.stored.health import LABELS, SURVIVAL, labels_on
+from fedhpo_gym.stored.health_cards import health_on, survival_on
+from fedhpo_gym.stored.lattice import Stored
+from fedhpo_gym.stored.sample import ENDS
+from fedhpo_gym.stored.surrogate_verdicts import CLAIMED, RULE
+from fedhpo_gym.stored.surrogate_verdicts import ENTRY as OBJECTIVES
 from fedhpo_gym.studies.suites import SUITES
-from fedhpo_gym.surrogates.verdicts import CLAIMED, RULE
-from fedhpo_gym.surrogates.verdicts import ENTRY as OBJECTIVES
-from fedhpo_gym.tables.sample import ENDS
 from fedhpo_gym.tasks import Task
 
 WIDTH = 100

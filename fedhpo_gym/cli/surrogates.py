@@ -12,16 +12,21 @@ from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import complain, say
 from fedhpo_gym.cli.listing import lacking, newest_id
 from fedhpo_gym.cli.options import OwnTables, Variant, asked_task
-from fedhpo_gym.datasets import load_dataset
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
+from fedhpo_gym.core.identity import Identity
+from fedhpo_gym.data import load_dataset
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.models import COMPILED
-from fedhpo_gym.identity import Identity
-from fedhpo_gym.surrogates import list_surrogates, open_preferred
-from fedhpo_gym.surrogates.surrogate import SUFFIX, Surrogate
-from fedhpo_gym.tables import list_samples, list_tables, open_sample, open_table, table_folder
-from fedhpo_gym.tables.locate import find
-from fedhpo_gym.tables.stored import StoredCurves
+from fedhpo_gym.stored.catalogue import (
+    find,
+    list_samples,
+    list_tables,
+    open_sample,
+    open_table,
+    table_folder,
+)
+from fedhpo_gym.stored.surrogate import SUFFIX, Surrogate, list_surrogates, open_preferred
+from fedhpo_gym.stored.table import StoredCurves
 from fedhpo_gym.tasks import Task, get_task, task_of
 
 ALL = "all"
@@ -41,7 +46,7 @@ def main(
     out: OwnTables = None,
 ) -> int:
     """Fit one surrogate, or all; with `--measure`, measure the objectives of stored ones."""
-    from fedhpo_gym.fitting.fit import fit_surrogate
+    from fedhpo_gym.building.surrogate_fit import fit_surrogate
 
     if measure:
         return measure_stored(variant)
@@ -70,7 +75,7 @@ def fit_all(folder: Path, *, keep: bool) -> int:
     What the folder already holds is skipped, if it was fitted on the same numbers: an interrupted
     command resumes.
     """
-    from fedhpo_gym.fitting.fit import fit_surrogate
+    from fedhpo_gym.building.surrogate_fit import fit_surrogate
 
     failed = 0
     for source in _sources():
@@ -121,7 +126,7 @@ def measure_stored(variant: Variant) -> int:
 
     With `all`, surrogates whose courses or recipe are gone are left as they are, and named.
     """
-    from fedhpo_gym.fitting.verdicts import write_verdicts
+    from fedhpo_gym.building.surrogate_verdicts import write_verdicts
 
     if variant.id != ALL:
         name = open_preferred(asked_task(variant).surrogate_identities).name

@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.archive import add_to_card
-from fedhpo_gym.courses.training import CourseState, make_batch, make_course, task_federation
+from fedhpo_gym.backends.training import CourseState, make_batch, make_course, task_federation
+from fedhpo_gym.core.archive import add_to_card
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.best import evaluation_of
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.landscape.health import SMALLEST_LOSS, SURVIVAL, SURVIVES
-from fedhpo_gym.landscape.lattice import Landscape, landscape_of
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Value
-from fedhpo_gym.tables import Table
-from fedhpo_gym.tables.stored import FORMAT
+from fedhpo_gym.stored.health import SMALLEST_LOSS, SURVIVAL, SURVIVES
+from fedhpo_gym.stored.lattice import Landscape, landscape_of
+from fedhpo_gym.stored.table import FORMAT, Table
 from fedhpo_gym.tasks import Task, task_of
 
 CELLS = 5

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedhpo_gym.landscape.lattice import Stored
-from fedhpo_gym.surrogates import Surrogate
-from fedhpo_gym.surrogates.verdicts import (
+from fedhpo_gym.stored.lattice import Stored
+from fedhpo_gym.stored.surrogate import Surrogate
+from fedhpo_gym.stored.surrogate_verdicts import (
     CLAIM_RULE,
     LARGEST_BIAS,
     LARGEST_MISS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedhpo_gym.landscape.health import NEAR, SURVIVES
 from fedhpo_gym.space import Value
+from fedhpo_gym.stored.health import NEAR, SURVIVES
 
 
 def number(value: Value) -> str:

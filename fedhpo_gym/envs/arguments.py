@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError, suggest
-from fedhpo_gym.typed import as_typed, parameter_types, shown
+from fedhpo_gym.core.checks import as_integer, as_typed, parameter_types, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, suggest
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.noise import STREAM
-from fedhpo_gym.seeding import stream
 
 KEYS = 2**32
 """Episodes are told apart by so many keys."""

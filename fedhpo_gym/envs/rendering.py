@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import MissingDependencyError, needing
+from fedhpo_gym.core.errors import MissingDependencyError, needing
 
 Plot = Callable[[Any], None]
 """Draws into a matplotlib figure."""

@@ -7,8 +7,8 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.checks import Axes, checked_types
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
-from fedhpo_gym.typed import Axes, checked_types
 
 
 @checked_types

@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, require_known
-from fedhpo_gym.typed import shown
+from fedhpo_gym.core.checks import as_number, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 Constraints: TypeAlias = Mapping[str, float | Mapping[str, float]]
 Numbers = NDArray[np.float64]

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, needing
-from fedhpo_gym.typed import as_reals
+from fedhpo_gym.core.checks import as_number, as_reals
+from fedhpo_gym.core.errors import InvalidArgumentError, needing
 
 
 def non_dominated(errors: ArrayLike) -> NDArray[np.bool_]:

@@ -15,10 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_integer, as_number
-from fedhpo_gym.errors import InvalidArgumentError, suggest
+from fedhpo_gym.core.checks import as_integer, as_number, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, suggest
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
-from fedhpo_gym.typed import shown
 
 STREAM: Final = "evaluation_noise"
 """Name of the random streams: one for each episode and trial."""

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.fl.algorithms import Asynchronous
 from fedhpo_gym.fl.algorithms.asynchronous import BUFFER
 from fedhpo_gym.fl.draws import Names

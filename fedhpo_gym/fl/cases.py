@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedhpo_gym.datasets.graphs import make_graph_set, make_graph_sets
-from fedhpo_gym.datasets.graphs.records import make_node_graph
-from fedhpo_gym.datasets.graphs.sparse import from_dense
-from fedhpo_gym.datasets.ratings import make_ratings, ratings_dataset
-from fedhpo_gym.datasets.records import Dataset, make_dataset
-from fedhpo_gym.federations.federation import Federation, make_user_federation
-from fedhpo_gym.federations.graphs import make_graph_federation
-from fedhpo_gym.federations.heterogeneous import make_hetero_federation
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.federation import Federation, make_user_federation
+from fedhpo_gym.data.graph_federations import make_graph_federation, make_hetero_federation
+from fedhpo_gym.data.graph_sets import make_graph_set
+from fedhpo_gym.data.graph_tasks import make_graph_sets
+from fedhpo_gym.data.graphs import from_dense, make_node_graph
+from fedhpo_gym.data.ratings import make_ratings, ratings_dataset
+from fedhpo_gym.data.records import Dataset, make_dataset
 from fedhpo_gym.fl.models import MODELS, Model
 from fedhpo_gym.fl.packing import Course
-from fedhpo_gym.seeding import stream
 
 if TYPE_CHECKING:
     import torch

@@ -1,4 +1,4 @@
-"""Whether torch's products are those that `fedhpo_gym.processor` chose."""
+"""Whether torch's products are those that `fedhpo_gym.core.processor` chose."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fedhpo_gym.processor import SETTING, chosen_branch
+from fedhpo_gym.core.processor import SETTING, chosen_branch
 
 _OFF = 1
 """What oneMKL answers where no branch of its kernels is chosen."""

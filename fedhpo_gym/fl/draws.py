@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.seeding import stream
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
-from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.algorithms import Algorithm
 from fedhpo_gym.fl.models.description import Model
 from fedhpo_gym.fl.packing import Course, Needs, needs

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from fedhpo_gym.federations.graphs import GraphFederation
-from fedhpo_gym.federations.heterogeneous import HeteroFederation
+from fedhpo_gym.data.graph_federations import GraphFederation, HeteroFederation
 from fedhpo_gym.fl.cases import BERT_SIZE, Case
 from fedhpo_gym.fl.models import BertTiny, TorchModel
 from fedhpo_gym.fl.models.bert import WORDS, Size

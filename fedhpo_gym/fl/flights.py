@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.fl.packing import JobClock
-from fedhpo_gym.seeding import stream
 
 
 class Job(NamedTuple):

@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import MissingDependencyError, UnequalBitsError, needing
+from fedhpo_gym.core.errors import MissingDependencyError, UnequalBitsError, needing
+from fedhpo_gym.core.processor import SETTING, STRICT, this_platform
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.cases import Case, make_case
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import MODELS, Model
 from fedhpo_gym.fl.packing import Course
-from fedhpo_gym.processor import SETTING, STRICT, this_platform
 
 ROUNDS = 2
 ALONE, ORDER, PROCESS, GRADIENT = "alone", "order", "process", "gradient"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.asynchronous import AsynchronousLockstep
 from fedhpo_gym.fl.buffers import Buffers
 from fedhpo_gym.fl.dispatch import warn_unless_fixed

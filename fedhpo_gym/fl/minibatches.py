@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym import seeding
-from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.core import seeding
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.packing import PerClient
 
 MAX_PREPARED = 256

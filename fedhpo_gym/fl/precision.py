@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.fl.engine import refuse_precision
 from fedhpo_gym.fl.models.description import Model
 

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.models import TorchModel
-from fedhpo_gym.seeding import stream
 
 
 class PreparedFederation:

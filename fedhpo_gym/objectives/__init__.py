@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from fedhpo_gym.errors import require_known
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MAX_LOSS, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.objectives.base import LARGEST, Objective, values_of
@@ -52,7 +53,6 @@ from fedhpo_gym.objectives.spending import (
 )
 from fedhpo_gym.objectives.transforms import TRANSFORMS
 from fedhpo_gym.objectives.tuning_privacy import selected_renyi, selection_epsilon
-from fedhpo_gym.typed import checked_types
 
 
 @checked_types

@@ -10,12 +10,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.checks import as_number, as_reals, as_typed, explained_types, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Evaluations
 from fedhpo_gym.objectives.privacy import Spent
 from fedhpo_gym.objectives.transforms import TRANSFORMS
-from fedhpo_gym.typed import as_reals, as_typed, explained_types, shown
 
 LARGEST: Final = float(np.finfo(np.float32).max)
 """The worst value where values have no worst bound: the largest that is finite as float32."""

@@ -5,11 +5,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.checks import checked_types, explained_types
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Evaluations, Metric, Split
 from fedhpo_gym.objectives.base import Objective
 from fedhpo_gym.objectives.privacy import Spent
-from fedhpo_gym.typed import checked_types, explained_types
 
 FAIRNESS_METRIC: Final[Metric] = "accuracy"
 """What the named objectives compare between clients."""

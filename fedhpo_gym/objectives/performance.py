@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import require_known
+from fedhpo_gym.core.checks import checked_types, explained_types
+from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS, Evaluations, Metric, Split
 from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.privacy import Spent
-from fedhpo_gym.typed import checked_types, explained_types
 
 
 @explained_types

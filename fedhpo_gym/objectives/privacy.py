@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.typed import checked_types, shown
+from fedhpo_gym.core.checks import checked_types, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 
 PRIVACY_NAMES: Final = ("epsilon", "delta", "renyi_2", "renyi_8", "renyi_32")
 ORDERS: Final = (2, 8, 32)

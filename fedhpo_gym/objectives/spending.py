@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import require_known
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.evaluation.records import SPLITS, Evaluations
 from fedhpo_gym.objectives.base import Objective
 from fedhpo_gym.objectives.privacy import (
@@ -18,7 +19,6 @@ from fedhpo_gym.objectives.privacy import (
     PrivacyLedgers,
     Spent,
 )
-from fedhpo_gym.typed import checked_types
 
 Costs = Mapping[str, float | NDArray[np.float64]]
 

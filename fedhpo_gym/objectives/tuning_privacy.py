@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.checks import checked_types, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.objectives.privacy import SEARCH_ORDERS, epsilon_from_renyi
-from fedhpo_gym.typed import checked_types, shown
 
 DISTRIBUTIONS = ("geometric", "poisson")
 """How the number of trials is drawn."""

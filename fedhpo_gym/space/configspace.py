@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedhpo_gym.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.space.dimension import Dimension, Kind
 from fedhpo_gym.space.space import SearchSpace
 

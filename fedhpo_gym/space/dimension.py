@@ -11,9 +11,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_integer, as_number
-from fedhpo_gym.errors import InvalidArgumentError, OffGridError
-from fedhpo_gym.typed import as_typed, shown
+from fedhpo_gym.core.checks import as_integer, as_number, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
 
 Number = int | float
 Value = Number | str

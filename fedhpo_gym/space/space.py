@@ -18,9 +18,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError, require_known, suggest
+from fedhpo_gym.core.checks import as_reals
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
 from fedhpo_gym.space.dimension import ACTION_SLACK, Dimension, Scope, Value
-from fedhpo_gym.typed import as_reals
 
 __all__ = ["Dimension", "Scope", "SearchSpace", "Value"]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Literal
 
-from fedhpo_gym.cluster import each_on_cluster
-from fedhpo_gym.errors import WorkerLostError, WorkerTimeoutError
+from fedhpo_gym.core.errors import WorkerLostError, WorkerTimeoutError
+from fedhpo_gym.core.processes import each_on_cluster
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.run import do_run
 

@@ -18,25 +18,24 @@ from tqdm import tqdm
 from fedhpo_gym.agents import Agent, agent_name
 from fedhpo_gym.analysis import parquet
 from fedhpo_gym.analysis.comparison import counted
-from fedhpo_gym.archive import require_writable
-from fedhpo_gym.cluster import check_executor
-from fedhpo_gym.errors import (
+from fedhpo_gym.core import __version__
+from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
     MissingDataError,
     missing_dependency,
     require_known,
 )
-from fedhpo_gym.files import write_text
-from fedhpo_gym.processes import Crew
+from fedhpo_gym.core.files import write_text
+from fedhpo_gym.core.processes import Crew, check_executor
 from fedhpo_gym.studies.cells import GOOD, CellWork, Outcome, faults, log, on_dask, read_log
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.studies.plan import Plan, Request, make_plans
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.studies.tracking import TRACKERS
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.typed import checked_types
-from fedhpo_gym.version import __version__
 
 STUDY: Final = "study.json"
 CHOSEN: Final = "choosing the fidelity of each trial"

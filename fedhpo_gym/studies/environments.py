@@ -20,9 +20,9 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
 
 from fedhpo_gym import wrappers as ours
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, unknown_name
+from fedhpo_gym.core.checks import as_arguments, as_typed, parameter_types, shown
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, unknown_name
 from fedhpo_gym.objectives import Objective
-from fedhpo_gym.typed import as_arguments, as_typed, parameter_types, shown
 
 _LISTS = ("objectives", "rewards")
 """Arguments that may hold objectives: of trial environments, and of round environments."""

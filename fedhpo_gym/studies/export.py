@@ -13,7 +13,7 @@ from tqdm import tqdm
 from fedhpo_gym.analysis.problems import LARGEST
 from fedhpo_gym.analysis.records import RunRecord, StepRecord
 from fedhpo_gym.analysis.runs import problem_of
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, needing
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.objectives import OBJECTIVES
 from fedhpo_gym.space import Dimension
 from fedhpo_gym.tasks import get_task

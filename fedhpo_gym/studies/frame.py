@@ -12,7 +12,7 @@ import numpy as np
 from fedhpo_gym.analysis.files import read_folder
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.analysis.runs import Course
-from fedhpo_gym.errors import FedHPOError, needing
+from fedhpo_gym.core.errors import FedHPOError, needing
 from fedhpo_gym.studies.regret import hypervolume_regret_of, regret_of
 
 VARIANT: Final = ("algorithm", "alpha", "preprocessing", "precision", "instances")

@@ -12,10 +12,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.files import write_text
+from fedhpo_gym.core import __version__
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.files import write_text
 from fedhpo_gym.fl import ENGINE_VERSION
-from fedhpo_gym.version import __version__
 
 
 def piece(path: Path, compute: Callable[[], Any]) -> Any:

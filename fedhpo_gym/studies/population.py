@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.fedpop import exploit
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.space.dimension import Dimension, Value
 

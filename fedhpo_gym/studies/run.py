@@ -19,13 +19,13 @@ from fedhpo_gym.analysis.files import (
     write_record,
 )
 from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
-from fedhpo_gym.errors import DamagedDataError
-from fedhpo_gym.processor import this_platform
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core import __version__
+from fedhpo_gym.core.errors import DamagedDataError
+from fedhpo_gym.core.processor import this_platform
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.studies.environments import make_environment, spec_of
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.tracking import tracked
-from fedhpo_gym.version import __version__
 from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
 
 

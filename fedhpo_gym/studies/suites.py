@@ -24,15 +24,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.archive import EMBEDDED
-from fedhpo_gym.datasets.natural import NATURAL
-from fedhpo_gym.errors import unknown_name
-from fedhpo_gym.identity import Identity
+from fedhpo_gym.core.archive import EMBEDDED
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import unknown_name
+from fedhpo_gym.core.identity import Identity
+from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.tasks import TASKS, Task, get_task
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
 from fedhpo_gym.tasks.joint import REGIMES
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
-from fedhpo_gym.typed import checked_types
 
 SMALL: Final = 5
 """Problems of the suite `small`."""

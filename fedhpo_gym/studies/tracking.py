@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym.analysis.records import Header, StepRecord, to_dict
-from fedhpo_gym.errors import needing, require_known
+from fedhpo_gym.core.errors import needing, require_known
 
 Follow = Callable[[StepRecord], None]
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import Agent, SearchProblem, Step, read_problem, run_episode
 from fedhpo_gym.agents.clients import DEFAULT_ARMS, Arms, Traces, check_unit_rows, perturbed_arms
 from fedhpo_gym.agents.fedex import FedEx, FedExSettings
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.space.dimension import Dimension
 

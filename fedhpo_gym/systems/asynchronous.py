@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.systems.availability import Availability
 from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.work import Floats, Work

@@ -11,13 +11,12 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_integer, as_number
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import as_integer, as_number, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems import asynchronous
 from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.work import ClientWork, Floats, Work
-from fedhpo_gym.typed import as_typed, shown
 
 Indices = NDArray[np.integer]
 Compute = Literal["constant", "epochs", "steps", "samples"]

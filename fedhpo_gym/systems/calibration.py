@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.systems.model import CROSS_SILO, SystemModel, harmonic
 from fedhpo_gym.systems.recorded import RoundRecord
-from fedhpo_gym.typed import checked_types
 
 FASTEST: Final = 1e18
 """Bytes/s of a link that the measured rounds do not show."""

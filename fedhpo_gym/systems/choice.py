@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from fedhpo_gym.errors import InvalidArgumentError, require_known, suggest
+from fedhpo_gym.core.checks import as_typed, checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
 from fedhpo_gym.systems.base import System, shared_parameters
 from fedhpo_gym.systems.device_model import DeviceModel
 from fedhpo_gym.systems.model import SystemModel
 from fedhpo_gym.systems.recorded import RecordedModel
-from fedhpo_gym.typed import as_typed, checked_types
 
 SYSTEM_MODELS: Final[Mapping[str, type[System]]] = MappingProxyType(
     {"analytic": SystemModel, "devices": DeviceModel, "recorded": RecordedModel}

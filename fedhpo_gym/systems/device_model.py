@@ -11,10 +11,10 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import as_number, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
 from fedhpo_gym.systems.asynchronous import Means
@@ -26,7 +26,6 @@ from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.measured import KILOBYTE
 from fedhpo_gym.systems.rounds import client_seconds
 from fedhpo_gym.systems.work import Happened, Work
-from fedhpo_gym.typed import as_typed, shown
 
 DEVICES: Final = ("lognormal", "flash", "fedscale", "alike")
 AVAILABILITY: Final = ("always", "lognormal", "sine", "fedscale", "flash")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.seeding import stream
 
 
 @dataclass(frozen=True)

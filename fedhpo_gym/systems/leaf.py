@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.files import write_text
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation
-from fedhpo_gym.files import write_text
 
 _COMMON = ("client_id", "round_number", "hierarchy", "num_samples", "set")
 STAT_COLUMNS: Final = (*_COMMON, "accuracy", "loss")

@@ -11,13 +11,13 @@ from typing import Final, Literal
 
 import numpy as np
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems.asynchronous import Means
 from fedhpo_gym.systems.base import MOST, SLOWEST, Indices, System
 from fedhpo_gym.systems.draw import Draw
 from fedhpo_gym.systems.work import Floats, Work
-from fedhpo_gym.typed import checked_types
 
 Mode = Literal["cross_silo", "cross_device", "point_to_point"]
 

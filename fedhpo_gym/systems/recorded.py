@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from fedhpo_gym import limits
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core import files
+from fedhpo_gym.core.checks import as_typed, checked_types
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems.base import MOST, System
 from fedhpo_gym.systems.work import Work
-from fedhpo_gym.typed import as_typed, checked_types
 
 WORK_COLUMNS: Final = (
     "num_parameters",
@@ -160,13 +160,13 @@ def _read(path: str) -> tuple[tuple[str, ...], list[dict[str, float]]]:
     file = Path(path)
     try:
         with file.open("rb") as handle:
-            content = handle.read(limits.max_bytes() + 1)
+            content = handle.read(files.max_bytes() + 1)
     except (OSError, ValueError) as error:  # a path may hold what no path can
         raise MissingDataError(
             f"the file of recorded rounds {file} cannot be read ({error}); write it, or choose "
             "another system model"
         ) from error
-    limits.require_bytes(len(content), file)
+    files.require_bytes(len(content), file)
     try:
         lines = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
         names = lines.fieldnames or ()

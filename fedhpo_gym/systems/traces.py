@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym import limits
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import DamagedDataError, FedHPOError, MissingDataError
+from fedhpo_gym.core import files
+from fedhpo_gym.core.checks import as_number
+from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError
 from fedhpo_gym.systems.availability import DAY_S, Availability
 from fedhpo_gym.systems.devices import Devices, of_flash
 from fedhpo_gym.systems.plain_pickle import load_plain
@@ -179,13 +179,13 @@ def _read(path: str, parse: Callable[[dict[str, Any]], T]) -> T:
     file = Path(path)
     with _reading(file):
         with file.open("rb") as handle:
-            content = handle.read(limits.max_bytes() + 1)
+            content = handle.read(files.max_bytes() + 1)
         if content[:1] in (b"\x80", b"(", b"}"):
             # A pickle's values take some times as much as its text.
-            limits.require_bytes(16 * len(content), f"{file}, decoded,")
+            files.require_bytes(16 * len(content), f"{file}, decoded,")
             held = load_plain(content)
         else:
-            held = limits.load_json(content, file)
+            held = files.load_json(content, file)
         if not isinstance(held, dict) or not held:
             raise ValueError("it is no dictionary by client, or an empty one")
         _bound(held, file)
@@ -201,7 +201,7 @@ def _bound(clients: dict[Any, Any], file: Path) -> None:
         size += sum(
             len(value) for value in client.values() if isinstance(value, list | tuple | str)
         )
-    limits.require_bytes(16 * size, f"{file}, decoded,")
+    files.require_bytes(16 * size, f"{file}, decoded,")
 
 
 @contextlib.contextmanager

@@ -7,9 +7,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from fedhpo_gym.datasets.natural import NATURAL, NaturalTable
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.identity import UNSAID, Identity
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.core.identity import UNSAID, Identity
+from fedhpo_gym.data.natural import NATURAL, NaturalTable
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.bert import BERT_TASKS
 from fedhpo_gym.tasks.cnn import CNN_TASKS
@@ -23,7 +24,6 @@ from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
 from fedhpo_gym.tasks.natural import natural_names, natural_tasks
 from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
-from fedhpo_gym.typed import checked_types
 
 
 @checked_types

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import as_number
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension
 
 

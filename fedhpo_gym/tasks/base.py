@@ -9,15 +9,14 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.checks import as_integer, as_typed
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.identity import UNSAID, Identity
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS
-from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.objectives import Objective, objectives_of
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.systems import CROSS_SILO, System
-from fedhpo_gym.typed import as_typed
 
 REWARDS = ("improvement", "anytime", "score", "incumbent", "regret")
 """How a trial can be rewarded with one number."""

@@ -9,14 +9,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, require_known
-from fedhpo_gym.identity import OPTIONS
+from fedhpo_gym.core.checks import as_number, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.identity import OPTIONS
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.algorithms import ALGORITHMS, TRAINING, Setting, check_settings
 from fedhpo_gym.tasks.base import Problem
 from fedhpo_gym.tasks.labels import LABEL_ENTROPY
-from fedhpo_gym.typed import as_typed, shown
 
 PREPROCESSINGS = ("label_encoded", "standardized")
 OF_GRAPHS = ("community", "task")
@@ -70,7 +69,7 @@ class Task(Problem):
             one where configurations shape it.
         client_space: client-side hyperparameters, as intervals.
         num_clients: clients of the federation.
-        partition: how the data become clients: see `federations.partitions`.
+        partition: how the data become clients: see `data.partitions`.
         algorithm: FL algorithm.
         alpha: concentration of the LDA partition.
         instance_alphas: concentrations that instances are drawn with (the paper's, where they give

@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.checks import as_integer, explained_types
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.tasks.federated import Task, checked_alpha
-from fedhpo_gym.typed import explained_types
 
 TRAIN_SEEDS = tuple(range(100, 132))
 TEST_SEEDS = tuple(range(1000, 1016))

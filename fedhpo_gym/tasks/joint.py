@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from fedhpo_gym.datasets.natural import NaturalTable
+from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.algorithms import ADAPTS, ALGORITHMS
 from fedhpo_gym.tasks.federated import Task

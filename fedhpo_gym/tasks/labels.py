@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fedhpo_gym.datasets.natural import NATURAL
+from fedhpo_gym.data.natural import NATURAL
 
 LABEL_ENTROPY: Mapping[str, float] = MappingProxyType(
     {

@@ -1,6 +1,6 @@
 """Federations of life: schools, airlines, households; logistic regression and perceptrons.
 
-Clients are as the tables of `datasets.natural` have them. `<Name>` splits the rows of each client,
+Clients are as the tables of `data.natural` have them. `<Name>` splits the rows of each client,
 `<Name>Unseen` the clients: three in five train, the others are evaluated on.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fedhpo_gym.datasets.natural import NaturalTable
+from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import logistic_regression, mlp
 from fedhpo_gym.tasks.federated import Task

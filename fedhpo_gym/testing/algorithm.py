@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.datasets import Dataset
+from fedhpo_gym.data import Dataset
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.algorithms import ALGORITHMS
 
@@ -100,7 +100,7 @@ class AlgorithmConformance:
         return found
 
     def _batch(self, courses: list[Any]) -> CourseBatch:
-        from fedhpo_gym.federations.federation import make_federation
+        from fedhpo_gym.data.federation import make_federation
         from fedhpo_gym.fl.engine import CourseBatch
         from fedhpo_gym.fl.models import get_model
 

@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Value
 from fedhpo_gym.testing.rollout import plain
 

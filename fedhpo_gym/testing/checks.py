@@ -21,7 +21,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.passive_env_checker import env_render_passive_checker
 
 import fedhpo_gym
-from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing.task import FIDELITIES, HARMLESS, OUT_OF_DATE, WRAPPED
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedhpo_gym.datasets import SOURCES, Dataset, Source, SparseRows, load_dataset
-from fedhpo_gym.errors import MissingDataError, MissingDependencyError
-from fedhpo_gym.federations.federation import make_federation
+from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError
+from fedhpo_gym.data import SOURCES, Dataset, Source, SparseRows, load_dataset
+from fedhpo_gym.data.federation import make_federation
 
 SEEDS = (1, 2, 3)
 DTYPES = {"float64", "float32", "uint8", "int16", "int32"}

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fedhpo_gym.typed import checked_types
+from fedhpo_gym.core.checks import checked_types
 
 
 @checked_types

@@ -15,7 +15,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 
-from fedhpo_gym.errors import MissingDataError, MissingDependencyError
+from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing.rollout import go_on, in_another_process, plain, rollout
 

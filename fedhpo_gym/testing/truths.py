@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.seeding import stream
 
 TOLERANCE = 1e-4
 """Share of the scale, from the optimum to the reference, by which a truth may be beaten."""

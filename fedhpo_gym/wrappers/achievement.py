@@ -7,8 +7,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.typed import shown
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.wrappers.scalarization import (
     Floats,
     Points,

@@ -10,9 +10,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.typed import shown
+from fedhpo_gym.core.checks import as_number, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.wrappers.checks import check_env
 
 MAX_TRIALS: Final = 100_000

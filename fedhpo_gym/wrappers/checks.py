@@ -6,8 +6,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.typed import shown
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 
 
 def check_env(env: Any, *needed: str) -> gym.Env[Any, Any]:

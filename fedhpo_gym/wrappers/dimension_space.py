@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import utils
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, Value
 
 

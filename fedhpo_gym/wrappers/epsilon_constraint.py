@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.typed import shown
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.wrappers.scalarization import Floats, Rule, Scalarization, Seen, Source, by_name
 
 

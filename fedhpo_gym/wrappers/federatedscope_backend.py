@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from fedhpo_gym.typed import as_typed
+from fedhpo_gym.core.checks import as_typed
 from fedhpo_gym.wrappers.checks import check_env, use_backend
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.fronts import hypervolume
 from fedhpo_gym.wrappers.scalarization import Floats, Points, Rule, Scalarization, Seen, Source
 

@@ -11,9 +11,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, require_known
-from fedhpo_gym.typed import as_typed, shown
+from fedhpo_gym.core.checks import as_number, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.wrappers.checks import check_env
 
 KINDS: Final = ("improvement", "anytime", "incumbent", "regret")

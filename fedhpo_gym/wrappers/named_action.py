@@ -9,9 +9,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import utils
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import as_typed
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import INACTIVE, SearchSpace
-from fedhpo_gym.typed import as_typed
 from fedhpo_gym.wrappers.checks import check_env
 from fedhpo_gym.wrappers.dimension_space import DimensionSpace
 

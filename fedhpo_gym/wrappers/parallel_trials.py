@@ -11,9 +11,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.typed import shown
+from fedhpo_gym.core.checks import as_integer, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.wrappers.checks import check_env
 
 MAX_WORKERS: Final = 100_000

@@ -12,10 +12,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import InvalidArgumentError, require_known, unknown_name
+from fedhpo_gym.core.checks import as_number, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.fronts import non_dominated
-from fedhpo_gym.typed import shown
 from fedhpo_gym.wrappers.checks import check_env
 
 Floats = NDArray[np.float64]

@@ -8,9 +8,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
-from fedhpo_gym.typed import shown
 from fedhpo_gym.wrappers.checks import check_env
 
 LARGEST: Final = float(np.finfo(np.float32).max)

@@ -21,7 +21,7 @@ from fedhpo_gym.agents import (
     run_episode,
 )
 from fedhpo_gym.agents.base import Step
-from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError, UnknownNameError
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, UnknownNameError
 from problems import box_problem
 
 BOX = gym.spaces.Box(np.array([-1, 0], np.float32), np.array([1, 3], np.float32))

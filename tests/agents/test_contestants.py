@@ -15,8 +15,8 @@ from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.black_box import DifferentialEvolution, Evolution, GridSearch
 from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.agents.proxy import best_configurations
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDependencyError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDependencyError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.testing import make_env
 from problems import BOX, LADDER_BOX, ROUNDS, bowl, box_problem, play

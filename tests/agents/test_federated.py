@@ -14,7 +14,7 @@ from fedhpo_gym.agents.base import SearchProblem, Step
 from fedhpo_gym.agents.fedhyper import FedHyper
 from fedhpo_gym.agents.fedpop import FedPop, FedPopSettings
 from fedhpo_gym.agents.fts import PrivateSettings, PrivateThompson
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
 from problems import box_problem

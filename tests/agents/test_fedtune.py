@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedhpo_gym.agents import SearchProblem
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.agents.fedtune import FedTune, FedTuneController, Preferences, round_costs
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.space import Dimension, SearchSpace
 
 LIMITS: dict[str, Any] = {"participant_limits": (1, 50), "pass_limits": (1, 40)}

@@ -16,7 +16,7 @@ from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.agents.bohb import BOHB, Belief, Density, ModelSettings, PriorBand, expert_prior
 from fedhpo_gym.agents.multi_fidelity import ASHA, DEHB, Hyperband
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.studies.wrapped_fedex import Neighbourhood, row_problem, wrapped_search
 from fedhpo_gym.testing import make_env

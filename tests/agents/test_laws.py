@@ -13,7 +13,7 @@ import pytest
 
 from fedhpo_gym.agents import AGENTS, agent_class, read_problem
 from fedhpo_gym.agents.policy import Policy, save_policy
-from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.core.errors import MissingDependencyError
 from fedhpo_gym.testing.agent import (
     AgentConformance,
     MultiFidelityAgentConformance,

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fake_study import FakeEnv
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.studies.population import (
     Generation,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import make_agent, read_problem
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.space import Dimension
 from fedhpo_gym.studies.wrapped_fedex import row_problem
 from fedhpo_gym.testing import AnalyticRounds, make_env

@@ -10,7 +10,7 @@ import pytest
 
 from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.schedule import KINDS, Schedule
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.testing import AnalyticRounds
 from problems import box_problem

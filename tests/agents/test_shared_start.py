@@ -17,7 +17,7 @@ pytest.importorskip("sklearn")
 from fedhpo_gym.agents import AGENTS, Step, agent_class, make_agent, run_episode
 from fedhpo_gym.analysis import read_folder
 from fedhpo_gym.cli import ERROR, main
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.studies import compare
 from fedhpo_gym.studies.replay import replay
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord, build_report, group
 from fedhpo_gym.analysis.incumbents import Trajectory, Trials
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 
 ID = "FedHPO-LR-CreditG-v0"
 Trial = tuple[float, float, int]

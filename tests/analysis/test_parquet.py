@@ -26,7 +26,7 @@ from fedhpo_gym.analysis.files import GrowingRecord, growing, read_judged
 from fedhpo_gym.analysis.parquet import from_columns, to_columns
 from fedhpo_gym.analysis.records import START, opened, to_dict
 from fedhpo_gym.analysis.runs import JudgedRun
-from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.studies.replay import replay
 
 __all__ = ["fake_environments"]

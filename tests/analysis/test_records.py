@@ -18,7 +18,7 @@ from fedhpo_gym.analysis import (
     read_record,
 )
 from fedhpo_gym.analysis.files import record_path, write_record
-from fedhpo_gym.errors import (
+from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
     MissingDataError,

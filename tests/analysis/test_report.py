@@ -18,7 +18,7 @@ from fedhpo_gym.analysis.incumbents import Trajectory
 from fedhpo_gym.analysis.plot import draw_curves
 from fedhpo_gym.analysis.problems import Curve, Problem
 from fedhpo_gym.analysis.runs import trials_of_run
-from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 VOID = {"meta", "link", "br"}

@@ -9,8 +9,8 @@ import pytest
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import default_backend
-from fedhpo_gym.errors import MissingDataError
-from fedhpo_gym.tables.locate import ENV_VAR
+from fedhpo_gym.core.errors import MissingDataError
+from fedhpo_gym.stored.catalogue import ENV_VAR
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.wrappers import RawBackend, SurrogateBackend, TabularBackend
 

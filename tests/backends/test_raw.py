@@ -9,11 +9,11 @@ import pytest
 
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.backends.tabular import Tabular
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
 from fedhpo_gym.space import Value
-from fedhpo_gym.tables import codec
+from fedhpo_gym.stored import codec
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing import BackendConformance, plain
 from tiny_table import tiny  # noqa: F401 - a fixture

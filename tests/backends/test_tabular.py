@@ -11,10 +11,9 @@ import pytest
 from fedhpo_gym.backends import Backend, make_backend
 from fedhpo_gym.backends.tabular import Tabular
 from fedhpo_gym.cli import make_parser
-from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, OffGridError
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, OffGridError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.tables import open_table
-from fedhpo_gym.tables.locate import ENV_VAR
+from fedhpo_gym.stored.catalogue import ENV_VAR, open_table
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing import BackendConformance, plain
 from tiny_table import tiny  # noqa: F401 - a fixture
@@ -88,7 +87,7 @@ def test_a_missing_table_names_the_command_that_builds_it(
     variant: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
-    monkeypatch.setattr("fedhpo_gym.tables.locate.EMBEDDED", tmp_path)
+    monkeypatch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED", tmp_path)
     with pytest.raises(MissingDataError, match="raw") as caught:
         make_backend("tabular", get_task("LR-Car-v0").variant(**variant))
     (command,) = re.findall(r"`fedhpo-gym (build [^`]*)`", str(caught.value))

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fedhpo_gym.tables import Sample
+from fedhpo_gym.stored.sample import Sample
 from workers import CrewHere
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "tables"

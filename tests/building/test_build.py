@@ -20,13 +20,14 @@ from pairs import arrays_of
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.building import build_table, workers
-from fedhpo_gym.building.encoding import encode_curves
+from fedhpo_gym.building import workers
+from fedhpo_gym.building.build import build_table
+from fedhpo_gym.building.design import encode_curves
 from fedhpo_gym.building.grid import GridDesign
-from fedhpo_gym.errors import InvalidArgumentError, TooLargeError
+from fedhpo_gym.core.errors import InvalidArgumentError, TooLargeError
+from fedhpo_gym.core.files import ENV_VAR
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
-from fedhpo_gym.limits import ENV_VAR
-from fedhpo_gym.tables import Table
+from fedhpo_gym.stored.table import Table
 from tiny_table import tiny_folder, tiny_task
 from workers import CrewHere, wait_for
 
@@ -237,7 +238,7 @@ def test_builds_that_share_a_folder_share_the_work(
 CLAIM = """
 import sys
 from pathlib import Path
-from fedhpo_gym.building.claims import claim
+from fedhpo_gym.building.workers import claim
 
 with claim(Path(sys.argv[1]), [0, 2]) as ours:
     print(ours, flush=True)

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.building import Estimate, build_sample, build_table
-from fedhpo_gym.building import estimate as module
+from fedhpo_gym.building import build as module
+from fedhpo_gym.building.build import Estimate, build_sample, build_table
 from fedhpo_gym.building.design import UNIT_NUMBERS
 from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.tasks import get_task

@@ -22,21 +22,19 @@ from pairs import arrays_of
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.archive import DIGEST, write_archive
 from fedhpo_gym.backends import make_backend
-from fedhpo_gym.building import build_sample, build_table
+from fedhpo_gym.building.build import build_sample, build_table
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design
 from fedhpo_gym.building.grid import GridDesign
-from fedhpo_gym.building.sample import WINDOW, SampleDesign, SampleUnit
-from fedhpo_gym.building.sequence import balanced, halton
+from fedhpo_gym.building.sample import WINDOW, SampleDesign, SampleUnit, balanced, halton
 from fedhpo_gym.building.workers import compute_unit
 from fedhpo_gym.cli import main
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.archive import DIGEST, write_archive
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.tables import Sample, open_sample, open_table
-from fedhpo_gym.tables.locate import ENV_VAR
-from fedhpo_gym.tables.sample import ENDS, LAST_ROUND
+from fedhpo_gym.stored.catalogue import ENV_VAR, open_sample, open_table
+from fedhpo_gym.stored.sample import ENDS, LAST_ROUND, Sample
 from fedhpo_gym.tasks import Task, get_task
 
 pytestmark = pytest.mark.raw
@@ -422,7 +420,7 @@ def test_a_variant_with_a_sample_only_has_no_table(
     built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENV_VAR, str(built))
-    monkeypatch.setattr("fedhpo_gym.tables.locate.EMBEDDED", built)
+    monkeypatch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED", built)
     assert len(open_sample(NAME)) == SIZE
     with pytest.raises(
         MissingDataError, match=r"surrogate on its sample.*--keep.*fedhpo-gym build"

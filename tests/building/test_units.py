@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import DamagedDataError, TooLargeError
-from fedhpo_gym.limits import ENV_VAR
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import DamagedDataError, TooLargeError
+from fedhpo_gym.core.files import ENV_VAR
+from fedhpo_gym.core.seeding import stream
 
 pytest.importorskip("torch")
 
+from fedhpo_gym.building.design import UnitShape, read_unit, write_unit
 from fedhpo_gym.building.sample import MOST_POINTS, SampleDesign
-from fedhpo_gym.building.units import UnitShape, read_unit, write_unit
 from fedhpo_gym.tasks import get_task
 
 NAME = "points-3_5"

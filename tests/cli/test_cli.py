@@ -341,7 +341,7 @@ def test_surrogate_names_the_table(
 ) -> None:
     _module(
         monkeypatch,
-        "fedhpo_gym.fitting.fit",
+        "fedhpo_gym.building.surrogate_fit",
         fit_surrogate=lambda wanted, _, **__: f"{wanted.name}!",
     )
     assert main(["surrogate", OLD, "--algorithm", "fedopt"]) == 0
@@ -353,7 +353,7 @@ def test_download_goes_on_after_a_failure(
 ) -> None:
     import numpy as np
 
-    from fedhpo_gym.errors import MissingDataError
+    from fedhpo_gym.core.errors import MissingDataError
 
     def load_dataset(name: str) -> Any:
         if name == "A":
@@ -361,8 +361,8 @@ def test_download_goes_on_after_a_failure(
         return type("Table", (), {"features": np.zeros((7, 3)), "num_classes": 2})
 
     sources = dict.fromkeys("AB", SimpleNamespace(open_licence=True))
-    monkeypatch.setattr("fedhpo_gym.datasets.SOURCES", sources)
-    monkeypatch.setattr("fedhpo_gym.datasets.load_dataset", load_dataset)
+    monkeypatch.setattr("fedhpo_gym.data.SOURCES", sources)
+    monkeypatch.setattr("fedhpo_gym.data.load_dataset", load_dataset)
     assert main(["download", "all"]) == 1
     captured = capsys.readouterr()
     assert captured.out == "B: 7 rows, 3 features, 2 classes\n"

@@ -16,10 +16,9 @@ from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import BAD, ERROR, main
 from fedhpo_gym.cli.console import parse_pairs
 from fedhpo_gym.cli.data import LONG_H
-from fedhpo_gym.datasets import cache, download
-from fedhpo_gym.datasets.bert_weights import FILE
-from fedhpo_gym.datasets.wordpiece import VOCABULARY_SIZE
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data import cache
+from fedhpo_gym.data.bert import FILE, VOCABULARY_SIZE
 
 __all__ = ["fake_environments"]
 
@@ -115,7 +114,9 @@ def test_a_build_checks_its_folder_first(
 def test_a_surrogate_is_not_fitted_for_a_place_that_cannot_be_written(
     a_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr("fedhpo_gym.fitting.fit._compare", lambda *_: pytest.fail("it fits"))
+    monkeypatch.setattr(
+        "fedhpo_gym.building.surrogate_fit._compare", lambda *_: pytest.fail("it fits")
+    )
     monkeypatch.setenv("FEDHPO_GYM_TABLES", str(a_file))
     assert main(["surrogate", SHORT]) == ERROR
     assert "`FEDHPO_GYM_TABLES`" in one_line(capsys)
@@ -128,7 +129,7 @@ def test_data_that_cannot_be_kept_name_the_variable(
     monkeypatch.delenv("FEDHPO_GYM_DATA", raising=False)
     monkeypatch.setenv(variable, str(a_file))
     with pytest.raises(InvalidArgumentError, match=f"`{variable}`"):
-        download.fetch("https://x.invalid/a", cache.data_folder() / "a" / "b", "0" * 64, "again")
+        cache.fetch("https://x.invalid/a", cache.data_folder() / "a" / "b", "0" * 64, "again")
 
 
 def test_what_is_derived_is_not_computed_where_it_cannot_be_kept(
@@ -281,7 +282,7 @@ def test_without_torch_make_says_so_too(run_python: Callable[..., str]) -> None:
 import sys
 sys.modules["torch"] = None
 import gymnasium, fedhpo_gym
-from fedhpo_gym.errors import MissingDependencyError
+from fedhpo_gym.core.errors import MissingDependencyError
 try:
     gymnasium.make("FedHPO-GNN-Cora-v0", backend="raw")
 except MissingDependencyError as error:
@@ -362,13 +363,13 @@ def test_a_long_build_asks_for_yes_when_somebody_is_there(
     capsys: Capture,
 ) -> None:
     pytest.importorskip("torch")
-    from fedhpo_gym.building import Estimate
+    from fedhpo_gym.building.build import Estimate
 
     def build(_task: Any, announce: Callable[[Estimate], None], **_rest: Any) -> str:
         announce(Estimate("LR-CreditG-fedavg", 1200, 600_000, 3 * hours, 3))
         return "card.json"
 
-    monkeypatch.setattr("fedhpo_gym.building.build_table", build)
+    monkeypatch.setattr("fedhpo_gym.building.build.build_table", build)
     monkeypatch.setattr("sys.stdin", Terminal(asked))
     assert main(["build", SHORT, *words]) == status
     told = capsys.readouterr()

@@ -14,7 +14,7 @@ from federatedscope_peer import pretend
 from fedhpo_gym.backends.federatedscope import install as module
 from fedhpo_gym.backends.federatedscope.installation import CARD, VARIABLE, find
 from fedhpo_gym.cli import ERROR, main
-from fedhpo_gym.errors import PeerError
+from fedhpo_gym.core.errors import PeerError
 
 Capture = pytest.CaptureFixture[str]
 Usage = namedtuple("Usage", "total used free")

@@ -12,15 +12,14 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from fedhpo_gym.archive import DIGEST, add_to_card, card_digest
 from fedhpo_gym.cli import BAD, ERROR, listing, main
 from fedhpo_gym.cli.health import chosen
 from fedhpo_gym.cli.problems import page
-from fedhpo_gym.errors import DamagedDataError
-from fedhpo_gym.landscape import HEALTH, LABELS
-from fedhpo_gym.tables import open_table
-from fedhpo_gym.tables.locate import EMBEDDED, ENV_VAR
-from fedhpo_gym.tables.stored import FORMAT
+from fedhpo_gym.core.archive import DIGEST, add_to_card, card_digest
+from fedhpo_gym.core.errors import DamagedDataError
+from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR, open_table
+from fedhpo_gym.stored.health import HEALTH, LABELS
+from fedhpo_gym.stored.table import FORMAT
 from fedhpo_gym.tasks import get_task
 from made_up_table import write_made_up_table
 from pairs import arrays_of
@@ -190,7 +189,7 @@ def test_wrong_words(words: list[str], message: str, capsys: pytest.CaptureFixtu
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the card of a table in the user's folder, whose name is that of a real one."""
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
-    monkeypatch.setattr("fedhpo_gym.tables.locate.EMBEDDED", tmp_path / "none")
+    monkeypatch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED", tmp_path / "none")
     return write_made_up_table(tmp_path)
 
 

@@ -12,17 +12,16 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.archive import add_to_card
 from fedhpo_gym.backends.raw import Raw
 from fedhpo_gym.cli import ERROR, main, survival
-from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.core.archive import add_to_card
+from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.landscape.cards import survival_on
-from fedhpo_gym.landscape.health import SURVIVAL
-from fedhpo_gym.landscape.lattice import landscape_of
-from fedhpo_gym.tables import open_table
-from fedhpo_gym.tables.locate import EMBEDDED, ENV_VAR
-from fedhpo_gym.tables.stored import FORMAT
+from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR, open_table
+from fedhpo_gym.stored.health import SURVIVAL
+from fedhpo_gym.stored.health_cards import survival_on
+from fedhpo_gym.stored.lattice import landscape_of
+from fedhpo_gym.stored.table import FORMAT
 from fedhpo_gym.tasks import get_task
 from pairs import arrays_of
 

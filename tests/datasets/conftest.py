@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhpo_gym.datasets import cache, load_dataset
+from fedhpo_gym.data import cache, load_dataset
 
 
 @pytest.fixture(autouse=True)

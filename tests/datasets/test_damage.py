@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.datasets import SOURCES, cache
-from fedhpo_gym.datasets.bert_weights import FILE as WEIGHTS
-from fedhpo_gym.datasets.bert_weights import pretrained_weights
-from fedhpo_gym.datasets.cifar import BATCHES
-from fedhpo_gym.datasets.graphs.files import git_blob
-from fedhpo_gym.datasets.graphs.tu import PARTS
-from fedhpo_gym.datasets.leaf import read_file
-from fedhpo_gym.errors import DamagedDataError, FedHPOError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import DamagedDataError, FedHPOError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data import SOURCES, cache
+from fedhpo_gym.data.bert import FILE as WEIGHTS
+from fedhpo_gym.data.bert import pretrained_weights
+from fedhpo_gym.data.cifar import BATCHES
+from fedhpo_gym.data.graph_sets import PARTS
+from fedhpo_gym.data.graphs import git_blob
+from fedhpo_gym.data.leaf import read_file
 from mutations import (
     Mutation,
     damaged_arrays,
@@ -467,7 +467,7 @@ def _vocabulary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole.write_bytes(VOCABULARY)
 
     monkeypatch.setattr(
-        "fedhpo_gym.datasets.sentences.vocabulary_file",
+        "fedhpo_gym.data.sentences.vocabulary_file",
         lambda _: cache.find("bert_tiny/vocab.txt") or whole,
     )
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.datasets import cache, download
-from fedhpo_gym.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.data import cache
 
 CONTENT = b"what the publisher sends" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -34,12 +34,12 @@ class Server:
 
 
 def fetch(path: Path, sha256: str | None = None, url: str = URL) -> Path:
-    with download.fetched(url, path, sha256, REPAIR):
+    with cache.fetched(url, path, sha256, REPAIR):
         return path
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, server: Server) -> Server:
-    monkeypatch.setattr(download, "open_url", server)
+    monkeypatch.setattr(cache, "open_url", server)
     return server
 
 

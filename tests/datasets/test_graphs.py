@@ -14,13 +14,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from fedhpo_gym.datasets import SOURCES, download, load_dataset
-from fedhpo_gym.datasets.graphs import make_node_graph, normalised_adjacency, undirected
-from fedhpo_gym.datasets.graphs.files import git_blob
-from fedhpo_gym.datasets.graphs.planetoid import NODE_GRAPHS, NodeGraphSource
-from fedhpo_gym.datasets.graphs.records import NodeGraph
-from fedhpo_gym.datasets.graphs.sparse import from_dense, matmul
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.data import SOURCES, cache, load_dataset
+from fedhpo_gym.data.graphs import (
+    NodeGraph,
+    from_dense,
+    git_blob,
+    make_node_graph,
+    matmul,
+    normalised_adjacency,
+    undirected,
+)
+from fedhpo_gym.data.planetoid import NODE_GRAPHS, NodeGraphSource
 from fedhpo_gym.testing import DatasetConformance
 
 # Distinct undirected edges without loops, and the largest class, of the published files.
@@ -119,7 +124,7 @@ def test_without_a_network_the_error_says_what_to_do(monkeypatch: pytest.MonkeyP
     def refuse(url: str) -> None:
         raise OSError(f"no route to {url}")
 
-    monkeypatch.setattr(download, "open_url", refuse)
+    monkeypatch.setattr(cache, "open_url", refuse)
     with pytest.raises(MissingDataError, match=r"no route.*`fedhpo-gym download PubMed`"):
         load_dataset("PubMed")
 

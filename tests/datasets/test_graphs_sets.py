@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from fedhpo_gym.datasets import load_dataset
-from fedhpo_gym.datasets.graphs import GraphSet, make_graph_set, normalised_adjacency
-from fedhpo_gym.datasets.graphs.files import git_blob
-from fedhpo_gym.datasets.graphs.molecules import MOLECULES, NUM_ATOM_FEATURES, MoleculeSource
-from fedhpo_gym.datasets.graphs.sparse import from_dense
-from fedhpo_gym.datasets.graphs.tu import PARTS, TU_SETS, TUSource
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data import load_dataset
+from fedhpo_gym.data.graph_sets import PARTS, TU_SETS, GraphSet, TUSource, make_graph_set
+from fedhpo_gym.data.graphs import from_dense, git_blob, normalised_adjacency
+from fedhpo_gym.data.molecules import MOLECULES, NUM_ATOM_FEATURES, MoleculeSource
 from fedhpo_gym.testing import DatasetConformance
 
 # Graphs, nodes, edges and classes as the publishers count them; RDKit 2023 to 2026 reads ClinTox

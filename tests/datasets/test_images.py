@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.datasets import download, load_dataset
-from fedhpo_gym.datasets.cifar import BATCHES, CIFAR10, CLASSES, read_jpgs
-from fedhpo_gym.datasets.femnist import FEMNIST, read_json
-from fedhpo_gym.datasets.leaf import LeafData, UserSamples, write_files
-from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.core.errors import MissingDataError
+from fedhpo_gym.data import cache, load_dataset
+from fedhpo_gym.data.cifar import BATCHES, CIFAR10, CLASSES, read_jpgs
+from fedhpo_gym.data.femnist import FEMNIST, read_json
+from fedhpo_gym.data.leaf import LeafData, UserSamples, write_files
 from fedhpo_gym.testing import DatasetConformance
 
 RNG = np.random.default_rng(0)
@@ -116,7 +116,7 @@ def test_the_publishers_archive_is_downloaded_and_read(
     rows = records()
     content = binary_archive(rows)
     source = replace(CIFAR10, num_rows=24, sha256=hashlib.sha256(content).hexdigest())
-    monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", {"CIFAR10": source})
+    monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", {"CIFAR10": source})
 
     def answer(url: str) -> io.BytesIO:
         assert url == "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -124,7 +124,7 @@ def test_the_publishers_archive_is_downloaded_and_read(
         body.headers = {}  # type: ignore[attr-defined]
         return body
 
-    monkeypatch.setattr(download, "open_url", answer)
+    monkeypatch.setattr(cache, "open_url", answer)
     dataset = load_dataset("CIFAR10")
     assert (data_folder / "cifar10" / "cifar-10-binary.tar.gz").exists()
     stacked = np.concatenate([rows[name] for name in BATCHES])
@@ -161,7 +161,7 @@ def test_jpg_archives_are_decoded_once(data_folder: Path, monkeypatch: pytest.Mo
         ),
     }
     source = replace(CIFAR10, num_rows=3, jpg=sums)
-    monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", {"CIFAR10": source})
+    monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", {"CIFAR10": source})
     first = load_dataset("CIFAR10")
     assert first.labels.tolist() == [CLASSES.index("truck")] * 2 + [CLASSES.index("cat")]
     assert first.fixed_split is not None
@@ -170,7 +170,7 @@ def test_jpg_archives_are_decoded_once(data_folder: Path, monkeypatch: pytest.Mo
     expected = [[10, 200, 10], [200, 10, 10], [10, 10, 200]]
     np.testing.assert_allclose(means, expected, atol=4)
     load_dataset.cache_clear()
-    monkeypatch.setattr("fedhpo_gym.datasets.cifar.read_jpgs", None)
+    monkeypatch.setattr("fedhpo_gym.data.cifar.read_jpgs", None)
     assert load_dataset("CIFAR10").fingerprint == first.fingerprint
 
 

@@ -15,25 +15,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhpo_gym.cli import main
-from fedhpo_gym.datasets.leaf import (
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data.leaf import (
     LeafData,
-    Options,
     UserSamples,
     find_files,
     find_in,
-    preprocess,
     read_file,
     read_files,
     write_files,
 )
-from fedhpo_gym.datasets.leaf.preprocess import (
+from fedhpo_gym.data.leaf_preprocessing import (
+    Options,
+    preprocess,
     remove_small,
     sample_iid,
     sample_niid,
     split_by_sample,
     split_by_user,
 )
-from fedhpo_gym.errors import InvalidArgumentError
 
 SIZES = (5, 1, 2, 9, 4, 7)
 # One sample of each of LEAF's data sets, as its json holds it.
@@ -302,7 +302,7 @@ def test_an_interrupted_preprocessing_starts_over_and_says_so(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedhpo_gym.datasets.leaf.manifest.write", interrupted)
+        patch.setattr("fedhpo_gym.data.leaf.write", interrupted)
         assert main(words) == 130
     assert "the same command starts over" in capsys.readouterr().err
     assert list((tmp_path / "new").iterdir()) == []

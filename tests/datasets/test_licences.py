@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedhpo_gym.cli import main
-from fedhpo_gym.datasets import SOURCES, load_dataset
-from fedhpo_gym.tables import store
+from fedhpo_gym.data import SOURCES, load_dataset
+from fedhpo_gym.stored import table
 
 PAGE = Path(__file__).parents[2] / "docs" / "licences.md"
 KINDS = {"tables": "table", "samples": "sample", "surrogates": "surrogate"}
@@ -24,7 +24,7 @@ def rows() -> dict[str, list[str]]:
 
 def shipped(name: str) -> set[str]:
     """Return what kinds of stored numbers the package has for a data set."""
-    folder = Path(store.__file__).parent / "data"
+    folder = Path(table.__file__).parent / "data"
     cards = [path.name.rsplit(".", 2) for path in folder.glob("*.json")]
     return {kind for card, kind, _ in cards if card.split("-")[1] == name}
 
@@ -50,7 +50,7 @@ def test_a_download_marks_what_has_no_open_licence(
     made = SOURCES["MadeRatings"]
     for is_open in (True, False):
         source = replace(made, open_licence=is_open, licence="for research")
-        for module in ("fedhpo_gym.datasets", "fedhpo_gym.datasets.loading"):
+        for module in ("fedhpo_gym.data", "fedhpo_gym.data.catalogue"):
             monkeypatch.setattr(f"{module}.SOURCES", {"MadeRatings": source})
         load_dataset.cache_clear()
         assert main(["download", "MadeRatings"]) == 0

@@ -14,17 +14,16 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.cli import make_parser
-from fedhpo_gym.datasets import SOURCES, Dataset, TableSource, cache, load_dataset
-from fedhpo_gym.datasets.parsing import encode_columns, read_columns
-from fedhpo_gym.datasets.tables import local_file
-from fedhpo_gym.errors import (
+from fedhpo_gym.core.errors import (
     DamagedDataError,
     MissingDataError,
     MissingDependencyError,
     UnknownNameError,
 )
-from fedhpo_gym.federations.federation import make_federation
-from fedhpo_gym.tables import list_tables, open_table
+from fedhpo_gym.data import SOURCES, Dataset, TableSource, cache, load_dataset
+from fedhpo_gym.data.federation import make_federation
+from fedhpo_gym.data.tables import encode_columns, local_file, read_columns
+from fedhpo_gym.stored.catalogue import list_tables, open_table
 from fedhpo_gym.testing import DatasetConformance
 
 FINGERPRINT = "data_fingerprint"
@@ -261,7 +260,7 @@ def openml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeOpenML:
     monkeypatch.setitem(sys.modules, "openml", fake)
     monkeypatch.setenv(cache.ENV_VAR, str(tmp_path))
     source = replace(TABLES["CreditG"], num_rows=8)
-    monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", {"CreditG": source})
+    monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", {"CreditG": source})
     return fake
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.datasets import SOURCES, load_dataset, make_dataset
-from fedhpo_gym.datasets.natural import FEWEST, NATURAL, RARE, NaturalTable, columns_of, kept
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.federations.federation import (
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.data import SOURCES, load_dataset, make_dataset
+from fedhpo_gym.data.federation import (
     make_federation,
     make_skewed_federation,
     make_unseen_federation,
 )
+from fedhpo_gym.data.natural import FEWEST, NATURAL, RARE, NaturalTable, columns_of, kept
 
 pandas = pytest.importorskip("pandas")
 TABLE = NATURAL[0]._replace(client="school", target="passed", keep="", leave_out=())

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.datasets import load_dataset
-from fedhpo_gym.datasets.ratings import FEDNETFLIX, make_ratings
-from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.data import load_dataset
+from fedhpo_gym.data.ratings import FEDNETFLIX, make_ratings
 from fedhpo_gym.testing import DatasetConformance
 
 
@@ -35,7 +35,7 @@ def test_the_files_of_the_prize_are_read(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     made = {"FedNetflix": replace(FEDNETFLIX, num_rows=5)}
-    monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", made)
+    monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", made)
     dataset = load_dataset("FedNetflix")
     assert dataset.users is not None
     assert dataset.users.tolist() == [0, 0, 1, 2, 2]  # 10, 10, 20, 30, 30

@@ -19,10 +19,12 @@ import pytest
 from numpy.typing import NDArray
 
 from fedhpo_gym.cli import BAD, main
-from fedhpo_gym.datasets import SOURCES, download, load_dataset
-from fedhpo_gym.datasets.bert_weights import FILE as WEIGHTS
-from fedhpo_gym.datasets.bert_weights import URL as WEIGHTS_URL
-from fedhpo_gym.datasets.leaf import (
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.data import SOURCES, cache, load_dataset
+from fedhpo_gym.data.bert import FILE as WEIGHTS
+from fedhpo_gym.data.bert import URL as WEIGHTS_URL
+from fedhpo_gym.data.bert import VOCABULARY_SIZE
+from fedhpo_gym.data.leaf import (
     LeafData,
     UserSamples,
     find_files,
@@ -30,9 +32,7 @@ from fedhpo_gym.datasets.leaf import (
     read_files,
     write_files,
 )
-from fedhpo_gym.datasets.sentences import COLA, SST2
-from fedhpo_gym.datasets.wordpiece import VOCABULARY_SIZE
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.data.sentences import COLA, SST2
 from mutations import zipped
 
 Capture = pytest.CaptureFixture[str]
@@ -46,7 +46,7 @@ class Publisher:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
         self.content, self.asked = content, 0
-        monkeypatch.setattr(download, "open_url", self.answer)
+        monkeypatch.setattr(cache, "open_url", self.answer)
 
     def answer(self, url: str) -> Any:
         assert url.startswith("https://")
@@ -91,9 +91,9 @@ def unsummed(
         pytest.importorskip("tokenizers")
         vocabulary = data_folder / "vocab.txt"
         vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\ngood\nfilm\n")
-        monkeypatch.setattr("fedhpo_gym.datasets.sentences.vocabulary_file", lambda _: vocabulary)
+        monkeypatch.setattr("fedhpo_gym.data.sentences.vocabulary_file", lambda _: vocabulary)
         small = {**SOURCES, "CoLA": replace(COLA, sizes={})}
-        monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", small)
+        monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", small)
     return request.param, data_folder / file, make()
 
 
@@ -188,10 +188,10 @@ def test_sentences_are_repaired_as_the_error_says(
     pytest.importorskip("tokenizers")
     vocabulary = data_folder / "vocab.txt"
     vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\ngood\nfilm\n")
-    monkeypatch.setattr("fedhpo_gym.datasets.sentences.vocabulary_file", lambda _: vocabulary)
+    monkeypatch.setattr("fedhpo_gym.data.sentences.vocabulary_file", lambda _: vocabulary)
     names = ("in_domain_train.tsv", "in_domain_dev.tsv", "out_of_domain_dev.tsv")
     source = replace(COLA, sizes=dict.fromkeys(names, 2))
-    monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", {"CoLA": source})
+    monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", {"CoLA": source})
     row = b"gj04\t1\t\tgood film\n"
     files = dict.fromkeys(names, row * 2)
     whole = zipped({f"cola_public/raw/{name}": text for name, text in files.items()})

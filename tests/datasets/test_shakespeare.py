@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhpo_gym.datasets import load_dataset
-from fedhpo_gym.datasets.leaf import write_files
-from fedhpo_gym.datasets.shakespeare import (
+from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.data import load_dataset
+from fedhpo_gym.data.leaf import write_files
+from fedhpo_gym.data.shakespeare import (
     LENGTH,
     LETTERS,
     SHAKESPEARE,
@@ -22,7 +23,6 @@ from fedhpo_gym.datasets.shakespeare import (
     read_plays,
     to_leaf,
 )
-from fedhpo_gym.errors import DamagedDataError, MissingDataError
 
 LONG = "O, that this too too solid flesh would melt, thaw and resolve itself into a dew, or so "
 PLAY = f"""<?xml version="1.0" encoding="UTF-8"?><play><act>
@@ -75,7 +75,7 @@ def test_three_forms_give_the_same_windows(
         texts = {("ps_hamlet", "Hamlet"): SAID, ("ps_hamlet", "Ghost"): "Swear."}
         write_files(data_folder / "shakespeare", "x", to_leaf(texts, stride))
     source = replace(SHAKESPEARE, stride=stride, sha256=sha256)
-    monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", {"Shakespeare": source})
+    monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", {"Shakespeare": source})
     dataset = load_dataset("Shakespeare")
     codes = encode(SAID)
     starts = list(range(0, len(SAID) - LENGTH, stride))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedhpo_gym.datasets import load_dataset
-from fedhpo_gym.datasets.leaf.synthetic import Generated, generate
+from fedhpo_gym.data import load_dataset
+from fedhpo_gym.data.synthetic import Generated, generate
 from fedhpo_gym.testing import DatasetConformance
 
 

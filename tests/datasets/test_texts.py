@@ -15,12 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhpo_gym.datasets import SparseRows, download, load_dataset, make_dataset
-from fedhpo_gym.datasets.leaf import LeafData, UserSamples, write_files
-from fedhpo_gym.datasets.sentences import COLA, SST2, remaining
-from fedhpo_gym.datasets.twitter import TWITTER
-from fedhpo_gym.datasets.words import bags_of_words, make_vocabulary, split_words
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data import SparseRows, cache, load_dataset, make_dataset
+from fedhpo_gym.data.leaf import LeafData, UserSamples, write_files
+from fedhpo_gym.data.sentences import COLA, SST2, remaining
+from fedhpo_gym.data.twitter import TWITTER, bags_of_words, make_vocabulary, split_words
 from fedhpo_gym.testing import DatasetConformance
 
 TEXTS = ("To be, or not to be", "that is THE query", "", "don't you   see? You don't")
@@ -125,7 +124,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, url: str, members: dict[str, bytes]) 
         body.headers = {}
         return body
 
-    monkeypatch.setattr(download, "open_url", answer)
+    monkeypatch.setattr(cache, "open_url", answer)
 
 
 def test_the_publishers_tweets_are_downloaded(
@@ -183,12 +182,12 @@ def vocabulary(monkeypatch: pytest.MonkeyPatch, data_folder: Path) -> None:
     path = data_folder / "bert_tiny" / "vocab.txt"
     path.parent.mkdir()
     path.write_text("\n".join(words) + "\n", encoding="utf-8")
-    monkeypatch.setattr("fedhpo_gym.datasets.sentences.vocabulary_file", lambda _: path)
+    monkeypatch.setattr("fedhpo_gym.data.sentences.vocabulary_file", lambda _: path)
 
 
 def small(monkeypatch: pytest.MonkeyPatch, source: Any) -> None:
     shortened = {source.name: replace(source, max_len=6, sha256=None, sizes={})}
-    monkeypatch.setattr("fedhpo_gym.datasets.loading.SOURCES", shortened)
+    monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", shortened)
 
 
 SST2_FILES = {

@@ -16,7 +16,7 @@ pytest.importorskip("sklearn")
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import make_backend
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.systems import DeviceModel
 from fedhpo_gym.tasks import get_task

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import AGENTS, agent_class, make_agent
+from fedhpo_gym.core.checks import parameter_types, shown
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.envs import make_trial_env
 from fedhpo_gym.envs.round.arguments import RoundArguments
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.testing import make_env, plain
-from fedhpo_gym.typed import parameter_types, shown
 from fedhpo_gym.wrappers import (
     BudgetTermination,
     NamedAction,

@@ -17,13 +17,13 @@ import pytest
 import fedhpo_gym
 from fedhpo_gym.backends import STORED
 from fedhpo_gym.cli import main
-from fedhpo_gym.datasets import SOURCES, Dataset, load_dataset, make_dataset
-from fedhpo_gym.errors import (
+from fedhpo_gym.core.errors import (
     FedHPOError,
     MissingDataError,
     MissingDependencyError,
     UnknownNameError,
 )
+from fedhpo_gym.data import SOURCES, Dataset, load_dataset, make_dataset
 from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task
 from fedhpo_gym.testing import TaskConformance, rollout
 from fedhpo_gym.testing.rollout import go_on, plain
@@ -260,7 +260,7 @@ def test_a_large_model_trains(task: Task, monkeypatch: pytest.MonkeyPatch) -> No
     """One of each model; FEMNIST's and BERT's train in `test_digests.py`."""
     assert task.num_parameters > LARGE
     if task.dataset == "CIFAR10":  # all of its images are evaluated
-        from fedhpo_gym.courses import training
+        from fedhpo_gym.backends import training
 
         monkeypatch.setattr(training, "load_dataset", tenth_of)
         monkeypatch.setattr(training, "federation", training.federation.__wrapped__)

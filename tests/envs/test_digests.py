@@ -16,7 +16,7 @@ import pytest
 
 import digests
 from digests import FILE, Digest, Trajectory
-from fedhpo_gym.errors import MissingDataError
+from fedhpo_gym.core.errors import MissingDataError
 
 RECORDED: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 ALL = [digests.from_json(entry) for entry in RECORDED["trajectories"]]

@@ -8,9 +8,9 @@ import gymnasium as gym
 import pytest
 
 import fedhpo_gym  # noqa: F401
-from fedhpo_gym.datasets import SOURCES
-from fedhpo_gym.datasets.natural import NATURAL
-from fedhpo_gym.errors import UnknownNameError
+from fedhpo_gym.core.errors import UnknownNameError
+from fedhpo_gym.data import SOURCES
+from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.studies.suites import suite
 from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task
 from fedhpo_gym.tasks.joint import REGIMES
@@ -50,7 +50,7 @@ def test_ids_are_registered_before_any_problem_is_made(run_python: Callable[...,
         "import sys, gymnasium, fedhpo_gym\n"
         "from fedhpo_gym.tasks import TRAINED\n"
         "print(len(gymnasium.registry), TRAINED._make.cache_info().currsize,\n"
-        "      *{'fedhpo_gym.datasets.catalogue', 'torch', 'pandas'} & {*sys.modules})"
+        "      *{'fedhpo_gym.data.catalogue', 'torch', 'pandas'} & {*sys.modules})"
     )
     number, made, *loaded = run_python(code).split()
     assert int(number) > 3 * len(TRAINED)

@@ -17,9 +17,9 @@ from fedhpo_gym.analysis.files import read_folder
 from fedhpo_gym.analysis.incumbents import incumbents
 from fedhpo_gym.analysis.runs import trials_of_run
 from fedhpo_gym.cli import main
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation import Fidelity
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.testing.rollout import plain
 
 TABLE, SURROGATE = "FedHPO-LR-CreditG-v0", "FedHPO-LR-Synthetic-v1"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.fronts import attained, growing_volumes, hypervolume, non_dominated
 
 

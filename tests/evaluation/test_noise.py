@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.noise import Noise, exchanged, heard_clients
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import COST_NAMES, NO_PRIVACY, OBJECTIVES, Spending, get_objective
-from fedhpo_gym.seeding import stream
 
 BOUNDS = np.array([[0.0, 10.0], [0.0, 1.0], [0.0, 1.0]])
 CLIENTS = 20

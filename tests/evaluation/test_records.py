@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION
 from fedhpo_gym.evaluation.records import (
     METRICS,

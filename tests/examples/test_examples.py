@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
-from fedhpo_gym.datasets import load_dataset
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data import load_dataset
 from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.studies import pieces
 
@@ -200,7 +200,7 @@ def test_tables_join_once_they_were_downloaded_and_never_by_themselves(
     server = {"features": np.ones((1000, 2)), "labels": np.arange(1000) % 2}
     asked = []
     monkeypatch.setattr(
-        "fedhpo_gym.datasets.openml_client.download",
+        "fedhpo_gym.data.tables.download",
         lambda task_id, _advice: asked.append(task_id) or server,
     )
     load_dataset.cache_clear()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.federations.lda import lda_partition
+from fedhpo_gym.data.federation import lda_partition
 
 KEY = "a653102_min10_balanced"
 CASES = 18

@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from fedhpo_gym.datasets import cache, load_dataset, make_dataset
-from fedhpo_gym.datasets.graphs import NodeGraph, make_node_graph
-from fedhpo_gym.datasets.graphs.sparse import from_dense
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.federations.graphs import (
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data import cache, load_dataset, make_dataset
+from fedhpo_gym.data.graph_federations import (
     DELTA,
     GraphFederation,
     louvain_communities,
     make_graph_federation,
     place_communities,
 )
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.data.graphs import NodeGraph, from_dense, make_node_graph
 
 pytest.importorskip("networkx")
 pytest.importorskip("scipy")
@@ -104,7 +103,7 @@ def test_another_process_draws_the_same_federation(run_python: Callable[..., str
     code = """
         import numpy as np
         from test_louvain import made_up_graph
-        from fedhpo_gym.federations.graphs import make_graph_federation
+        from fedhpo_gym.data.graph_federations import make_graph_federation
         found = make_graph_federation(made_up_graph(), 5, num_clients=3)
         print(found.owner.tolist(), [part.tolist() for c in found.clients for part in c])
     """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedhpo_gym.surrogates import Surrogate
-from fedhpo_gym.tables import Table
+from fedhpo_gym.stored.surrogate import Surrogate
+from fedhpo_gym.stored.table import Table
 from made_up_table import NAME, write_made_up_table
 from quick_fits import fit_quickly
 
@@ -16,7 +16,7 @@ from quick_fits import fit_quickly
 def fitted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the table and the surrogate fitted on it."""
     pytest.importorskip("sklearn")
-    from fedhpo_gym.fitting.fit import fit_surrogate
+    from fedhpo_gym.building.surrogate_fit import fit_surrogate
 
     folder = tmp_path_factory.mktemp("tables")
     write_made_up_table(folder)

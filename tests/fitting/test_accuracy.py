@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.building.candidates import CANDIDATES
+from fedhpo_gym.building.surrogate_verdicts import NEARLY
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fitting.candidates import CANDIDATES
-from fedhpo_gym.fitting.card import NEARLY
-from fedhpo_gym.surrogates import Surrogate, list_surrogates, open_surrogate
-from fedhpo_gym.surrogates.surrogate import write_surrogate
-from fedhpo_gym.tables import Table
+from fedhpo_gym.stored.surrogate import Surrogate, list_surrogates, open_surrogate, write_surrogate
+from fedhpo_gym.stored.table import Table
 from made_up_table import IDENTITY, NAME, ROUNDS, SEEDS, SPACE
 from pairs import arrays_of, stamped
 
@@ -209,7 +208,7 @@ def test_answering_needs_no_library_but_numpy(tables: Path, run_python: Callable
     code = f"""
 import sys
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.surrogates import open_surrogate
+from fedhpo_gym.stored import open_surrogate
 found = open_surrogate({NAME!r}).evaluate({BETWEEN!r}, Fidelity(5, 1.0), (1,))
 print(found.best.shape, sorted({{"sklearn", "torch", "scipy", "joblib"}} & set(sys.modules)))
 """

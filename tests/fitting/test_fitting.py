@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError, UnknownNameError
-from fedhpo_gym.fitting import fit as fitting
-from fedhpo_gym.fitting.sources import FittingTable, intervals
-from fedhpo_gym.fitting.validate import folds_of, summary
-from fedhpo_gym.landscape import health_on
-from fedhpo_gym.surrogates import Surrogate
-from fedhpo_gym.surrogates.outputs import LARGEST_LOSS, to_metrics, to_outputs
-from fedhpo_gym.tables import Table
+from fedhpo_gym.building import surrogate_fit
+from fedhpo_gym.building.surrogate_sources import FittingTable, intervals
+from fedhpo_gym.building.validation import folds_of, summary
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, UnknownNameError
+from fedhpo_gym.stored.health_cards import health_on
+from fedhpo_gym.stored.surrogate import Surrogate
+from fedhpo_gym.stored.surrogate_outputs import LARGEST_LOSS, to_metrics, to_outputs
+from fedhpo_gym.stored.table import Table
 from made_up_table import NAME, ROUNDS
 from pairs import arrays_of
 
@@ -23,7 +23,9 @@ EVERYTHING = 10**9
 
 
 def test_rows_are_the_cells_of_the_table(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedhpo_gym.surrogates.outputs.LARGEST_LOSS", 1e3)  # its losses are large
+    monkeypatch.setattr(
+        "fedhpo_gym.stored.surrogate_outputs.LARGEST_LOSS", 1e3
+    )  # its losses are large
     rows = FittingTable(table).rows(EVERYTHING, np.random.default_rng(0))
     assert len(rows) == 15 * 3 * 2
     # Axes: learning rate, batch size, client sample rate, seed.
@@ -105,40 +107,40 @@ def test_without_scikit_learn_the_extra_is_named(
 
     monkeypatch.setattr(importlib, "import_module", refuse)
     with pytest.raises(MissingDependencyError, match=r"\[surrogate\]"):
-        fitting.fit_surrogate(NAME, tmp_path)
+        surrogate_fit.fit_surrogate(NAME, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("tables")
 def test_an_unknown_candidate_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="network"):
-        fitting.fit_surrogate(NAME, tmp_path, candidate="netwrok")
+        surrogate_fit.fit_surrogate(NAME, tmp_path, candidate="netwrok")
 
 
 @pytest.mark.usefixtures("tables")
 def test_when_nothing_is_small_enough_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forest = fitting.CANDIDATES["compact_forest"]
-    monkeypatch.setattr(fitting, "CANDIDATES", {"compact_forest": forest})
-    monkeypatch.setattr(fitting, "MAX_BYTES", 10)
+    forest = surrogate_fit.CANDIDATES["compact_forest"]
+    monkeypatch.setattr(surrogate_fit, "CANDIDATES", {"compact_forest": forest})
+    monkeypatch.setattr(surrogate_fit, "MAX_BYTES", 10)
     with pytest.raises(InvalidArgumentError, match="10 bytes"):
-        fitting.fit_surrogate(NAME, tmp_path)
+        surrogate_fit.fit_surrogate(NAME, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("tables")
 def test_a_fit_repeats_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    forest = fitting.CANDIDATES["compact_forest"]
-    monkeypatch.setattr(fitting, "CANDIDATES", {"compact_forest": forest})
-    cards = [fitting.fit_surrogate(NAME, tmp_path / name, keep=True) for name in ("a", "b")]
+    forest = surrogate_fit.CANDIDATES["compact_forest"]
+    monkeypatch.setattr(surrogate_fit, "CANDIDATES", {"compact_forest": forest})
+    cards = [surrogate_fit.fit_surrogate(NAME, tmp_path / name, keep=True) for name in ("a", "b")]
     first, second = (arrays_of(card).read_bytes() for card in cards)
     assert first == second
 
 
 @pytest.mark.usefixtures("tables")
 def test_one_candidate_is_fitted_alone(tmp_path: Path, table: Table) -> None:
-    card = fitting.fit_surrogate(NAME, tmp_path, candidate="compact_forest", keep=True)
+    card = surrogate_fit.fit_surrogate(NAME, tmp_path, candidate="compact_forest", keep=True)
     content = Surrogate(card).card
     assert set(content["comparison"]["candidates"]) == {"compact_forest"}
     assert content["model"]["candidate"] == "compact_forest"

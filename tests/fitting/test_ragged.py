@@ -13,16 +13,12 @@ from numpy.typing import NDArray
 
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.cli import main
-from fedhpo_gym.errors import DamagedDataError
-from fedhpo_gym.fitting import fit as fitting
-from fedhpo_gym.fitting.candidates import CANDIDATES
-from fedhpo_gym.fitting.data import FittingRows, prepare
-from fedhpo_gym.fitting.fit import LOSS
-from fedhpo_gym.fitting.network import train_network
-from fedhpo_gym.fitting.ragged import completed
-from fedhpo_gym.fitting.sources import FittingSample
-from fedhpo_gym.fitting.validate import (
+from fedhpo_gym.building import surrogate_fit
+from fedhpo_gym.building.candidates import CANDIDATES, train_network
+from fedhpo_gym.building.surrogate_data import FittingRows, completed, prepare
+from fedhpo_gym.building.surrogate_fit import LOSS
+from fedhpo_gym.building.surrogate_sources import FittingSample
+from fedhpo_gym.building.validation import (
     Claims,
     compression_summary,
     divergence_summary,
@@ -33,10 +29,11 @@ from fedhpo_gym.fitting.validate import (
     truths,
     yardstick,
 )
-from fedhpo_gym.seeding import stream
-from fedhpo_gym.surrogates import Surrogate
-from fedhpo_gym.tables import Sample
-from fedhpo_gym.tables.sample import ENDS, LAST_ROUND, write_sample
+from fedhpo_gym.cli import main
+from fedhpo_gym.core.errors import DamagedDataError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.stored.sample import ENDS, LAST_ROUND, Sample, write_sample
+from fedhpo_gym.stored.surrogate import Surrogate
 from made_up_sample import COUNT, NAME, ROUNDS, write_made_up_sample
 from pairs import arrays_of
 from quick_fits import fit_quickly
@@ -77,8 +74,8 @@ def fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Surrogate:
     monkeypatch.setenv("FEDHPO_GYM_TABLES", str(folder))
     fit_quickly(monkeypatch)
     few = {name: CANDIDATES[name] for name in ("gaussian_process",)}
-    monkeypatch.setattr(fitting, "CANDIDATES", few)
-    return Surrogate(fitting.fit_surrogate(NAME, keep=True))
+    monkeypatch.setattr(surrogate_fit, "CANDIDATES", few)
+    return Surrogate(surrogate_fit.fit_surrogate(NAME, keep=True))
 
 
 def figures(card: Mapping[str, Any]) -> dict[str, Any]:

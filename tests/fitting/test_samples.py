@@ -16,29 +16,34 @@ pytest.importorskip("sklearn")
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.analysis.files import read_folder
 from fedhpo_gym.backends import make_backend
-from fedhpo_gym.cli import main
-from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
-from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fitting import fit as fitting
-from fedhpo_gym.fitting.candidates import CANDIDATES
-from fedhpo_gym.fitting.data import (
+from fedhpo_gym.building import surrogate_fit
+from fedhpo_gym.building.candidates import (
+    ALIKE,
+    CANDIDATES,
+    fit_process,
+    likelihood_slope,
+    likely_kernel,
+)
+from fedhpo_gym.building.surrogate_data import (
     MAX_COMPONENTS,
     PreparedRows,
     prepare,
     principal_directions,
     scales_of,
 )
-from fedhpo_gym.fitting.gaussian import ALIKE, fit_process, likelihood_slope, likely_kernel
-from fedhpo_gym.fitting.sources import FittingSample, FittingTable, open_source
-from fedhpo_gym.fitting.validate import folds_of, outcome_spread
-from fedhpo_gym.seeding import stream
-from fedhpo_gym.surrogates import Surrogate
-from fedhpo_gym.surrogates.curves import KINDS, CurveModel
-from fedhpo_gym.surrogates.kernel import ExactKernel
-from fedhpo_gym.surrogates.outputs import SPREAD_OUTPUTS, num_outputs, to_metrics
-from fedhpo_gym.surrogates.verdicts import held_on
-from fedhpo_gym.tables import Sample, open_table
-from fedhpo_gym.tables.sample import write_sample
+from fedhpo_gym.building.surrogate_sources import FittingSample, FittingTable, open_source
+from fedhpo_gym.building.validation import folds_of, outcome_spread
+from fedhpo_gym.cli import main
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.stored.catalogue import open_table
+from fedhpo_gym.stored.sample import Sample, write_sample
+from fedhpo_gym.stored.surrogate import Surrogate
+from fedhpo_gym.stored.surrogate_curves import KINDS, CurveModel
+from fedhpo_gym.stored.surrogate_models import ExactKernel
+from fedhpo_gym.stored.surrogate_outputs import SPREAD_OUTPUTS, num_outputs, to_metrics
+from fedhpo_gym.stored.surrogate_verdicts import held_on
 from made_up_sample import COUNT, NAME, ROUNDS, SEEDS, TASK, write_made_up_sample
 from quick_fits import fit_quickly
 
@@ -54,7 +59,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDHPO_GYM_TABLES", str(folder))
         fit_quickly(patch)
-        fitting.fit_surrogate(NAME)
+        surrogate_fit.fit_surrogate(NAME)
     return folder
 
 
@@ -124,7 +129,7 @@ def test_the_spread_of_outcomes_by_hand(tmp_path: Path, monkeypatch: pytest.Monk
     rows = FittingSample(write_made_up_sample(tmp_path)).rows(5, np.random.default_rng(0))
     numbers = np.array([[0.1, 1.0], [0.2, 1.0], [0.3, 1.0], [0.4, 1.0], [0.9, 6.0]])
     numbers = np.repeat(numbers, len(ROUNDS), axis=0)
-    monkeypatch.setattr("fedhpo_gym.fitting.validate.objectives", lambda *_: numbers)
+    monkeypatch.setattr("fedhpo_gym.building.validation.objectives", lambda *_: numbers)
     expected = {"val_accuracy": 0.2, "log_val_loss": 1.0}
     assert outcome_spread(rows) == pytest.approx(expected)
 
@@ -243,9 +248,9 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDHPO_GYM_TABLES", str(folder))
         few = {name: CANDIDATES[name] for name in ("boosted_trees",)}
-        patch.setattr(fitting, "CANDIDATES", few)
-        patch.setattr("fedhpo_gym.fitting.candidates.BOOSTED_TREES", 40)
-        card = fitting.fit_surrogate(NAME)
+        patch.setattr(surrogate_fit, "CANDIDATES", few)
+        patch.setattr("fedhpo_gym.building.candidates.BOOSTED_TREES", 40)
+        card = surrogate_fit.fit_surrogate(NAME)
     return folder, Surrogate(card).card
 
 
@@ -412,8 +417,8 @@ def test_a_kernel_whose_arrays_do_not_fit_is_refused(name: str, value: Any) -> N
 def test_boosted_trees_are_a_sum_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = pytest.importorskip("sklearn.tree")
     rows = made_up_rows()
-    monkeypatch.setattr("fedhpo_gym.fitting.candidates.BOOSTED_SHARE", 1.0)
-    monkeypatch.setattr("fedhpo_gym.fitting.candidates.BOOSTED_TREES", 12)
+    monkeypatch.setattr("fedhpo_gym.building.candidates.BOOSTED_SHARE", 1.0)
+    monkeypatch.setattr("fedhpo_gym.building.candidates.BOOSTED_TREES", 12)
     forest = CANDIDATES["boosted_trees"].fit(rows)[""]
     inputs, targets = rows.inputs, rows.coefficients
     total = np.zeros(targets.shape)

@@ -16,17 +16,17 @@ pytest.importorskip("sklearn")
 import fedhpo_gym  # noqa: F401 - registers the ids
 from curve_law import check_law
 from fedhpo_gym.backends import default_backend, make_backend
+from fedhpo_gym.building import surrogate_fit
+from fedhpo_gym.building.surrogate_sources import FittingSample
+from fedhpo_gym.building.validation import kendall_tau, verdict, yardstick
 from fedhpo_gym.cli import main
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fitting import fit as fitting
-from fedhpo_gym.fitting.sources import FittingSample
-from fedhpo_gym.fitting.validate import kendall_tau, verdict, yardstick
-from fedhpo_gym.seeding import stream
-from fedhpo_gym.surrogates import Surrogate
-from fedhpo_gym.surrogates.verdicts import claim_on, held_on
-from fedhpo_gym.tables import Sample, codec
-from fedhpo_gym.tables.sample import write_sample
+from fedhpo_gym.stored import codec
+from fedhpo_gym.stored.sample import Sample, write_sample
+from fedhpo_gym.stored.surrogate import Surrogate
+from fedhpo_gym.stored.surrogate_verdicts import claim_on, held_on
 from fedhpo_gym.tasks import get_task
 from made_up_sample import COUNT, NAME, ROUNDS, TASK, write_made_up_sample
 from quick_fits import fit_quickly
@@ -44,9 +44,9 @@ def changed(folder: Path, target: Path, changes: Mapping[str, Any]) -> Sample:
 def fit(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Surrogate:
     monkeypatch.setenv("FEDHPO_GYM_TABLES", str(folder))
     fit_quickly(monkeypatch)
-    few = {name: fitting.CANDIDATES[name] for name in ("gaussian_process",)}
-    monkeypatch.setattr(fitting, "CANDIDATES", few)
-    return Surrogate(fitting.fit_surrogate(NAME, **options))
+    few = {name: surrogate_fit.CANDIDATES[name] for name in ("gaussian_process",)}
+    monkeypatch.setattr(surrogate_fit, "CANDIDATES", few)
+    return Surrogate(surrogate_fit.fit_surrogate(NAME, **options))
 
 
 def learning_rates(sample: Sample) -> np.ndarray[Any, Any]:
@@ -110,8 +110,8 @@ def test_the_yardstick_knows_the_round(tmp_path: Path, monkeypatch: pytest.Monke
     curve = np.arange(len(ROUNDS)) * 10.0
     values = curve[:, None] + np.array([0.0, 0.0, 0.0, 3.0, 3.0, 3.0])[:, None, None]
     values = np.repeat(values, 2, axis=2)
-    truth = fitting.Claims(values, np.zeros(values.shape[:2], np.bool_))
-    monkeypatch.setattr("fedhpo_gym.fitting.validate.truths", lambda _: truth)
+    truth = surrogate_fit.Claims(values, np.zeros(values.shape[:2], np.bool_))
+    monkeypatch.setattr("fedhpo_gym.building.validation.truths", lambda _: truth)
     errors = yardstick(rows, np.array([0, 0, 1, 1, 2, 2]))
     # The mean of the other four: 2.25 at the first round, 1.5, then 0.75, whatever the curve.
     np.testing.assert_allclose(errors[:, -1, 0], [2.25, 2.25, 1.5, 1.5, 2.25, 2.25])
@@ -176,7 +176,7 @@ def test_a_surrogate_of_its_own_goes_before_a_shared_one(
     )
     first, second = own.surrogate_identities
     assert (first.version, second) == (1, shared.identity)
-    new = Surrogate(fitting.fit_surrogate(NAME, identity=first))
+    new = Surrogate(surrogate_fit.fit_surrogate(NAME, identity=first))
     assert new.identity == first
     assert make_backend("surrogate", own).fingerprint == f"surrogate-sha256:{new.digest}"
     assert make_backend("surrogate", shared).fingerprint == before
@@ -189,8 +189,8 @@ def test_one_command_fits_all_and_resumes(
     noise(tmp_path)
     monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path))
     fit_quickly(monkeypatch)
-    few = {"gaussian_process": fitting.CANDIDATES["gaussian_process"]}
-    monkeypatch.setattr(fitting, "CANDIDATES", few)
+    few = {"gaussian_process": surrogate_fit.CANDIDATES["gaussian_process"]}
+    monkeypatch.setattr(surrogate_fit, "CANDIDATES", few)
     commands = sys.modules.get("fedhpo_gym.cli.surrogates") or __import__(
         "fedhpo_gym.cli.surrogates", fromlist=["list_tables"]
     )

@@ -8,14 +8,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
-from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
+from fedhpo_gym.core.seeding import stream  # noqa: E402
+from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl import lockstep  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet, convolution  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
-from fedhpo_gym.seeding import stream  # noqa: E402
 from plain_cnn import images, plain_network, train  # noqa: E402
 from plain_draws import client_order, draw_round  # noqa: E402
 from small_images import course, small_images  # noqa: E402

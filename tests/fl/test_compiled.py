@@ -21,10 +21,10 @@ import pytest
 pytest.importorskip("numba")
 
 from digests import FILE, kernels
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.fl.compiled import draws, jit
 from fedhpo_gym.fl.compiled.elementary import exp, log, power
 from fedhpo_gym.fl.compiled.normal import quantile, standard_normal
-from fedhpo_gym.seeding import stream
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "support" / "digests.py"

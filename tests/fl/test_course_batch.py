@@ -12,9 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.datasets.records import make_dataset  # noqa: E402
-from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
-from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
+from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.data.records import make_dataset  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.cases import make_case  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402

@@ -10,11 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.building.encoding import encode_curves  # noqa: E402
-from fedhpo_gym.datasets.records import Dataset, SparseRows, make_dataset  # noqa: E402
+from fedhpo_gym.building.design import encode_curves  # noqa: E402
+from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.data.records import Dataset, SparseRows, make_dataset  # noqa: E402
 from fedhpo_gym.evaluation.best import best_rounds  # noqa: E402
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Evaluations, Fidelity  # noqa: E402
-from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
@@ -154,7 +154,7 @@ def test_a_federation_of_no_more_users_than_there_are_takes_all_of_them() -> Non
 def test_real_tweets_are_learned_from(
     shared_datasets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedhpo_gym.courses.training import make_batch, task_federation
+    from fedhpo_gym.backends.training import make_batch, task_federation
     from fedhpo_gym.tasks import get_task
 
     monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))

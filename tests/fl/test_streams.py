@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedhpo_gym import seeding
+from fedhpo_gym.core import seeding
 from fedhpo_gym.fl import minibatches
 from fedhpo_gym.fl.minibatches import ClientStreams, client_streams
 

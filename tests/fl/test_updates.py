@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 pytest.importorskip("numba")
 
-from fedhpo_gym.datasets.records import make_dataset
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.federation import Federation, make_user_federation
+from fedhpo_gym.data.records import make_dataset
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.federations.federation import Federation, make_user_federation
 from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import LogisticRegression
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.objectives import planned_noise
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.work import work_of
 from plain_draws import client_order, draw_round

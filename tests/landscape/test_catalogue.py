@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from fedhpo_gym.cli.problems import page
-from fedhpo_gym.landscape import LABELS, health_of, health_on
-from fedhpo_gym.landscape.cards import KINDS, open_card
-from fedhpo_gym.landscape.health import agree
-from fedhpo_gym.landscape.lattice import Stored
-from fedhpo_gym.landscape.verdict import faults
-from fedhpo_gym.tables.locate import EMBEDDED, ENV_VAR
+from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR
+from fedhpo_gym.stored.health import LABELS, agree, faults, health_of
+from fedhpo_gym.stored.health_cards import KINDS, health_on, open_card
+from fedhpo_gym.stored.lattice import Stored
 from fedhpo_gym.tasks import task_of
 
 CARDS = sorted(card for ending in KINDS for card in EMBEDDED.glob(f"*{ending}"))

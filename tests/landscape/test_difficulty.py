@@ -10,13 +10,13 @@ import pytest
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.cli.difficulty import HEADS, _cells, _trained
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.landscape.cards import KINDS, open_card
-from fedhpo_gym.landscape.difficulty import best_of, difficulty_of, seed_error, usual
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.tables import Table
-from fedhpo_gym.tables.locate import EMBEDDED
+from fedhpo_gym.stored.catalogue import EMBEDDED
+from fedhpo_gym.stored.difficulty import best_of, difficulty_of, seed_error, usual
+from fedhpo_gym.stored.health_cards import KINDS, open_card
+from fedhpo_gym.stored.table import Table
 from fedhpo_gym.tasks import get_task
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "difficulty.md"

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.backends.training import label_frequencies
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.ranks import kendall
-from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.federations.labels import label_frequencies
-from fedhpo_gym.landscape.anova import variance_shares
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.stored.health import variance_shares
 
 
 def test_kendall_by_hand() -> None:

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.archive import DIGEST, add_to_card
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.core.archive import DIGEST, add_to_card
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.landscape import HEALTH, LABELS, health_of, health_on, write_health
-from fedhpo_gym.landscape.health import edges
-from fedhpo_gym.landscape.lattice import landscape_of
-from fedhpo_gym.surrogates import open_surrogate
-from fedhpo_gym.tables import Table
-from fedhpo_gym.tables.stored import FORMAT
+from fedhpo_gym.stored.health import HEALTH, LABELS, edges, health_of
+from fedhpo_gym.stored.health_cards import health_on, write_health
+from fedhpo_gym.stored.lattice import landscape_of
+from fedhpo_gym.stored.surrogate import open_surrogate
+from fedhpo_gym.stored.table import FORMAT, Table
 from made_up_table import RATES, ROUNDS, SEEDS, SPACE, write_made_up_table
 
 LABEL_LOSSES = {"val_loss": 2.0, "test_loss": 2.0, "val_accuracy": 0.5, "test_accuracy": 0.5}
@@ -155,7 +154,7 @@ def test_health_of_other_numbers_is_refused(card: Path) -> None:
 
 
 def test_a_surrogate_is_asked_on_a_stated_lattice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedhpo_gym.landscape.lattice.DRAWS", 64)
+    monkeypatch.setattr("fedhpo_gym.stored.lattice.DRAWS", 64)
     surrogate = open_surrogate("GNN-CiteSeer-v1-nbafl")
     found = health_of(surrogate)
     lattice = found["lattice"]

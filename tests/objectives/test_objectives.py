@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym import objectives as o
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity
 from fedhpo_gym.testing.objective import diverged
 

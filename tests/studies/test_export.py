@@ -18,7 +18,7 @@ from fake_study import make_record
 from fedhpo_gym.analysis import RunRecord, read_folder
 from fedhpo_gym.analysis.problems import LARGEST
 from fedhpo_gym.cli import ERROR, main
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.studies import compare
 from fedhpo_gym.studies.export import to_optuna
 from fedhpo_gym.tasks import get_task

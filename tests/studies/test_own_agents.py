@@ -15,7 +15,7 @@ import fedhpo_gym
 from fedhpo_gym.agents import Agent, agent_class, agent_name
 from fedhpo_gym.agents.black_box import RandomSearch
 from fedhpo_gym.cli import ERROR, main
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.studies import Means, compare
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedhpo_gym.cli import make_parser
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 

@@ -18,7 +18,7 @@ from fedhpo_gym.analysis.files import read_judged, read_record, write_record
 from fedhpo_gym.analysis.incumbents import Study
 from fedhpo_gym.analysis.records import RunRecord, StepRecord
 from fedhpo_gym.cli import main
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.regret import hypervolume_regret_of, known_of, regret_of
 from fedhpo_gym.studies.run import do_run

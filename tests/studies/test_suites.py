@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fedhpo_gym.errors import UnknownNameError
+from fedhpo_gym.core.errors import UnknownNameError
 from fedhpo_gym.studies import SUITES, suite
 from fedhpo_gym.studies.environments import make_environment
 from fedhpo_gym.studies.suites import representative

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fake_study import fake_environments, make_record
-from fedhpo_gym.errors import MissingDependencyError, UnknownNameError
+from fedhpo_gym.core.errors import MissingDependencyError, UnknownNameError
 from fedhpo_gym.studies.tracking import scalars, tracked
 
 __all__ = ["fake_environments"]

@@ -15,10 +15,10 @@ from gymnasium.envs.registration import load_env_creator
 
 from fake_study import edit
 from fedhpo_gym import cli
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import parameter_types
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.studies.environments import FILES, MOST_ENTRIES, PROGRAM, SYSTEM, TRUST, trusted
 from fedhpo_gym.systems import SYSTEM_MODELS
-from fedhpo_gym.typed import parameter_types
 
 TRIALS, ROUNDS = "FedHPO-LR-BreastCancer-v1", "FedHPO-DAC-LR-BreastCancer-v1"
 

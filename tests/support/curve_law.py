@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedhpo_gym.surrogates import Surrogate
+from fedhpo_gym.stored.surrogate import Surrogate
 
 
 def check_law(surrogate: Surrogate, seed: int) -> None:

@@ -34,13 +34,13 @@ from typing import Any
 
 import numpy as np
 
-from fedhpo_gym.datasets.records import Dataset, SparseRows, make_dataset
-from fedhpo_gym.federations.federation import Federation, make_user_federation
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.federation import Federation, make_user_federation
+from fedhpo_gym.data.records import Dataset, SparseRows, make_dataset
 from fedhpo_gym.fl.algorithms import ALGORITHMS, get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course
-from fedhpo_gym.seeding import stream
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "digests.json"
 STEPS = {"single": 200, "vector": 60}
@@ -337,7 +337,7 @@ def ids(pattern: Sequence[str] = ("*",)) -> Iterator[tuple[str, str]]:
     import gymnasium as gym
 
     import fedhpo_gym  # noqa: F401 - it registers the ids
-    from fedhpo_gym.errors import FedHPOError
+    from fedhpo_gym.core.errors import FedHPOError
 
     for env_id in sorted(one for one in gym.registry if "FedHPO-" in one):
         if not any(fnmatchcase(env_id, one) for one in pattern):

@@ -10,9 +10,9 @@ import numpy as np
 
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.tables import Sample, codec
-from fedhpo_gym.tables.sample import write_sample
-from fedhpo_gym.tables.stored import WHICH
+from fedhpo_gym.stored import codec
+from fedhpo_gym.stored.sample import Sample, write_sample
+from fedhpo_gym.stored.table import WHICH
 from fedhpo_gym.tasks import get_task
 
 TASK = get_task("LR-CreditG-v0").variant(alpha=0.25)  # nobody stores this variant

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
-from fedhpo_gym.identity import Identity
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tables import codec
-from fedhpo_gym.tables.store import WHICH, write_table
+from fedhpo_gym.stored import codec
+from fedhpo_gym.stored.table import WHICH, write_table
 
 NAME = "LR-MadeUp-fedavg"
 IDENTITY = Identity(NAME, "LR-MadeUp", 0, (("algorithm", "fedavg"), ("alpha", 0.5)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedhpo_gym import archive
-from fedhpo_gym.archive import DIGEST, card_digest
+from fedhpo_gym.core import archive
+from fedhpo_gym.core.archive import DIGEST, card_digest
 
 
 def arrays_of(card: Path) -> Path:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.packing import Course, JobClock
-from fedhpo_gym.seeding import stream
 from plain_course import LINEAR, State, evaluate, train_client
 
 Metrics = list[list[list[float]]]

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.packing import FULL_BATCH, Course
-from fedhpo_gym.seeding import stream
 from plain_draws import client_order, draw_round
 
 State = dict[str, Tensor]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.minibatches import RoundLayout, batch_rows, client_orders, client_streams
 from fedhpo_gym.fl.packing import PerClient
 

@@ -14,10 +14,10 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 from torch.nn import functional
 
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.graph_federations import GraphFederation
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.federations.graphs import GraphFederation
 from fedhpo_gym.fl.packing import FULL_BATCH, Course
-from fedhpo_gym.seeding import stream
 from plain_draws import client_order, draw_round
 
 HIDDEN = 64

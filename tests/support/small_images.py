@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedhpo_gym.datasets.records import Dataset, make_dataset
+from fedhpo_gym.data.records import Dataset, make_dataset
 from fedhpo_gym.fl.packing import Course
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.tables import open_table
-from fedhpo_gym.tables.locate import ENV_VAR
+from fedhpo_gym.stored.catalogue import ENV_VAR, open_table
 from fedhpo_gym.tasks import Task, get_task
 
 ROUNDS = 9
@@ -39,7 +38,7 @@ def tiny_task(rounds: int = ROUNDS, seeds: tuple[int, ...] = (1, 2, 3)) -> Task:
 @cache
 def tiny_folder() -> Path:
     """Return a folder with the table of `tiny_task()`, built once per test process."""
-    from fedhpo_gym.building import build_table
+    from fedhpo_gym.building.build import build_table
     from fedhpo_gym.building.grid import GridDesign
     from fedhpo_gym.building.workers import compute_unit
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from fedhpo_gym.files import new_file
-from fedhpo_gym.processes import Done, Work
+from fedhpo_gym.core.files import new_file
+from fedhpo_gym.core.processes import Done, Work
 
 J = TypeVar("J")
 

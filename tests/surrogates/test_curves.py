@@ -11,15 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from curve_law import check_law
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.fitting.data import PreparedRows
-from fedhpo_gym.fitting.network import _gradients, train_network
-from fedhpo_gym.surrogates import list_surrogates, open_surrogate
-from fedhpo_gym.surrogates.curves import CurveModel
-from fedhpo_gym.surrogates.heads import Heads
-from fedhpo_gym.surrogates.kernel import ExactKernel
-from fedhpo_gym.surrogates.knots import NOTICED, running_best, way_between
-from fedhpo_gym.surrogates.outputs import num_outputs, to_metrics
+from fedhpo_gym.building.candidates import _gradients, train_network
+from fedhpo_gym.building.surrogate_data import PreparedRows
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.stored.surrogate import list_surrogates, open_surrogate
+from fedhpo_gym.stored.surrogate_curves import NOTICED, CurveModel, running_best, way_between
+from fedhpo_gym.stored.surrogate_models import ExactKernel, Heads
+from fedhpo_gym.stored.surrogate_outputs import num_outputs, to_metrics
 
 KNOTS = np.array([1, 2, 4, 9, 27, 81])
 CLIENTS, COEFFICIENTS, FEATURES, SEEDS = 3, 7, 4, 3

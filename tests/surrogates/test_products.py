@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhpo_gym.archive import DIGEST, card_digest
-from fedhpo_gym.errors import DamagedDataError
+from fedhpo_gym.core.archive import DIGEST, card_digest
+from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.surrogates import Surrogate
-from fedhpo_gym.surrogates.inputs import CurveInputs
-from fedhpo_gym.surrogates.products import is_product, named_products, products_of
-from fedhpo_gym.tables.locate import EMBEDDED
+from fedhpo_gym.stored.catalogue import EMBEDDED
+from fedhpo_gym.stored.surrogate import Surrogate
+from fedhpo_gym.stored.surrogate_inputs import CurveInputs, is_product, named_products, products_of
 
 SPACE = SearchSpace(
     (

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.surrogates import forest
-from fedhpo_gym.surrogates.forest import Forest
-from fedhpo_gym.surrogates.inputs import CurveInputs
-from fedhpo_gym.surrogates.outputs import (
+from fedhpo_gym.stored import surrogate_models
+from fedhpo_gym.stored.surrogate_inputs import CurveInputs
+from fedhpo_gym.stored.surrogate_models import Forest
+from fedhpo_gym.stored.surrogate_outputs import (
     LARGEST_LOSS,
     num_outputs,
     objectives,
@@ -68,7 +68,7 @@ def metrics(seed: int = 0, n: int = 7, clients: int = 3) -> NDArray[np.float32]:
 @pytest.mark.parametrize("name", ["RandomForestRegressor", "ExtraTreesRegressor"])
 @pytest.mark.parametrize("settings", [{"max_depth": 6}, {"max_leaf_nodes": 30}, {}])
 def test_a_forest_predicts_what_scikit_learn_predicts(name: str, settings: dict[str, int]) -> None:
-    from fedhpo_gym.fitting.candidates import forest_of
+    from fedhpo_gym.building.candidates import forest_of
 
     rows, outputs = training_data()
     theirs = getattr(sklearn_ensemble, name)(n_estimators=7, random_state=3, **settings)
@@ -89,7 +89,7 @@ def test_a_forest_predicts_what_scikit_learn_predicts(name: str, settings: dict[
 
 
 def test_the_first_trees_of_a_forest_are_a_smaller_forest() -> None:
-    from fedhpo_gym.fitting.candidates import forest_of
+    from fedhpo_gym.building.candidates import forest_of
 
     rows, outputs = training_data()
     theirs = sklearn_ensemble.RandomForestRegressor(n_estimators=5, random_state=0)
@@ -100,7 +100,7 @@ def test_the_first_trees_of_a_forest_are_a_smaller_forest() -> None:
 
 @pytest.mark.parametrize("depth", [1, 3, 5])
 def test_a_forest_cut_at_a_depth_is_one_grown_to_that_depth(depth: int) -> None:
-    from fedhpo_gym.fitting.candidates import forest_of
+    from fedhpo_gym.building.candidates import forest_of
 
     rows, outputs = training_data(features=1)  # with one feature no split depends on luck
     grown, deep = (
@@ -128,11 +128,11 @@ def stump() -> dict[str, NDArray[Any]]:
 def test_trees_that_are_walked_together_change_no_bit(
     together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedhpo_gym.fitting.candidates import forest_of
+    from fedhpo_gym.building.candidates import forest_of
 
     rows, outputs = training_data()
     ours = forest_of(sklearn_ensemble.RandomForestRegressor(7, random_state=3).fit(rows, outputs))
-    monkeypatch.setattr(forest, "TOGETHER", together)
+    monkeypatch.setattr(surrogate_models, "TOGETHER", together)
     found, stored = ours.predict(rows), ours.arrays
     for row, outcome in zip(rows[:20], found, strict=False):
         total = np.zeros(outputs.shape[1])
@@ -291,7 +291,7 @@ def test_many_clients_get_the_same_bits_together_and_alone() -> None:
 
 
 def test_objectives_are_the_means_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedhpo_gym.surrogates.outputs.LARGEST_LOSS", 1e3)
+    monkeypatch.setattr("fedhpo_gym.stored.surrogate_outputs.LARGEST_LOSS", 1e3)
     values, weights = metrics(n=4), np.repeat(weights_of(SAMPLES)[None], 4, axis=0)
     outputs = to_outputs(values, np.ones(4, np.int64), weights)
     found = objectives(outputs, weights)

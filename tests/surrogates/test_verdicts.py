@@ -12,9 +12,10 @@ import pytest
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import STORED
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.surrogates import list_surrogates, open_surrogate
-from fedhpo_gym.surrogates.verdicts import (
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.stored.catalogue import EMBEDDED, open_sample
+from fedhpo_gym.stored.surrogate import list_surrogates, open_surrogate
+from fedhpo_gym.stored.surrogate_verdicts import (
     CLAIMED,
     ENTRY,
     LARGEST_BIAS,
@@ -26,8 +27,6 @@ from fedhpo_gym.surrogates.verdicts import (
     held_on,
     why_refused,
 )
-from fedhpo_gym.tables import open_sample
-from fedhpo_gym.tables.locate import EMBEDDED
 from fedhpo_gym.tasks import TASKS
 
 STORED_HERE = list_surrogates()
@@ -55,7 +54,7 @@ def test_the_rule(changes: dict[str, Any], passed: bool) -> None:
 
 def test_what_a_card_states_of_a_surrogate_follows_from_its_courses() -> None:
     pytest.importorskip("sklearn")
-    from fedhpo_gym.fitting.verdicts import JUDGED, measured
+    from fedhpo_gym.building.surrogate_verdicts import JUDGED, measured
 
     surrogate = open_surrogate("GNN-CiteSeer-v1-nbafl")  # 48 courses: the quickest to fit
     found: Any = measured(surrogate)
@@ -71,8 +70,8 @@ def test_what_a_card_states_of_a_surrogate_follows_from_its_courses() -> None:
 def test_figures_are_those_of_the_objectives_themselves() -> None:
     """Mean, bias and tau against claims that are known: truth, moved by a constant."""
     pytest.importorskip("sklearn")
-    from fedhpo_gym.fitting import verdicts
-    from fedhpo_gym.fitting.sources import open_source
+    from fedhpo_gym.building import surrogate_verdicts as verdicts
+    from fedhpo_gym.building.surrogate_sources import open_source
 
     source = open_source("GNN-CiteSeer-nbafl")
     rows = source.rows(10**6, np.random.default_rng(0))
@@ -213,9 +212,9 @@ def test_stated_claims_are_those_of_their_optima() -> None:
 def test_what_outputs_lose_counts_as_error() -> None:
     """Of many clients outputs keep a part; a model that says them exactly is still off by that."""
     pytest.importorskip("sklearn")
-    from fedhpo_gym.fitting import verdicts
-    from fedhpo_gym.fitting.sources import open_source
-    from fedhpo_gym.surrogates.outputs import to_metrics
+    from fedhpo_gym.building import surrogate_verdicts as verdicts
+    from fedhpo_gym.building.surrogate_sources import open_source
+    from fedhpo_gym.stored.surrogate_outputs import to_metrics
 
     source = open_source("CNN-FEMNIST-v1-fedavg-bfloat16")
     rows = source.rows(10**6, np.random.default_rng(0))

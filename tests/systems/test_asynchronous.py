@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.flights import Queue, until_aggregation
 from fedhpo_gym.systems import (

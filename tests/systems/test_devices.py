@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost, Fidelity
 from fedhpo_gym.systems import CROSS_SILO, ClientWork, DeviceModel, Happened, Work
 from fedhpo_gym.systems.draw import Draw

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, DeviceModel, SystemModel, Work, harmonic
 from fedhpo_gym.systems.base import MOST, SLOWEST

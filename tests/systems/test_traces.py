@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.errors import DamagedDataError, MissingDataError, TooLargeError
+from fedhpo_gym.core.errors import DamagedDataError, MissingDataError, TooLargeError
 from fedhpo_gym.systems import DeviceModel, traces
 from fedhpo_gym.systems.plain_pickle import load_plain
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost, Fidelity
 from fedhpo_gym.systems import COMPUTE_RULES, CROSS_DEVICE, CROSS_SILO, SystemModel, Work
 from fedhpo_gym.tasks import TASKS, decisive_names, get_task, round_system, work_of

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhpo_gym.errors import UnknownNameError
-from fedhpo_gym.tables import codec
+from fedhpo_gym.core.errors import UnknownNameError
+from fedhpo_gym.stored import codec
 
 ONE = np.array(1)
 TOP = 0xFF00 - 1

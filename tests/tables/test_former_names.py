@@ -8,10 +8,9 @@ import pytest
 
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli.surrogates import _is_fitted
-from fedhpo_gym.errors import DamagedDataError
-from fedhpo_gym.tables import open_sample
-from fedhpo_gym.tables.locate import EMBEDDED
-from fedhpo_gym.tables.store import Table
+from fedhpo_gym.core.errors import DamagedDataError
+from fedhpo_gym.stored.catalogue import EMBEDDED, open_sample
+from fedhpo_gym.stored.table import Table
 from fedhpo_gym.tasks import get_task
 
 SEGMENT = (

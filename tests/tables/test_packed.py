@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.archive import write_archive
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, TooLargeError
-from fedhpo_gym.limits import ENV_VAR
-from fedhpo_gym.tables import Table, packed
-from fedhpo_gym.tables.curves import Layout
-from fedhpo_gym.tables.listed import COUNTS, VALUES
-from fedhpo_gym.tables.locate import EMBEDDED
-from fedhpo_gym.tables.packed import ENTRY, WORDS, pack, unpack
-from fedhpo_gym.tables.rans import CONTEXTS, MOST, Decoder, Encoder, lanes_for
-from fedhpo_gym.tables.sample import Sample, write_sample
-from fedhpo_gym.tables.store import write_table
-from fedhpo_gym.tables.stored import FORMAT, StoredCurves
+from fedhpo_gym.core.archive import write_archive
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
+from fedhpo_gym.core.files import ENV_VAR
+from fedhpo_gym.stored import curve_format
+from fedhpo_gym.stored.catalogue import EMBEDDED
+from fedhpo_gym.stored.codec import CONTEXTS, MOST, Decoder, Encoder, lanes_for
+from fedhpo_gym.stored.curve_coder import COUNTS, VALUES, Layout
+from fedhpo_gym.stored.curve_format import ENTRY, WORDS, pack, unpack
+from fedhpo_gym.stored.sample import Sample, write_sample
+from fedhpo_gym.stored.table import FORMAT, StoredCurves, Table, write_table
 from made_up_table import SAMPLES, write_made_up_table
 from pairs import arrays_of, stamped
 
@@ -124,7 +122,7 @@ def drawn(kind: Layout, rng: np.random.Generator, lawful: bool) -> dict[str, NDA
         for s, (split, dtype) in enumerate(kind.dtypes(metric).items()):
             top = SAMPLES[:, :, s].min() + 1 if metric == "accuracy" else np.iinfo(dtype).max + 1
             shape = (*kind.shape, SAMPLES.shape[1])
-            both = [rng.integers(0, top, shape).astype(dtype) for _ in packed.WHICH]
+            both = [rng.integers(0, top, shape).astype(dtype) for _ in curve_format.WHICH]
             current, best_ones = (one.reshape(-1, shape[-1]) for one in both)
             for cell in range(len(best_ones) if lawful else 0):
                 if same[cell]:
@@ -148,7 +146,7 @@ def test_arrays_come_back_whatever_they_are(
     arrays = drawn(kind, rng, lawful)
     seeds = rng.integers(0, len(SAMPLES), int(np.prod(shape)))
     members, said = pack(arrays, kind, seeds)
-    again = packed.Packing.from_card(json.loads(json.dumps(said.to_card())), kind)
+    again = curve_format.Packing.from_card(json.loads(json.dumps(said.to_card())), kind)
     assert again == said
     assert not lawful or said.follows
     assert_equal(unpack(members, kind, seeds, again, "this"), arrays)
@@ -191,7 +189,7 @@ def some_stored() -> list[Any]:
 def test_what_is_stored_is_packed_without_loss(card: Path, tmp_path: Path) -> None:
     stored = Table(card) if ".table." in card.name else Sample(card)
     again = written_anew(stored, tmp_path)
-    assert (again.card["format"], again.card[ENTRY]["name"]) == (FORMAT, packed.NAME)
+    assert (again.card["format"], again.card[ENTRY]["name"]) == (FORMAT, curve_format.NAME)
     assert_equal(all_of(again), all_of(stored))
 
 

@@ -13,19 +13,20 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.cli import make_parser
-from fedhpo_gym.errors import (
+from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
     MissingDataError,
     OffGridError,
 )
+from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
-from fedhpo_gym.identity import Identity
-from fedhpo_gym.landscape import LABELS, health_on
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tables import Table, codec, list_tables, open_table
-from fedhpo_gym.tables.locate import ENV_VAR
-from fedhpo_gym.tables.store import WHICH, write_table
+from fedhpo_gym.stored import codec
+from fedhpo_gym.stored.catalogue import ENV_VAR, list_tables, open_table
+from fedhpo_gym.stored.health import LABELS
+from fedhpo_gym.stored.health_cards import health_on
+from fedhpo_gym.stored.table import WHICH, Table, write_table
 from fedhpo_gym.tasks import Task
 from pairs import arrays_of, stamped
 from tiny_table import tiny  # noqa: F401 - a fixture
@@ -370,7 +371,7 @@ def test_a_table_that_was_built_anew_is_read_anew(folder: Path) -> None:
 def test_the_table_folder(
     monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], expected: str
 ) -> None:
-    from fedhpo_gym.tables import table_folder
+    from fedhpo_gym.stored.catalogue import table_folder
 
     for name in (ENV_VAR, "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)

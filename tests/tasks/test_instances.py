@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.datasets import Dataset, load_dataset, make_dataset
-from fedhpo_gym.datasets.ratings import make_ratings, ratings_dataset
-from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.federations.partitions import PARTITIONS, get_partition
+from fedhpo_gym.data import Dataset, load_dataset, make_dataset
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.data.partitions import PARTITIONS, get_partition
+from fedhpo_gym.data.ratings import make_ratings, ratings_dataset
 from fedhpo_gym.tasks import TASKS
 from fedhpo_gym.tasks.instances import DRAWN_ANEW, TEST_SEEDS, TRAIN_SEEDS
 

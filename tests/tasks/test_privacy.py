@@ -21,7 +21,7 @@ from fedhpo_gym.objectives import (
     PrivacyLedger,
     poisson_curve,
 )
-from fedhpo_gym.tables.locate import ENV_VAR
+from fedhpo_gym.stored.catalogue import ENV_VAR
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.tasks.privacy import (
     DELTA,
@@ -203,7 +203,7 @@ def test_many_environments_show_the_same() -> None:
 def test_tables_and_training_show_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    from fedhpo_gym.building import build_table
+    from fedhpo_gym.building.build import build_table
     from fedhpo_gym.building.grid import GridDesign
     from fedhpo_gym.building.workers import compute_unit
 

@@ -14,12 +14,17 @@ import pytest
 from fedhpo_gym import register_all
 from fedhpo_gym.cli import make_parser
 from fedhpo_gym.cli.options import asked_task
-from fedhpo_gym.datasets import SOURCES
-from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, MissingDataError, UnknownNameError
-from fedhpo_gym.identity import Identity
+from fedhpo_gym.core.errors import (
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDataError,
+    UnknownNameError,
+)
+from fedhpo_gym.core.identity import Identity
+from fedhpo_gym.data import SOURCES
+from fedhpo_gym.stored.catalogue import list_samples, list_tables, open_sample, open_table
+from fedhpo_gym.stored.surrogate import list_surrogates, open_surrogate
 from fedhpo_gym.studies.environments import remake_environment, resolve_id
-from fedhpo_gym.surrogates import list_surrogates, open_surrogate
-from fedhpo_gym.tables import list_samples, list_tables, open_sample, open_table
 from fedhpo_gym.tasks import (
     TASKS,
     TESTING,
@@ -307,8 +312,8 @@ def test_an_unknown_task_suggests_a_known_one() -> None:
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.key)
 def test_tasks_and_models_agree_about_shapes_and_sizes(task: Task) -> None:
     torch = pytest.importorskip("torch")
-    from fedhpo_gym.datasets import Dataset
-    from fedhpo_gym.federations.federation import make_federation
+    from fedhpo_gym.data import Dataset
+    from fedhpo_gym.data.federation import make_federation
     from fedhpo_gym.fl.models import get_model
 
     model = get_model(task.model)

@@ -16,8 +16,8 @@ pytest.importorskip("mo_gymnasium")
 pytest.importorskip("pettingzoo")
 
 from fedhpo_gym.cli import ERROR, main
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.round.env import RoundEnv
-from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.tasks import TASKS, get_task
 from fedhpo_gym.testing.checks import (
     CHECKS,

@@ -14,7 +14,7 @@ import pytest
 from fedhpo_gym.agents import Agent, SearchProblem, read_problem
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.backends import Backend
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import ENTRIES, Evaluation, Evaluations, Fidelity
 from fedhpo_gym.objectives import OBJECTIVES, Objective
 from fedhpo_gym.tasks import get_task

@@ -11,8 +11,8 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import Dimension
 from fedhpo_gym.testing import make_env
 from fedhpo_gym.wrappers import NamedAction

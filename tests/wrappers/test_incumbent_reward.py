@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.objectives.base import LARGEST
 from fedhpo_gym.testing import WrapperConformance, make_env
 from fedhpo_gym.wrappers import IncumbentReward, SurrogateBackend

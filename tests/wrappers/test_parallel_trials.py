@@ -22,7 +22,7 @@ import fedhpo_gym
 from fedhpo_gym.agents import AGENTS as ALL_AGENTS
 from fedhpo_gym.agents import agent_class, make_agent, run_crew, run_episode
 from fedhpo_gym.agents.search import TrialSearch
-from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.testing import make_env
 from fedhpo_gym.testing.rollout import plain
 from fedhpo_gym.wrappers.parallel_trials import Finished, ParallelTrials

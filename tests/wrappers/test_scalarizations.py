@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedhpo_gym
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.objectives import get_objective
 from fedhpo_gym.testing import WrapperConformance
 from fedhpo_gym.wrappers import (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.errors import InvalidArgumentError, OffGridError
+from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
 from fedhpo_gym.objectives import get_objective
 from fedhpo_gym.testing import WrapperConformance, make_env
 from fedhpo_gym.wrappers import (

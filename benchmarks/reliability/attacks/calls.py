@@ -15,11 +15,11 @@ from numpy.random import Generator
 from attacks.damage import ODD
 from attacks.verdicts import Tally, judged, run_cases
 from fedhpo_gym.agents import make_agent
-from fedhpo_gym.courses import running  # noqa: F401 - loading torch takes more than a case may
-from fedhpo_gym.datasets.leaf import Options
+from fedhpo_gym.backends import engine_courses  # noqa: F401 - loading torch takes more than a case may
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.leaf_preprocessing import Options
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.trial.arguments import TrialArguments
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.systems import DeviceModel, SystemModel
 from fedhpo_gym.tasks import get_task

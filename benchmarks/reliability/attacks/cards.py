@@ -13,15 +13,13 @@ import numpy as np
 
 from attacks.damage import change
 from attacks.verdicts import Tally, judged, run_cases
-from fedhpo_gym.archive import DIGEST, UNDIGESTED, arrays_of, card_digest
 from fedhpo_gym.cli import main
 from fedhpo_gym.cli.show import description
-from fedhpo_gym.landscape import health_of, health_on, labels_on
-from fedhpo_gym.landscape.cards import open_card
-from fedhpo_gym.landscape.health import agree
-from fedhpo_gym.landscape.verdict import faults, inert
-from fedhpo_gym.seeding import stream
-from fedhpo_gym.tables.locate import EMBEDDED, ENV_VAR
+from fedhpo_gym.core.archive import DIGEST, UNDIGESTED, arrays_of, card_digest
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR
+from fedhpo_gym.stored.health import agree, faults, health_of, inert, labels_on
+from fedhpo_gym.stored.health_cards import health_on, open_card
 from fedhpo_gym.tasks import get_task
 
 

@@ -13,7 +13,7 @@ from numpy.random import Generator
 
 from attacks.damage import change
 from attacks.verdicts import Tally, judged, run_cases, same
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.seeding import stream
 
 Parts = list[list[str]]
 

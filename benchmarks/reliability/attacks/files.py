@@ -19,19 +19,18 @@ import numpy as np
 
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.analysis.files import read_record, write_record
-from fedhpo_gym.archive import arrays_of, write_archive
-from fedhpo_gym.building.units import UnitShape, read_unit, write_unit
-from fedhpo_gym.datasets import SOURCES, cache
-from fedhpo_gym.datasets.base import Source
-from fedhpo_gym.datasets.leaf import LeafData, UserSamples, read_files, write_files
-from fedhpo_gym.datasets.records import Dataset
+from fedhpo_gym.building.design import UnitShape, read_unit, write_unit
+from fedhpo_gym.core.archive import arrays_of, write_archive
+from fedhpo_gym.data import SOURCES, cache
+from fedhpo_gym.data.leaf import LeafData, UserSamples, read_files, write_files
+from fedhpo_gym.data.records import Dataset, Source
 from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.stored.catalogue import EMBEDDED
+from fedhpo_gym.stored.sample import Sample
+from fedhpo_gym.stored.surrogate import Surrogate
+from fedhpo_gym.stored.table import Table
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
-from fedhpo_gym.surrogates.surrogate import Surrogate
-from fedhpo_gym.tables.locate import EMBEDDED
-from fedhpo_gym.tables.sample import Sample
-from fedhpo_gym.tables.store import Table
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attacks.verdicts import Tally, judged
 from attacks.writing import WRITERS, Writer, records
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.seeding import stream
 
 SIZE = 4 << 20
 

@@ -13,7 +13,7 @@ from numpy.random import Generator
 from attacks.files import make_record
 from attacks.verdicts import Tally, judged, run_cases
 from fedhpo_gym.cli import main
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.studies.environments import FILES, MOST_ENTRIES, PROGRAM, SYSTEM, TRUST
 from fedhpo_gym.systems import SYSTEM_MODELS
 

@@ -13,8 +13,8 @@ import numpy as np
 from attacks.damage import change, damage
 from attacks.files import Kind, card_in
 from attacks.verdicts import Tally, judged, run_cases, same
-from fedhpo_gym.archive import write_archive
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.archive import write_archive
+from fedhpo_gym.core.seeding import stream
 
 ROWS = 1 << 20
 """Where the numbers of cases of one kind of file end."""

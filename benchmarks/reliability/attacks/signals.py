@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from attacks.verdicts import Tally
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.seeding import stream
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 LIMIT_S = 12.0

@@ -13,8 +13,8 @@ import numpy as np
 
 from attacks.verdicts import Tally, judged
 from attacks.writing import fetched, read_fetched
-from fedhpo_gym.datasets import cache
-from fedhpo_gym.files import write_text
+from fedhpo_gym.core.files import write_text
+from fedhpo_gym.data import cache
 
 LIMIT_S = 120.0
 

@@ -55,7 +55,7 @@ def judged(attempt: Callable[[], str]) -> tuple[str, str]:
     """Return the verdict of an attempt, which returns one or raises, and what was said."""
     from gymnasium.error import Error  # what gymnasium itself refuses, such as a seed of "x"
 
-    from fedhpo_gym.errors import FedHPOError
+    from fedhpo_gym.core.errors import FedHPOError
 
     try:
         return attempt(), ""

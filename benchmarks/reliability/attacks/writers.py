@@ -14,7 +14,7 @@ from pathlib import Path
 
 from attacks.verdicts import Tally, judged
 from attacks.writing import WRITERS, Writer, records
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.seeding import stream
 
 LONGEST_S = 0.05
 WATCHED_S = 0.3

@@ -19,10 +19,9 @@ from fedhpo_gym.agents.policy import load_policy, save_policy
 from fedhpo_gym.analysis.files import read_record, write_record
 from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.cli import main
-from fedhpo_gym.datasets import cache as data_cache
-from fedhpo_gym.datasets import download
-from fedhpo_gym.datasets.leaf import find_files, read_files, write_files
-from fedhpo_gym.files import write_text
+from fedhpo_gym.core.files import write_text
+from fedhpo_gym.data import cache as data_cache
+from fedhpo_gym.data.leaf import find_files, read_files, write_files
 from fedhpo_gym.studies import pieces
 
 REPAIR = "the same command"
@@ -150,8 +149,8 @@ class _Answer(io.BytesIO):
 def fetched(folder: Path, _number: int = 1) -> None:
     """Download a file, from a server that always answers, unless it is there."""
     content = json.dumps(list(range(9000))).encode()
-    download.open_url = lambda _url: _Answer(content)  # type: ignore[assignment]
-    download.fetch("https://example.org/file", folder / "data" / "file", None, REPAIR)
+    data_cache.open_url = lambda _url: _Answer(content)  # type: ignore[assignment]
+    data_cache.fetch("https://example.org/file", folder / "data" / "file", None, REPAIR)
 
 
 def read_fetched(folder: Path) -> int:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.stats.summaries import Matrix, Numbers, Vector, mean_ranks, ranks
-from fedhpo_gym.errors import InvalidArgumentError, require_known
-from fedhpo_gym.typed import Axes, checked_types
+from fedhpo_gym.core.checks import Axes, checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 _NODES = 200
 _REACH = 9.0

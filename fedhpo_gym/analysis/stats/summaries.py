@@ -9,9 +9,9 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
-from fedhpo_gym.typed import Axes, checked_types
+from fedhpo_gym.core.checks import Axes, checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 
 Numbers = NDArray[np.float64]
 Flat = Annotated[Numbers, Axes()]

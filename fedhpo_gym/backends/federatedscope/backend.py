@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from fedhpo_gym.backends import training
 from fedhpo_gym.backends.base import Backend
 from fedhpo_gym.backends.federatedscope import parsing
 from fedhpo_gym.backends.federatedscope.configuration import require_layout, require_supported
@@ -21,14 +22,12 @@ from fedhpo_gym.backends.federatedscope.installation import find
 from fedhpo_gym.backends.federatedscope.process import Message, Peer
 from fedhpo_gym.backends.federatedscope.running import CourseRequest, Curve, RemoteCourse
 from fedhpo_gym.backends.federatedscope.sharing import Lease
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.courses import training
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import as_number, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.best import evaluation_of
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Evaluations, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.typed import as_typed, shown
 
 REVISION = 1
 """Raised when numbers change that this bridge, and not FederatedScope, decides."""

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.backends import training
+from fedhpo_gym.backends.courses import Configuration, Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.backends.federatedscope import configuration as written
 from fedhpo_gym.backends.federatedscope import parsing
 from fedhpo_gym.backends.federatedscope.backend import LIMIT_S, REVISION, checked_limit, described
@@ -18,9 +20,7 @@ from fedhpo_gym.backends.federatedscope.installation import find
 from fedhpo_gym.backends.federatedscope.process import Message, Peer
 from fedhpo_gym.backends.federatedscope.running import CourseRequest, RemoteCourse
 from fedhpo_gym.backends.federatedscope.sharing import Lease
-from fedhpo_gym.courses import training
-from fedhpo_gym.courses.base import Configuration, Courses, CourseSnapshot, Metrics, Report
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Instance, Task
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fedhpo_gym.backends.federatedscope.configuration import unsupported
 from fedhpo_gym.backends.federatedscope.installation import VARIABLE, find
-from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.core.errors import FedHPOError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.tasks import Task, get_task
 

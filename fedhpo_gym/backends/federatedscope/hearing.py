@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.backends.courses import Metrics
 from fedhpo_gym.backends.federatedscope import parsing
 from fedhpo_gym.backends.federatedscope.process import Message
-from fedhpo_gym.courses.base import Metrics
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fedhpo_gym.backends.federatedscope.installation import CARD, Installation
-from fedhpo_gym.errors import InvalidArgumentError, PeerError
-from fedhpo_gym.files import write_text
+from fedhpo_gym.core.errors import InvalidArgumentError, PeerError
+from fedhpo_gym.core.files import write_text
 
 PYTHON = (3, 11)
 """The oldest Python that the versions below have."""

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhpo_gym.errors import InvalidArgumentError, MissingDependencyError
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError
 
 VARIABLE = "FEDHPO_GYM_FEDERATEDSCOPE"
 """Environment variable: the folder that `fedhpo-gym federatedscope install` made."""

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_number
-from fedhpo_gym.errors import WorkerLostError
+from fedhpo_gym.core.checks import as_number, shown
+from fedhpo_gym.core.errors import WorkerLostError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
-from fedhpo_gym.typed import shown
 
 NAMES: Mapping[str, str] = {"loss": "avg_loss", "accuracy": "acc", "f1": "f1"}
 """Our metrics -> FederatedScope's, which begin with the split."""

@@ -15,13 +15,13 @@ from typing import Any
 
 from fedhpo_gym.backends.federatedscope.folder import WorkingFolder
 from fedhpo_gym.backends.federatedscope.installation import Installation
-from fedhpo_gym.errors import (
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import (
     InvalidArgumentError,
     PeerError,
     WorkerLostError,
     WorkerTimeoutError,
 )
-from fedhpo_gym.typed import shown
 
 PROGRAM = Path(__file__).with_name("peer") / "__main__.py"
 START_S = 180.0

@@ -16,10 +16,10 @@ from fedhpo_gym.backends.federatedscope import configuration, parsing
 from fedhpo_gym.backends.federatedscope.federation import hand_over
 from fedhpo_gym.backends.federatedscope.process import Message, Peer
 from fedhpo_gym.backends.federatedscope.sharing import next_number
-from fedhpo_gym.errors import FedHPOError
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import FedHPOError
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.typed import shown
 
 Metrics = NDArray[np.float32]
 Hear = Callable[[Message], None]

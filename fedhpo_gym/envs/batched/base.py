@@ -17,7 +17,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.checks import as_integer
+from fedhpo_gym.core.checks import as_integer, as_reals, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.arguments import read_options
 from fedhpo_gym.envs.batched.layout import (
     Indices,
@@ -28,9 +29,7 @@ from fedhpo_gym.envs.batched.layout import (
     listed,
     masked,
 )
-from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space.dimension import ACTION_SLACK
-from fedhpo_gym.typed import as_reals, as_typed, shown
 
 MAX_ENVS: Final = 2**24
 """Most environments of a vector: their observations alone take more than a gigabyte."""

@@ -8,20 +8,20 @@ from functools import cached_property
 from typing import Any
 
 from fedhpo_gym.backends import OPTIONS, check_options, open_courses
-from fedhpo_gym.courses.base import Courses
+from fedhpo_gym.backends.courses import Courses
+from fedhpo_gym.core.checks import check_fields
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.arguments import chosen_options
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.process import RoundProcess
 from fedhpo_gym.envs.round.rewards import measured_objectives
 from fedhpo_gym.envs.round.settings import RoundSettings
 from fedhpo_gym.envs.trial.setup import check_noise
-from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import Instance, Task, get_task, make_instances, round_system
-from fedhpo_gym.typed import check_fields
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,14 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.checks import as_reals, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.arguments import choose_instance
 from fedhpo_gym.envs.noise_keys import NoiseKeys
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
-from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Instance
-from fedhpo_gym.typed import as_reals, as_typed, shown
 
 Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
+from fedhpo_gym.core.checks import as_reals, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.round.env import RoundEnv
 from fedhpo_gym.envs.round.scales import DECADES
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.typed import as_reals, as_typed, shown
 
 Observation = dict[str, NDArray[np.float32]]
 Action = NDArray[np.float32]

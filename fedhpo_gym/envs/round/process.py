@@ -11,7 +11,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.courses.base import Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.courses import Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.round import observation, scales
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.hearing import Heard, hear
@@ -23,14 +26,11 @@ from fedhpo_gym.envs.round.rewards import (
 )
 from fedhpo_gym.envs.round.settings import RoundSettings
 from fedhpo_gym.envs.round.state import Episodes, Row
-from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, Objective, values_of
-from fedhpo_gym.seeding import streams
 from fedhpo_gym.systems import NEEDS_SAMPLES, Happened, Work
 from fedhpo_gym.tasks import Instance, Task
-from fedhpo_gym.typed import shown
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, Objective
 from fedhpo_gym.systems import Work
 from fedhpo_gym.tasks import Task

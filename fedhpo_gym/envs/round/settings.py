@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from fedhpo_gym.checks import as_integer, as_number
+from fedhpo_gym.core.checks import as_integer, as_number, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.envs.round import scales
-from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.objectives import Objective
-from fedhpo_gym.typed import shown
 
 MAX_ROUNDS: Final = 100_000
 """The longest horizon, and the longest history that is shown."""

@@ -10,7 +10,8 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_integer
+from fedhpo_gym.core.checks import as_integer, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.envs.arguments import check_own, choose_instance, from_names, taking
 from fedhpo_gym.envs.batched.base import (
     Actions,
@@ -26,9 +27,7 @@ from fedhpo_gym.envs.round.controls import RATE
 from fedhpo_gym.envs.round.env import describe_episode, describe_step
 from fedhpo_gym.envs.round.make import OF_FORM
 from fedhpo_gym.envs.round.process import MAX_NATS, RoundProcess
-from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import METRICS
-from fedhpo_gym.typed import as_typed, shown
 
 INFO_KEYS: Final = ("configuration", "fidelity")
 """What `info` holds only on request."""

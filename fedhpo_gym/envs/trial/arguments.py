@@ -15,17 +15,17 @@ from fedhpo_gym.backends import (
     default_backend,
     make_backend,
 )
+from fedhpo_gym.core.checks import check_fields, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.envs.arguments import chosen_options
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES
 from fedhpo_gym.envs.trial.instances import open_instances
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import REWARDS, Task, get_task
 from fedhpo_gym.tasks.privacy import MECHANISMS
-from fedhpo_gym.typed import check_fields, shown
 from fedhpo_gym.wrappers.incumbent_reward import check_reward
 
 
@@ -65,7 +65,7 @@ class TrialArguments:
             By default "val_loss", "fairness_std" and "epsilon"; on `MO-` ids of version 1 those
             that move: "val_loss", "fairness_p10", "time_s" and, where the algorithm protects
             anything, "epsilon"; of these defaults, those that the surrogate answers where there is
-            one (see `fedhpo_gym.surrogates.verdicts`), with "fairness_std" or "fairness_jain" in
+            one (`fedhpo_gym.stored.surrogate_verdicts`), with "fairness_std" or "fairness_jain" in
             the place of "fairness_p10". A named one that it does not answer is an error.
         constraints: limits of objectives. The incumbent is the best trial that keeps them;
             scalar scores pay `weight` for each unit of excess, see `ScalarizePenalty`.

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import StoredBackend
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
-from fedhpo_gym.seeding import stream
 
 MAX_QUERIES = 100_000
 """Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""

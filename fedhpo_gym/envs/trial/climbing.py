@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial.asked import Asked
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.records import METRICS
-from fedhpo_gym.seeding import stream
 
 STARTS, FEWEST = 64, 8
 """Places that the search starts from, the best queries that are known, and how many at least."""

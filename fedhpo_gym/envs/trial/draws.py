@@ -7,9 +7,9 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.batched.layout import Indices
 from fedhpo_gym.evaluation.noise import STREAM
-from fedhpo_gym.seeding import streams
 
 
 class TrialDraws:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
-from fedhpo_gym.checks import as_number
+from fedhpo_gym.core.checks import as_number, as_reals, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.arguments import choose_instance, read_options
 from fedhpo_gym.envs.batched.layout import Layout
 from fedhpo_gym.envs.noise_keys import NoiseKeys
@@ -24,7 +25,6 @@ from fedhpo_gym.envs.trial.ledger import charge, unmoved
 from fedhpo_gym.envs.trial.process import TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup, checked_objectives
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
-from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.constraints import Constraints
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import Cost
@@ -32,7 +32,6 @@ from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.space.dimension import ACTION_SLACK
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.typed import as_reals, as_typed, shown
 
 DEFAULT_OBJECTIVES = ("val_loss", "fairness_std", "epsilon")
 LIVE_OBJECTIVES = ("val_loss", "fairness_p10", "time_s")

@@ -11,12 +11,11 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import STORED, Backend, make_backend
-from fedhpo_gym.checks import as_integer
-from fedhpo_gym.errors import InvalidArgumentError, require_known
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.checks import as_integer, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.federated import OF_GRAPHS, PREPROCESSINGS
-from fedhpo_gym.typed import shown
 
 SETS = ("train", "test")
 NAMES = (

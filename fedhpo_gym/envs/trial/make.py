@@ -7,15 +7,15 @@ from typing import Any, Final
 import gymnasium as gym
 import numpy as np
 
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.arguments import check_own, from_names, taking
 from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives.spending import COST_NAMES
-from fedhpo_gym.seeding import stream
-from fedhpo_gym.typed import shown
 from fedhpo_gym.wrappers import BudgetTermination, IncumbentReward, ScalarizePenalty
 
 COSTS: Final = {"flops": "parameter_epochs", **{name: name for name in COST_NAMES}}

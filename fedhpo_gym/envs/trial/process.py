@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask, columns_of
 from fedhpo_gym.envs.trial.draws import TrialDraws
 from fedhpo_gym.envs.trial.history import History
@@ -21,7 +22,6 @@ from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.sources import TrialSource
 from fedhpo_gym.envs.trial.truth import truth_of
 from fedhpo_gym.envs.trial.tuning import TuningLedger, is_counted
-from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.constraints import is_better
 from fedhpo_gym.objectives import PRIVACY_NAMES
 

@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery
+from fedhpo_gym.core.checks import as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.envs.trial import instances, observation
 from fedhpo_gym.envs.trial.tuning import is_counted
-from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.constraints import Constraints, read_constraints, violations
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import ENERGY, Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.typed import as_typed, shown
 
 RATE = "client_sample_rate"
 Columns = Mapping[str, NDArray[Any]]

@@ -11,18 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.backends import CheckedQuery
-from fedhpo_gym.checks import as_integer
+from fedhpo_gym.core.checks import as_integer, as_reals, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.envs.trial.asked import Asked, asked_of
 from fedhpo_gym.envs.trial.climbing import climbed
 from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
-from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
 from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
 from fedhpo_gym.evaluation.records import ENTRIES, METRICS
 from fedhpo_gym.objectives import Objective, values_of
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.typed import as_reals, as_typed, shown
 
 NUMBERS_AT_ONCE = 1 << 19
 """Metrics that are looked at together, so that they stay in the processor's cache."""

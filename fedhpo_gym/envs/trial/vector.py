@@ -11,7 +11,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.checks import as_integer
+from fedhpo_gym.core.checks import as_integer, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.envs.arguments import choose_instance, taking
 from fedhpo_gym.envs.batched.base import (
     Actions,
@@ -29,10 +30,8 @@ from fedhpo_gym.envs.trial.make import make_trial_env
 from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, TrialProcess
 from fedhpo_gym.envs.trial.scores import TIME_S, VIOLATION
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
-from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.typed import as_typed, shown
 from fedhpo_gym.wrappers import BudgetTermination, IncumbentReward, ScalarizePenalty
 
 

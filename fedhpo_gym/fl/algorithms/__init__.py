@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fedhpo_gym.errors import require_known
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.fl.algorithms.adaptive import FedAdam, FedYogi
 from fedhpo_gym.fl.algorithms.asynchronous import Asynchronous, FedAsync, FedBuff
 from fedhpo_gym.fl.algorithms.base import Algorithm, Context, LocalSteps
@@ -20,7 +21,6 @@ from fedhpo_gym.fl.algorithms.local import Local
 from fedhpo_gym.fl.algorithms.nbafl import NbAFL
 from fedhpo_gym.fl.algorithms.scaffold import Scaffold
 from fedhpo_gym.fl.algorithms.serveropt import ServerOpt
-from fedhpo_gym.typed import checked_types
 
 _KINDS: tuple[type[Algorithm], ...] = (
     FedAvg,

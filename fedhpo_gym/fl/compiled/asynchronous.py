@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.fl.algorithms import Asynchronous
 from fedhpo_gym.fl.algorithms.asynchronous import BUFFER
 from fedhpo_gym.fl.compiled.group import CourseGroup, Numbers

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.compiled.asynchronous import AsynchronousGroup
 from fedhpo_gym.fl.compiled.group import CourseGroup
 from fedhpo_gym.fl.compiled.problem import Problem

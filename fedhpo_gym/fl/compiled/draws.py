@@ -1,4 +1,4 @@
-"""The streams of `fedhpo_gym.seeding`, bit for bit, in compiled code.
+"""The streams of `fedhpo_gym.core.seeding`, bit for bit, in compiled code.
 
 numpy promises that its seeding (`SeedSequence`) and its generator (`PCG64`) stay as they are. The
 hash is that of `seed_seq_fe` (M. E. O'Neill, "Developing a seed_seq Alternative", 2015), the

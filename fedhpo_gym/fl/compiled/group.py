@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.fl import records
 from fedhpo_gym.fl.algorithms import Algorithm, Context
 from fedhpo_gym.fl.algorithms.base import VARIATE
@@ -19,7 +20,6 @@ from fedhpo_gym.fl.engine import Group
 from fedhpo_gym.fl.minibatches import poisson_clients
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.fl.records import CourseState, Feedback
-from fedhpo_gym.seeding import stream
 
 Numbers = NDArray[np.float32]
 _ALL = slice(None)

@@ -7,13 +7,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
-from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.compiled.evaluation import measure
 from fedhpo_gym.fl.compiled.sums import BLOCK
 from fedhpo_gym.fl.compiled.training import Rows
 from fedhpo_gym.fl.models.compiled import CompiledModel, flat_rows
-from fedhpo_gym.seeding import stream
 
 
 class Problem:

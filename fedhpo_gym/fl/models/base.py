@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.datasets.records import Features
-from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.data.records import Features
 from fedhpo_gym.fl.models.description import Model
 from fedhpo_gym.fl.models.description import fit as fit
 from fedhpo_gym.fl.shared import Matrix

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from fedhpo_gym.datasets.bert_weights import pretrained_weights
-from fedhpo_gym.datasets.records import Features
-from fedhpo_gym.datasets.wordpiece import PADDING, VOCABULARY_SIZE
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data.bert import PADDING, VOCABULARY_SIZE, pretrained_weights
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.data.records import Features
 from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 
 EPSILON = 1e-12

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from fedhpo_gym.datasets.records import Features
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.data.records import Features
 from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 from fedhpo_gym.fl.models.cnn_step import MAX_NORM, Step, take
 from fedhpo_gym.fl.models.cnn_together import StepTogether

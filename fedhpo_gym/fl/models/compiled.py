@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.models.description import Model
 
 LANES = 8

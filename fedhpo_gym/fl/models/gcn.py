@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.datasets.records import Features
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.federations.graphs import GraphFederation
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.data.graph_federations import GraphFederation
+from fedhpo_gym.data.records import Features
 from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 from fedhpo_gym.fl.models.sparse import SparseMatrix, take, transpose, with_ones
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedhpo_gym.datasets.records import SparseRows
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.data.records import SparseRows
 from fedhpo_gym.fl.models.logistic import LogisticRegression
 
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.datasets.records import SparseRows
-from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.data.records import SparseRows
 from fedhpo_gym.fl.models.compiled import CompiledModel, padded
 
 

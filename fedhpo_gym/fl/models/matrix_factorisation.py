@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from fedhpo_gym.datasets.records import Features
-from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.data.records import Features
 from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 
 RANK = 10

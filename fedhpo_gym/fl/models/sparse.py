@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.datasets.records import SparseRows
+from fedhpo_gym.data.records import SparseRows
 
 
 class SparseMatrix:

@@ -14,7 +14,7 @@ from fedhpo_gym.agents.clients import (
     random_arms,
 )
 from fedhpo_gym.agents.fedex import FedEx, FedExSettings
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
 from problems import BowlClients
 

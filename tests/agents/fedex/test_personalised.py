@@ -19,7 +19,7 @@ from fedhpo_gym.agents.fedex_personalised import (
     forward,
     initial_parameters,
 )
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from problems import BowlClients
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fedhpo_gym.agents.clients import ArmFeedback, Traces, discounted_mean
 from fedhpo_gym.agents.fedex import FedExPolicy, FedExSettings, Schedule
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 
 SCHEDULES = get_args(Schedule)
 

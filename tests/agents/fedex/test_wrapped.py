@@ -11,7 +11,7 @@ import pytest
 
 from fedhpo_gym.agents import Agent, SearchProblem, Step, agent_class
 from fedhpo_gym.agents.fedex import FedExSettings
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.studies.wrapped_fedex import (
     NOTHING_LEARNED,

@@ -18,8 +18,8 @@ from fedhpo_gym.agents.fts import (
     posterior,
     sample_weights,
 )
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from problems import BowlClients
 
 QUICK = FTSSettings(shared_features=30, own_features=40, candidates=200)

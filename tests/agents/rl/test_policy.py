@@ -15,7 +15,7 @@ import pytest
 from fake_study import FakeEnv
 from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from pairs import arrays_of, stamped
 from problems import box_problem
 

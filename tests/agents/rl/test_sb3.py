@@ -13,7 +13,7 @@ import pytest
 import fedhpo_gym
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.agents.policy import load_policy, save_policy
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.testing.analytic import make_env
 
 sb3 = pytest.importorskip("stable_baselines3")

@@ -21,8 +21,8 @@ from fedhpo_gym.analysis.stats import (
     probability_of_improvement,
     relative_overtuning,
 )
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 
 scipy_stats = pytest.importorskip("scipy.stats")
 

@@ -11,7 +11,7 @@ from fedhpo_gym.analysis.stats.hypotheses import (
     range_quantile,
     range_tail,
 )
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 
 scipy_stats = pytest.importorskip("scipy.stats")
 

@@ -21,8 +21,8 @@ from fedhpo_gym.analysis.stats import (
     wilcoxon_holm,
 )
 from fedhpo_gym.analysis.stats.hypotheses import _groups
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.seeding import stream
 
 scipy_stats = pytest.importorskip("scipy.stats")
 

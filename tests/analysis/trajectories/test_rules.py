@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.analysis.incumbents import RULES, Trajectory, Trials, incumbents
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.seeding import stream
 
 
 def trials(values: list[float], levels: list[float] | None = None, **others: Any) -> Trials:

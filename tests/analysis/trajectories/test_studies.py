@@ -10,7 +10,7 @@ import pytest
 
 from fedhpo_gym.analysis.incumbents import COLUMNS, Study, Trajectory, Trials, read_table
 from fedhpo_gym.analysis.runs import level_of, problem_arguments
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 
 
 def run(problem: str, agent: str, seed: int, values: list[float], end: float = 4.0) -> Trajectory:

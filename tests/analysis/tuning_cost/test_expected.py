@@ -16,8 +16,8 @@ from fedhpo_gym.analysis.tuning_cost import (
     simulate,
     simulate_by_cost,
 )
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 
 
 def library(key: int, count: int = 6, ties: bool = False) -> Runs:

@@ -21,8 +21,8 @@ from fedhpo_gym.analysis.tuning_cost import (
     read_library,
     relative_performance,
 )
-from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.seeding import stream
 
 scipy_stats = pytest.importorskip("scipy.stats")
 

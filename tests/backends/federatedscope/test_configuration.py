@@ -15,8 +15,8 @@ from fedhpo_gym.backends.federatedscope.configuration import (
     unsupported,
 )
 from fedhpo_gym.backends.federatedscope.peer.entries import require_unchanged, write
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.tasks import TASKS, Task, get_task
 
 LAYOUTS = (CURRENT, FIRST)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.errors import WorkerLostError
+from fedhpo_gym.core.errors import WorkerLostError
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")

@@ -13,9 +13,8 @@ from fedhpo_gym.tasks import get_task
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.backends.federatedscope.federation import hand_over
-from fedhpo_gym.courses.handing import network_inputs
-from fedhpo_gym.courses.training import task_federation
+from fedhpo_gym.backends.federatedscope.federation import hand_over, network_inputs
+from fedhpo_gym.backends.training import task_federation
 
 
 @pytest.mark.parametrize("name", ["LR-BreastCancer-v0", "LR-BreastCancer-v1"])

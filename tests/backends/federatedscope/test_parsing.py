@@ -19,7 +19,7 @@ from fedhpo_gym.backends.federatedscope.parsing import (
     is_finite,
     sample_counts,
 )
-from fedhpo_gym.errors import WorkerLostError
+from fedhpo_gym.core.errors import WorkerLostError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 
 COUNTS = np.ones((2, 3), dtype=np.int64)

@@ -20,7 +20,7 @@ from fedhpo_gym.backends.federatedscope import process, sharing
 from fedhpo_gym.backends.federatedscope.folder import WorkingFolder
 from fedhpo_gym.backends.federatedscope.installation import Installation, find
 from fedhpo_gym.backends.federatedscope.process import Peer
-from fedhpo_gym.errors import (
+from fedhpo_gym.core.errors import (
     InvalidArgumentError,
     MissingDependencyError,
     PeerError,

@@ -25,7 +25,7 @@ from fedhpo_gym.backends.federatedscope.installation import VARIABLE, find
 from fedhpo_gym.backends.federatedscope.process import Peer
 from fedhpo_gym.backends.federatedscope.running import CourseRequest, RemoteCourse
 from fedhpo_gym.cli import main
-from fedhpo_gym.errors import PeerError
+from fedhpo_gym.core.errors import PeerError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import get_task

@@ -13,7 +13,7 @@ import pytest
 import fedhpo_gym  # noqa: F401 - registers the ids
 from federatedscope_peer import LARGE, LR, RECORDED, SERVER, SMALL, pretend
 from fedhpo_gym.backends import Backend
-from fedhpo_gym.errors import InvalidArgumentError, PeerError
+from fedhpo_gym.core.errors import InvalidArgumentError, PeerError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.testing import BackendConformance

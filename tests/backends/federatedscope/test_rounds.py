@@ -14,7 +14,7 @@ import pytest
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from federatedscope_peer import RECORDED, pretend
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.testing import RoundConformance
 from fedhpo_gym.testing.rollout import rollout
 

@@ -10,8 +10,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.round.controls import Controls
-from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tasks import get_task, round_system
 

@@ -15,7 +15,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.datasets import SOURCES
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.data import SOURCES
 from fedhpo_gym.envs.round.scales import (
     POTENTIALS,
     client_means,
@@ -23,7 +24,6 @@ from fedhpo_gym.envs.round.scales import (
     log_norms,
     mean_and_spread,
 )
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.tasks import TASKS, Task, get_task, make_instances
 from fedhpo_gym.tasks.instances import TEST_SEEDS, TRAIN_SEEDS
 from fedhpo_gym.testing import RoundConformance, plain, rollout

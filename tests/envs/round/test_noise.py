@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.seeding import stream
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.testing.rollout import plain
 
 pytestmark = pytest.mark.raw

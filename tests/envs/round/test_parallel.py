@@ -18,7 +18,7 @@ with warnings.catch_warnings():  # PettingZoo's tests import a game in a way it 
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 import fedhpo_gym
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.raw
 

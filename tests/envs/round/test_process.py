@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.courses.base import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.courses import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.envs.arguments import from_names
 from fedhpo_gym.envs.round.arguments import RoundArguments
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 
 SAMPLES = np.array([[40, 5, 5], [100, 10, 10]])
 """Of two clients, in three splits."""

@@ -14,8 +14,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.envs.round.process import RoundProcess
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.testing import plain
 
 pytestmark = pytest.mark.raw

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 
 ID = "MO-FedHPO-LR-CreditG-v1"
 FULL = {"round": 500, "client_sample_rate": 1.0}

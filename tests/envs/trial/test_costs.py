@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 
 NAMES = ("val_loss", "time_s", "upload_bytes", "download_bytes", "flops")

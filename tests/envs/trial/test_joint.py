@@ -13,16 +13,16 @@ pytest.importorskip("torch")
 
 import fedhpo_gym  # noqa: F401
 from fedhpo_gym.backends import make_backend
-from fedhpo_gym.building import build_sample
-from fedhpo_gym.courses.training import task_federation, task_label_frequencies
-from fedhpo_gym.datasets.natural import NATURAL
+from fedhpo_gym.backends.training import task_federation, task_label_frequencies
+from fedhpo_gym.building.build import build_sample
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.envs.round.controls import Controls
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity, query_columns
 from fedhpo_gym.fl.models import CompiledModel, get_model
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.tables import Sample
+from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.tasks import TRAINED, get_task
 from fedhpo_gym.tasks.joint import REGIMES
 from fedhpo_gym.tasks.privacy import privacy_spent

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.trial.ledger import Ledger, charge, times_s
-from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import (

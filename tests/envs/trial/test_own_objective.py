@@ -12,7 +12,7 @@ import pytest
 
 import fedhpo_gym
 from fedhpo_gym.analysis.files import read_record
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Evaluation, Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, Objective
 from fedhpo_gym.studies.plan import Plan

@@ -15,9 +15,9 @@ from gymnasium.vector import SyncVectorEnv
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.cli import make_parser
 from fedhpo_gym.cli.console import parse_pairs
-from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.surrogates import open_surrogate
-from fedhpo_gym.tables.locate import EMBEDDED
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.stored.catalogue import EMBEDDED
+from fedhpo_gym.stored.surrogate import open_surrogate
 from fedhpo_gym.testing.rollout import plain
 
 CARDS = sorted(EMBEDDED.glob("*.surrogate.json"))

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.envs.trial import asked, climbing
 from fedhpo_gym.envs.trial import truth as module
 from fedhpo_gym.envs.trial.asked import Asked
 from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.truth import Truth
-from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.tables import open_table
+from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.wrappers import RegretInfo
 
 ID = "FedHPO-LR-BreastCancer-v0"

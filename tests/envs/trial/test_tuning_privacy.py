@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.envs.trial.tuning import is_counted
-from fedhpo_gym.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.evaluation.records import Fidelity, query_columns
 from fedhpo_gym.objectives import PRIVACY_NAMES, ledger_of, selection_epsilon
 from fedhpo_gym.tasks import get_task

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.errors import UnknownNameError
+from fedhpo_gym.core.errors import UnknownNameError
 from fedhpo_gym.testing.rollout import plain
 
 ID = "FedHPO-LR-BreastCancer-v0"

@@ -1,0 +1,240 @@
+"""Courses kept running between steps: what round environments train, on the suite's own engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends import training
+from fedhpo_gym.backends.courses import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.fl.algorithms import get_algorithm
+from fedhpo_gym.fl.engine import CourseBatch
+from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.records import CourseState
+from fedhpo_gym.tasks import Instance, Task
+
+Move = NDArray[np.float64]
+"""(parameters,) the way of a global model over some rounds."""
+
+
+class RunningCourses(Courses):
+    """N courses of one task, each on an instance, that take rounds together.
+
+    A course gives the same bits whatever the others do; see `CourseBatch`. Pickles hold where the
+    courses stand, not their data.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        instances: Sequence[Instance],
+        number: int,
+        configuration: Configuration,
+        client_sample_rate: float,
+        *,
+        device: str = "cpu",
+        horizon: int,
+        local_metrics: bool = False,
+        report_moves: bool = False,
+    ) -> None:
+        """Put all courses at round 0 of the first instance.
+
+        Args:
+            task: the task.
+            instances: what courses can start on.
+            number: N.
+            configuration: what courses start with; the shape of the model is taken from it.
+            client_sample_rate: likewise.
+            device: torch device.
+            horizon: rounds of a whole course, which noise schedules need.
+            local_metrics: whether reports hold metrics before and after local training.
+            report_moves: whether reports hold the products of the models' moves.
+
+        Raises:
+            MissingDataError: the data cannot be had; names the download command.
+            MissingDependencyError: an extra is not installed.
+            InvalidArgumentError: torch cannot use the device.
+        """
+        self._task = task
+        self._instances = tuple(instances)
+        self._configuration = dict(configuration)
+        self._model = training.model_of(task, configuration)
+        self._rate = client_sample_rate
+        self._options: dict[str, Any] = {
+            "device": device,
+            "horizon": horizon,
+            "local_metrics": local_metrics,
+            "precision": task.precision,
+        }
+        self._first: dict[int, Metrics] = {}
+        training.require_device(task, self._instances[0].seed, device)
+        self._where = [0] * number
+        self._report_moves = report_moves
+        self._moves: list[Move | None] = [None] * number
+        self._batch = self._new_batch(self._where)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what can be made again."""
+        state = {k: v for k, v in self.__dict__.items() if k not in ("_batch", "_first")}
+        return {**state, "states": self._batch.snapshot(), "courses": self._batch.courses}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the batch again and go back to where it was."""
+        states, courses = state.pop("states"), state.pop("courses")
+        self.__dict__.update(state)
+        self._first = {}
+        self._batch = self._new_batch(self._where)
+        self._batch.configure(courses)
+        self._batch.restore(states)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of everything that numbers depend on."""
+        return training.fingerprint(self._task)
+
+    @property
+    def former_engines(self) -> dict[str, tuple[int, int]]:
+        """Fingerprints of earlier engines, with their version and the present one."""
+        return training.former_engines(self._task)
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        """(N, clients, splits) samples."""
+        return np.stack([self._federation(index).num_samples for index in self._where])
+
+    @property
+    def most_samples(self) -> NDArray[np.int64]:
+        """(clients,) the most training samples a client has on any instance; makes them all."""
+        each = [self._federation(index).num_samples for index in range(len(self._instances))]
+        most: NDArray[np.int64] = np.max(each, axis=0)[:, 0]
+        return most
+
+    def start(self, positions: Sequence[int], instances: Sequence[int]) -> None:
+        """Put some courses at round 0 of other instances, or of the same ones."""
+        for position, index in zip(positions, instances, strict=True):
+            self._where[position] = index
+            self._moves[position] = None
+        courses = list(self._batch.courses)
+        for position in positions:
+            courses[position] = self._fresh(self._where[position])
+        data = {index: self._federation(index) for index in set(self._where)}
+        self._batch.configure(courses, data)
+        self._batch.restart(positions)
+
+    def first_metrics(self, positions: Sequence[int]) -> Metrics:
+        """Return (positions, clients, splits, metrics) of courses at round 0."""
+        found = []
+        for index in (self._where[position] for position in positions):
+            if index not in self._first:
+                self._first[index] = self._new_batch([index]).evaluate()[0]
+            found.append(self._first[index])
+        return np.stack(found)
+
+    def configure(
+        self, configurations: Sequence[Configuration], client_sample_rates: Sequence[float]
+    ) -> None:
+        """Set the hyperparameters of all courses from here on."""
+        self._batch.configure(
+            [
+                self._course(configuration, rate, index)
+                for configuration, rate, index in zip(
+                    configurations, client_sample_rates, self._where, strict=True
+                )
+            ]
+        )
+
+    def sampled(self, rounds: int) -> NDArray[np.bool_]:
+        """Return (N, clients): who will train in at least one of the next rounds."""
+        return self._batch.sampled(rounds)
+
+    def advance(self, rounds: int) -> Report:
+        """Train all courses for some rounds and evaluate them after the last."""
+        before = self._models() if self._report_moves else None
+        curves = self._batch.advance(rounds, evaluated=[rounds])
+        feedback = curves.feedback
+        assert feedback is not None  # noqa: S101 - our own batches observe
+        return Report(
+            metrics=curves.metrics[:, -1],
+            diverged=curves.diverged_at > 0,
+            sampled=feedback.sampled,
+            update_norm=feedback.update_norm,
+            alignment=feedback.alignment,
+            before=feedback.before,
+            after=feedback.after,
+            seconds=feedback.seconds if self._task.asynchronous else None,
+            move_product=None if before is None else self._move_products(before),
+        )
+
+    def snapshot(self, position: int) -> CourseSnapshot:
+        """Return where a course stands."""
+        state = self._batch.snapshot()[position]
+        return CourseSnapshot(self._where[position], state, self._moves[position])
+
+    def restore(self, position: int, snapshot: CourseSnapshot) -> None:
+        """Go back to a snapshot of any course of the same task and instances."""
+        if not isinstance(snapshot.state, CourseState):
+            raise InvalidArgumentError(
+                "`snapshot` must be of courses on this engine, got a state of the type "
+                f"{type(snapshot.state).__name__}"
+            )
+        if snapshot.instance != self._where[position]:
+            self.start([position], [snapshot.instance])
+        states = self._batch.snapshot()
+        states[position] = snapshot.state
+        self._batch.restore(states)
+        self._moves[position] = cast("Move | None", snapshot.move)
+
+    def _models(self) -> list[Move]:
+        """Return what is trained of every course's global model, as one vector each."""
+        fixed = self._model.buffers
+        return [
+            np.concatenate(
+                [_numbers(value) for name, value in state.parameters.items() if name not in fixed]
+            )
+            for state in self._batch.snapshot()
+            if state is not None
+        ]
+
+    def _move_products(self, before: Sequence[Move]) -> NDArray[np.float64]:
+        """Return the products of the moves since then and the last ones; remember the former."""
+        products = np.zeros(len(before))
+        for position, (old, new) in enumerate(zip(before, self._models(), strict=True)):
+            move, last = new - old, self._moves[position]
+            # Not a BLAS product: its order of sums may depend on where the vectors lie.
+            products[position] = 0.0 if last is None else (move * last).sum()
+            self._moves[position] = move
+        return np.where(np.isfinite(products), products, 0.0)
+
+    def _new_batch(self, where: Sequence[int]) -> CourseBatch:
+        return CourseBatch(
+            {index: self._federation(index) for index in set(where)},
+            self._model,
+            get_algorithm(self._task.algorithm),
+            [self._fresh(index) for index in where],
+            observe=True,
+            **self._options,
+        )
+
+    def _fresh(self, index: int) -> Course:
+        return self._course(self._configuration, self._rate, index)
+
+    def _course(self, configuration: Configuration, rate: float, index: int) -> Course:
+        # Two instances may share a seed and differ in alpha: a course asks for its data by the
+        # instance, and the federation holds the seed that everything is drawn from.
+        samples = self._federation(index).num_samples[:, 0] if self._task.asynchronous else None
+        return training.make_course(self._task, configuration, rate, index, samples)
+
+    def _federation(self, index: int) -> Federation:
+        instance = self._instances[index]
+        return training.task_federation(self._task.variant(alpha=instance.alpha), instance.seed)
+
+
+def _numbers(value: Any) -> Move:
+    """Return an array, or a tensor on any device, as one vector."""
+    values = value if isinstance(value, np.ndarray) else value.cpu().numpy()
+    return values.astype(np.float64).ravel()

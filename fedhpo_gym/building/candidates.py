@@ -1,0 +1,469 @@
+"""The models a surrogate is chosen from."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.building.surrogate_data import PreparedRows
+from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.stored.surrogate_curves import CurveModel, CurveRegressor
+from fedhpo_gym.stored.surrogate_inputs import BATCH, EPOCHS, is_product
+from fedhpo_gym.stored.surrogate_models import MAX_POINT, ExactKernel, Forest, Heads, matern
+
+LIKELY_ROWS = 300
+"""Most rows that the likelihood is computed of: it takes the cube of their number."""
+POINTS = 1_000
+"""Most rows that the process is conditioned on."""
+STEPS = 60
+KERNEL_RATE = 0.1
+FIRST_STRETCH, FIRST_NOISE = 0.5, 0.03
+STRETCHES, NOISES = (0.02, MAX_POINT), (1e-4, 1.0)
+ALIKE = 0.06
+"""Largest stretch of a seed where seeds are alike: curves of two correlate to 0.99. The likelihood
+of few courses likes to explain chance by seeds, and then learns less of one seed for another."""
+COUNTS = (EPOCHS, BATCH)
+"""Hyperparameters that a model of products sees in these only."""
+
+Floats = NDArray[np.float64]
+
+
+def fit_process(
+    rows: PreparedRows, *, products: bool = False, seeds_alike: bool = False
+) -> ExactKernel:
+    """Return the posterior mean at a kernel and a noise of high marginal likelihood.
+
+    All coefficients share the kernel, a Matern of smoothness 3/2 with a stretch per input. Each has
+    a variance of its own, for which the likelihood is maximised in closed form; coefficients count
+    by their share of the variance (Rasmussen and Williams, 2006, chapters 2 and 5).
+
+    Args:
+        rows: what to fit.
+        products: see products of hyperparameters, and not the numbers of epochs and samples in
+            them; otherwise, see no products.
+        seeds_alike: seeds differ little, see `ALIKE`.
+    """
+    rng = stream(0, "gaussian_process")
+    order = rng.permutation(len(rows.inputs))
+    targets = rows.coefficients.astype(np.float64)
+    inputs = rows.inputs.astype(np.float64)
+    few = np.sort(order[:LIKELY_ROWS])
+    seen = seen_columns(rows.names, products=products)
+    most = np.full(len(seen), STRETCHES[1])
+    if seeds_alike:
+        most[-rows.seeds :] = ALIKE
+    stretch = np.zeros(len(seen))
+    stretch[seen], noise = likely_kernel(inputs[few][:, seen], targets[few], most[seen])
+    chosen = np.sort(order[:POINTS])
+    stretch = stretch.astype(np.float32).astype(np.float64)
+    points = (inputs[chosen] * stretch).astype(np.float32)
+    gram = matern(points.astype(np.float64), points.astype(np.float64))
+    weights = np.linalg.solve(gram + noise * np.eye(len(points)), targets[chosen])
+    return ExactKernel(
+        {
+            "stretch": stretch.astype(np.float32),
+            "points": points,
+            "weights": weights.astype(np.float32),
+        }
+    )
+
+
+def seen_columns(names: Sequence[str], *, products: bool) -> NDArray[np.bool_]:
+    """Return which columns a process sees."""
+    replaced = COUNTS if products else ()
+    shown = (products if is_product(name) else name not in replaced for name in names)
+    return np.array([*shown], dtype=np.bool_)
+
+
+def likely_kernel(
+    inputs: Floats, targets: Floats, most: float | Floats = STRETCHES[1]
+) -> tuple[Floats, float]:
+    """Return the stretch of every input, and the noise, after some steps up the likelihood.
+
+    Args:
+        inputs: (n, features).
+        targets: (n, coefficients), each of mean 0.
+        most: largest stretches.
+    """
+    distances = (inputs[:, None] - inputs) ** 2
+    share = (targets**2).sum(axis=0)
+    share = share / max(share.sum(), 1e-30)
+    used = share > 1e-4  # the others are noise, and there are many
+    position = np.log([*np.full(inputs.shape[1], FIRST_STRETCH), FIRST_NOISE])
+    features = inputs.shape[1]
+    ends = (STRETCHES[0], most)
+    low, high = (
+        np.log(np.append(np.full(features, s), n)) for s, n in zip(ends, NOISES, strict=True)
+    )
+    mean, square = np.zeros_like(position), np.zeros_like(position)
+    for step in range(1, STEPS + 1):
+        slope = likelihood_slope(position, distances, targets[:, used], share[used])
+        mean = 0.9 * mean + 0.1 * slope
+        square = 0.99 * square + 0.01 * slope**2
+        rate = KERNEL_RATE * (1.0 - (step - 1) / STEPS)
+        size = np.sqrt(square / (1 - 0.99**step)) + 1e-12
+        position = np.clip(position + rate * mean / (1 - 0.9**step) / size, low, high)
+    return np.exp(position[:-1]), float(np.exp(position[-1]))
+
+
+def likelihood_slope(position: Floats, distances: Floats, targets: Floats, share: Floats) -> Floats:
+    """Return the slope of the log marginal likelihood, per row and share of the variance.
+
+    Args:
+        position: logarithms of the stretches and of the noise.
+        distances: (n, n, features) squared differences of the inputs.
+        targets: (n, coefficients).
+        share: (coefficients,) weights.
+    """
+    n = len(targets)
+    stretches, noise = np.exp(2.0 * position[:-1]), np.exp(position[-1])
+    decay = np.exp(-np.sqrt(3.0 * (distances @ stretches)))
+    gram = (1.0 - np.log(decay)) * decay
+    inverse = np.linalg.inv(gram + noise * np.eye(n))
+    solved = inverse @ targets
+    variance = np.maximum((targets * solved).sum(axis=0) / n, 1e-30)
+    inner = (solved * (share / variance)) @ solved.T - share.sum() * inverse
+    # d k / d log stretch = -3 exp(-sqrt(3) r) stretch^2 distance
+    by_stretch = -3.0 * stretches * np.einsum("ij,ij,ijf->f", inner, decay, distances)
+    return np.append(by_stretch, noise * np.trace(inner)) / (2.0 * n)
+
+
+Array = NDArray[np.float32]
+
+WIDTHS = (96, 96, 96)
+NETWORK_RATE = 4e-3
+MOMENTS = (0.9, 0.99)
+CLIP = 1.0
+"""Residuals beyond count linearly (Huber): chaotic courses must not bend the whole surface."""
+WARM_UP = 50
+
+
+def train_network(
+    rows: PreparedRows,
+    *,
+    steps: int,
+    batch: int,
+    widths: tuple[int, ...] = WIDTHS,
+) -> Heads:
+    """Return a network whose curves fit those of rows; weights are stored in half precision.
+
+    The error is that of the curves, and not of the coefficients that the network returns: few
+    outliers of a curve are one large coefficient. Rounds that a course was not trained for do not
+    count. Heads of seeds are what they share plus what is
+    their own, so that what one seed shows is learned for all.
+
+    Args:
+        rows: what to fit.
+        steps: optimiser steps; the learning rate falls to zero over them along a cosine.
+        batch: rows per step.
+        widths: sizes of the hidden layers.
+    """
+    rng = stream(0, "surrogate_network")
+    basis = rows.basis.reshape(len(rows.basis), -1)
+    unit = np.float32(math.sqrt(rows.basis.shape[1]))  # coefficients grow with the knots
+    plain, seed = rows.inputs[:, : -rows.seeds], rows.inputs[:, -rows.seeds :]
+    parameters = _initial((plain.shape[1], *widths), rows.seeds, len(basis), rng)
+    moments = [(np.zeros_like(p), np.zeros_like(p)) for p in parameters]
+    order = np.arange(len(plain))
+    position = len(plain)
+    for step in range(1, steps + 1):
+        if position + batch > len(plain):
+            rng.shuffle(order)
+            position = 0
+        chosen = order[position : position + batch]
+        position += batch
+        gradients = _gradients(
+            parameters,
+            plain[chosen],
+            seed[chosen],
+            (rows.curves[chosen], rows.known[chosen]),
+            basis * unit,
+        )
+        rate = NETWORK_RATE * min(1.0, step / WARM_UP)
+        rate *= 0.5 * (1.0 + math.cos(math.pi * step / steps))
+        _adam(parameters, gradients, moments, rate, step)
+    *layers, shared, own, bias = parameters
+    names = [f"{part}_{i}" for i in range(len(widths)) for part in ("weight", "bias")]
+    stored = dict(zip(names, layers, strict=True))
+    stored |= {"heads": (shared + own) * unit, "head_bias": bias * unit}
+    return Heads({name: value.astype(np.float16) for name, value in stored.items()})
+
+
+def _initial(
+    sizes: tuple[int, ...], seeds: int, outputs: int, rng: np.random.Generator
+) -> list[Array]:
+    parameters: list[Array] = []
+    for inputs, width in pairwise(sizes):
+        weight = rng.standard_normal((inputs, width), dtype=np.float32)
+        parameters += [weight * np.float32(math.sqrt(2 / inputs)), np.zeros(width, np.float32)]
+    head = rng.standard_normal((1, sizes[-1], outputs), dtype=np.float32)
+    parameters.append(head * np.float32(0.1 * math.sqrt(2 / sizes[-1])))  # start near the mean
+    parameters.append(np.zeros((seeds, sizes[-1], outputs), np.float32))
+    parameters.append(np.zeros((seeds, outputs), np.float32))
+    return parameters
+
+
+def _gradients(
+    parameters: list[Array],
+    rows: Array,
+    seed: Array,
+    wanted: tuple[Array, NDArray[np.bool_]],
+    basis: Array,
+) -> list[Array]:
+    *layers, shared, own, bias = parameters
+    hidden = [rows]
+    for weight, offset in zip(layers[::2], layers[1::2], strict=True):
+        hidden.append(np.maximum(hidden[-1] @ weight + offset, 0.0))
+    heads = shared + own
+    found: Array = seed @ bias
+    where = [np.flatnonzero(column) for column in seed.T]
+    for head, mine in zip(heads, where, strict=True):
+        found[mine] += hidden[-1][mine] @ head
+    curves, known = wanted
+    clipped: Array = np.clip(found @ basis - curves, -CLIP, CLIP)
+    clipped *= known  # what was filled in is no data
+    slope: Array = clipped @ basis.T
+    slope /= len(rows)
+    of_heads: Array = np.stack([hidden[-1][mine].T @ slope[mine] for mine in where])
+    shared_slope: Array = of_heads.sum(axis=0, keepdims=True)
+    gradients: list[Array] = [shared_slope, of_heads, seed.T @ slope]
+    delta = np.empty_like(hidden[-1])
+    for head, mine in zip(heads, where, strict=True):
+        delta[mine] = slope[mine] @ head.T
+    delta *= hidden[-1] > 0
+    for layer in range(len(hidden) - 2, -1, -1):
+        gradients = [hidden[layer].T @ delta, delta.sum(axis=0), *gradients]
+        if layer:
+            delta = (delta @ layers[2 * layer].T) * (hidden[layer] > 0)
+    return gradients
+
+
+def _adam(
+    parameters: list[Array],
+    gradients: list[Array],
+    moments: list[tuple[Array, Array]],
+    rate: float,
+    step: int,
+) -> None:
+    """Update in place (Kingma and Ba, 2015)."""
+    first, second = MOMENTS
+    scale = np.float32(rate / (1 - first**step))
+    correction = np.float32(1 / (1 - second**step))
+    for parameter, gradient, (mean, square) in zip(parameters, gradients, moments, strict=True):
+        mean += np.float32(1 - first) * (gradient - mean)
+        square += np.float32(1 - second) * (gradient * gradient - square)
+        parameter -= scale * mean / (np.sqrt(square * correction) + np.float32(1e-7))
+
+
+FOREST_TREES = (10, 20)
+FOREST_DEPTHS = (10, 15, 20)
+"""What FedHPO-Bench chooses its random forests from (paper, appendix H.2)."""
+COMPACT: Mapping[str, int] = {"n_estimators": 3, "max_leaf_nodes": 600, "max_depth": 13}
+"""As large as a surrogate of a table may be, and as quick to answer as a network."""
+NETWORK_BATCH, NETWORK_EPOCHS, FEWEST_STEPS = 512, 85, 700
+"""Of a network; the last holds on few rows, whatever the epochs."""
+BOOSTED_TREES, BOOSTED_DEPTH, BOOSTED_RATE, BOOSTED_SHARE = 80, 5, 0.1, 0.7
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to fit a surrogate.
+
+    Attributes:
+        name: how the card calls it.
+        kind: kind of its regressors, see `stored.surrogate_curves.KINDS`.
+        settings: what decides the fit, for the card.
+        fit: returns one regressor per variant.
+    """
+
+    name: str
+    kind: str
+    settings: Mapping[str, Any]
+    fit: Callable[[PreparedRows], dict[str, CurveRegressor]]
+
+    def models(self, rows: PreparedRows) -> dict[str, CurveModel]:
+        """Return the fitted model of every variant."""
+        return {
+            variant: CurveModel(regressor, rows.scales, rows.centre, rows.basis, rows.clients)
+            for variant, regressor in self.fit(rows).items()
+        }
+
+
+def _random_forests(rows: PreparedRows) -> dict[str, CurveRegressor]:
+    """Fit once, read off all variants.
+
+    A tree cut at a depth is the tree grown to that depth, and ten of twenty trees are a forest of
+    ten: the trees are independent and a split does not depend on what is below it.
+    """
+    ensemble = _ensemble(
+        "RandomForestRegressor", n_estimators=max(FOREST_TREES), max_depth=max(FOREST_DEPTHS)
+    ).fit(rows.inputs, rows.coefficients)
+    return {
+        forest_variant(count, depth): forest_of(ensemble, count, depth)
+        for count in FOREST_TREES
+        for depth in FOREST_DEPTHS
+    }
+
+
+def _extra_trees(rows: PreparedRows) -> dict[str, CurveRegressor]:
+    ensemble = _ensemble("ExtraTreesRegressor", n_estimators=10, max_depth=20).fit(
+        rows.inputs, rows.coefficients
+    )
+    return {"": forest_of(ensemble)}
+
+
+def _compact_forest(rows: PreparedRows) -> dict[str, CurveRegressor]:
+    ensemble = _ensemble("RandomForestRegressor", **COMPACT)
+    return {"": forest_of(ensemble.fit(rows.inputs, rows.coefficients), dtype=np.float16)}
+
+
+def _boosted_trees(rows: PreparedRows) -> dict[str, CurveRegressor]:
+    """Fit trees one after the other, each on a share of what those before left over.
+
+    Stochastic gradient boosting of the squared error (Friedman, 2002), all outputs in one tree. A
+    forest is a mean, so its values are the steps times the number of trees.
+    """
+    rng = stream(0, "boosted_trees")
+    left = rows.coefficients.astype(np.float64)
+    trees = []
+    for _ in range(BOOSTED_TREES):
+        chosen = rng.permutation(len(left))[: max(int(BOOSTED_SHARE * len(left)), 1)]
+        tree = _fitter("tree", "DecisionTreeRegressor", max_depth=BOOSTED_DEPTH)
+        tree.fit(rows.inputs[chosen], left[chosen])
+        left -= BOOSTED_RATE * tree.predict(rows.inputs).reshape(left.shape)
+        nodes = _nodes(tree.tree_, None)
+        trees.append({**nodes, "value": nodes["value"] * (BOOSTED_RATE * BOOSTED_TREES)})
+    return {"": Forest.from_nodes(trees, np.float16)}
+
+
+def _gaussian_process(rows: PreparedRows) -> dict[str, CurveRegressor]:
+    """Fit it four ways: seeing products of hyperparameters or not, with seeds alike or not."""
+    variants = [("", False)]
+    if any(map(is_product, rows.names)):
+        variants.append(("products", True))
+    return {
+        ", ".join(filter(None, (words, alike))): fit_process(
+            rows, products=products, seeds_alike=bool(alike)
+        )
+        for words, products in variants
+        for alike in ("", "seeds alike")
+    }
+
+
+def _network(rows: PreparedRows) -> dict[str, CurveRegressor]:
+    batch = min(NETWORK_BATCH, len(rows.inputs))
+    steps = max(NETWORK_EPOCHS * (len(rows.inputs) // batch), FEWEST_STEPS)
+    return {"": train_network(rows, steps=steps, batch=batch)}
+
+
+CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
+    {
+        candidate.name: candidate
+        for candidate in (
+            Candidate(
+                "random_forest",
+                "forest",
+                {"n_estimators": list(FOREST_TREES), "max_depth": list(FOREST_DEPTHS)},
+                _random_forests,
+            ),
+            Candidate("extra_trees", "forest", {"n_estimators": 10, "max_depth": 20}, _extra_trees),
+            Candidate(
+                "compact_forest",
+                "forest",
+                {**COMPACT, "stored": "float16"},
+                _compact_forest,
+            ),
+            Candidate(
+                "boosted_trees",
+                "forest",
+                {
+                    "n_estimators": BOOSTED_TREES,
+                    "max_depth": BOOSTED_DEPTH,
+                    "learning_rate": BOOSTED_RATE,
+                    "subsample": BOOSTED_SHARE,
+                    "stored": "float16",
+                },
+                _boosted_trees,
+            ),
+            Candidate(
+                "gaussian_process",
+                "exact_kernel",
+                {
+                    "kernel": "Matern 3/2",
+                    "points": f"at most {POINTS}",
+                    "stretch": f"of high marginal likelihood on at most {LIKELY_ROWS} rows",
+                },
+                _gaussian_process,
+            ),
+            Candidate(
+                "network",
+                "heads",
+                {
+                    "widths": list(WIDTHS),
+                    "optimizer": "Adam, cosine schedule, Huber loss",
+                    "epochs": (
+                        f"{NETWORK_EPOCHS} of batch {NETWORK_BATCH}, at least {FEWEST_STEPS} steps"
+                    ),
+                    "stored": "float16",
+                },
+                _network,
+            ),
+        )
+    }
+)
+
+
+def forest_variant(count: int, depth: int) -> str:
+    """Return how the card calls one setting of the random forest."""
+    return f"n_estimators={count}, max_depth={depth}"
+
+
+def forest_of(
+    ensemble: Any,
+    count: int | None = None,
+    depth: int | None = None,
+    dtype: type[np.floating] = np.float32,
+) -> Forest:
+    """Return the first trees of a fitted scikit-learn ensemble, cut at a depth."""
+    trees = [fitted.tree_ for fitted in ensemble.estimators_[:count]]
+    return Forest.from_nodes([_nodes(tree, depth) for tree in trees], dtype)
+
+
+def _nodes(tree: Any, depth: int | None) -> dict[str, NDArray[Any]]:
+    left, right = tree.children_left.astype(np.int64), tree.children_right.astype(np.int64)
+    kept, level = [], np.zeros(1, dtype=np.int64)
+    while len(level):
+        kept.append(level)
+        if len(kept) - 1 == depth:
+            left[level] = right[level] = -1
+        inner = level[left[level] >= 0]
+        level = np.stack([left[inner], right[inner]], axis=1).ravel()
+    order = np.sort(np.concatenate(kept))
+    number = np.full(tree.node_count + 1, -1)  # the last entry keeps -1, "no child", as it is
+    number[order] = np.arange(len(order))
+    return {
+        "feature": tree.feature[order],
+        "threshold": tree.threshold[order],
+        "left": number[left[order]],
+        "right": number[right[order]],
+        "value": tree.value[order, :, 0],
+    }
+
+
+def _ensemble(name: str, **settings: Any) -> Any:
+    return _fitter("ensemble", name, n_jobs=1, **settings)
+
+
+def _fitter(module: str, name: str, **settings: Any) -> Any:
+    with needing("fitting a surrogate", "scikit-learn", "surrogate", "sklearn"):
+        library = importlib.import_module(f"sklearn.{module}")
+    return getattr(library, name)(random_state=0, **settings)

@@ -1,0 +1,279 @@
+"""Fits the surrogate of a table or sample: compares candidates, fits the best, writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from fedhpo_gym.building.candidates import CANDIDATES, Candidate
+from fedhpo_gym.building.surrogate_data import FittingRows, prepare
+from fedhpo_gym.building.surrogate_sources import MEASURES, FittingSource, open_source
+from fedhpo_gym.building.surrogate_verdicts import (
+    FINAL_ROWS,
+    MAX_BYTES,
+    NEARLY,
+    SELECTION_ROWS,
+    surrogate_card,
+    write_claim,
+    write_verdicts,
+)
+from fedhpo_gym.building.validation import (
+    FOLDS,
+    Claims,
+    claims,
+    cross_validate,
+    divergence_summary,
+    folds_of,
+    optimism,
+    summary,
+    tau_at,
+    truths,
+    verdict,
+    yardstick,
+)
+from fedhpo_gym.core.archive import add_to_card
+from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.core.identity import Identity
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.stored.catalogue import writable_table_folder
+from fedhpo_gym.stored.health import HEALTH
+from fedhpo_gym.stored.health_cards import write_health
+from fedhpo_gym.stored.surrogate import FORMAT, Surrogate, write_surrogate
+from fedhpo_gym.stored.surrogate_curves import CurveModel
+from fedhpo_gym.stored.surrogate_verdicts import CLAIM_RULE, CLAIMED, ENTRY
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """What became of a candidate in the comparison.
+
+    Attributes:
+        candidate: the candidate.
+        variant: its variant with the lowest error of the loss.
+        errors: (n, K, 2) absolute errors of that variant on rows for training and for testing.
+        held_out: what that variant claims of configurations held out.
+        tau: Kendall's tau of these claims.
+        variants: mean absolute error of the loss of every variant.
+        stored_bytes: size of a model fitted on the rows of the comparison.
+    """
+
+    candidate: Candidate
+    variant: str
+    errors: Mapping[str, NDArray[np.float64]]
+    held_out: Claims
+    tau: float
+    variants: Mapping[str, float]
+    stored_bytes: int
+
+    @property
+    def score(self) -> float:
+        """Held-out mean absolute error of the log validation loss."""
+        return float(np.nanmean(self.errors["test"][..., LOSS]))
+
+
+LOSS = MEASURES.index("log_val_loss")
+
+
+def fit_surrogate(
+    wanted: str | Identity,
+    folder: Path | None = None,
+    candidate: str | None = None,
+    *,
+    keep: bool = False,
+    identity: Identity | None = None,
+    train: Callable[[Surrogate], float] | None = None,
+) -> Path:
+    """Fit and write the surrogate of a table, or of a sample where there is no table.
+
+    All candidates are compared by cross-validation. Of those small enough to be stored, and nearly
+    as good as the best by the mean absolute error of the log validation loss on held-out
+    configurations, the smallest is fitted again, on all courses or many more. It is written if it
+    is accepted: see `validate.verdict`.
+
+    Args:
+        wanted: what the table or the sample belongs to, or the stem of their files.
+        folder: where the surrogate goes; the folder of the user's tables when None.
+        candidate: name of the candidate to write; no other is fitted.
+        keep: write it even if it is not accepted; its card says so.
+        identity: what the surrogate belongs to; by default, to what it is fitted on.
+        train: returns the validation loss, of the mean over seeds, that training the optimum in a
+            surrogate's health reaches; the surrogate is refused where that misses the claim, see
+            `stored.surrogate_verdicts.CLAIM_RULE`. None trains nothing.
+
+    Returns:
+        Path of the surrogate's card.
+
+    Raises:
+        UnknownNameError: there is no such candidate.
+        InvalidArgumentError: there are too few configurations to hold some out, no candidate is
+            small enough, the surrogate is not accepted, or nothing can be written into the folder.
+        MissingDataError: there is neither a table nor a sample of this name.
+        MissingDependencyError: scikit-learn is not installed.
+    """
+    if candidate is not None and candidate not in CANDIDATES:
+        raise unknown_name("surrogate candidate", candidate, CANDIDATES)
+    source = open_source(wanted)
+    name = source.stored.name
+    if source.num_held_out < FOLDS:
+        raise InvalidArgumentError(
+            f"`wanted` must name a table or sample of at least {FOLDS} configurations with "
+            f"minibatches of their own, got {name!r} with {source.num_held_out}; build a larger one"
+        )
+    target = writable_table_folder(folder)
+    rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))
+    candidates = CANDIDATES if candidate is None else {candidate: CANDIDATES[candidate]}
+    fits = FOLDS * (len(candidates) + 1) + 1
+    with tqdm(total=fits, desc=name, unit="fit") as bar:
+        compared = _compare(rows, candidates, bar)
+        chosen = _choose(compared, candidate)
+        bar.set_postfix_str(f"fitting {chosen.candidate.name}")
+        model = chosen.candidate.models(prepare(rows))[chosen.variant]
+        bar.update()
+        claimed = _held_out(chosen, rows, bar)
+    errors = _stored_errors(source, rows, model, claimed)
+    card = surrogate_card(
+        source,
+        rows,
+        {name: _result(f, source) for name, f in compared.items()},
+        identity,
+        candidate,
+    )
+    card["model"] |= {
+        "kind": chosen.candidate.kind,
+        "candidate": chosen.candidate.name,
+        "variant": chosen.variant,
+        "settings": dict(chosen.candidate.settings),
+    }
+    card["errors_of_the_stored_model"] = errors
+    if not (errors["verdict"]["passed"] or keep):
+        raise InvalidArgumentError(_refusal(name, errors["verdict"]))
+    with TemporaryDirectory(dir=target, prefix=".fit-") as folder_of_trial:
+        trial = write_verdicts(write_health(write_surrogate(Path(folder_of_trial), card, model)))
+        if train is not None:
+            claim = write_claim(trial, train(Surrogate(trial)))
+            if not (claim.passed or keep):
+                raise InvalidArgumentError(
+                    f"`keep` (`--keep`) must be given to write the surrogate of {name!r}, whose "
+                    f"claimed best is not what it is said to be: {claim.words}. The rule is: "
+                    f"{CLAIM_RULE}. Build a larger sample, then fit again"
+                )
+        said = Surrogate(trial).card
+        found = {key: said[key] for key in (HEALTH, ENTRY, CLAIMED) if key in said}
+    written = write_surrogate(target, card, model)
+    add_to_card(written, FORMAT, found)
+    return written
+
+
+def _refusal(name: str, found: Mapping[str, Any]) -> str:
+    return (
+        f"`keep` (`--keep`) must be given to write the surrogate of {name!r}, which is not "
+        f"accepted: its error of the loss is {found['share_of_yardstick']} of that of a constant "
+        f"that knows the round, and Kendall's tau is {found['kendall_tau']}. The rule is: "
+        f"{found['rule']}. Build a larger sample, then fit again"
+    )
+
+
+def _compare(
+    rows: FittingRows, candidates: Mapping[str, Candidate], bar: Any
+) -> dict[str, _Fitted]:
+    rng = stream(0, "surrogate_folds")
+    size = len(rows) if len(candidates) == 1 else min(SELECTION_ROWS, len(rows))
+    sample = rows[np.sort(rng.choice(len(rows), size, replace=False))]
+
+    def show(name: str) -> None:
+        bar.set_postfix_str(name)
+        bar.update()
+
+    found = cross_validate(candidates, sample, _folds(sample), show)
+    prepared = prepare(sample)
+    truth = truths(sample).values
+    compared = {}
+    for name, candidate in candidates.items():
+        theirs = found[name]
+        losses = {
+            variant: float(np.nanmean(np.abs(parts["test"].values - truth)[..., LOSS]))
+            for variant, parts in theirs.items()
+        }
+        best = min(losses, key=lambda variant: losses[variant])
+        arrays = candidate.models(prepared)[best].arrays.values()
+        errors = {part: np.abs(c.values - truth) for part, c in theirs[best].items()}
+        tau = tau_at(sample, theirs[best]["test"])
+        size_bytes = sum(array.nbytes for array in arrays)
+        held_out = theirs[best]["test"]
+        compared[name] = _Fitted(candidate, best, errors, held_out, tau, losses, size_bytes)
+    return compared
+
+
+def _choose(compared: Mapping[str, _Fitted], wanted: str | None) -> _Fitted:
+    small = [fitted for fitted in compared.values() if fitted.stored_bytes <= MAX_BYTES]
+    if wanted is not None:
+        return compared[wanted]
+    if not small:
+        raise InvalidArgumentError(f"no candidate fits into {MAX_BYTES} bytes; name one to store")
+    good = NEARLY * min(fitted.score for fitted in small)
+    return min((f for f in small if f.score <= good), key=lambda fitted: fitted.stored_bytes)
+
+
+def _held_out(chosen: _Fitted, rows: FittingRows, bar: Any) -> Claims:
+    """Return what the recipe claims of configurations that it did not see."""
+    if len(chosen.held_out.values) == len(rows):  # the comparison had all rows
+        bar.update(FOLDS)
+        return chosen.held_out
+    name, fold = chosen.candidate.name, _folds(rows)
+    found = cross_validate({name: chosen.candidate}, rows, fold, lambda _: bar.update())
+    return found[name][chosen.variant]["test"]
+
+
+def _folds(rows: FittingRows) -> NDArray[np.int64]:
+    return folds_of(rows.configuration, stream(0, "surrogate_held_out"))
+
+
+def _stored_errors(
+    source: FittingSource, rows: FittingRows, model: CurveModel, claimed: Claims
+) -> dict[str, Any]:
+    spread, truth = source.seed_spread, truths(rows).values
+    errors = summary(np.abs(claimed.values - truth), spread)
+    constant = yardstick(rows, _folds(rows))
+    known = {m: v["mae"] for m, v in summary(constant, {}).items()}
+    shared = rows.shared_knot
+    ragged = {
+        "kendall_tau_at_shared_round": {
+            "round": source.stored.rounds[shared],
+            "kendall_tau": float(f"{tau_at(rows, claimed, shared):.4g}"),
+        }
+    }
+    return {
+        "rows": len(rows),
+        "train": summary(np.abs(claims(model, rows).values - truth), spread),
+        "held_out": errors,
+        "held_out_note": "the same recipe fitted without a tenth of the configurations, ten times",
+        "yardstick": known,
+        "yardstick_note": "error of the mean at every round over the courses of the other folds",
+        "diverged": divergence_summary(rows, claimed),
+        "verdict": verdict(errors, known, tau_at(rows, claimed)),
+        "optimism": optimism(rows, claimed),
+        "optimism_note": "log validation loss of the held-out tenth that is claimed best",
+        **({} if rows.trained.all() else ragged),
+    }
+
+
+def _result(fitted: _Fitted, source: FittingSource) -> dict[str, Any]:
+    spread = source.seed_spread
+    return {
+        "settings": dict(fitted.candidate.settings),
+        "variant": fitted.variant,
+        "log_val_loss_mae_by_configuration_of_variants": {
+            variant: float(f"{mae:.4g}") for variant, mae in fitted.variants.items() if variant
+        },
+        "kendall_tau": float(f"{fitted.tau:.4g}"),
+        "bytes_before_compression": fitted.stored_bytes,
+        "small_enough": fitted.stored_bytes <= MAX_BYTES,
+        "by_configuration": {part: summary(e, spread) for part, e in fitted.errors.items()},
+    }

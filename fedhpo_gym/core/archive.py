@@ -1,0 +1,402 @@
+"""Arrays and the card that vouches for them: one npz and one JSON file, written and checked.
+
+Shared by everything the package stores: tables, samples, surrogates and learned policies.
+`numpy.load` opens the arrays without running code.
+
+A card names its arrays by their checksum, so new arrays never take the place of old ones.
+Replacing the card, in one step, replaces both; only then the old arrays are deleted. A reader
+opens the arrays when it reads the card, and looks again if they were deleted in between.
+
+All cards of the package travel with it, the arrays of version 0's tables and of samples in a second
+distribution, `fedhpo-gym-data`: most of the bytes, which few users ask for.
+
+The card has a digest of its own over everything in it that decides what a number means, the
+checksum of the arrays included: it is the fingerprint of the pair.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import tempfile
+import weakref
+import zipfile
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.checks import as_typed
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    MissingDataError,
+    TooLargeError,
+)
+from fedhpo_gym.core.files import (
+    left_over,
+    load_json,
+    max_bytes,
+    new_file,
+    require_bytes,
+    sole_writer,
+    write_text,
+)
+from fedhpo_gym.core.npz import read_npz
+
+DIGEST = "card_sha256"
+"""Entry of a card: `card_digest` of all others."""
+DESCRIBING: Mapping[str, Any] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                *("created", "hardware", "missing"),
+                *("licence", "data_licence", "data_citation", "problem_citation"),
+                *("build_command", "fit_command", "source_command", "made_by"),
+            ),
+            str,
+        ),
+        "software": Mapping[str, str],
+        "label_frequencies": Mapping[str, float],
+        "health": Mapping[str, Any],
+        "objectives": Mapping[str, Any],
+        "claimed_best": Mapping[str, Any],
+        "survival": Mapping[str, Any],
+    }
+)
+"""Entries of cards that decide no answer, with their types: dates, machines, prose, commands in
+messages, and figures that are computed of the answers."""
+UNDIGESTED = frozenset({DIGEST, "arrays", *DESCRIBING})
+
+EMBEDDED = Path(__file__).parents[1] / "stored" / "data"
+"""Cards that travel with the package."""
+SECOND = "fedhpo_gym_data"
+"""Package of the second distribution, which holds arrays only."""
+
+_LOOKS = 20
+"""How often a reader looks for arrays: every time in vain, a writer must have come in between."""
+_PIECE = 1 << 24
+MODEL_GROWTH = 16
+"""How many times its stored bytes a model may take: small integers become large ones."""
+_MEANINGLESS = (
+    LookupError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+)
+"""What reading the entries of a card raises where they do not say what they must."""
+
+
+class StoredArrays:
+    """The file of arrays that a card names, open since the card was read.
+
+    Who has read a card gets its arrays, even if the pair is replaced before they are asked for.
+
+    Attributes:
+        path: the npz file.
+    """
+
+    def __init__(self, path: Path, descriptor: int | None, size: int) -> None:
+        """Take the file.
+
+        Args:
+            path: the npz file.
+            descriptor: the open file, which is closed from here; None if it could not be opened.
+            size: its bytes, as the card says.
+        """
+        self.path = path
+        self._size = size
+        self._descriptor = descriptor
+        self._close = weakref.finalize(self, _close, descriptor)
+
+    def require_installed(self) -> None:
+        """Check that a card of the package has its arrays on this machine.
+
+        Raises:
+            MissingDataError: they are of the second distribution, which is not here.
+        """
+        if self._descriptor is None and self.path.parent == EMBEDDED and not self.path.exists():
+            raise MissingDataError(
+                f"the numbers of {self.path.name.partition('.')[0]} travel in a distribution of "
+                "their own, which is not installed; bring it with `pip install "
+                "'fedhpo-gym[tables]'`, from a checkout with `pip install ./data`"
+            )
+
+    def read(
+        self,
+        sha256: str,
+        repair: str,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        growth: int = 1,
+    ) -> dict[str, NDArray[Any]]:
+        """Return all arrays, if the file is the one that its card describes.
+
+        Args:
+            sha256: checksum from the card.
+            repair: command that makes the file again.
+            shapes: the arrays that the card calls for, no others; None if it does not say.
+            growth: how many times their bytes they will take where they are used.
+
+        Raises:
+            MissingDataError: see `require_installed`.
+            DamagedDataError: the file is missing or not the one the card describes.
+            TooLargeError: the file, or what is in it, is larger than may be read.
+        """
+        max_bytes()  # a wrong variable is no damage
+        self.require_installed()
+        try:
+            require_bytes(self._size, self.path)
+            content = self._content()
+            _check_sum(content, sha256)
+            arrays = read_npz(io.BytesIO(content), f"what is in {self.path}", shapes, growth)
+        except TooLargeError:
+            raise
+        except (OSError, ValueError) as error:
+            raise DamagedDataError(
+                f"{self.path} is damaged ({error}); delete it and run `{repair}`"
+            ) from error
+        self._descriptor = None
+        self._close()
+        return arrays
+
+    def _content(self) -> bytes:
+        descriptor = self._descriptor
+        if descriptor is None:
+            return _up_to(self.path, self._size)
+        pieces: list[bytes] = []
+        position = 0
+        # Not `read`, which moves a position that forked processes would share.
+        while position <= self._size and (piece := os.pread(descriptor, _PIECE, position)):
+            pieces.append(piece)
+            position += len(piece)
+        return b"".join(pieces)
+
+
+def _close(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _up_to(path: Path, size: int) -> bytes:
+    """Return the content of a file, but not much more than so many bytes."""
+    with path.open("rb") as handle:
+        return handle.read(size + 1)
+
+
+def _check_sum(content: bytes, sha256: str) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise ValueError(f"sha256 {found}, expected {sha256}")
+
+
+def card_digest(content: Mapping[str, Any]) -> str:
+    """Return the sha256 of what a card says, but for the entries that decide no answer.
+
+    The order of entries, and how a number is written, do not count.
+    """
+    counted = {name: value for name, value in content.items() if name not in UNDIGESTED}
+    text = json.dumps(counted, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def require_writable(folder: Path, what: str) -> None:
+    """Make a folder, and check before a long computation that files can be written there.
+
+    Args:
+        folder: where files are to go.
+        what: the argument or the environment variables that chose it, for the message.
+
+    Raises:
+        InvalidArgumentError: it cannot be made, or nothing can be written into it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{what} must be a folder where files can be written, got {folder} ({error.strerror})"
+        ) from error
+
+
+def write_archive(
+    folder: Path,
+    stem: str,
+    card: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+    uncompressed: Container[str] = (),
+) -> Path:
+    """Write the arrays, then `<stem>.json`, which names them; until the card is there, nothing is.
+
+    The same content gives the same bytes: members carry no time stamp. A pair that is there is
+    replaced in one step: a reader sees the old one or the new one, whatever happens to this
+    process. What no card names any more is removed.
+
+    Args:
+        folder: where both files go; made when missing.
+        stem: name of the card without its ending, and how the name of the arrays begins.
+        card: what the card says, besides the name, the checksum and the size of the arrays, and
+            its own digest.
+        arrays: the arrays by name.
+        uncompressed: names of arrays that nothing makes smaller.
+
+    Returns:
+        Path of the card.
+
+    Raises:
+        OSError: the files cannot be written; an old pair is as it was.
+    """
+    content = _archived(arrays, uncompressed)
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"{stem}.{digest[:16]}.npz"
+    said = _as_read({**card, "arrays": name, "sha256": digest, "bytes": len(content)})
+    said[DIGEST] = card_digest(said)
+    path = folder / f"{stem}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    with sole_writer(folder) as alone:
+        with new_file(folder / name) as file:
+            file.write(content)
+        write_text(path, json.dumps(said, indent=1) + "\n")
+        if alone:  # else another writer may be about to name what no card names yet
+            _remove_unnamed(folder, stem, name)
+    return path
+
+
+def add_to_card(card: Path, number: int, entries: Mapping[str, Any]) -> None:
+    """Write entries that decide no answer onto a card; its digest and its arrays stay as they are.
+
+    Args:
+        card: the JSON file.
+        number: the format that can be read.
+        entries: new or changed entries, all among `UNDIGESTED`.
+
+    Raises:
+        InvalidArgumentError: an entry would change the digest, or what the card is checked by.
+        DamagedDataError: the card is not one of this format, or is damaged.
+        OSError: the card cannot be written; it is as it was.
+    """
+    if refused := sorted(entries.keys() - (UNDIGESTED - {DIGEST, "arrays"})):
+        raise InvalidArgumentError(
+            f"`entries` must decide no answer, got {refused}; write the card and its arrays anew"
+        )
+    with sole_writer(card.parent):
+        with reading_card(card, "stored", number, "make it again") as (content, _):
+            said = {**content, **_as_read(entries)}
+        write_text(card, json.dumps(said, indent=1) + "\n")
+
+
+def _as_read(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a card as it comes back from its file: tuples are lists, and keys are strings."""
+    said: dict[str, Any] = json.loads(json.dumps(card))
+    return said
+
+
+def _archived(arrays: Mapping[str, NDArray[Any]], uncompressed: Container[str]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
+        for name in sorted(arrays):
+            member = zipfile.ZipInfo(f"{name}.npy")
+            stored = name in uncompressed
+            member.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_LZMA
+            with archive.open(member, "w") as handle:
+                np.lib.format.write_array(handle, arrays[name], allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _remove_unnamed(folder: Path, stem: str, name: str) -> None:
+    """Remove other arrays of a card, and what killed writers left."""
+    arrays = re.compile(re.escape(stem) + r"\.[0-9a-f]{16}\.npz")
+    old = (path for path in folder.iterdir() if arrays.fullmatch(path.name) and path.name != name)
+    for path in [*old, *left_over(folder, f"{stem}.")]:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def reading_card(
+    card: Path, kind: str, number: int, repair: str
+) -> Iterator[tuple[dict[str, Any], StoredArrays]]:
+    """Give what a card says, and its arrays; what goes wrong in the body is damage of the card.
+
+    Args:
+        card: the JSON file.
+        kind: what the card describes, for messages.
+        number: the format that can be read.
+        repair: what to do after deleting the card, for messages.
+
+    Raises:
+        DamagedDataError: the card is no JSON, of another format, is not what was written, or the
+            body of the `with` statement misses an entry or refuses its value.
+        TooLargeError: the card is larger than may be read.
+        InvalidArgumentError: the environment variable that says how much may be read is wrong.
+    """
+    max_bytes()  # a wrong variable is no damage
+    try:
+        yield _read_pair(card, number)
+    except TooLargeError:
+        raise
+    except _MEANINGLESS as error:
+        raise DamagedDataError(
+            f"{card} is not a {kind} card of format {number} ({error}); delete it and {repair}"
+        ) from error
+
+
+def _read_pair(card: Path, number: int) -> tuple[dict[str, Any], StoredArrays]:
+    for _ in range(_LOOKS):
+        content = _read_card(card, number)
+        path, size = arrays_of(card, content), content["bytes"]
+        with suppress(OSError):
+            return content, StoredArrays(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), size)
+    return content, StoredArrays(path, None, size)  # reading them says what is wrong
+
+
+def _read_card(card: Path, number: int) -> dict[str, Any]:
+    require_bytes(card.stat().st_size, card)
+    content: dict[str, Any] = load_json(_up_to(card, max_bytes()), card)
+    if type(content["format"]) is not int or content["format"] != number:
+        raise ValueError(f"format {content['format']!r}")
+    if DIGEST not in content:
+        raise ValueError(f"it lacks {DIGEST!r}: nothing vouches for what it says")
+    if content[DIGEST] != (found := card_digest(content)):
+        raise ValueError(f"its content has digest {found}, {DIGEST!r} is {content[DIGEST]!r:.80}")
+    if type(content["bytes"]) is not int or content["bytes"] < 0:
+        raise ValueError(f"`bytes` must be the size of the arrays, got {content['bytes']!r}")
+    for name in DESCRIBING.keys() & content.keys():
+        as_typed(name, content[name], DESCRIBING[name])
+    return content
+
+
+def arrays_of(card: Path, content: Mapping[str, Any]) -> Path:
+    """Return the path of the arrays that a card describes.
+
+    Raises:
+        ValueError: the card names something that is no file of arrays beside it.
+    """
+    name = content["arrays"]
+    if not isinstance(name, str) or name != Path(name).name or not name.endswith(".npz"):
+        raise ValueError(f"`arrays` must be the name of an npz file beside the card, got {name!r}")
+    beside, second = card.with_name(name), second_folder()
+    if card.parent == EMBEDDED and second is not None and not beside.exists():
+        return second / name
+    return beside
+
+
+@lru_cache(maxsize=1)
+def second_folder() -> Path | None:
+    """Return where the second distribution is: in this checkout, or installed; None for nowhere."""
+    beside = Path(__file__).parents[2] / "data" / SECOND
+    if beside.is_dir():
+        return beside
+    found = find_spec(SECOND)
+    return None if found is None or found.origin is None else Path(found.origin).parent

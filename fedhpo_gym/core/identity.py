@@ -1,0 +1,81 @@
+"""Which version and variant of a problem stored numbers belong to, as their cards say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedhpo_gym.core.checks import as_integer
+
+OPTIONS = ("algorithm", "alpha", "preprocessing", "precision")
+"""Arguments of `gymnasium.make` that choose the variant of a federated problem."""
+
+UNSAID: Mapping[str, str] = {"precision": "float32"}
+"""Values that identities, and so cards, leave out: they are older than the option."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A variant of a version of a problem.
+
+    Attributes:
+        name: stem of its files. It tells variants apart, and nothing is ever read off it.
+        task: name of the problem in the catalogue.
+        version: version of the problem.
+        options: values of `OPTIONS`, in their order, but for those that are `UNSAID`; empty where
+            the problem has none.
+        settings: hyperparameters fixed, defaults included, in the order of their names.
+    """
+
+    name: str
+    task: str
+    version: int
+    options: tuple[tuple[str, str | float], ...] = ()
+    settings: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Environment id of the problem."""
+        return f"FedHPO-{self.task}-v{self.version}"
+
+    @property
+    def arguments(self) -> str:
+        """Arguments of `fedhpo-gym build` and `fedhpo-gym surrogate` that name this variant.
+
+        Nothing is left out: a default may differ between versions.
+        """
+        chosen = [f"--{name} {_word(value)}" for name, value in self.options]
+        fixed = [f"--setting {name}={_word(value)}" for name, value in self.settings]
+        return " ".join([self.id, *chosen, *fixed])
+
+    def to_card(self) -> dict[str, Any]:
+        """Return what a card says of it."""
+        fixed = {"settings": dict(self.settings)} if self.settings else {}
+        kind = {"name": self.name, "task": self.task, "version": self.version}
+        return {**kind, **dict(self.options), **fixed}
+
+    @classmethod
+    def from_card(cls, content: Mapping[str, Any]) -> Identity:
+        """Read what a card says it belongs to.
+
+        Raises:
+            ValueError: the card does not say it.
+        """
+        for name in ("name", "task", "version"):
+            if name not in content:
+                raise ValueError(f"it lacks {name!r}: it does not say what it belongs to")
+        version = as_integer(content["version"])
+        if version is None or version < 0:
+            raise ValueError(f"version {content['version']!r} is no version")
+        return cls(
+            name=str(content["name"]),
+            task=str(content["task"]),
+            version=version,
+            options=tuple((name, content[name]) for name in OPTIONS if name in content),
+            settings=tuple(sorted(dict(content.get("settings", {})).items())),
+        )
+
+
+def _word(value: str | float) -> str:
+    return value if isinstance(value, str) else repr(value)

@@ -1,0 +1,149 @@
+"""CIFAR-10: the publisher's binary archive, or jpg files in two archives."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.data import cache
+from fedhpo_gym.data.cache import again, fetch, reading
+from fedhpo_gym.data.records import DRAWN, TEST, Dataset, Source, make_dataset
+
+SIDE = 32
+RECORD = 1 + 3 * SIDE * SIDE
+CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+FOLDERS = ("cifar10/", "")
+BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CifarSource(Source):
+    """Colour images of ten kinds of things; the publisher's test images are the test split.
+
+    Jpg archives found in the data folder are preferred to a download; they are lossy copies and
+    in another order, so their fingerprint differs from that of the publisher's archive.
+
+    Attributes:
+        url: the publisher's archive in the binary layout.
+        sha256: its checksum.
+        jpg: checksum of each jpg archive, in the order train, test; members are
+            `<split>/<class>/<number>.jpg`.
+    """
+
+    url: str
+    sha256: str
+    jpg: Mapping[str, str]
+
+    @property
+    def origin(self) -> str:
+        """The publisher's page."""
+        return self.url
+
+    def read(self) -> Dataset:
+        """Return (n, 32, 32, 3) uint8 images in the order red, green, blue."""
+        archive = cache.find(*(f"{folder}{self.url.rpartition('/')[2]}" for folder in FOLDERS))
+        jpgs = [cache.find(*(f"{folder}{name}" for folder in FOLDERS)) for name in self.jpg]
+        found = [path for path in jpgs if path is not None]
+        if archive is None and len(found) == len(self.jpg):
+            for path, sha256 in zip(found, self.jpg.values(), strict=True):
+                cache.verify(path, sha256, self.repair)
+            arrays = cache.derived("cifar10-jpg", found, lambda: read_jpgs(found), self.repair)
+        else:
+            target = archive or cache.data_folder() / "cifar10" / self.url.rpartition("/")[2]
+            fetch(self.url, target, self.sha256, self.repair)
+            with reading(target, again(self.repair)):
+                arrays = read_binary(target)
+        split = np.where(arrays["is_test"], TEST, DRAWN).astype(np.int8)
+        return make_dataset(
+            self.name, arrays["x"], arrays["y"], self.num_classes, fixed_split=split
+        )
+
+
+def read_binary(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the publisher's binary archive: `x` (n, 32, 32, 3) uint8, `y` int64, `is_test`.
+
+    A record is a label byte and 1,024 bytes each of red, green and blue.
+
+    Raises:
+        DamagedDataError: a batch is missing or does not hold whole records.
+    """
+    records: dict[str, NDArray[np.uint8]] = {}
+    with tarfile.open(path) as archive:
+        for member in archive:
+            name = Path(member.name).name
+            handle = archive.extractfile(member)
+            if name in BATCHES and handle is not None:
+                content = np.frombuffer(handle.read(), np.uint8)
+                if len(content) == 0 or len(content) % RECORD:
+                    raise DamagedDataError(
+                        f"{path}: {name} must hold records of {RECORD} bytes, got {len(content)} "
+                        "bytes; delete it and run `fedhpo-gym download CIFAR10`"
+                    )
+                records[name] = content.reshape(-1, RECORD)
+    if missing := set(BATCHES) - set(records):
+        raise DamagedDataError(
+            f"{path} lacks {', '.join(sorted(missing))}; delete it and run "
+            "`fedhpo-gym download CIFAR10`"
+        )
+    rows = np.concatenate([records[name] for name in BATCHES])
+    images = rows[:, 1:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+    is_test = np.arange(len(rows)) >= len(rows) - len(records[BATCHES[-1]])
+    return {"x": np.ascontiguousarray(images), "y": rows[:, 0].astype(np.int64), "is_test": is_test}
+
+
+def read_jpgs(paths: Sequence[Path]) -> dict[str, NDArray[Any]]:
+    """Decode jpg archives, in the order of the paths of their members; arrays as `read_binary`.
+
+    Raises:
+        MissingDependencyError: the extra `images` is not installed.
+    """
+    found = [image for path in paths for image in sorted(_decoded(path), key=lambda f: f[0])]
+    folders = [PurePosixPath(name).parts[-3:-1] for name, _ in found]
+    return {
+        "x": np.stack([image for _, image in found]),
+        "y": np.array([CLASSES.index(kind) for _, kind in folders], dtype=np.int64),
+        "is_test": np.array([split == "test" for split, _ in folders]),
+    }
+
+
+def _decoded(path: Path) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    pillow: Any = cache.require("PIL.Image", "images")
+    with tarfile.open(path) as archive:
+        for member in archive:
+            handle = archive.extractfile(member) if member.isfile() else None
+            if handle is not None and member.name.endswith(".jpg"):
+                image = pillow.open(io.BytesIO(handle.read()))
+                if image.size != (SIDE, SIDE):
+                    raise InvalidArgumentError(
+                        f"images must have {SIDE} x {SIDE} pixels, got {image.size}"
+                    )
+                yield member.name, np.asarray(image.convert("RGB"), dtype=np.uint8)
+
+
+CIFAR10 = CifarSource(
+    name="CIFAR10",
+    num_rows=60_000,
+    num_classes=10,
+    licence="none stated by the publisher, who asks for the citation",
+    citation="A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009",
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    jpg={
+        "cifar10_jpg_train.tar.xz": (
+            "ca2880616a18c2faf0522d3396bba8ebb9e8131b84de110c3710f43b70a7df09"
+        ),
+        "cifar10_jpg_test.tar.xz": (
+            "2a3717f26fd8c2d282ebc9dec9397e3cc1879abcc0def2cdfb89fc6ee99ea581"
+        ),
+    },
+)

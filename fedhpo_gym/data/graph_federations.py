@@ -1,0 +1,256 @@
+"""Partitioning one graph over clients by communities, and the federation that comes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data import cache
+from fedhpo_gym.data.federation import Federation, split_sizes
+from fedhpo_gym.data.graph_sets import GraphSet
+from fedhpo_gym.data.graph_tasks import GraphSets
+from fedhpo_gym.data.graphs import NodeGraph, from_dense, matmul, normalised_adjacency
+from fedhpo_gym.data.records import Dataset, SparseRows
+
+DELTA = 20
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class GraphFederation(Federation):
+    """The graph of all clients under one seed; `features` are the dense node features.
+
+    Attributes:
+        graph: the whole graph, edges between clients included.
+        owner: (n,) int64 client of each node.
+        edges: (2, m) int64 edges inside clients, in node numbers of the whole graph.
+    """
+
+    graph: NodeGraph
+    owner: Indices
+    edges: Indices
+
+    @cached_property
+    def adjacency(self) -> SparseRows:
+        """(n, n) normalised adjacency with self loops of the edges inside clients.
+
+        No edge joins two clients, so the rows of a client are its own normalised adjacency.
+        """
+        return normalised_adjacency(self.edges, len(self.labels))
+
+    def client_nodes(self, client: int) -> Indices:
+        """Return the (n_i,) ascending node numbers of a client."""
+        return np.flatnonzero(self.owner == client)
+
+    def client_adjacency(self, client: int) -> SparseRows:
+        """Return the (n_i, n_i) normalised adjacency of a client, in its own node numbers."""
+        nodes = self.client_nodes(client)
+        inside = self.edges[:, self.owner[self.edges[0]] == client]
+        return normalised_adjacency(np.searchsorted(nodes, inside), len(nodes))
+
+    @cached_property
+    def propagated(self) -> SparseRows:
+        """(n, d) normalised adjacency times features: the input of the first graph convolution.
+
+        It depends on no parameter, so it is computed once for all courses of a seed.
+        """
+        return matmul(self.adjacency, from_dense(self.features[np.arange(len(self.labels))]))
+
+
+def make_graph_federation(
+    dataset: Dataset,
+    seed: int,
+    num_clients: int = 5,
+    delta: int = DELTA,
+) -> GraphFederation:
+    """Give each client whole communities of a graph and split its nodes 60/20/20 at random.
+
+    Edges between clients are lost to them, as no client knows the other's nodes. The seed of a
+    course draws the communities and the split.
+
+    Args:
+        dataset: a graph.
+        seed: seed of the partition and the split.
+        num_clients: number of clients.
+        delta: see `place_communities`.
+
+    Raises:
+        InvalidArgumentError: the data set is no graph, or an argument is out of its range; see
+            `place_communities`.
+        MissingDependencyError: the extra `graphs` is not installed.
+    """
+    if not isinstance(dataset, NodeGraph):
+        raise InvalidArgumentError(f"`dataset` must be a graph, got {dataset.name}")
+    parts = place_communities(louvain_communities(dataset, seed), num_clients, delta)
+    owner = np.empty(len(dataset.labels), dtype=np.int64)
+    for client, nodes in enumerate(parts):
+        owner[nodes] = client
+    rng = stream(seed, "split")
+    clients = tuple(_split(rng.permutation(nodes)) for nodes in parts)
+    ends = owner[dataset.edges]
+    return GraphFederation(
+        features=dataset.features[np.arange(len(owner))].astype(np.float32),
+        labels=dataset.labels,
+        num_classes=dataset.num_classes,
+        clients=clients,
+        seed=int(seed),
+        graph=dataset,
+        owner=owner,
+        edges=dataset.edges[:, ends[0] == ends[1]],
+    )
+
+
+def louvain_communities(graph: NodeGraph, seed: int) -> list[Indices]:
+    """Find communities of high modularity (Blondel et al., J. Stat. Mech. P10008, 2008).
+
+    Returns:
+        Ascending node numbers per community; together they hold every node once. Communities
+        come in the order of their smallest node.
+
+    Raises:
+        MissingDependencyError: the extra `graphs` is not installed.
+    """
+    networkx: Any = cache.require("networkx", "graphs")
+    whole = networkx.Graph()
+    whole.add_nodes_from(range(len(graph.labels)))
+    whole.add_edges_from(graph.edges.T.tolist())
+    number = int(stream(seed, "partition").integers(2**31))
+    found = networkx.community.louvain_communities(whole, seed=number)
+    return sorted((np.array(sorted(nodes), dtype=np.int64) for nodes in found), key=lambda c: c[0])
+
+
+def place_communities(
+    communities: Iterable[Indices], num_clients: int, delta: int = DELTA
+) -> list[Indices]:
+    """Place communities on clients of almost equal size, the largest first.
+
+    As FederatedScope does: communities of more than n // K - delta nodes are cut into pieces of
+    that size; clients take the pieces in turn, and one that would exceed n // K + delta is passed
+    over. Where a piece fits nowhere (FederatedScope would search for ever) the client with most
+    room takes what it can hold, and the rest is placed anew.
+
+    Args:
+        communities: node numbers per community, n in all.
+        num_clients: K.
+        delta: by how much a client may exceed n // K; at least 1.
+
+    Returns:
+        Ascending node numbers per client; none holds more than n // K + delta.
+
+    Raises:
+        InvalidArgumentError: `delta` is below 1, or n // K does not exceed `delta`.
+    """
+    communities = list(communities)
+    share = sum(map(len, communities)) // num_clients if num_clients >= 1 else 0
+    if not 1 <= delta < share:
+        raise InvalidArgumentError(
+            f"delta must be at least 1 and less than the {share} nodes of an average client, got "
+            f"{delta!r} for num_clients={num_clients!r}; use fewer clients or another delta"
+        )
+    pieces = [piece for nodes in communities for piece in _cut(nodes, share - delta)]
+    pieces.sort(key=len, reverse=True)
+    clients: list[list[Indices]] = [[] for _ in range(num_clients)]
+    room = np.full(num_clients, share + delta)
+    turn = 0
+    for piece in pieces:
+        rest = piece
+        while len(rest):
+            fits = [c for c in _in_turn(turn, num_clients) if room[c] >= len(rest)]
+            client = fits[0] if fits else int(room.argmax())
+            taken, rest = rest[: room[client]], rest[room[client] :]
+            clients[client].append(taken)
+            room[client] -= len(taken)
+            turn = (client + 1) % num_clients
+    return [np.sort(np.concatenate(parts)) for parts in clients]
+
+
+def _cut(nodes: Indices, size: int) -> list[Indices]:
+    return [nodes[start : start + size] for start in range(0, len(nodes), size)]
+
+
+def _in_turn(first: int, count: int) -> list[int]:
+    return [(first + i) % count for i in range(count)]
+
+
+def _split(nodes: Indices) -> tuple[Indices, ...]:
+    """Cut 60 %, 20 % and the rest, rounded down: train, validation, test."""
+    cuts = [math.floor(0.6 * len(nodes) + 1e-9), math.floor(0.8 * len(nodes) + 1e-9)]
+    return tuple(np.split(nodes, cuts))
+
+
+@dataclass(frozen=True, eq=False)
+class HeteroFederation(Federation):
+    """Graph sets that share neither features nor classes, one per client, under one seed.
+
+    The rows of `clients` are graphs, numbered through all sets; `num_classes` is that of the
+    client with most.
+
+    Attributes:
+        sets: the graphs of each client.
+    """
+
+    sets: tuple[GraphSet, ...]
+
+    @cached_property
+    def first(self) -> Indices:
+        """(clients + 1,) number of each client's first graph, and of all graphs."""
+        return np.cumsum([0, *(len(own.labels) for own in self.sets)])
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """Number of classes of each client."""
+        return tuple(own.num_classes for own in self.sets)
+
+    @property
+    def num_features(self) -> tuple[int, ...]:
+        """Width of a node's features of each client."""
+        return tuple(own.node_features.num_columns for own in self.sets)
+
+    @cached_property
+    def adjacency(self) -> tuple[SparseRows, ...]:
+        """Per client the (N_i, N_i) normalised adjacency of all its graphs: block-diagonal."""
+        return tuple(normalised_adjacency(own.edges, len(own.node_features)) for own in self.sets)
+
+    @cached_property
+    def propagated(self) -> tuple[SparseRows, ...]:
+        """Per client (N_i, d_i) normalised adjacency times node features."""
+        pairs = zip(self.adjacency, self.sets, strict=True)
+        return tuple(matmul(adjacency, own.node_features) for adjacency, own in pairs)
+
+
+def make_hetero_federation(dataset: Dataset, seed: int) -> HeteroFederation:
+    """Give each client one set of graphs, split 80/10/10 at random.
+
+    Args:
+        dataset: sets of graphs, one per client.
+        seed: seed of the splits; a client's split depends on no other client.
+
+    Raises:
+        InvalidArgumentError: the data set does not consist of sets of graphs.
+    """
+    if not isinstance(dataset, GraphSets):
+        raise InvalidArgumentError(
+            f"`dataset` must consist of sets of graphs, one per client, got {dataset.name}"
+        )
+    clients, first = [], 0
+    for client, own in enumerate(dataset.sets):
+        order = first + stream(seed, "split", client).permutation(len(own.labels))
+        clients.append(tuple(np.split(order, np.cumsum(split_sizes(len(order)))[:-1])))
+        first += len(order)
+    return HeteroFederation(
+        dataset.features,
+        dataset.labels,
+        dataset.num_classes,
+        tuple(clients),
+        int(seed),
+        dataset.sets,
+    )

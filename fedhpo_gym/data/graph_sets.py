@@ -1,0 +1,259 @@
+"""Sets of small graphs, each with one label: the record, and what all their sources share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.data import cache
+from fedhpo_gym.data.graphs import (
+    Edges,
+    Labels,
+    PublicFile,
+    check_codes,
+    from_entries,
+    read_plain,
+    undirected,
+)
+from fedhpo_gym.data.records import Dataset, Source, SparseRows, seal
+
+Indices = NDArray[np.int64]
+FOLDER = "mini_graph_dc"
+LAYOUT = 1
+"""Raised when `GraphSetSource.parse` returns other arrays for the same files."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GraphSet(Dataset):
+    """Many graphs, laid end to end; the samples are the graphs.
+
+    `features` (G, d) are the sums of the node features of each graph: what a model sees that knows
+    no edges.
+
+    Attributes:
+        node_features: (N, d) of all nodes.
+        offsets: (G + 1,) int64; graph g has the nodes offsets[g]..offsets[g + 1].
+        edges: (2, m) int64, each undirected edge once, smaller end first, no self loops.
+    """
+
+    node_features: SparseRows
+    offsets: Indices
+    edges: Indices
+
+    @property
+    def graph_of_node(self) -> Indices:
+        """(N,) graph of each node."""
+        return np.repeat(np.arange(len(self.labels)), np.diff(self.offsets))
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """See `Dataset.arrays`."""
+        return (*super().arrays, *self.node_features.arrays, self.offsets, self.edges)
+
+
+@checked_types
+def make_graph_set(
+    name: str,
+    node_features: SparseRows,
+    offsets: Labels,
+    edges: Edges,
+    labels: Labels,
+    num_classes: int,
+) -> GraphSet:
+    """Build a set from edges in any order, direction and number; its arrays become read-only.
+
+    Raises:
+        InvalidArgumentError: the offsets do not cover all nodes once, a label is no class, or an
+            edge leaves its graph.
+    """
+    offsets, labels = np.array(offsets, dtype=np.int64), np.array(labels, dtype=np.int64)
+    edges, num_nodes = undirected(edges), len(node_features)
+    bounds = (offsets[0], offsets[-1]) == (0, num_nodes) and len(offsets) == len(labels) + 1
+    if not bounds or (np.diff(offsets) < 0).any():
+        raise InvalidArgumentError(
+            f"`offsets` must ascend from 0 to the {num_nodes} nodes, one more than the "
+            f"{len(labels)} labels, got {len(offsets)} from {offsets[0]} to {offsets[-1]}"
+        )
+    check_codes("labels", labels, num_classes)
+    check_codes("edges", edges, num_nodes)
+    graph = np.repeat(np.arange(len(labels)), np.diff(offsets))
+    ends = graph[edges]
+    if across := np.flatnonzero(ends[0] != ends[1]).tolist():
+        raise InvalidArgumentError(
+            f"`edges` must stay inside a graph, got {edges[:, across[0]].tolist()}"
+        )
+    features = _sums(node_features, graph, len(labels))
+    parts = (*features.arrays, labels, *node_features.arrays, offsets, edges)
+    return GraphSet(
+        name, features, labels, num_classes, seal(*parts),
+        node_features=node_features, offsets=offsets, edges=edges,
+    )  # fmt: skip
+
+
+def _sums(node_features: SparseRows, graph: Indices, num_graphs: int) -> SparseRows:
+    """Return the (G, d) sums of the rows of each graph."""
+    width = node_features.num_columns
+    rows = np.repeat(graph, np.diff(node_features.indptr))
+    places, where = np.unique(rows * width + node_features.indices, return_inverse=True)
+    sums = np.bincount(where, weights=node_features.values, minlength=len(places))
+    return from_entries(places // width, places % width, sums, (num_graphs, width))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSetSource(Source):
+    """A set of graphs in public files.
+
+    Attributes:
+        num_features: width of a node's features.
+        files: what it is read from.
+    """
+
+    num_features: int
+    files: tuple[PublicFile, ...]
+
+    @property
+    def origin(self) -> str:
+        """The address of the first file."""
+        return self.files[0].url
+
+    def read(self) -> GraphSet:
+        """See `Source.read`; what was read once is kept as arrays in the user's cache."""
+        paths = [file.local(self.repair) for file in self.files]
+        arrays = cache.derived(
+            f"{self.name}-{LAYOUT}", paths, lambda: self.parse(paths), self.repair
+        )
+        nodes = SparseRows(arrays["indptr"], arrays["indices"], arrays["values"], self.num_features)
+        return make_graph_set(
+            self.name, nodes, arrays["offsets"], arrays["edges"], arrays["labels"],
+            self.num_classes,
+        )  # fmt: skip
+
+    @abstractmethod
+    def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
+        """Read the files, in the order of `files`.
+
+        Returns:
+            `indptr`, `indices`, `values` of the node features (`SparseRows`), and `offsets`,
+            `edges`, `labels` as `make_graph_set` takes them.
+
+        Raises:
+            DamagedDataError: the files contradict each other.
+            MissingDependencyError: the extra `graphs` is not installed.
+        """
+
+    def damaged(self, reason: str) -> DamagedDataError:
+        """Build (not raise) the error for files that contradict each other."""
+        return DamagedDataError(
+            f"data set {self.name}: {reason}; delete its files and run `{self.repair}`"
+        )
+
+
+def pack(node_features: SparseRows, **others: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return the arrays that `GraphSetSource.parse` returns."""
+    names = ("indptr", "indices", "values")
+    return {**dict(zip(names, node_features.arrays, strict=True)), **others}
+
+
+PARTS = ("A", "graph_indicator", "graph_labels", "node_labels")
+_COMMIT = "9b49b0775e30e49b564ecc918a2ce2ffa86ba014"
+_ADDRESS = (
+    f"https://raw.githubusercontent.com/alibaba/FederatedScope/{_COMMIT}/"
+    "federatedscope/contrib/data/data"
+)
+_CITATION = "K. Borgwardt et al.: Protein function prediction via graph kernels, 2005; TUDataset"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TUSource(GraphSetSource):
+    """Four text files: edges, graph of each node, label of each graph, label of each node.
+
+    Nodes and graphs are numbered from 1. The features of a node are its label, one-hot, in the
+    ascending order of the labels in the file; so are the classes of the graphs.
+    """
+
+    def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
+        """See `GraphSetSource.parse`."""
+        edges, graph, labels, kinds = (read_integers(read_plain(path)) for path in paths)
+        graph, kinds = graph.ravel(), np.unique(kinds, return_inverse=True)[1].ravel()
+        if len(kinds) != len(graph):
+            raise self.damaged(f"{len(graph)} nodes have a graph but {len(kinds)} have a label")
+        if (np.diff(graph) < 0).any() or graph[0] < 1 or graph[-1] > len(labels):
+            raise self.damaged(f"the nodes must lie in order in the {len(labels)} graphs")
+        if edges.shape[1:] != (2,) or edges.min() < 1 or edges.max() > len(graph):
+            raise self.damaged(f"each edge must join two of the {len(graph)} nodes")
+        shape = (len(kinds), self.num_features)
+        if kinds.max() >= self.num_features:
+            raise self.damaged(f"nodes must have {self.num_features} labels, got {kinds.max() + 1}")
+        nodes = from_entries(np.arange(len(kinds)), kinds, np.ones(len(kinds)), shape)
+        return pack(
+            nodes,
+            offsets=np.searchsorted(graph, np.arange(1, len(labels) + 2)),
+            edges=edges.T - 1,
+            labels=np.unique(labels, return_inverse=True)[1].ravel(),
+        )
+
+
+def read_integers(content: bytes) -> NDArray[np.int64]:
+    """Return the (lines, columns) integers of a text, separated by commas.
+
+    Raises:
+        ValueError: a cell is no integer, or a line has another number of cells.
+    """
+    text = content.decode("ascii")
+    rows = [[int(cell) for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), -1)
+
+
+def tu_files(name: str, blobs: Sequence[str]) -> tuple[PublicFile, ...]:
+    """Return the four files of a set in the order of `PARTS`."""
+    names = [f"{name}_{part}.txt" for part in PARTS]
+    return tuple(
+        PublicFile(f"{_ADDRESS}/{name}/raw/{file}", f"{FOLDER}/{name}/{file}", blob)
+        for file, blob in zip(names, blobs, strict=True)
+    )
+
+
+TU_SETS = (
+    TUSource(
+        name="ENZYMES",
+        num_rows=600,
+        num_classes=6,
+        num_features=3,
+        licence="none stated by the publisher, who asks for the citation",
+        citation=_CITATION,
+        files=tu_files(
+            "ENZYMES",
+            (
+                "1036978942e8dcfa04a23e811b4d01a49a98699f",
+                "dcc03b2f70b09ffd0902bb56d43093dae6269643",
+                "a38377c0bab3c5443a06d34e688b7f3929d54101",
+                "67cf5b47d40d920639a0ab54bd98ca22f8f3f659",
+            ),
+        ),
+    ),
+    TUSource(
+        name="PROTEINS",
+        num_rows=1113,
+        num_classes=2,
+        num_features=3,
+        licence="none stated by the publisher, who asks for the citation",
+        citation=_CITATION,
+        files=tu_files(
+            "PROTEINS_full",
+            (
+                "ee53ec0da8436f73dd901605817310b5d49e3385",
+                "b57414429ddf0e5e5a455c312215a57cd6240993",
+                "06b4e6dd3fb2878d8e9012f1f5427bd5d1c08b61",
+                "4f0beae20f4d5b668eae4a98488e4360b112968d",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,241 @@
+"""Graph data: citation graphs, and sets of small graphs."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.checks import Axes, checked_types
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.data import cache
+from fedhpo_gym.data.cache import again, fetched, reading
+from fedhpo_gym.data.records import Dataset, SparseRows, seal
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NodeGraph(Dataset):
+    """One graph; its samples are its nodes, and the labels are theirs.
+
+    Attributes:
+        edges: (2, m) int64, each undirected edge once, smaller end first, no self loops.
+    """
+
+    edges: Indices
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """See `Dataset.arrays`."""
+        return (*super().arrays, self.edges)
+
+
+@checked_types
+def make_node_graph(
+    name: str,
+    features: SparseRows,
+    labels: Labels,
+    edges: Edges,
+    num_classes: int,
+) -> NodeGraph:
+    """Build a graph from edges in any order, direction and number; its arrays become read-only.
+
+    Raises:
+        InvalidArgumentError: features and labels differ in length, a label is no class, or an
+            edge ends outside the graph.
+    """
+    labels, edges = np.array(labels, dtype=np.int64), undirected(edges)
+    if len(features) != len(labels):
+        raise InvalidArgumentError(
+            f"`features` and `labels` must have one entry per node, got {len(features)} and "
+            f"{len(labels)}"
+        )
+    check_codes("labels", labels, num_classes)
+    check_codes("edges", edges, len(labels))
+    digest = seal(*features.arrays, labels, edges)
+    return NodeGraph(name, features, labels, num_classes, digest, edges=edges)
+
+
+def check_codes(what: str, codes: Indices, end: int) -> None:
+    """Refuse integers outside 0..end-1.
+
+    Raises:
+        InvalidArgumentError: there is one; names it.
+    """
+    outside = codes[(codes < 0) | (codes >= end)]
+    if outside.size:
+        raise InvalidArgumentError(f"`{what}` must lie in 0..{end - 1}, got {int(outside[0])}")
+
+
+Edges = Annotated[NDArray[Any], Axes(2, 2, empty=True)]
+Labels = Annotated[NDArray[Any], Axes(1, 1, empty=True)]
+
+
+@checked_types
+def matmul(left: SparseRows, right: SparseRows) -> SparseRows:
+    """Return the product of two sparse matrices, accumulated in float64.
+
+    Raises:
+        MissingDependencyError: the extra `graphs` is not installed.
+    """
+    product = _to_scipy(left) @ _to_scipy(right)
+    product.sort_indices()
+    return SparseRows(
+        product.indptr.astype(np.int64),
+        product.indices.astype(np.int32),
+        product.data.astype(np.float32),
+        right.num_columns,
+    )
+
+
+def check_rows(what: str, rows: SparseRows) -> None:
+    """Refuse a matrix whose three arrays contradict each other, or with values that are no number.
+
+    Raises:
+        InvalidArgumentError: they do.
+    """
+    starts, columns = rows.indptr, rows.indices
+    fits = starts.ndim == columns.ndim == rows.values.ndim == 1 and len(starts) > 0
+    fits = fits and starts[0] == 0 and starts[-1] == len(columns) == len(rows.values)
+    fits = fits and bool((np.diff(starts) >= 0).all())
+    if not fits or ((columns < 0) | (columns >= rows.num_columns)).any():
+        raise InvalidArgumentError(
+            f"`{what}` must be the arrays of a sparse matrix with {rows.num_columns} columns, got "
+            f"{len(columns)} column numbers and {len(rows.values)} values"
+        )
+    if not np.isfinite(rows.values).all():
+        raise InvalidArgumentError(f"`{what}` must hold finite numbers, got nan or infinity")
+
+
+def from_entries(
+    rows: Indices, columns: Indices, values: NDArray[Any], shape: tuple[int, int]
+) -> SparseRows:
+    """Build a sparse matrix from its entries, in any order, each place at most once."""
+    order = np.lexsort((columns, rows))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
+    return SparseRows(
+        indptr.astype(np.int64),
+        columns[order].astype(np.int32),
+        values[order].astype(np.float32),
+        shape[1],
+    )
+
+
+def from_dense(matrix: NDArray[Any]) -> SparseRows:
+    """Build a sparse matrix from the non-zero values of an (n, d) array."""
+    rows, columns = np.nonzero(matrix)
+    return from_entries(rows, columns, matrix[rows, columns], matrix.shape)
+
+
+@checked_types
+def undirected(edges: Edges) -> Indices:
+    """Return (2, m) int64 edges once each: smaller end first, sorted, without self loops.
+
+    Args:
+        edges: (2, any) node numbers, in either direction, possibly more than once.
+    """
+    ends = np.sort(np.asarray(edges, dtype=np.int64), axis=0)
+    ends = ends[:, ends[0] != ends[1]]
+    return np.unique(ends, axis=1)
+
+
+@checked_types
+def normalised_adjacency(
+    edges: Annotated[Indices, Axes(2, 2, empty=True)], num_nodes: int
+) -> SparseRows:
+    """Return D^-1/2 (A + I) D^-1/2, where D holds the row sums of A + I.
+
+    The propagation of a graph convolution (Kipf and Welling, ICLR 2017, Eq. 2). An isolated node
+    keeps its own features: its row is 1 on the diagonal.
+
+    Args:
+        edges: (2, m) undirected edges, as `undirected` returns them.
+        num_nodes: n.
+
+    Returns:
+        (n, n), symmetric.
+
+    Raises:
+        InvalidArgumentError: an edge ends outside the graph.
+    """
+    if not -1 <= edges.max(initial=-1) < num_nodes or edges.min(initial=0) < 0:
+        raise InvalidArgumentError(
+            f"`edges` must be pairs of nodes, numbered below `num_nodes`, got {num_nodes} nodes"
+        )
+    loops = np.arange(num_nodes)
+    rows = np.concatenate([edges[0], edges[1], loops])
+    columns = np.concatenate([edges[1], edges[0], loops])
+    degree = np.bincount(rows, minlength=num_nodes).astype(np.float64)
+    values = 1.0 / np.sqrt(degree[rows] * degree[columns])
+    return from_entries(rows, columns, values, (num_nodes, num_nodes))
+
+
+def _to_scipy(matrix: SparseRows) -> Any:
+    sparse: Any = cache.require("scipy.sparse", "graphs")
+    values = matrix.values.astype(np.float64)
+    return sparse.csr_matrix((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+@dataclass(frozen=True)
+class PublicFile:
+    """One file in a public repository, plain or compressed with gzip in the data folder.
+
+    Attributes:
+        url: https address of the plain file at one fixed commit.
+        path: where it is kept below the data folder; found without the first folder, too.
+        git_blob: the id that git gives the plain file; it serves as the checksum, as the
+            publisher's repository vouches for it.
+    """
+
+    url: str
+    path: str
+    git_blob: str
+
+    def local(self, repair: str) -> Path:
+        """Return the verified file, downloaded if it has to be and can.
+
+        Args:
+            repair: the command to name in errors.
+
+        Raises:
+            DamagedDataError: the file does not have its checksum; a bad download is not kept.
+            MissingDataError: the file is neither in the data folder nor downloadable.
+        """
+        short = str(PurePosixPath(*PurePosixPath(self.path).parts[1:]))
+        found = cache.find(self.path, f"{self.path}.gz", short, f"{short}.gz")
+        if found is not None:
+            self._verify(found, repair)
+            return found
+        target = cache.data_folder() / self.path
+        with fetched(self.url, target, None, repair):
+            self._verify(target, repair)
+        return target
+
+    def _verify(self, path: Path, repair: str) -> None:
+        with reading(path, again(repair)):
+            found = git_blob(read_plain(path))
+        if found != self.git_blob:
+            raise DamagedDataError(
+                f"{path} has the git id {found}, expected {self.git_blob}; {again(repair)}"
+            )
+
+
+def read_plain(path: Path) -> bytes:
+    """Return the content of a file, decompressed if its name ends in `.gz`.
+
+    What gzip raises about a damaged file goes on: see `reading`.
+    """
+    content = path.read_bytes()
+    return gzip.decompress(content) if path.suffix == ".gz" else content
+
+
+def git_blob(content: bytes) -> str:
+    """Return the id that git gives a file of this content."""
+    whole = b"blob %d\0" % len(content) + content
+    return hashlib.sha1(whole, usedforsecurity=False).hexdigest()

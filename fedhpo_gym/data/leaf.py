@@ -1,0 +1,378 @@
+"""LEAF's json format and preprocessing, for all of its six data sets.
+
+S. Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018, https://leaf.cmu.edu.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    MissingDataError,
+    TooLargeError,
+)
+from fedhpo_gym.core.files import ENV_VAR, load_json, max_bytes, require_bytes, write_text
+from fedhpo_gym.data.cache import reading
+
+# What LEAF's scripts leave behind, the last step first; half of a split where nothing else is.
+WHOLE = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",), ("",))
+STAGES = (*WHOLE, ("train",), ("test",))
+PATTERNS = ("*.json", "*.json.gz")
+LEAF_FILE_USERS = 100
+VALUES_SHARE = 4
+"""How many times what may be read the values of a file may take: pixels are short words."""
+_PIECE = 1 << 20
+SHAKESPEARE_GAP = 79
+"""Samples that LEAF's split of Shakespeare leaves out of a test part, but counts."""
+REPAIR = (
+    "it must be json with `users`, `num_samples` and `user_data`. Run LEAF's preprocess.sh again"
+)
+
+
+@checked_types
+def find_files(folder: Path) -> list[Path]:
+    """Return the json files of the last preprocessing step found in a folder, sorted.
+
+    The folder may be LEAF's `data/<name>`, the folder `data` below it, or one with json files.
+    Training files come before test files.
+
+    Raises:
+        DamagedDataError: files of this package's own preprocessing are missing, or too many.
+    """
+    for base in (folder / "data", folder):
+        for stage in STAGES:
+            found = [_json_files(base / name) for name in stage]
+            if all(found):
+                for files in found:
+                    check_names(files)
+                return [path for files in found for path in files]
+    return []
+
+
+@checked_types
+def find_in(root: Path, *names: str) -> list[Path]:
+    """Return what `find_files` finds of a data set in a data folder, under the first such name.
+
+    The folder may hold the data set's own, be a clone of LEAF, which has it in `data/<name>`, or be
+    the data set's own folder by name.
+
+    Raises:
+        DamagedDataError: see `find_files`.
+    """
+    for name in names:
+        for base in (root / name, root / "data" / name, *[root] * (root.name == name)):
+            if files := find_files(base):
+                return files
+    return []
+
+
+def _json_files(folder: Path) -> list[Path]:
+    return sorted(path for pattern in PATTERNS for path in folder.glob(pattern))
+
+
+@checked_types
+def read_file(path: Path) -> LeafData:
+    """Read one file, `.json` or `.json.gz`.
+
+    The recorded `num_samples` must be the numbers of samples. LEAF's own split of Shakespeare
+    records 79 more for every user of a test part: such files of texts are read, too.
+
+    Raises:
+        MissingDataError: there is no such file.
+        DamagedDataError: it is no json, lacks a part, counts other samples than it holds, has a
+            number that is none, or belongs to a folder of this package's own preprocessing and is
+            not the file that was written there.
+        TooLargeError: unpacked and decoded, it is larger than may be read.
+    """
+    max_bytes()  # a wrong variable is no damage
+    if not path.is_file():
+        raise MissingDataError(f"`path` must be a file of LEAF's format, and {path} is none")
+    with reading(path, REPAIR):
+        require_bytes(path.stat().st_size, path)
+        content = path.read_bytes()
+        text = _unpacked(path, content) if path.suffix == ".gz" else content
+        parsed = load_json(text, path, VALUES_SHARE, _refuse)
+        data = _parse(parsed)
+    check_file(path, content, own=MANIFEST_KEY in parsed)
+    return data
+
+
+def _unpacked(path: Path, content: bytes) -> bytes:
+    """Return what gzip packed, which is measured before it is held in memory."""
+    limit, size = max_bytes(), 0
+    with gzip.open(io.BytesIO(content)) as handle:
+        while size <= limit and (piece := handle.read(_PIECE)):
+            size += len(piece)
+    if size > limit:
+        raise TooLargeError(
+            f"{path} holds more than the {limit:,} bytes that may be read; if it is genuine, set "
+            f"the environment variable `{ENV_VAR}` to a larger number"
+        )
+    return gzip.decompress(content)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def _parse(content: Mapping[str, Any]) -> LeafData:
+    names, data = [str(user) for user in _list(content["users"])], content["user_data"]
+    users = {u: UserSamples(tuple(_list(data[u]["x"])), tuple(_list(data[u]["y"]))) for u in names}
+    # LEAF's split keeps the names of users whom it drops, without samples.
+    if len(users) < len(names) or any(own["y"] for u, own in data.items() if u not in users):
+        raise InvalidArgumentError("`users` must name everybody in `user_data` with samples, once")
+    for user, samples in users.items():
+        if len(samples.x) != len(samples.y):
+            raise InvalidArgumentError(
+                f"user {user} must have a target per input, got {len(samples.x)} inputs and "
+                f"{len(samples.y)} targets"
+            )
+    _check_counts([integer(count) for count in _list(content["num_samples"])], users)
+    groups = content.get("hierarchies")
+    return LeafData(users, dict(zip(names, _list(groups), strict=True)) if groups else None)
+
+
+def _check_counts(recorded: Sequence[int], users: Mapping[str, UserSamples]) -> None:
+    counts = [len(samples) for samples in users.values()]
+    with_gap = [max(0, count - SHAKESPEARE_GAP) for count in recorded]
+    texts = all(isinstance(x, str) for samples in users.values() for x in samples.x)
+    if counts == list(recorded) or (texts and counts == with_gap):
+        return
+    raise InvalidArgumentError(
+        f"`num_samples` must count the samples of {len(users)} users, {sum(counts)} in all, got "
+        f"{len(recorded)} counts of {sum(recorded)} in all"
+    )
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidArgumentError(f"a list is needed, got {type(value).__name__}")
+    return value
+
+
+@checked_types
+def integer(value: Any) -> int:
+    """Return a value that json wrote as an integer.
+
+    Raises:
+        InvalidArgumentError: it is something else, 1.9 or true for example.
+    """
+    if type(value) is not int:
+        raise InvalidArgumentError(f"an integer is needed, got {value!r}")
+    return value
+
+
+@checked_types
+def read_files(paths: Sequence[Path]) -> LeafData:
+    """Read and merge files; a user found in several gets the samples of all of them.
+
+    Raises:
+        DamagedDataError: see `read_file`; or some files have hierarchies and others have none.
+    """
+    with reading(paths[0] if paths else "no file", REPAIR):
+        return merge(read_file(path) for path in paths)
+
+
+@checked_types
+def write_files(
+    folder: Path,
+    stem: str,
+    data: LeafData,
+    max_users: int = LEAF_FILE_USERS,
+    marks: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Write a data set as `<stem>_<i>.json`, at most `max_users` users per file.
+
+    Args:
+        folder: where the files go; it is made.
+        stem: what their names begin with.
+        data: the data set.
+        max_users: most users of a file.
+        marks: further keys of every file, which LEAF does not look at.
+
+    Raises:
+        InvalidArgumentError: `max_users` is less than 1, or a number is infinite.
+    """
+    if max_users < 1:
+        raise InvalidArgumentError(f"`max_users` must be at least 1, got {max_users}")
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for i, content in enumerate(_contents(data, max_users)):
+        path = folder / f"{stem}_{i}.json"
+        try:
+            text = json.dumps({**(marks or {}), **content}, allow_nan=False)
+        except ValueError as error:
+            raise InvalidArgumentError(f"`data` must hold finite numbers: {error}") from error
+        write_text(path, text)
+        paths.append(path)
+    return paths
+
+
+def _contents(data: LeafData, max_users: int) -> Iterator[dict[str, Any]]:
+    everybody = list(data.users)
+    for first in range(0, len(everybody), max_users):
+        names = everybody[first : first + max_users]
+        content: dict[str, Any] = {
+            "users": names,
+            "num_samples": [len(data.users[user]) for user in names],
+            "user_data": {u: {"x": data.users[u].x, "y": data.users[u].y} for u in names},
+        }
+        if data.hierarchies is not None:
+            content["hierarchies"] = [data.hierarchies[user] for user in names]
+        yield content
+
+
+MANIFEST_KEY = "fedhpo_gym_manifest"
+"""In a file: where its manifest lies. LEAF looks at no such key."""
+MANIFEST = "meta/manifest.json"
+MANIFEST_REPAIR = "delete the folder and run `fedhpo-gym leaf-preprocess` again"
+
+
+def write_manifest(folder: Path, options: Mapping[str, Any], paths: Sequence[Path]) -> None:
+    """Write the manifest of a folder: options, and hash, users and samples of each file.
+
+    Args:
+        folder: the folder.
+        options: what the preprocessing was asked for.
+        paths: its files.
+    """
+    files = {path.relative_to(folder).as_posix(): _entry(path.read_bytes()) for path in paths}
+    path = folder / MANIFEST
+    path.parent.mkdir()
+    write_text(path, json.dumps({"options": options, "files": files}, indent=1) + "\n")
+
+
+def _entry(content: bytes) -> dict[str, Any]:
+    counts = json.loads(content)["num_samples"]
+    digest = hashlib.sha256(content).hexdigest()
+    return {"sha256": digest, "users": len(counts), "samples": sum(counts)}
+
+
+def check_names(files: Sequence[Path]) -> None:
+    """Compare the files found in one folder with the manifest beside it, if there is one.
+
+    Raises:
+        DamagedDataError: some are missing, or some are not in it.
+    """
+    folder = files[0].parent
+    listed = _hashes(folder.parent / MANIFEST)
+    if listed is None:
+        return
+    expected = {name for name in listed if name.partition("/")[0] == folder.name}
+    found = {f"{folder.name}/{path.name}" for path in files}
+    if expected and found != expected:
+        raise DamagedDataError(
+            f"{folder} must hold the {len(expected)} files that its manifest names, got "
+            f"{len(found & expected)} of them and {len(found - expected)} others; {MANIFEST_REPAIR}"
+        )
+
+
+def check_file(path: Path, content: bytes, own: bool) -> None:
+    """Compare a file with the manifest of its folder.
+
+    Args:
+        path: the file.
+        content: its bytes.
+        own: whether it has the key of files that need a manifest.
+
+    Raises:
+        DamagedDataError: it has the key and is in no manifest, or it has another hash there.
+    """
+    place = path.parent.parent / MANIFEST
+    entry = (_hashes(place) or {}).get(f"{path.parent.name}/{path.name}")
+    if entry is None and own:
+        raise DamagedDataError(
+            f"{path} must be named by {place}, which the preprocessing writes last: it did not "
+            f"come to its end, or the folder was not copied as a whole; {MANIFEST_REPAIR}"
+        )
+    if entry is not None and entry != hashlib.sha256(content).hexdigest():
+        raise DamagedDataError(f"{path} is not the file that {place} names; {MANIFEST_REPAIR}")
+
+
+def _hashes(place: Path) -> dict[str, str] | None:
+    """Return the hash of each file that a manifest names, or None where there is none."""
+    if not place.is_file():
+        return None
+    with reading(place, MANIFEST_REPAIR):
+        files = json.loads(place.read_bytes())["files"]
+        hashes = {str(name): entry["sha256"] for name, entry in files.items()}
+        if not all(isinstance(value, str) for value in hashes.values()):
+            raise InvalidArgumentError("`sha256` must be text")
+        return hashes
+
+
+@dataclass(frozen=True)
+class UserSamples:
+    """The samples of one user: inputs and targets, whatever json holds for this data set.
+
+    Attributes:
+        x: inputs; 784 floats (FEMNIST), 60 floats (Synthetic), a file name (CelebA), a tweet with
+            its columns (Sent140), 80 characters (Shakespeare), lists of tokens (Reddit).
+        y: targets, as many.
+    """
+
+    x: tuple[Any, ...]
+    y: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, rows: Iterable[int]) -> UserSamples:
+        """Return some of the samples, in the order given."""
+        chosen = list(rows)
+        return UserSamples(tuple(self.x[i] for i in chosen), tuple(self.y[i] for i in chosen))
+
+
+@dataclass(frozen=True)
+class LeafData:
+    """A federated data set in LEAF's format.
+
+    Attributes:
+        users: samples by user, in the order of the files.
+        hierarchies: group by user (Shakespeare: the play), or None when the files have none.
+    """
+
+    users: Mapping[str, UserSamples]
+    hierarchies: Mapping[str, str] | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples of all users."""
+        return sum(map(len, self.users.values()))
+
+    def select(self, users: Mapping[str, UserSamples]) -> LeafData:
+        """Return a data set with these users; they keep their hierarchies."""
+        if self.hierarchies is None:
+            return LeafData(users)
+        return LeafData(users, {user: self.hierarchies[user] for user in users})
+
+
+def merge(parts: Iterable[LeafData]) -> LeafData:
+    """Join data sets; a user found in several gets the samples of all, in their order.
+
+    Raises:
+        InvalidArgumentError: some parts have hierarchies and others have none.
+    """
+    users: dict[str, UserSamples] = {}
+    hierarchies: dict[str, str] = {}
+    for part in parts:
+        for user, samples in part.users.items():
+            had = users.get(user, UserSamples((), ()))
+            users[user] = UserSamples(had.x + samples.x, had.y + samples.y)
+        hierarchies.update(part.hierarchies or {})
+    if hierarchies and hierarchies.keys() != users.keys():
+        raise InvalidArgumentError(
+            "`parts` must all have hierarchies or none, got hierarchies of "
+            f"{len(hierarchies)} of {len(users)} users"
+        )
+    return LeafData(users, hierarchies or None)

@@ -1,0 +1,208 @@
+"""LEAF's preprocessing: sampling, small users, and splits, as pure functions.
+
+The steps and their options are those of LEAF's `preprocess.sh`; the random numbers are this
+package's named streams, so a seed does not give LEAF's own draw. Different from LEAF on purpose:
+hierarchies survive every step that keeps users, `num_samples` is what is written, and a seed is
+always given, never the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedhpo_gym.core.checks import as_integer, as_number, checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.leaf import LeafData, UserSamples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `preprocess` does; a step whose option is None is left out.
+
+    Attributes:
+        sampling: "iid", "niid" or None (LEAF's -s).
+        fraction: share of the samples to keep (--sf).
+        iid_users: users made by iid sampling, and by no other; below 1 a share of the users, else a
+            number (--iu); None for 0.01.
+        min_samples: fewest samples a user must have (-k), or None.
+        split: "user", "sample" or None (-t).
+        train_fraction: share of the training data (--tf).
+        gap: samples left out between a user's training and test samples, which are then taken in
+            their order; None draws them. LEAF's Shakespeare needs 79: windows of 80 characters
+            that start closer share text.
+        sampling_seed: seed of the sampling (--smplseed).
+        split_seed: seed of the split (--spltseed).
+    """
+
+    sampling: str | None = None
+    fraction: float = 0.1
+    iid_users: float | None = None
+    min_samples: int | None = None
+    split: str | None = None
+    train_fraction: float = 0.9
+    gap: int | None = None
+    sampling_seed: int = 0
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("sampling", self.sampling, (None, "iid", "niid"))
+        _one_of("split", self.split, (None, "user", "sample"))
+        for name in ("fraction", "iid_users", "train_fraction"):
+            value = getattr(self, name)
+            if value is not None or name != "iid_users":
+                _require(name, "a number", as_number(value), value)
+        for name in ("min_samples", "gap", "sampling_seed", "split_seed"):
+            value = getattr(self, name)
+            if value is not None or name.endswith("seed"):
+                _require(name, "an integer", as_integer(value), value)
+        if not 0 < self.fraction <= 1:
+            raise InvalidArgumentError(f"`fraction` must be in (0, 1], got {self.fraction}")
+        if not 0 < self.train_fraction < 1:
+            raise InvalidArgumentError(
+                f"`train_fraction` must be in (0, 1), got {self.train_fraction}"
+            )
+        _check_iid_users(self.iid_users, self.sampling)
+        for name, value in (("min_samples", self.min_samples), ("gap", self.gap)):
+            if value is not None and value < 0:
+                raise InvalidArgumentError(f"`{name}` must not be negative, got {value}")
+
+
+def _check_iid_users(wanted: float | None, sampling: str | None) -> None:
+    if wanted is None:
+        return
+    if wanted <= 0 or (wanted > 1 and wanted % 1):
+        raise InvalidArgumentError(
+            f"`iid_users` must be a share in (0, 1) or a number of users, got {wanted}"
+        )
+    if sampling != "iid":
+        raise InvalidArgumentError(
+            f"`iid_users` must be left out unless `sampling` is 'iid' (-s), got {wanted} beside "
+            f"{sampling!r}"
+        )
+
+
+def _require(argument: str, kind: str, found: float | None, value: object) -> None:
+    if found is None:
+        raise InvalidArgumentError(f"`{argument}` must be {kind}, got {value!r:.80}")
+
+
+def _one_of(argument: str, value: str | None, known: tuple[str | None, ...]) -> None:
+    if not (value is None or isinstance(value, str)) or value not in known:
+        raise InvalidArgumentError(f"`{argument}` must be one of {known}, got {value!r}")
+
+
+@checked_types
+def preprocess(data: LeafData, options: Options) -> dict[str, LeafData]:
+    """Take the steps that the options name, in LEAF's order.
+
+    Returns:
+        `train` and `test` if the options ask for a split, else `data`.
+
+    Raises:
+        InvalidArgumentError: no user is left.
+    """
+    if options.sampling == "niid":
+        data = sample_niid(data, options.fraction, options.sampling_seed)
+    elif options.sampling == "iid":
+        data = sample_iid(data, options.fraction, options.iid_users or 0.01, options.sampling_seed)
+    if options.min_samples is not None:
+        data = remove_small(data, options.min_samples)
+    if not data.users:
+        raise InvalidArgumentError(
+            f"`min_samples` (-k) and `fraction` (--sf) must leave users, got {options.min_samples} "
+            f"and {options.fraction}, which leave none; lower -k or raise --sf"
+        )
+    if options.split is None:
+        return {"data": data}
+    if options.split == "user":
+        train, test = split_by_user(data, options.train_fraction, options.split_seed)
+    else:
+        train, test = split_by_sample(data, options.train_fraction, options.split_seed, options.gap)
+    return {"train": train, "test": test}
+
+
+def sample_niid(data: LeafData, fraction: float, seed: int) -> LeafData:
+    """Keep whole users, in random order, until int(fraction * samples); the last is cut."""
+    left = int(fraction * data.num_samples)
+    names = list(data.users)
+    chosen: dict[str, UserSamples] = {}
+    for i in stream(seed, "leaf_sampling").permutation(len(names)):
+        if not left:
+            break
+        samples = data.users[names[i]]
+        chosen[names[i]] = samples.take(range(min(left, len(samples))))
+        left -= len(chosen[names[i]])
+    return data.select(chosen)
+
+
+def sample_iid(data: LeafData, fraction: float, num_users: float, seed: int) -> LeafData:
+    """Draw int(fraction * samples) of all samples and deal them to new users "0", "1", ...
+
+    Shares differ by at most one sample, the smaller ones first. The new users have no hierarchies:
+    their samples come from all groups.
+
+    Args:
+        data: the data.
+        fraction: share of the samples.
+        num_users: below 1, a share of the users (rounded, at least one); else a number.
+        seed: seed of the draw.
+
+    Raises:
+        InvalidArgumentError: there are more users than drawn samples.
+    """
+    x = [value for samples in data.users.values() for value in samples.x]
+    y = [value for samples in data.users.values() for value in samples.y]
+    drawn = stream(seed, "leaf_sampling").permutation(len(y))[: int(fraction * len(y))]
+    groups = int(num_users if num_users >= 1 else max(1, round(num_users * len(data.users))))
+    if groups > len(drawn):
+        raise InvalidArgumentError(
+            f"`num_users` must not exceed the {len(drawn)} drawn samples, got {groups} users"
+        )
+    size, larger = divmod(len(drawn), groups)
+    sizes = [size] * (groups - larger) + [size + 1] * larger
+    everybody = UserSamples(tuple(x), tuple(y))
+    parts = np.split(drawn, np.cumsum(sizes)[:-1])
+    return LeafData({str(i): everybody.take(part.tolist()) for i, part in enumerate(parts)})
+
+
+def remove_small(data: LeafData, min_samples: int) -> LeafData:
+    """Keep the users with at least `min_samples` samples."""
+    return data.select({u: s for u, s in data.users.items() if len(s) >= min_samples})
+
+
+def split_by_user(data: LeafData, fraction: float, seed: int) -> tuple[LeafData, LeafData]:
+    """Draw int(fraction * users) users for training; the others are for testing."""
+    names = list(data.users)
+    order = stream(seed, "leaf_split").permutation(len(names))
+    training = {names[i] for i in order[: int(fraction * len(names))]}
+    train = {u: s for u, s in data.users.items() if u in training}
+    test = {u: s for u, s in data.users.items() if u not in training}
+    return data.select(train), data.select(test)
+
+
+def split_by_sample(
+    data: LeafData, fraction: float, seed: int, gap: int | None = None
+) -> tuple[LeafData, LeafData]:
+    """Split the samples of every user; users with less than two samples are dropped.
+
+    A user with n samples gives max(1, int(fraction * n)) of them to training and the others to
+    testing (n = 2: one each), in their order. With a gap, training samples are the first ones, and
+    `gap` samples after them are left out; a user left without test samples is in training only.
+    """
+    train: dict[str, UserSamples] = {}
+    test: dict[str, UserSamples] = {}
+    rng = stream(seed, "leaf_split")
+    for user, samples in data.users.items():
+        n = len(samples)
+        if n < 2:
+            continue
+        count = max(1, int(fraction * n))
+        order = rng.permutation(n) if gap is None else np.arange(n)
+        train[user] = samples.take(sorted(order[:count].tolist()))
+        held_out = sorted(order[count + (gap or 0) :].tolist())
+        if held_out:
+            test[user] = samples.take(held_out)
+    return data.select(train), data.select(test)

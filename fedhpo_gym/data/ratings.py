@@ -1,0 +1,185 @@
+"""FedNetflix: ratings of items by users, from the Netflix Prize's text files or made up."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data import cache
+from fedhpo_gym.data.records import Dataset, Source, make_dataset
+
+STARS = 5
+PATTERNS = ("combined_data_*.txt", "training_set/mv_*.txt", "mv_*.txt")
+
+
+@dataclass(frozen=True, eq=False)
+class Ratings:
+    """Who rated what how, sorted by user, then item.
+
+    Attributes:
+        user: (n,) int64 in 0..users-1; every user has ratings.
+        item: (n,) int32 in 0..items-1; every item has ratings.
+        rating: (n,) int64, 1 to 5 stars.
+    """
+
+    user: NDArray[np.int64]
+    item: NDArray[np.int32]
+    rating: NDArray[np.int64]
+
+
+def number(users: NDArray[np.int64], items: NDArray[np.int64], stars: NDArray[np.int64]) -> Ratings:
+    """Return ratings whose users and items are numbered in the order of their ids, without gaps."""
+    user = np.unique(users, return_inverse=True)[1]
+    item = np.unique(items, return_inverse=True)[1]
+    order = np.lexsort((item, user))
+    return Ratings(user[order].astype(np.int64), item[order].astype(np.int32), stars[order])
+
+
+def read_ratings(files: Sequence[Path], repair: str) -> Ratings:
+    """Read the Netflix Prize's files: a line `item:`, then a line `user,stars,date` per rating.
+
+    Raises:
+        DamagedDataError: a line is of another kind.
+    """
+    users, items, stars = array("q"), array("q"), array("q")
+    for path in files:
+        item = None
+        with path.open("rb") as handle:
+            for count, line in enumerate(handle, 1):
+                try:
+                    if line.rstrip().endswith(b":"):
+                        item = int(line.rstrip()[:-1])
+                    elif line.strip():
+                        user, given, _ = line.split(b",")
+                        users.append(int(user))
+                        stars.append(_checked(int(given), item))
+                        items.append(item or 0)
+                except (ValueError, OverflowError) as error:
+                    raise DamagedDataError(
+                        f"{path}, line {count}: must be `item:` or `user,stars,date` with 1 to 5 "
+                        f"stars, got {line[:80]!r}; get the file again and run `{repair}`"
+                    ) from error
+    columns = (np.array(column, dtype=np.int64) for column in (users, items, stars))
+    return number(*columns)
+
+
+def _checked(stars: int, item: int | None) -> int:
+    if item is None or not 1 <= stars <= STARS:
+        raise ValueError(stars)
+    return stars
+
+
+def make_ratings(
+    num_users: int = 500,
+    num_items: int = 200,
+    rank: int = 4,
+    mean_ratings: float = 20.0,
+    noise: float = 0.3,
+    seed: int = 0,
+) -> Ratings:
+    """Make ratings of the shape of Netflix: few per user, popular items, a planted low rank.
+
+    The wish behind a rating is 3.6 + a + b + u·v + noise, with biases of users and items (standard
+    deviation 0.4) and vectors of `rank` numbers with E[(u·v)²] = 1; stars are the wish rounded and
+    clipped to 1..5. The number of ratings of a user is geometric; items are drawn with
+    probabilities 1/1, 1/2, 1/3, ... and never twice by one user.
+
+    Raises:
+        InvalidArgumentError: a size is not positive or `noise` is negative.
+    """
+    sizes = {"num_users": num_users, "num_items": num_items, "rank": rank}
+    for name, value in {**sizes, "mean_ratings": mean_ratings}.items():
+        if value < 1:
+            raise InvalidArgumentError(f"`{name}` must be at least 1, got {value}")
+    if noise < 0:
+        raise InvalidArgumentError(f"`noise` must not be negative, got {noise}")
+    rng = stream(seed, "made_ratings")
+    left = rng.normal(size=(num_users, rank)) / np.sqrt(rank)
+    right = rng.normal(size=(num_items, rank))
+    wishes = 3.6 + left @ right.T
+    wishes += rng.normal(0.0, 0.4, (num_users, 1)) + rng.normal(0.0, 0.4, (1, num_items))
+    popularity = 1.0 / np.arange(1, num_items + 1)
+    counts = np.minimum(rng.geometric(1.0 / mean_ratings, num_users), num_items)
+    items = [
+        rng.choice(num_items, count, replace=False, p=popularity / popularity.sum())
+        for count in counts
+    ]
+    item, user = np.concatenate(items), np.repeat(np.arange(num_users), counts)
+    heard = wishes[user, item] + rng.normal(0.0, noise, len(user))
+    return number(user, item, np.clip(np.rint(heard), 1, STARS).astype(np.int64))
+
+
+def ratings_dataset(name: str, ratings: Ratings) -> Dataset:
+    """Return ratings as samples: the feature is the item (n, 1) int32, the label is stars - 1."""
+    return make_dataset(name, ratings.item.reshape(-1, 1), ratings.rating - 1, STARS, ratings.user)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetflixSource(Source):
+    """The Netflix Prize data, from the folder `netflix` of the data folder; users are the raters.
+
+    Netflix withdrew the data, so nothing is downloaded: the user brings the files.
+    """
+
+    @property
+    def origin(self) -> str:
+        """The Netflix Prize."""
+        return "the Netflix Prize's files combined_data_1.txt to combined_data_4.txt"
+
+    def read(self) -> Dataset:
+        """Return (n, 1) int32 item numbers; labels are stars - 1."""
+        folder = cache.data_folder() / "netflix"
+        found = (sorted(folder.glob(pattern)) for pattern in PATTERNS)
+        files = next(filter(None, found), None)
+        if files is None:
+            raise MissingDataError(
+                f"{self.name} needs {self.origin} (or mv_*.txt); Netflix no longer publishes "
+                f"them. Put your copy into {folder} and run `{self.repair}` to check it"
+            )
+        arrays = cache.derived(
+            "netflix", files, lambda: vars(read_ratings(files, self.repair)), self.repair
+        )
+        return ratings_dataset(self.name, Ratings(**arrays))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeRatingsSource(Source):
+    """Made-up ratings with a planted structure, see `make_ratings`."""
+
+    @property
+    def origin(self) -> str:
+        """The generator."""
+        return "generated by fedhpo_gym.data.ratings.make_ratings"
+
+    @property
+    def offline(self) -> bool:
+        """Generated data need no file."""
+        return True
+
+    def read(self) -> Dataset:
+        """Return the ratings that `make_ratings` makes by default."""
+        return ratings_dataset(self.name, make_ratings())
+
+
+FEDNETFLIX = NetflixSource(
+    name="FedNetflix",
+    num_rows=100_480_507,
+    num_classes=STARS,
+    licence="for research only, no redistribution (Netflix Prize rules)",
+    citation="J. Bennett, S. Lanning: The Netflix Prize, KDD Cup and Workshop, 2007",
+)
+
+MADE_RATINGS = MadeRatingsSource(
+    name="MadeRatings",
+    num_classes=STARS,
+    open_licence=True,
+    licence="Apache-2.0 (generated by this package)",
+    citation="fedhpo_gym, made_ratings",
+)

@@ -1,0 +1,191 @@
+"""Shakespeare: the next character of a role's text, from LEAF's json or from plays in XML."""
+
+from __future__ import annotations
+
+import tarfile
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.data import cache
+from fedhpo_gym.data.cache import reading
+from fedhpo_gym.data.leaf import LeafData, UserSamples, find_in, read_file
+from fedhpo_gym.data.records import Dataset, Source, make_dataset
+
+LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+LENGTH = 80  # characters of an input, as in LEAF
+REPAIR = "run LEAF's preprocess.sh for shakespeare again"
+_CODES = {letter: code for code, letter in enumerate(LETTERS)}
+_PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-"})  # noqa: RUF001
+
+Samples = tuple[str, NDArray[np.int16], NDArray[np.int16]]
+"""User, inputs (n, 80), targets (n,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShakespeareSource(Source):
+    """Sequences of 80 characters and the one that follows; users are roles of plays.
+
+    The data folder's `shakespeare/` is searched for LEAF's output, then for plays in XML: the
+    archive `file`, or a folder `playshakespeare_editions` (a clone of the editions' repository).
+    It is another edition than LEAF's, so numbers of users and samples differ.
+
+    Attributes:
+        url: repository of the XML editions.
+        file: archive of them.
+        sha256: checksum of `file`.
+        stride: characters between the starts of sequences made from XML; LEAF uses 1, which
+            stores every character 80 times.
+    """
+
+    url: str
+    file: str
+    sha256: str
+    stride: int = 20
+
+    @property
+    def origin(self) -> str:
+        """The repository of the editions."""
+        return self.url
+
+    def read(self) -> Dataset:
+        """Return (n, 80) int16 codes of characters, positions in `LETTERS`."""
+        folder = cache.data_folder() / "shakespeare"
+        files = find_in(cache.data_folder(), "shakespeare")
+        if files:
+            name, read = "shakespeare", read_leaf
+        else:
+            files = self._editions(folder)
+            name, read = f"shakespeare-{self.stride}", self._read_xml
+        arrays = cache.derived(name, files, lambda: _arrays(read(files)), self.repair)
+        return make_dataset(self.name, arrays["x"], arrays["y"], self.num_classes, arrays["users"])
+
+    def _editions(self, folder: Path) -> list[Path]:
+        archive = folder / self.file
+        plays = sorted((folder / "playshakespeare_editions").glob("*.xml"))
+        if archive.exists():
+            cache.verify(archive, self.sha256, self.repair)
+            return [archive]
+        if not plays:
+            raise MissingDataError(
+                f"{self.name} needs LEAF's output or plays in XML in {folder}; run "
+                f"`git clone {self.url} {folder}` and then `{self.repair}` to check it"
+            )
+        return plays
+
+    def _read_xml(self, files: Sequence[Path]) -> Iterator[Samples]:
+        for role, text in sorted(read_plays(files).items()):
+            if len(text) > LENGTH:
+                windows = sliding_window_view(encode(text), LENGTH + 1)[:: self.stride]
+                yield " / ".join(role), windows[:, :-1], windows[:, -1]
+
+
+def plain(text: str) -> str:
+    """Return text in LEAF's 80 characters: without accents, other characters become spaces."""
+    letters = unicodedata.normalize("NFKD", text.translate(_PLAIN))
+    kept = (letter for letter in letters if unicodedata.category(letter) not in ("Mn", "Cf"))
+    return "".join(letter if letter in _CODES else " " for letter in kept)
+
+
+def encode(text: str) -> NDArray[np.int16]:
+    """Return the codes of the characters of `plain(text)`."""
+    return np.array([_CODES[letter] for letter in plain(text)], dtype=np.int16)
+
+
+def read_leaf(files: Sequence[Path]) -> Iterator[Samples]:
+    """Read LEAF's json: a sample is 80 characters, its target the next one.
+
+    Raises:
+        DamagedDataError: an input does not have 80 characters, or a target not one.
+    """
+    for path in files:
+        for user, samples in read_file(path).users.items():
+            with reading(f"{path}: the samples of {user}", REPAIR):
+                x = [encode(text) for text in samples.x]
+                y = [encode(letter) for letter in samples.y]
+            if {len(codes) for codes in x} - {LENGTH} or {len(codes) for codes in y} - {1}:
+                raise DamagedDataError(
+                    f"{path}: samples of {user} must be {LENGTH} characters and the next one; "
+                    f"{REPAIR}"
+                )
+            if x:
+                yield user, np.stack(x), np.concatenate(y)
+
+
+def read_plays(files: Sequence[Path]) -> dict[tuple[str, str], str]:
+    """Return what each role says, `plain`, its lines joined by line breaks, by (play, role).
+
+    Args:
+        files: XML files, or archives of them.
+    """
+    lines: dict[tuple[str, str], list[str]] = {}
+    for name, content in _xml_files(files):
+        with reading(name, "get the editions again"):
+            play = ElementTree.fromstring(content)  # noqa: S314 - the user's own files
+        # Elements as the editions name them: a speech <sp>, its <speaker>, its lines <l>.
+        for speech in play.iter("sp"):
+            speaker = speech.find("speaker")
+            role = "" if speaker is None else speaker.get("long") or speaker.text or ""
+            said = ("".join(line.itertext()) for line in speech.iter("l"))
+            lines.setdefault((PurePath(name).stem, role), []).extend(
+                " ".join(t.split()) for t in said
+            )
+    return {role: plain("\n".join(text)) for role, text in lines.items()}
+
+
+def _xml_files(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
+    for path in files:
+        if path.suffix == ".xml":
+            yield str(path), path.read_bytes()
+            continue
+        with tarfile.open(path) as archive:
+            for member in archive:
+                handle = archive.extractfile(member) if member.name.endswith(".xml") else None
+                if handle is not None:
+                    yield member.name, handle.read()
+
+
+def to_leaf(texts: Mapping[tuple[str, str], str], stride: int = 1) -> LeafData:
+    """Return roles' texts as LEAF data, to be written as json; the hierarchy is the play.
+
+    Roles with no more than 80 characters have no samples and are left out.
+    """
+    users, plays = {}, {}
+    for (play, role), text in texts.items():
+        starts = range(0, len(text) - LENGTH, stride)
+        if starts:
+            user = f"{play} / {role}"
+            x = tuple(text[start : start + LENGTH] for start in starts)
+            users[user] = UserSamples(x, tuple(text[start + LENGTH] for start in starts))
+            plays[user] = play
+    return LeafData(users, plays)
+
+
+def _arrays(samples: Iterable[Samples]) -> dict[str, NDArray[Any]]:
+    ordered = sorted(samples, key=lambda sample: sample[0])
+    names = [user for user, _, y in ordered for _ in range(len(y))]
+    return {
+        "x": np.concatenate([x for _, x, _ in ordered]),
+        "y": np.concatenate([y for _, _, y in ordered]).astype(np.int64),
+        "users": np.unique(names, return_inverse=True)[1].astype(np.int64),
+    }
+
+
+SHAKESPEARE = ShakespeareSource(
+    name="Shakespeare",
+    num_classes=len(LETTERS),
+    open_licence=True,
+    licence="texts: public domain; XML editions: GFDL 1.3; LEAF's preparation: BSD-2-Clause",
+    citation="W. Shakespeare; R. Severdia (ed.): PlayShakespeare.com; S. Caldas et al.: LEAF, 2018",
+    url="https://github.com/severdia/PlayShakespeare.com-XML",
+    file="playshakespeare_editions.tar.xz",
+    sha256="a76147370d156428c9d056f570dd0d6d220dd12a9c4fda831f76adcd2318af26",
+)

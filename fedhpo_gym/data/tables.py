@@ -1,0 +1,224 @@
+"""Classification tables: from the data folder, from OpenML into the cache, or scikit-learn."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.data import cache
+from fedhpo_gym.data.cache import again, reading
+from fedhpo_gym.data.records import Dataset, Source, make_dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSource(Source):
+    """A table of numbers and categories with one label per row.
+
+    The data folder is searched for the plain file first; otherwise the table is downloaded from
+    OpenML once and cached. Tables that ship with scikit-learn need neither.
+
+    Attributes:
+        openml_task: OpenML task id, or None for tables that ship with scikit-learn.
+        file: name of the same table as a plain file, when the data folder holds one.
+        sha256: checksum of `file`.
+        sklearn: name of the scikit-learn loader, or None.
+    """
+
+    openml_task: int | None = None
+    file: str | None = None
+    sha256: str | None = None
+    sklearn: str | None = None
+
+    @property
+    def origin(self) -> str:
+        """The OpenML task or the scikit-learn loader."""
+        return self.sklearn or f"OpenML task {self.openml_task}"
+
+    @property
+    def offline(self) -> bool:
+        """Whether it ships with scikit-learn."""
+        return self.sklearn is not None
+
+    @property
+    def library(self) -> tuple[str, str] | None:
+        """See `Source.library`."""
+        return ("sklearn", "data") if self.offline else None
+
+    @property
+    def here(self) -> bool:
+        """Whether it loads without a download: from scikit-learn, the data folder or the cache.
+
+        Raises:
+            DamagedDataError: the plain file exists but its checksum is wrong.
+        """
+        return self.offline or local_file(self) is not None or _download_path(self).exists()
+
+    def read(self) -> Dataset:
+        """Return the table: (n, d) float64 features."""
+        features, labels = self._arrays()
+        return make_dataset(self.name, features, labels, self.num_classes)
+
+    def check(self, dataset: Dataset) -> None:
+        """Compare with the documentation; every class must occur, and no value may be missing."""
+        super().check(dataset)
+        if not np.isfinite(np.asarray(dataset.features)).all():
+            raise DamagedDataError(
+                f"data set {self.name} must hold finite numbers, got nan or infinity; {self.again}"
+            )
+        found = len(np.unique(dataset.labels))
+        if found != self.num_classes:
+            raise DamagedDataError(
+                f"data set {self.name} must have samples of {self.num_classes} classes, got "
+                f"{found}; {self.again}"
+            )
+
+    def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        if self.sklearn is not None:
+            module: Any = cache.require("sklearn.datasets", "data")
+            bunch = getattr(module, self.sklearn)()
+            features = np.asarray(bunch.data, dtype=np.float64)
+            return features, np.asarray(bunch.target, dtype=np.int64)
+        path = local_file(self)
+        if path is not None:
+            with reading(path, again(self.repair)):
+                return encode_columns(read_columns(path))
+        return _read_openml(self)
+
+
+def local_file(source: TableSource) -> Path | None:
+    """Return the verified plain file of a table in the data folder, or None if there is none.
+
+    Raises:
+        DamagedDataError: the file exists but its checksum is wrong.
+    """
+    if source.file is None or source.sha256 is None:
+        return None
+    path = cache.find(source.file, f"tabular/{source.file}")
+    if path is not None:
+        cache.verify(path, source.sha256, source.repair)
+    return path
+
+
+def _download_path(source: TableSource) -> Path:
+    return cache.data_folder() / "openml" / f"task-{source.openml_task}.npz"
+
+
+def _read_openml(source: TableSource) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    path = _download_path(source)
+    if not path.exists() and source.openml_task is not None:
+        advice = (
+            f"For data set {source.name}, check the network and run `{source.repair}`, or put the "
+            f"file {source.file} into the folder named by {cache.ENV_VAR}"
+        )
+        arrays = download_task(source.openml_task, advice)
+        made = make_dataset(source.name, arrays["features"], arrays["labels"], source.num_classes)
+        source.check(made)  # before it is kept
+        cache.write_arrays(path, arrays)
+    arrays = cache.read_arrays(path, source.repair)
+    with reading(path, again(source.repair)):
+        kinds = {"features": ("float64", 2), "labels": ("int64", 1)}
+        features, labels = cache.columns(arrays, kinds).values()
+        return features, labels
+
+
+@dataclass(frozen=True)
+class Nominal:
+    """A column of categories.
+
+    Attributes:
+        cells: the value of each row.
+        order: the categories in the order the data set declares; a code is a position in it.
+    """
+
+    cells: list[str]
+    order: tuple[str, ...]
+
+
+Column = NDArray[np.float64] | Nominal
+
+
+def read_columns(path: Path) -> list[Column]:
+    """Read an ARFF file, or a CSV file with one header line, as columns; the last is the target.
+
+    Numeric columns come back as float64 arrays, nominal ones as `Nominal`. What is wrong with a
+    file comes as whatever the parsers raise: see `reading`.
+    """
+    if path.suffix == ".arff":
+        arff: Any = cache.require("arff", "data")
+        with path.open(encoding="utf-8") as handle:
+            content = arff.load(handle)
+        kinds = [kind for _, kind in content["attributes"]]
+        return [
+            Nominal([str(cell) for cell in cells], tuple(kind))
+            if isinstance(kind, list)
+            else np.asarray(cells, dtype=np.float64)
+            for cells, kind in zip(zip(*content["data"], strict=True), kinds, strict=True)
+        ]
+    with path.open(encoding="utf-8", newline="") as handle:
+        rows = [row for row in csv.reader(handle, skipinitialspace=True) if row][1:]
+    return [np.array(cells, dtype=np.float64) for cells in zip(*rows, strict=True)]
+
+
+def encode_columns(columns: list[Column]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Label-encode nominal columns, without any scaling.
+
+    A nominal feature becomes the position of its category in the declared order, as the arrays of
+    the OpenML client that the original tables were computed on; classes are numbered in the sorted
+    order of their names.
+
+    Returns:
+        (n, d) float64 features and (n,) int64 labels.
+    """
+    features = np.stack([_codes(column) for column in columns[:-1]], axis=1)
+    target = columns[-1]
+    names = np.asarray(target.cells) if isinstance(target, Nominal) else target
+    labels = np.unique(names, return_inverse=True)[1]
+    return np.ascontiguousarray(features), labels.astype(np.int64)
+
+
+def _codes(column: Column) -> NDArray[np.float64]:
+    if isinstance(column, Nominal):
+        position = {name: float(code) for code, name in enumerate(column.order)}
+        return np.array([position[cell] for cell in column.cells])
+    return column
+
+
+def download_task(task_id: int, advice: str) -> dict[str, NDArray[Any]]:
+    """Download the table of an OpenML task (the client verifies the server's checksum).
+
+    Args:
+        task_id: the number of the task.
+        advice: what to do when it fails, a sentence for the error.
+
+    Returns:
+        `features` (n, d) float64 and `labels` (n,) int64.
+
+    Raises:
+        MissingDependencyError: the extra `data` is not installed.
+        MissingDataError: the download failed.
+    """
+    openml: Any = cache.require("openml", "data")
+    openml.config.set_root_cache_directory(str(cache.data_folder() / "openml-client"))
+    try:
+        task = openml.tasks.get_task(task_id, download_splits=False)
+        frame, target, _, _ = task.get_dataset().get_data(target=task.target_name)
+    except Exception as error:
+        raise MissingDataError(
+            f"OpenML task {task_id} could not be downloaded: {error}. {advice}"
+        ) from error
+    columns: list[Column] = [_column(frame[name]) for name in frame.columns]
+    features, labels = encode_columns([*columns, _column(target)])
+    return {"features": features, "labels": labels}
+
+
+def _column(series: Any) -> Column:
+    if hasattr(series, "cat"):
+        order = tuple(str(category) for category in series.cat.categories)
+        return Nominal([str(value) for value in series], order)
+    return np.asarray(series, dtype=np.float64)

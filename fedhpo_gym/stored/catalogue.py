@@ -1,0 +1,172 @@
+"""Where tables are: embedded in the package, or built by the user."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from fedhpo_gym.core.archive import EMBEDDED, require_writable
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.core.identity import Identity
+from fedhpo_gym.stored.sample import SUFFIX, Sample
+from fedhpo_gym.stored.table import Table
+
+ENV_VAR = "FEDHPO_GYM_TABLES"
+COST = ", which first says what that costs (`--sample N` trains N courses only, for a surrogate)"
+"""What a message adds to the command that builds a table: a whole grid can take years."""
+KEEP = " (`--keep` where it says that errors are not accepted)"
+"""What a message adds to the command that fits a surrogate: of some samples it refuses to."""
+TRAIN = 'train: gymnasium.make(..., backend="raw"); a wrapper such as RawBackend comes too late'
+"""How a message ends that says that there are no numbers."""
+
+
+def table_folder() -> Path:
+    """Return the folder of the user's own tables: `FEDHPO_GYM_TABLES`, else the user's cache."""
+    if ENV_VAR in os.environ:
+        return Path(os.environ[ENV_VAR]).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "fedhpo_gym" / "tables"
+
+
+@checked_types
+def writable_table_folder(folder: Path | None) -> Path:
+    """Return a folder for a new table, sample or surrogate, checked before it is computed.
+
+    Args:
+        folder: the folder; that of the user's own tables when None.
+
+    Raises:
+        InvalidArgumentError: nothing can be written there.
+    """
+    if folder is not None:
+        require_writable(folder, "the folder for the result (`folder`, `--out`)")
+        return folder
+    variables = f"`{ENV_VAR}` (else `XDG_CACHE_HOME`, else ~/.cache)"
+    require_writable(table_folder(), variables)
+    return table_folder()
+
+
+def find(name: str, suffix: str) -> Path | None:
+    """Return `<name><suffix>` from the user's folder, else from the package, else None."""
+    for folder in (table_folder(), EMBEDDED):
+        path = folder / f"{name}{suffix}"
+        if path.exists():
+            return path
+    return None
+
+
+def list_names(suffix: str) -> tuple[str, ...]:
+    """Return the sorted names of all files `<name><suffix>` that `find` would return."""
+    folders = (table_folder(), EMBEDDED)
+    found = {path.name.removesuffix(suffix) for f in folders for path in f.glob(f"*{suffix}")}
+    return tuple(sorted(found))
+
+
+def list_tables() -> tuple[str, ...]:
+    """Return the names of all tables that can be opened."""
+    return list_names(".table.json")
+
+
+def list_samples() -> tuple[str, ...]:
+    """Return the names of all samples that can be opened."""
+    return list_names(f"{SUFFIX}.json")
+
+
+@checked_types
+def open_table(wanted: str | Identity) -> Table:
+    """Open a table.
+
+    Args:
+        wanted: stem of its files, or what it has to belong to: then messages name the command that
+            makes it.
+
+    Raises:
+        MissingDataError: nobody has built it.
+        DamagedDataError: its card is damaged, or belongs to something else.
+    """
+    name, arguments = named(wanted)
+    path = find(name, ".table.json")
+    if path is None:
+        raise MissingDataError(
+            f"there is no table {name!r}; {_instead(name, arguments)}build it with "
+            f"`fedhpo-gym build {arguments}`{COST}, or {TRAIN}"
+        )
+    table = _open(File(path, path.stat().st_mtime_ns, arguments))
+    require_identity(path, table.identity, wanted, f"fedhpo-gym build {arguments}")
+    return table
+
+
+def _instead(name: str, arguments: str) -> str:
+    """Return what a variant without a table can be answered from, as the start of a sentence."""
+    if find(name, ".surrogate.json") is not None:
+        return 'use backend="surrogate", '
+    if find(name, f"{SUFFIX}.json") is not None:
+        command = f"fedhpo-gym surrogate {arguments}"
+        use = 'and use backend="surrogate", '
+        return f"fit a surrogate on its sample with `{command}`{KEEP} {use}"
+    return ""
+
+
+@checked_types
+def open_sample(wanted: str | Identity) -> Sample:
+    """Open a sample.
+
+    Args:
+        wanted: see `open_table`.
+
+    Raises:
+        MissingDataError: nobody has built it.
+        DamagedDataError: its card is damaged, or belongs to something else.
+    """
+    name, arguments = named(wanted)
+    command = f"fedhpo-gym build {arguments} --sample N"
+    path = find(name, f"{SUFFIX}.json")
+    if path is None:
+        raise MissingDataError(f"there is no sample {name!r}; build it with `{command}`")
+    sample = Sample(path, arguments)
+    require_identity(path, sample.identity, wanted, command)
+    return sample
+
+
+def named(wanted: str | Identity) -> tuple[str, str]:
+    """Return the stem of the files that are wanted, and the arguments that make them.
+
+    A stem alone does not say them: they are the placeholder `ID` then.
+    """
+    return (wanted, "ID") if isinstance(wanted, str) else (wanted.name, wanted.arguments)
+
+
+def require_identity(path: Path, found: Identity, wanted: str | Identity, command: str) -> None:
+    """Check that a card belongs to what was asked for.
+
+    Raises:
+        DamagedDataError: it belongs to something else.
+    """
+    if isinstance(wanted, Identity) and found != wanted:
+        raise DamagedDataError(
+            f"{path} belongs to `{found.arguments}`, not to `{wanted.arguments}`; delete it and "
+            f"run `{command}`"
+        )
+
+
+@dataclass(frozen=True)
+class File:
+    """A card as it is now: one that was written anew is another file.
+
+    Attributes:
+        path: where it is.
+        modified: when it was written, in nanoseconds.
+        arguments: what makes it, for messages.
+    """
+
+    path: Path
+    modified: int
+    arguments: str = field(compare=False)
+
+
+@lru_cache(maxsize=16)
+def _open(file: File) -> Table:
+    return Table(file.path, file.arguments)

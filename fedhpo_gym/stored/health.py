@@ -1,0 +1,311 @@
+"""What an optimizer can hope for on stored numbers: figures, computed of nothing but the numbers.
+
+All of validation loss, of the mean over seeds where nothing else is said. A *cell* is a
+configuration at a fidelity. *Full fidelity* is the last round and the highest client sample rate.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.checks import as_number, checked_types
+from fedhpo_gym.core.errors import DamagedDataError
+from fedhpo_gym.evaluation.ranks import kendall
+from fedhpo_gym.space import Dimension, Value
+from fedhpo_gym.stored.lattice import EARLY, Landscape, Stored, landscape_of
+
+LABELS = "label_frequencies"
+"""Entry of a card: what the frequencies of the labels, as a prediction, reach."""
+HEALTH = "health"
+"""Entry of a card: what `health_of` returned."""
+SURVIVAL = "survival"
+"""Entry of a card: what `fedhpo-gym health ID --survival` found by training the best anew."""
+SURVIVES = 0.01
+"""Relative deviation from the stored loss up to which a cell survives."""
+MEANS = ("val_loss", "test_loss", "val_accuracy", "test_accuracy")
+"""What is stated of an optimum, and of the label frequencies."""
+NEAR = 0.01
+"""A loss is near the optimum if it exceeds it by no more than this share of it."""
+SMALLEST_LOSS = 1e-6
+"""Losses below are taken for this one before a logarithm."""
+DIGITS = 5
+
+
+@checked_types
+def health_of(stored: Stored) -> dict[str, Any]:
+    """Return the health of stored numbers, as JSON data; `docs/problems.md` explains every figure.
+
+    A figure that cannot be had is None, and `missing` says why.
+
+    Args:
+        stored: a table or a surrogate.
+    """
+    land = landscape_of(stored)
+    losses = land.losses[-1, land.even, -1]
+    labels = labels_on(stored)
+    found: dict[str, Any] = {
+        "of": stored.digest,
+        "lattice": _lattice(land),
+        **_optimum(stored, land),
+        "losing": None if labels is None else _shares(land, land.means > labels["val_loss"]),
+        "near_optimum": _shares(land, land.means <= (1.0 + NEAR) * land.means.min()),
+        "diverging": _shares(land, np.isinf(land.means)),
+        "seed_noise": _noise(losses),
+        "spread": _spread(losses),
+        "kendall": _agreements(land),
+        "importance": _importance(land),
+    }
+    found["missing"] = dict(_reasons(stored, land, found))
+    if not land.exact and not np.isinf(land.means).any():
+        found["diverging"] = None
+    rounded: dict[str, Any] = _rounded(found)
+    return rounded
+
+
+@checked_types
+def labels_on(stored: Stored) -> Mapping[str, float] | None:
+    """Return what the label frequencies reach, as a card states it; None where it does not.
+
+    Args:
+        stored: a table or a surrogate.
+
+    Raises:
+        DamagedDataError: a figure is missing.
+    """
+    found: Mapping[str, float] | None = stored.card.get(LABELS)
+    if found is not None and not found.keys() >= {*MEANS}:
+        raise DamagedDataError(
+            f"the card of {stored.card['name']}: `{LABELS}` must hold {', '.join(MEANS)}, got "
+            f"{', '.join(found) or 'nothing'}; delete it and make it again"
+        )
+    return found
+
+
+def agree(one: Any, other: Any) -> bool:
+    """Return whether two healths are the same, up to what processors round differently."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(agree(one[k], other[k]) for k in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(agree, one, other))
+    if isinstance(one, float) and isinstance(number := as_number(other), float | int):
+        return math.isclose(one, number, rel_tol=1e-3, abs_tol=1e-6)
+    return bool(one == other)
+
+
+def _lattice(land: Landscape) -> dict[str, Any]:
+    return {
+        "exact": land.exact,
+        "grid": {d.name: list(d.grid) for d in land.space.dimensions},
+        "configurations": land.on_grid,
+        "draws": len(land.configurations) - land.on_grid,
+        "rounds": list(land.rounds),
+        "client_sample_rates": list(land.rates),
+    }
+
+
+def _optimum(stored: Stored, land: Landscape) -> dict[str, Any]:
+    configuration, fidelity = land.optimum()
+    answer = stored.evaluate(configuration, fidelity, stored.seeds)
+    names = [(split, metric) for metric in ("loss", "accuracy") for split in ("val", "test")]
+    return {
+        "optimum": {
+            "configuration": dict(configuration),
+            "round": fidelity.round,
+            "client_sample_rate": fidelity.client_sample_rate,
+            **{f"{split}_{metric}": answer.mean(split, metric) for split, metric in names},
+        },
+        "edges": edges(land, configuration),
+    }
+
+
+def edges(land: Landscape, configuration: Mapping[str, Value]) -> dict[str, str]:
+    """Return which hyperparameters are "lowest" or "highest" of the grid.
+
+    What lies between two points of the grid counts as the nearer one. With fewer than three points
+    nothing is inside, and categories have no ends: such hyperparameters are left out.
+    """
+    found = {}
+    for dimension in land.space.dimensions:
+        if dimension.kind == "category" or dimension.name not in configuration:
+            continue
+        at, last = _nearest(dimension, configuration[dimension.name]), len(dimension.grid) - 1
+        if last >= 2 and at in {0, last}:
+            found[dimension.name] = "highest" if at else "lowest"
+    return found
+
+
+def _nearest(dimension: Dimension, value: Value) -> int:
+    scale = np.log if dimension.log else np.asarray
+    return int(np.argmin(np.abs(scale(np.array(dimension.grid, float)) - scale(float(value)))))
+
+
+def _shares(land: Landscape, chosen: NDArray[np.bool_]) -> dict[str, float]:
+    """Return the share of all cells of the grid, and of its configurations at full fidelity."""
+    chosen = chosen[:, land.even]
+    return {"cells": float(chosen.mean()), "full_fidelity": float(chosen[-1, :, -1].mean())}
+
+
+def _logs(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.log(np.maximum(losses, SMALLEST_LOSS))
+
+
+def _noise(losses: NDArray[np.float64]) -> float | None:
+    """Return the root mean square, over configurations, of the deviation between seeds."""
+    finite = losses[np.isfinite(losses).all(axis=1)]
+    if losses.shape[1] < 2 or not len(finite):
+        return None
+    return float(np.sqrt(_logs(finite).var(axis=1, ddof=1).mean()))
+
+
+def _spread(losses: NDArray[np.float64]) -> float | None:
+    """Return the standard deviation between configurations."""
+    finite = losses[np.isfinite(losses).all(axis=1)]
+    return float(_logs(finite.mean(axis=1)).std()) if len(finite) else None
+
+
+def _agreements(land: Landscape) -> dict[str, Any]:
+    """Return Kendall's tau between an early and the last round, two rates, and seeds."""
+    even = land.means[:, land.even]
+    early = max((r for r in land.rounds[:-1] if r <= EARLY), default=land.rounds[0])
+    seeds = land.losses[-1, land.even, -1]
+    pairs = itertools.combinations(range(seeds.shape[1]), 2)
+    taus = [kendall(seeds[:, a], seeds[:, b]) for a, b in pairs]
+    return {
+        "rounds": {
+            "of": [early, land.rounds[-1]],
+            "tau": kendall(even[land.rounds.index(early), :, -1], even[-1, :, -1]),
+        },
+        "client_sample_rates": {
+            "of": [land.rates[0], land.rates[-1]],
+            "tau": kendall(even[-1, :, 0], even[-1, :, -1]),
+        },
+        "seeds": {"pairs": len(taus), "tau": float(np.mean(taus)) if taus else None},
+    }
+
+
+def _importance(land: Landscape) -> dict[str, dict[str, float]] | None:
+    """Return shares of the variance of the logarithm of the loss, at full fidelity.
+
+    What diverged counts as the largest loss of those that did not.
+    """
+    if not land.on_grid:
+        return None
+    losses = land.means[-1, : land.on_grid, -1]
+    finite = losses[np.isfinite(losses)]
+    if not len(finite):
+        return None
+    logs = _logs(np.minimum(losses, finite.max())).reshape(land.space.grid_shape)
+    found = variance_shares(logs[..., None])
+    if found is None:
+        return None
+    names = land.space.names
+    return {
+        name: {"alone": float(alone), "total": float(total)}
+        for name, (alone, total) in zip(names, found[0], strict=True)
+    }
+
+
+def _reasons(stored: Stored, land: Landscape, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the figures that are not there, and why."""
+    reasons = []
+    if stored.card.get(LABELS) is None:
+        words = "the card does not say what the label frequencies reach, and that needs the data"
+        reasons.append(("losing", words))
+    if not land.exact and not np.isinf(land.means).any():
+        words = "no answer says so: diverged courses are losses like others to this surrogate"
+        reasons.append(("diverging", words))
+    if len(stored.seeds) < 2:
+        reasons.append(("seed_noise", "there is one seed"))
+    if found["importance"] is None:
+        words = f"the whole grid of {land.space.grid_size} configurations was not asked"
+        reasons.append(("importance", "all losses are equal" if land.on_grid else words))
+    return reasons
+
+
+def _rounded(value: Any) -> Any:
+    """Return JSON data with figures of few digits; what is no number is None."""
+    if isinstance(value, dict):
+        kept = ("lattice", "configuration", "of")
+        return {k: v if k in kept else _rounded(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_rounded(v) for v in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return value
+
+
+def variance_shares(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
+    """Return each axis's share of the variance, alone and with all its interactions.
+
+    Exact on a complete grid whose points weigh the same (Hooker, 2007; Hutter, Hoos and
+    Leyton-Brown, 2014). Alone: Var(E[f | x_i]) / Var(f). With interactions:
+    1 - Var(E[f | all but x_i]) / Var(f). These are Sobol's first-order and total indices.
+
+    Under several seeds, variances are covariances between two of them: what one seed alone shows
+    is noise, and would else count as an interaction of everything.
+
+    Args:
+        values: (*grid, seeds) finite numbers: one per point of the grid and seed.
+
+    Returns:
+        (axes, 2) shares in [0, 1], and the share of the seeds' mean variance that all seeds have in
+        common; None where they have none.
+    """
+    whole = _common(values)
+    if not whole > 0:
+        return None
+    axes = range(values.ndim - 1)
+    shares = []
+    for axis in axes:
+        alone = values.mean(axis=tuple(a for a in axes if a != axis))
+        shares.append((_common(alone), whole - _common(values.mean(axis=axis))))
+    each = values.reshape(-1, values.shape[-1]).var(axis=0).mean()
+    return np.clip(np.array(shares) / whole, 0.0, 1.0), float(whole / each)
+
+
+def _common(values: NDArray[np.float64]) -> float:
+    """Return the mean covariance of two different seeds; with one seed, its variance."""
+    flat = values.reshape(-1, values.shape[-1])
+    covariance = np.atleast_2d(np.cov(flat, rowvar=False, bias=True))
+    count = len(covariance)
+    if count == 1:
+        return float(covariance[0, 0])
+    return float((covariance.sum() - np.trace(covariance)) / (count * (count - 1)))
+
+
+MOST_EDGES = 1
+"""Hyperparameters whose optimum may lie at an edge of the grid."""
+MOST_NOISE = 1.0
+"""Spread of seeds, as a share of that of configurations, from which seeds decide."""
+INERT = 0.02
+"""A hyperparameter with a smaller share of the variance, interactions included, is not worth it."""
+
+
+def faults(health: Mapping[str, Any], labels: Mapping[str, float] | None) -> list[str]:
+    """Return in a few words what makes a problem degenerate; empty where nothing does.
+
+    Args:
+        health: what `health_of` returned.
+        labels: what the label frequencies reach, if it is known.
+    """
+    found = []
+    if labels is not None and not health["optimum"]["val_loss"] < labels["val_loss"]:
+        found.append("optimum loses to the label frequencies")
+    if len(health["edges"]) > MOST_EDGES:
+        found.append("optimum at more than one edge")
+    noise, spread = health["seed_noise"], health["spread"]
+    if noise is not None and spread and noise >= MOST_NOISE * spread:
+        found.append("seeds differ more than configurations")
+    return found
+
+
+def inert(health: Mapping[str, Any]) -> list[str]:
+    """Return the hyperparameters that hardly matter, even in interactions."""
+    importance = health["importance"] or {}
+    return [name for name, share in importance.items() if share["total"] < INERT]

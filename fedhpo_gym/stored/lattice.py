@@ -1,0 +1,229 @@
+"""Every answer on a stated lattice: of a table all it holds, of a surrogate a grid and draws.
+
+The lattice of a surrogate is the grid of its space. A dimension without one gets `BINS` points. A
+grid of more than `MAX_GRID` configurations is not asked. In search of the optimum, `DRAWS` more
+configurations are, drawn uniformly in action coordinates. The space between the grid's points is
+legal there, too, except where the task names the values: a surrogate answers between them, and no
+environment asks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.identity import Identity
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Evaluations, Fidelity
+from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.tasks import TASKS, task_of
+
+BINS = 5
+MAX_GRID = 20_000
+DRAWS = 2_048
+EARLY = 9
+"""The round whose ranking of configurations is compared with that of the last."""
+_NUMBERS_AT_ONCE = 1 << 23
+
+
+@runtime_checkable
+class Stored(Protocol):
+    """Stored numbers that answer: a table or a surrogate."""
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What is known of them."""
+
+    @property
+    def identity(self) -> Identity:
+        """The variant of a problem that they belong to."""
+
+    @property
+    def space(self) -> SearchSpace:
+        """Configurations that they answer: a grid, or intervals."""
+
+    @property
+    def fidelity_space(self) -> SearchSpace:
+        """Fidelities that they answer: a grid, or intervals."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of the repetitions."""
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        """(seeds, clients, splits) samples."""
+
+    @property
+    def digest(self) -> str:
+        """Checksum of everything that decides a number."""
+
+    def evaluate(
+        self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
+    ) -> Evaluation:
+        """Return one answer."""
+
+    def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
+        """Return many answers; `columns` holds (B,) values of every dimension, by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Landscape:
+    """Validation losses on a lattice.
+
+    Attributes:
+        space: the grid of configurations.
+        rounds: ascending.
+        rates: client sample rates, ascending.
+        configurations: the C configurations of the grid, in its order, then those drawn.
+        on_grid: how many of them are the grid; 0 where it is too large to be asked.
+        losses: (rounds, configurations, rates, seeds) loss of the federation; infinite where
+            training diverged.
+        exact: whether nothing else is legal.
+    """
+
+    space: SearchSpace
+    rounds: tuple[int, ...]
+    rates: tuple[float, ...]
+    configurations: tuple[dict[str, Value], ...]
+    on_grid: int
+    losses: NDArray[np.float64]
+    exact: bool
+
+    @cached_property
+    def means(self) -> NDArray[np.float64]:
+        """(rounds, configurations, rates) means over seeds; infinite where one diverged."""
+        return np.asarray(self.losses.mean(axis=-1))
+
+    @cached_property
+    def even(self) -> slice:
+        """The configurations that fill the space evenly: the grid, else those drawn."""
+        return slice(0, self.on_grid or None)
+
+    def optimum(self) -> tuple[dict[str, Value], Fidelity]:
+        """Return the query with the lowest mean; of equal ones that of the fewest rounds.
+
+        Raises:
+            InvalidArgumentError: training diverged everywhere.
+        """
+        if not np.isfinite(self.means).any():
+            raise InvalidArgumentError("`losses` must be finite somewhere: all courses diverged")
+        at, configuration, rate = np.unravel_index(np.argmin(self.means), self.means.shape)
+        fidelity = Fidelity(self.rounds[at], self.rates[rate])
+        return self.configurations[configuration], fidelity
+
+
+def landscape_of(stored: Stored) -> Landscape:
+    """Ask stored numbers for everything on their lattice."""
+    exact = all(d.values is not None for d in stored.space.dimensions)
+    asked = stored.space if exact else asked_space(stored)
+    space = SearchSpace(tuple(map(_with_grid, asked.dimensions)))
+    rounds = _rounds(stored.fidelity_space["round"])
+    rates = tuple(map(float, _with_grid(stored.fidelity_space["client_sample_rate"]).grid))
+    grid = _grid(space) if exact or space.grid_size <= MAX_GRID else []
+    rng = stream(0, "truth_draws")
+    draws = [] if exact else [asked.sample(rng) for _ in range(DRAWS)]
+    configurations = (*grid, *draws)
+    fidelities = [Fidelity(r, rate) for r, rate in itertools.product(rounds, rates)]
+    columns = space.columns_of(configurations)
+    losses = [losses_at(stored, columns, fidelity) for fidelity in fidelities]
+    shape = (len(rounds), len(rates), len(configurations), len(stored.seeds))
+    return Landscape(
+        space=space,
+        rounds=rounds,
+        rates=rates,
+        configurations=configurations,
+        on_grid=len(grid),
+        losses=np.stack(losses).reshape(shape).swapaxes(1, 2),
+        exact=exact,
+    )
+
+
+def losses_at(
+    stored: Stored, columns: Mapping[str, NDArray[Any]], fidelity: Fidelity
+) -> NDArray[np.float64]:
+    """Return the (configurations, seeds) validation losses of the federation."""
+    each = stored.num_samples[:, :, 0].size * len(SPLITS) * len(METRICS)
+    size = max(_NUMBERS_AT_ONCE // each, 1)
+    found = []
+    for start in range(0, len(next(iter(columns.values()))), size):
+        some = {name: column[start : start + size] for name, column in columns.items()}
+        number = len(next(iter(some.values())))
+        some |= {name: np.full(number, value) for name, value in asdict(fidelity).items()}
+        found.append(validation_losses(stored.look_up(some, stored.seeds), stored.num_samples))
+    return np.concatenate(found)
+
+
+def validation_losses(
+    answers: Evaluations, num_samples: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """Return the (configurations, seeds) validation losses of answers; infinity where one diverged.
+
+    Args:
+        answers: the answers.
+        num_samples: (seeds, clients, splits) of the federation.
+    """
+    samples = num_samples[:, :, SPLITS.index("val")]
+    weights = samples / samples.sum(axis=1, keepdims=True)
+    values = np.where(samples > 0, answers.clients("val", "loss"), 0.0)
+    return np.where(answers.diverged, np.inf, (values * weights).sum(axis=-1))
+
+
+def asked_columns(space: SearchSpace, draws: int, name: str) -> dict[str, NDArray[Any]]:
+    """Return all points of a grid, else random configurations; (n,) values by dimension.
+
+    Args:
+        space: of the configurations.
+        draws: how many are drawn, uniformly in action coordinates, where values are not named.
+        name: names the random numbers.
+    """
+    if all(dimension.values is not None for dimension in space.dimensions):
+        return space.columns_of(_grid(space))
+    return space.decode_columns(stream(0, name).uniform(-1.0, 1.0, (draws, len(space))))
+
+
+def _grid(space: SearchSpace) -> list[dict[str, Value]]:
+    points = itertools.product(*(d.grid for d in space.dimensions))
+    return [dict(zip(space.names, point, strict=True)) for point in points]
+
+
+def asked_space(stored: Stored) -> SearchSpace:
+    """Return the space with only those values legal that the task names, where it names any.
+
+    Of a problem that the catalogue lacks, all of the space is legal.
+    """
+    identity = stored.identity
+    if f"{identity.task}-v{identity.version}" not in TASKS:
+        return stored.space
+    legal = task_of(identity).space
+    return SearchSpace(
+        tuple(replace(d, values=legal[d.name].values) for d in stored.space.dimensions)
+    )
+
+
+def _with_grid(dimension: Dimension) -> Dimension:
+    if dimension.values is not None or dimension.bins is not None:
+        return dimension.discretized()
+    most = BINS if dimension.kind == "float" else min(BINS, int(dimension.high - dimension.low) + 1)
+    for bins in range(most, 2, -1):
+        try:
+            return replace(dimension, bins=bins).discretized()
+        except InvalidArgumentError:  # whole numbers repeat on a logarithmic scale
+            continue
+    return replace(dimension, values=(dimension.low, dimension.high))
+
+
+def _rounds(dimension: Dimension) -> tuple[int, ...]:
+    """Return all rounds of a grid; of an interval an early one, and the last."""
+    if dimension.values is not None:
+        return tuple(int(r) for r in dimension.grid)
+    last = int(dimension.high)
+    early = EARLY if last > EARLY else max(last // 2, 1)
+    return tuple(sorted({max(early, int(dimension.low)), last}))

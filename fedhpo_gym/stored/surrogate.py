@@ -1,0 +1,286 @@
+"""One surrogate: a card (JSON) and the arrays of a model (npz), checked before use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.archive import DIGEST, MODEL_GROWTH, reading_card, write_archive
+from fedhpo_gym.core.checks import as_typed, checked_types
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.identity import Identity
+from fedhpo_gym.evaluation.records import (
+    ENTRIES,
+    SPLITS,
+    Entries,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+    query_columns,
+)
+from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.stored.catalogue import KEEP, TRAIN, File, find, list_names, named, require_identity
+from fedhpo_gym.stored.surrogate_curves import CurveModel
+from fedhpo_gym.stored.surrogate_inputs import CurveInputs
+from fedhpo_gym.stored.surrogate_outputs import (
+    COMPRESSED_CLIENTS,
+    num_outputs,
+    to_metrics,
+    weights_of,
+)
+from fedhpo_gym.stored.table import seeds_and_samples
+
+SUFFIX = ".surrogate"
+FORMAT = 2
+"""The format of cards; another one answers by other rules."""
+CHUNK = 1024
+"""Groups of rows that are answered together, so that they stay in the processor's cache."""
+
+
+class Surrogate:
+    """A model of a table that answers any configuration, round, client sample rate, and seed.
+
+    Attributes:
+        card: everything about the surrogate but its numbers, with its held-out errors.
+        identity: the variant of a problem that it belongs to.
+        name: stem of its files.
+        space: the configurations, as intervals.
+        fidelity_space: `round` and `client_sample_rate`, as intervals.
+        seeds: seeds of the repetitions.
+        num_samples: (seeds, clients, splits) samples.
+        inputs: encoding of the model's rows.
+        kind: kind of its regressor.
+        sha256: checksum of the arrays.
+        digest: checksum of everything that decides a number, in the card and in the arrays.
+    """
+
+    def __init__(self, card: Path, arguments: str = "ID") -> None:
+        """Read a card; the model is read when first asked for.
+
+        Args:
+            card: path of the card.
+            arguments: what `fedhpo-gym surrogate` fits it on, for messages; see `Identity`.
+
+        Raises:
+            DamagedDataError: the card is not a surrogate card of this format.
+        """
+        repair = f"fit the surrogate again with `fedhpo-gym surrogate {arguments}`"
+        with reading_card(card, "surrogate", FORMAT, repair) as (content, self._arrays):
+            self.identity = Identity.from_card(content)
+            self.name = self.identity.name
+            self.space = SearchSpace.from_dict(content["space"])
+            self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
+            self.seeds, self.num_samples = seeds_and_samples(content, len(SPLITS))
+            self.sha256: str = content["sha256"]
+            self.digest: str = content[DIGEST]
+            self._repair: str = content["fit_command"]
+            self.kind: str = content["model"]["kind"]
+            self._knots = _checked_knots(content["model"]["rounds"], self.fidelity_space["round"])
+            self.inputs = CurveInputs.from_names(
+                as_typed("inputs", content["model"]["inputs"], Sequence[str]),
+                self.space,
+                self.fidelity_space,
+                self.num_samples.shape[1],
+                self.seeds,
+            )
+        self.card: Mapping[str, Any] = MappingProxyType(content)
+        self._weights = weights_of(self.num_samples)
+
+    @cached_property
+    def _model(self) -> CurveModel:
+        arrays = self._arrays.read(self.sha256, self._repair, growth=MODEL_GROWTH)
+        try:
+            model = CurveModel.from_arrays(self.kind, arrays)
+            self._check(model)
+        except (LookupError, ValueError, TypeError) as error:
+            raise DamagedDataError(
+                f"{self._arrays.path} does not hold the model its card describes ({error}); delete "
+                f"it and run `{self._repair}`"
+            ) from error
+        return model
+
+    def _check(self, model: CurveModel) -> None:
+        columns, clients = len(self.inputs.names), self.num_samples.shape[1]
+        if (features := model.regressor.num_features) > columns:
+            raise ValueError(f"it looks at {features} inputs, there are {columns}")
+        spread = {False, clients > COMPRESSED_CLIENTS}
+        known = {(num_outputs(clients, one) + 1,) for one in spread}
+        shapes = {scale.shape for scale in model.scales.values()}
+        if len(shapes) > 1 or not shapes <= known:
+            raise ValueError(f"its scales must be those of one of {sorted(known)} outputs")
+        if len(model.centre) != len(self._knots):
+            raise ValueError(f"it has {len(model.centre)} knots, not {len(self._knots)}")
+        model.best_so_far(np.zeros((1, 1, columns), np.float32), self._knots[:1], self._knots)
+        if not all(np.isfinite(array).all() for array in model.arrays.values()):
+            raise ValueError("not all of its numbers are finite")
+
+    def evaluate(
+        self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
+    ) -> Evaluation:
+        """Predict one evaluation; `current` is None: the model knows the best round so far only.
+
+        Raises:
+            InvalidArgumentError: the configuration, the round or the rate is out of its range, or
+                the surrogate does not know a seed.
+            DamagedDataError: the file of the model is damaged; names the repair command.
+        """
+        self.check_fidelity(vars(fidelity))
+        query = self.space.validate(configuration), fidelity
+        return self.look_up(query_columns(self.space, [query]), seeds)[0]
+
+    def look_up(
+        self,
+        columns: Mapping[str, NDArray[Any]],
+        seeds: tuple[int, ...],
+        reads: Entries = ENTRIES,
+    ) -> Evaluations:
+        """Predict many evaluations, bit for bit those of `evaluate`.
+
+        Args:
+            columns: (B,) legal values of every dimension of the configurations and fidelities;
+                they are not checked.
+            seeds: seeds of the answers.
+            reads: metrics of clients that are needed; others may be NaN.
+
+        Raises:
+            InvalidArgumentError: the surrogate does not know a seed.
+            DamagedDataError: see `evaluate`.
+        """
+        self.require_seeds(seeds)
+        where = np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+        rows = self.inputs.rows(columns, where)
+        parts = []
+        for at in range(0, max(len(rows), 1), CHUNK):
+            some, rounds = rows[at : at + CHUNK], columns["round"][at : at + CHUNK]
+            outputs, best, diverged = self._model.best_so_far(some, rounds, self._knots)
+            parts.append((to_metrics(outputs, self._weights[where], reads), best, diverged))
+        metrics, best, diverged = map(np.concatenate, zip(*parts, strict=True))
+        shape = rows.shape[:2]
+        return Evaluations(
+            metrics.reshape(*shape, *metrics.shape[1:]),
+            self.num_samples[where],
+            best.reshape(shape),
+            diverged.reshape(shape),
+            np.array(seeds),
+            columns,
+        )
+
+    def require_seeds(self, seeds: tuple[int, ...]) -> None:
+        """Check that the surrogate knows these seeds.
+
+        Raises:
+            InvalidArgumentError: it does not know one, or there is none.
+        """
+        unknown = [seed for seed in seeds if seed not in self.seeds]
+        if unknown or not seeds:
+            raise InvalidArgumentError(
+                f"`seeds` must be among {self.seeds}, the seeds of surrogate {self.name}, "
+                f'got {seeds!r}; use one of them or backend="raw"'
+            )
+
+    def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
+        """Return values of some fidelity dimensions as the legal numbers they equal.
+
+        Raises:
+            UnknownNameError: a name is no fidelity dimension.
+            InvalidArgumentError: the surrogate would have to guess beyond its data.
+        """
+        space = self.fidelity_space
+        try:
+            return {name: space[name].validate(value, "fidelity") for name, value in values.items()}
+        except InvalidArgumentError as error:
+            rounds, rates = space["round"], space["client_sample_rate"]
+            raise InvalidArgumentError(
+                f"{error} Surrogate {self.name} knows no others: it was fitted on courses of "
+                f"{rounds.low} to {rounds.high} rounds with client sample rates of {rates.low} to "
+                f"{rates.high}, and would have to guess beyond them; ask for one of these, or, "
+                'where the task goes further, use backend="raw"'
+            ) from error
+
+
+def _checked_knots(rounds: object, asked: Dimension) -> NDArray[np.int64]:
+    """Return the rounds of a model's curves; they must hold all that may be asked for."""
+    knots = np.array(rounds, dtype=np.int64)
+    if not len(knots) or knots[0] < 1 or (np.diff(knots) <= 0).any():
+        raise ValueError(f"`rounds` must grow from 1 or more, got {knots.tolist()}")
+    if not knots[0] <= asked.low <= asked.high <= knots[-1]:
+        raise ValueError(
+            f"`rounds` must reach from {asked.low} to {asked.high}, got {knots.tolist()}"
+        )
+    return knots
+
+
+def write_surrogate(folder: Path, card: Mapping[str, Any], model: CurveModel) -> Path:
+    """Write a surrogate's arrays, then its card.
+
+    Returns:
+        Path of the card.
+    """
+    return write_archive(
+        folder, f"{card['name']}{SUFFIX}", {"format": FORMAT, **card}, model.arrays
+    )
+
+
+def list_surrogates() -> tuple[str, ...]:
+    """Return the names of all surrogates that can be opened."""
+    return list_names(f"{SUFFIX}.json")
+
+
+@checked_types
+def open_surrogate(wanted: str | Identity) -> Surrogate:
+    """Open a surrogate.
+
+    Args:
+        wanted: stem of its files, or what it has to belong to: then messages name the command that
+            makes it.
+
+    Raises:
+        MissingDataError: nobody has fitted it.
+        DamagedDataError: its card is damaged, or belongs to something else.
+    """
+    name, arguments = named(wanted)
+    command = f"fedhpo-gym surrogate {arguments}"
+    path = find(name, f"{SUFFIX}.json")
+    if path is None:
+        raise MissingDataError(
+            f"there is no surrogate {name!r}; fit it on its table or sample with "
+            f"`{command}`{KEEP}, or {TRAIN}"
+        )
+    surrogate = _open(File(path, path.stat().st_mtime_ns, arguments))
+    require_identity(path, surrogate.identity, wanted, command)
+    return surrogate
+
+
+@checked_types
+def open_preferred(identities: Sequence[Identity]) -> Surrogate:
+    """Open the first surrogate that exists.
+
+    Args:
+        identities: what it may belong to, the preferred first; at least one.
+
+    Raises:
+        InvalidArgumentError: there is no identity.
+        MissingDataError: nobody has fitted one of them; names the command for the first.
+        DamagedDataError: see `open_surrogate`.
+    """
+    if not identities:
+        raise InvalidArgumentError("`identities` must hold at least one, got none")
+    there = (identity for identity in identities if has_surrogate(identity.name))
+    return open_surrogate(next(there, identities[0]))
+
+
+@checked_types
+def has_surrogate(name: str) -> bool:
+    """Return whether there is a surrogate of this name."""
+    return find(name, f"{SUFFIX}.json") is not None
+
+
+@lru_cache(maxsize=16)
+def _open(file: File) -> Surrogate:
+    return Surrogate(file.path, file.arguments)

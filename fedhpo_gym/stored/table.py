@@ -1,0 +1,412 @@
+"""What tables and samples have in common: a card, seeds, and lazily read arrays of codes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.archive import DIGEST, StoredArrays, reading_card, write_archive
+from fedhpo_gym.core.checks import as_integer, as_typed
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
+from fedhpo_gym.core.identity import Identity
+from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity, position, query_columns
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.stored import codec
+from fedhpo_gym.stored.curve_coder import Layout
+from fedhpo_gym.stored.curve_format import ENTRY, WORDS, Packing, pack, unpack
+
+WHICH = ("best", "current")
+FORMAT = 2
+"""The format of cards."""
+FORMER = "former_sha256"
+"""Entry of a card: checksums that stood for the same numbers before they were packed."""
+
+
+class StoredCurves(ABC):
+    """Learning curves of many courses, as codes.
+
+    Attributes:
+        card: everything but the numbers.
+        identity: the variant of a problem that they belong to.
+        name: stem of its files.
+        space: the configurations.
+        fidelity_space: the stored rounds and the client sample rates.
+        rates: client sample rates.
+        seeds: seeds of the repetitions.
+        rounds: rounds whose results are stored.
+        num_samples: (seeds, clients, splits) samples.
+        splits: parts of the data, in the order of the axes that have them.
+        metrics: names of what was measured, in the order of the axes that have them.
+        sha256: checksum of the arrays.
+        digest: checksum of everything that decides a number, in the card and in the arrays.
+        former: checksums that older records, and surrogates fitted on it, may name it by.
+        axis: which axis of the curves counts rounds.
+    """
+
+    axis: ClassVar[int]
+
+    def __init__(self, content: dict[str, Any], arrays: StoredArrays) -> None:
+        """Take what the cards of tables and samples share.
+
+        Args:
+            content: content of the card.
+            arrays: its arrays.
+        """
+        self._arrays = arrays
+        self.card: Mapping[str, Any] = MappingProxyType(content)
+        self.identity = Identity.from_card(content)
+        self.name = self.identity.name
+        self.space = SearchSpace.from_dict(content["space"])
+        self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
+        self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
+        self.rates = tuple(float(r) for r in self.fidelity_space["client_sample_rate"].grid)
+        self.splits: tuple[str, ...] = tuple(as_typed("splits", content["splits"], Sequence[str]))
+        self.metrics: tuple[str, ...] = tuple(
+            as_typed("metrics", content["metrics"], Sequence[str])
+        )
+        self.seeds, self.num_samples = seeds_and_samples(content, len(self.splits))
+        self.sha256: str = content["sha256"]
+        self.digest: str = content[DIGEST]
+        self.former: tuple[str, ...] = (
+            self.sha256,
+            *as_typed(FORMER, content.get(FORMER, []), Sequence[str]),
+        )
+        self._repair: str = content["build_command"]
+
+    def require_installed(self) -> None:
+        """Check that the arrays are on this machine, see `StoredArrays.require_installed`."""
+        self._arrays.require_installed()
+
+    @abstractmethod
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return names and shapes of all arrays, as the card calls for them."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all arrays."""
+        return tuple(self._shapes())
+
+    def _layout(self) -> Layout:
+        """Return what the card says of the curves."""
+        return layout_of(self.card, self._shapes()["best_round"], self.axis)
+
+    @abstractmethod
+    def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+        """Return the position of every cell's seed among the seeds."""
+
+    def _packing(self) -> Packing:
+        """Return how the curves are packed."""
+        return Packing.from_card(self.card[ENTRY], self._layout())
+
+    def _curve_shapes(self, courses: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """Return names and shapes of all curves, and of the best rounds.
+
+        Args:
+            courses: axes of courses and rounds.
+        """
+        clients = self.num_samples.shape[1]
+        kinds = itertools.product(WHICH, self.splits, self.metrics)
+        curves = {"_".join(kind): (*courses, clients) for kind in kinds}
+        return {**curves, "best_round": courses}
+
+    @cached_property
+    def _codes(self) -> Mapping[str, NDArray[Any]]:
+        """All arrays, unpacked after the file and what it declares were verified."""
+        shapes, packing, layout = self._shapes(), self._packing(), self._layout()
+        own = {name: shape for name, shape in shapes.items() if name not in layout.names}
+        arrays = self._arrays.read(self.sha256, self._repair, own | packing.shapes(layout))
+        try:
+            _require_codes(arrays)
+            seeds = self._cell_seeds(arrays)
+            return unpack(arrays, layout, seeds, packing, self._arrays.path)
+        except TooLargeError:
+            raise
+        except ValueError as error:
+            raise DamagedDataError(
+                f"{self._arrays.path}: {error}; delete it and run `{self._repair}`"
+            ) from error
+
+    def codes(self, name: str) -> NDArray[Any]:
+        """Return a stored array as it is.
+
+        Raises:
+            DamagedDataError: the file does not have its checksum; names the repair command.
+            InvalidArgumentError: there is no such array.
+        """
+        if name not in self._codes:
+            raise InvalidArgumentError(f"no array {name!r}; there are {sorted(self._codes)}")
+        return self._codes[name]
+
+    def split_samples(self, split: str) -> NDArray[np.int64]:
+        """Return (seeds, clients) samples of a split.
+
+        Raises:
+            UnknownNameError: there is none of this name.
+        """
+        return self.num_samples[:, :, position("split", split, self.splits)]
+
+    def decoded(
+        self, which: str, split: str, metric: str, samples: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return one metric of all courses; `samples` must be broadcastable to its codes."""
+        return codec.decode(metric, self.codes(f"{which}_{split}_{metric}"), samples)
+
+
+def _require_codes(arrays: Mapping[str, NDArray[Any]]) -> None:
+    for name in ("best_round", "diverged_at"):
+        if arrays[name].dtype.kind != "u":
+            raise ValueError(f"{name!r} must hold codes, got {arrays[name].dtype}")
+
+
+def layout_of(content: Mapping[str, Any], shape: tuple[int, ...], axis: int) -> Layout:
+    """Return what a card says of its curves.
+
+    Args:
+        content: content of the card.
+        shape: axes of the cells: those of `best_round`.
+        axis: which of them is that of the rounds. If it is the first, neighbours along all others
+            are alike, except seeds, which are the last.
+    """
+    rounds = SearchSpace.from_dict(content["fidelity_space"])["round"].grid
+    return Layout(
+        shape,
+        axis,
+        (axis,) if axis else tuple(range(len(shape) - 1)),
+        tuple(int(r) for r in rounds),
+        np.array(content["num_samples"], np.int64),
+        tuple(content["splits"]),
+        tuple(content["metrics"]),
+    )
+
+
+def write_curves(
+    folder: Path,
+    stem: str,
+    card: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+    axis: int,
+    seeds: NDArray[np.int64],
+) -> Path:
+    """Write packed arrays, then their card; until the card is there, nothing is.
+
+    The same content gives the same bytes: members carry no time stamp.
+
+    Args:
+        folder: where both files go.
+        stem: name of the card without its ending.
+        card: what it says, besides its format and how the curves are packed.
+        arrays: all arrays.
+        axis: which axis of the curves counts rounds, see `layout_of`.
+        seeds: (cells,) position of every cell's seed.
+
+    Returns:
+        Path of the card.
+
+    Raises:
+        InvalidArgumentError: an array is missing, or has not the type or shape of its codes.
+    """
+    layout = layout_of(card, arrays["best_round"].shape, axis)
+    members, packing = pack(arrays, layout, seeds)
+    said = {**card, "format": FORMAT, ENTRY: packing.to_card()}
+    return write_archive(folder, stem, said, members, {WORDS})
+
+
+def seeds_and_samples(
+    content: Mapping[str, Any], splits: int
+) -> tuple[tuple[int, ...], NDArray[np.int64]]:
+    """Return the seeds on a card, and the (seeds, clients, splits) samples.
+
+    Args:
+        content: content of the card.
+        splits: how many splits there are.
+
+    Raises:
+        ValueError: they are no integers, or do not fit together.
+    """
+    seeds = tuple(content["seeds"])
+    if not seeds or any(as_integer(seed) is None for seed in seeds) or len({*seeds}) < len(seeds):
+        raise ValueError(f"`seeds` must be integers that differ, got {seeds!r}")
+    samples = np.array(content["num_samples"])
+    if samples.dtype.kind != "i" or samples.ndim != 3 or samples.min(initial=0) < 0:
+        raise ValueError("`num_samples` must be counts with the axes seeds, clients, splits")
+    if not samples.size or samples.shape[::2] != (len(seeds), splits):
+        raise ValueError(
+            f"`num_samples` must have {len(seeds)} seeds and {splits} splits, got the shape "
+            f"{samples.shape}"
+        )
+    return seeds, samples.astype(np.int64)
+
+
+AXIS = 0
+"""Rounds come first."""
+
+
+class Table(StoredCurves):
+    """Learning curves of every course of a grid."""
+
+    axis = AXIS
+
+    def __init__(self, card: Path, arguments: str = "ID") -> None:
+        """Read a card; arrays are read when first asked for.
+
+        Args:
+            card: path of the card.
+            arguments: what `fedhpo-gym build` makes it from, for messages; see `Identity`.
+
+        Raises:
+            DamagedDataError: the card is not a table card of this format.
+        """
+        repair = f"run `fedhpo-gym build {arguments}`"
+        with reading_card(card, "table", FORMAT, repair) as (content, arrays):
+            super().__init__(content, arrays)
+            self._packing()
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        grid = (*self.space.grid_shape, len(self.rates), len(self.seeds))
+        return {**self._curve_shapes((len(self.rounds), *grid)), "diverged_at": grid}
+
+    def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+        return _cell_seeds(arrays["best_round"].shape)
+
+    def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
+        """Return one metric of all courses: (rounds, *grid, rates, seeds, clients) float32."""
+        return self.decoded(which, split, metric, self.split_samples(split))
+
+    def objective(self, split: str = "val", metric: str = "loss") -> NDArray[np.float64]:
+        """Return f for the whole grid: (rounds, *grid, rates, seeds), weighted over clients."""
+        samples = self.split_samples(split)
+        weights = samples / samples.sum(axis=1, keepdims=True)
+        values = self.values("best", split, metric)
+        return np.asarray(np.einsum("...sc,sc->...s", values, weights), dtype=np.float64)
+
+    def evaluate(
+        self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
+    ) -> Evaluation:
+        """Look one evaluation up.
+
+        Raises:
+            OffGridError: the configuration, the round or the rate is not on the grid.
+            InvalidArgumentError: a seed is not in the table.
+        """
+        query = self.space.validate(configuration), fidelity
+        self.fidelity_space.validate(vars(fidelity))
+        return self.look_up(query_columns(self.space, [query]), seeds)[0]
+
+    def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
+        """Look many evaluations up.
+
+        Args:
+            columns: (B,) values of every dimension of the configurations and fidelities.
+            seeds: seeds of the answers.
+
+        Raises:
+            OffGridError: a configuration, a round or a rate is not on the grid.
+            InvalidArgumentError: a seed is not in the table.
+        """
+        cells = tuple(axis.positions(columns[axis.name]) for axis in self._axes)
+        rows = self._seed_rows(seeds)
+        return Evaluations(
+            self._metrics("best", cells, rows),
+            self.num_samples[rows],
+            self.codes("best_round")[cells][:, rows].astype(np.int64),
+            self._diverged(cells, rows),
+            np.array(seeds),
+            columns,
+            lambda: self._metrics("current", cells, rows),
+        )
+
+    @cached_property
+    def _axes(self) -> tuple[_Axis, ...]:
+        fidelity = self.fidelity_space
+        axes = (fidelity["round"], *self.space.dimensions, fidelity["client_sample_rate"])
+        return tuple(map(_Axis, axes))
+
+    def _metrics(
+        self, which: str, cells: tuple[NDArray[np.int64], ...], rows: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        codes, samples = self._stacked[which][cells].take(rows, axis=-4), self.num_samples[rows]
+        out = np.empty(codes.shape, dtype=np.float32)
+        for m, metric in enumerate(self.metrics):
+            out[..., m] = codec.decode(metric, codes[..., m], samples)
+        return out
+
+    @cached_property
+    def _stacked(self) -> dict[str, NDArray[np.uint16]]:
+        """The codes of all metrics side by side: (..., clients, splits, metrics)."""
+        return {
+            which: np.stack(
+                [
+                    np.stack(
+                        [self.codes(f"{which}_{s}_{m}") for m in self.metrics], -1, dtype=np.uint16
+                    )
+                    for s in self.splits
+                ],
+                axis=-2,
+            )
+            for which in WHICH
+        }
+
+    def _diverged(
+        self, cells: tuple[NDArray[np.int64], ...], rows: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        at = self.codes("diverged_at")[cells[1:]].take(rows, axis=-1)
+        asked = np.asarray(self.rounds)[cells[0]]
+        return np.asarray((at > 0) & (at <= asked[..., None]), dtype=np.bool_)
+
+    def require_seeds(self, seeds: tuple[int, ...]) -> None:
+        """Check that the table holds these seeds.
+
+        Raises:
+            InvalidArgumentError: it lacks one.
+        """
+        unknown = [seed for seed in seeds if seed not in self.seeds]
+        if unknown:
+            raise InvalidArgumentError(
+                f"`seeds` must be among {self.seeds}, the seeds of table {self.name}, "
+                f'got {unknown[0]!r}; use one of them or backend="raw"'
+            )
+
+    def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
+        self.require_seeds(seeds)
+        return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+
+
+class _Axis:
+    """A dimension of the grid, which finds exact grid points without a check."""
+
+    def __init__(self, dimension: Dimension) -> None:
+        self.name = dimension.name
+        self._dimension = dimension
+        self._known = {value: index for index, value in enumerate(dimension.grid)}
+
+    def positions(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the grid index of each of many values."""
+        asked = values.tolist()
+        known = self._known
+        if not known.keys() >= {*asked}:  # close to a grid point, or on none
+            known = {value: self._dimension.index(value) for value in {*asked}}
+        return np.array([known[value] for value in asked], dtype=np.int64)
+
+
+def write_table(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:
+    """Write a table's arrays, then its card, and return the path of the card; see `write_curves`.
+
+    Raises:
+        InvalidArgumentError: an array is missing, or has not the type or shape of its codes.
+    """
+    seeds = _cell_seeds(arrays["best_round"].shape)
+    return write_curves(folder, f"{card['name']}.table", card, arrays, AXIS, seeds)
+
+
+def _cell_seeds(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return the position of every cell's seed, whose axis is the last."""
+    return np.tile(np.arange(shape[-1]), math.prod(shape[:-1]))
