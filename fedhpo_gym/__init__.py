@@ -109,7 +109,7 @@ def parallel(env: gym.Env[Any, Any], workers: int = 8) -> Any:
 def load_runs(folder: str | Path) -> Any:
     """Return all run records of a folder as a pandas DataFrame, one row a trial.
 
-    Its columns are those of `fedhpo_gym.studies.frame.load_runs`.
+    Its columns are those of `fedhpo_gym.studies.export.load_runs`.
 
     Args:
         folder: of records, JSON lines or Parquet; or one file.
@@ -119,7 +119,7 @@ def load_runs(folder: str | Path) -> Any:
         DamagedDataError: a record is damaged.
         MissingDependencyError: pandas is not installed.
     """
-    from fedhpo_gym.studies.frame import load_runs as load
+    from fedhpo_gym.studies.export import load_runs as load
 
     return load(folder)
 

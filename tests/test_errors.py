@@ -81,7 +81,7 @@ def test_another_missing_module_is_no_missing_dependency() -> None:
 
 
 def test_every_extra_that_is_named_exists() -> None:
-    root = Path(errors.__file__).parent
+    root = Path(errors.__file__).parents[1]
     known = tomllib.loads((root.parent / "pyproject.toml").read_text(encoding="utf-8"))
     extras = known["project"]["optional-dependencies"]
     calls = [

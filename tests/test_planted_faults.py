@@ -31,7 +31,7 @@ from fedhpo_gym.systems import (
     Work,
     calibrate,
 )
-from fedhpo_gym.systems.draw import Draw
+from fedhpo_gym.systems.devices import Draw
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import make_env
 from fedhpo_gym.wrappers import IncumbentReward

@@ -23,8 +23,8 @@ import measuring
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import AGENTS, Step, agent_class, make_agent, run_episode
-from fedhpo_gym.analysis.records import StepRecord
 from fedhpo_gym.core.errors import MissingDependencyError
+from fedhpo_gym.records.record import StepRecord
 from fedhpo_gym.testing import make_env
 
 TRIALS, HEAVY_TRIALS = 120, 24

@@ -93,7 +93,7 @@ def many(number: int) -> Journey:
 def comparing() -> Journey:
     """Return the journey of `fedhpo-gym compare`, whose one run is done in this process."""
     from fedhpo_gym.cli import main
-    from fedhpo_gym.studies import comparing as module
+    from fedhpo_gym.studies import comparison as module
     from workers import CrewHere
 
     module.Crew = CrewHere  # type: ignore[misc,assignment]

@@ -24,12 +24,12 @@ from measuring import number, stopwatch
 
 from fedhpo_gym.analysis import build_report, group
 from fedhpo_gym.analysis.comparison import compare
-from fedhpo_gym.analysis.files import read_record, write_record
-from fedhpo_gym.analysis.incumbents import Study, Trajectory, Trials
-from fedhpo_gym.analysis.parquet import Column, read_judged, store
-from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
-from fedhpo_gym.analysis.runs import JudgedRun, trials_of_run
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.records.files import read_record, write_record
+from fedhpo_gym.records.incumbents import Study, Trajectory, Trials
+from fedhpo_gym.records.parquet import Column, read_judged, store
+from fedhpo_gym.records.record import Header, RunRecord, StepRecord
+from fedhpo_gym.records.runs import JudgedRun, trials_of_run
 
 LEVELS = np.array([9.0, 27.0, 81.0])
 SAMPLE = 2000

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fedhpo_gym.analysis.comparison import REGRET, Comparison, compare
-from fedhpo_gym.analysis.incumbents import Study, Trajectory
+from fedhpo_gym.records.incumbents import Study, Trajectory
 from studies import table
 
 MANY = ("CNN-FEMNIST", "LR-Twitter", "MF-MadeRatings")

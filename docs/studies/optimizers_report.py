@@ -29,12 +29,12 @@ from optimizers_study import (
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.comparison import REGRET, VALIDATION, VOLUME, Comparison, answer, compare
 from fedhpo_gym.analysis.figures import draw_difference
-from fedhpo_gym.analysis.files import read_each, read_judged
-from fedhpo_gym.analysis.incumbents import Study, Trajectory
 from fedhpo_gym.analysis.plot import looks_of
 from fedhpo_gym.analysis.problems import Problem, Run
-from fedhpo_gym.analysis.runs import JudgedRun
 from fedhpo_gym.analysis.stats.hypotheses import wilcoxon_holm
+from fedhpo_gym.records.files import read_each, read_judged
+from fedhpo_gym.records.incumbents import Study, Trajectory
+from fedhpo_gym.records.runs import JudgedRun
 from fedhpo_gym.studies.regret import known_of
 from studies import table
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents.policy import Acts, load_policy
-from fedhpo_gym.agents.sb3_vectors import make_vector
+from fedhpo_gym.agents.sb3 import make_vector
 from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace

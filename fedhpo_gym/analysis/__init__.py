@@ -1,16 +1,10 @@
 """Run records: reading, summarising, and a report to look at."""
 
-from fedhpo_gym.analysis.files import (
-    read_folder,
-    read_record,
-    record_path,
-    set_aside,
-    write_record,
-)
 from fedhpo_gym.analysis.grouping import group
 from fedhpo_gym.analysis.problems import AgentResult, Curve, Problem, Run, Summary
-from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
 from fedhpo_gym.analysis.report import Report, build_report, make_report
+from fedhpo_gym.records.files import read_folder, read_record, record_path, set_aside, write_record
+from fedhpo_gym.records.record import Header, RunRecord, StepRecord
 
 __all__ = [
     "AgentResult",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhpo_gym.analysis.incumbents import FRACTIONS, Study, ends
+from fedhpo_gym.analysis.page import Cell, Table
 from fedhpo_gym.analysis.stats import (
     Band,
     CriticalDifference,
@@ -30,8 +30,8 @@ from fedhpo_gym.analysis.stats import (
     wilcoxon_holm,
 )
 from fedhpo_gym.analysis.stats.summaries import Numbers
-from fedhpo_gym.analysis.tables import Cell, Table
 from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.records.incumbents import FRACTIONS, Study, ends
 
 __all__ = [
     "FINAL",

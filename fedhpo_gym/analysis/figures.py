@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.comparison import Comparison, counted, shown_p
+from fedhpo_gym.analysis.page import Cell, Table
 from fedhpo_gym.analysis.plot import (
     INK,
     SIZE,
@@ -29,11 +30,10 @@ from fedhpo_gym.analysis.plot import (
     time_unit,
 )
 from fedhpo_gym.analysis.problems import Problem
-from fedhpo_gym.analysis.runs import REFERENCE, Scored
 from fedhpo_gym.analysis.stats import CriticalDifference, data_profile, ecdf
-from fedhpo_gym.analysis.tables import Cell, Table
 from fedhpo_gym.core.errors import MissingDependencyError
 from fedhpo_gym.evaluation.fronts import attained, non_dominated
+from fedhpo_gym.records.runs import REFERENCE, Scored
 
 THRESHOLDS = np.logspace(-4.0, 0.0, 101)
 BANDS = "Bands: in 95 % of bootstraps over seeds the whole curve lies inside (simultaneous)."

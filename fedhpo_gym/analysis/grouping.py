@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.analysis.incumbents import RULE, Trajectory, incumbents
 from fedhpo_gym.analysis.problems import LARGEST, Best, Known, Problem, Run
-from fedhpo_gym.analysis.records import Header, RunRecord
-from fedhpo_gym.analysis.runs import JudgedRun, agent_arguments, problem_of
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.records.incumbents import RULE, Trajectory, incumbents
+from fedhpo_gym.records.record import Header, RunRecord
+from fedhpo_gym.records.runs import JudgedRun, agent_arguments, problem_of
 
 FULL = "full_fidelity"
 
@@ -30,7 +30,7 @@ def group(
 
     A problem is an id, its variant, budget, system and simulated workers, and the numbers that
     answered. How an agent fixed its fidelity and what reward it learned from belongs to the agent:
-    see `fedhpo_gym.analysis.runs.OF_THE_AGENT`. Where runs of one agent on one problem
+    see `fedhpo_gym.records.runs.OF_THE_AGENT`. Where runs of one agent on one problem
     differ in these, they are contestants of their own, and their names say in what.
 
     Records are read one at a time, and only their incumbents are kept.
@@ -41,7 +41,7 @@ def group(
         present: the present name of a fingerprint. It is asked where records of one problem name
             several: a stored table was called otherwise by older versions, and the runs on it are
             one problem. Runs on numbers that differ are not.
-        rule: which trial is the incumbent; see `fedhpo_gym.analysis.incumbents`.
+        rule: which trial is the incumbent; see `fedhpo_gym.records.incumbents`.
         known: what stored numbers know of the problem of a run. It is asked once per problem.
 
     Raises:

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.figures import Figure
+from fedhpo_gym.analysis.page import Cell, Table
 from fedhpo_gym.analysis.plot import SIZE, TALL, draw
-from fedhpo_gym.analysis.records import RunRecord
-from fedhpo_gym.analysis.runs import level_of, problem_of
-from fedhpo_gym.analysis.tables import Cell, Table
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
+from fedhpo_gym.records.record import RunRecord
+from fedhpo_gym.records.runs import level_of, problem_of
 
 BINS: Final = 8
 """Of a hyperparameter with more values than this: ranges with equally many trials."""
@@ -107,11 +107,11 @@ def landscape_figure(found: Landscape, title: str) -> Figure:
     ]
     head = (*found.names, "median validation loss", "trials")
     numbers = Table("landscape", title, caption, head, rows)
-    drawn = draw("landscape", lambda axes: _fill(axes, found), (SIZE[0], TALL))
+    drawn = draw("landscape", lambda axes: _fill_landscape(axes, found), (SIZE[0], TALL))
     return Figure("landscape", title, caption, drawn, numbers)
 
 
-def _fill(axes: Any, found: Landscape) -> None:
+def _fill_landscape(axes: Any, found: Landscape) -> None:
     # Diverged trials are worse by hundreds of decades: with them, all others would look alike.
     seen = found.loss[np.isfinite(found.loss)]
     best, worst = seen.min(), np.quantile(seen, ALMOST_ALL)

@@ -16,10 +16,10 @@ from fedhpo_gym.analysis.comparison import (
     counted,
     short,
 )
+from fedhpo_gym.analysis.page import Cell, Table
 from fedhpo_gym.analysis.plot import Looks
 from fedhpo_gym.analysis.problems import Problem, Run
 from fedhpo_gym.analysis.stats.summaries import Numbers
-from fedhpo_gym.analysis.tables import Cell, Table
 
 RANDOM = "random"
 WIDE, HIGH = 150, 30

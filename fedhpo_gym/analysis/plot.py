@@ -62,7 +62,7 @@ class Drawn(NamedTuple):
 def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = None) -> Drawn:
     """Draw the incumbent validation loss of every agent: median, and a band between quartiles."""
     size = (SIZE[0], TALL if len(curves) > CROWD else SIZE[1])
-    return draw(name, lambda axes: _fill(axes, curves, looks or looks_of(curves)), size)
+    return draw(name, lambda axes: _fill_curves(axes, curves, looks or looks_of(curves)), size)
 
 
 def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> Drawn:
@@ -157,7 +157,7 @@ def finish(axes: Any, xlabel: str, ylabel: str, below: bool) -> None:
         axes.legend(frameon=False, handlelength=3.2)
 
 
-def _fill(axes: Any, curves: Mapping[str, Curve], looks: Looks) -> None:
+def _fill_curves(axes: Any, curves: Mapping[str, Curve], looks: Looks) -> None:
     unit, seconds = time_unit(max((float(c.time_s[-1]) for c in curves.values()), default=1.0))
     for agent, curve in curves.items():
         colour, style = looks[agent]

@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.incumbents import Trajectory, ends, time_grid
-from fedhpo_gym.analysis.records import Header
-from fedhpo_gym.analysis.runs import Course, Scored, at_full_level, volume_regret
 from fedhpo_gym.analysis.stats import Band, bootstrap_band
+from fedhpo_gym.records.incumbents import Trajectory, ends, time_grid
+from fedhpo_gym.records.record import Header
+from fedhpo_gym.records.runs import Course, Scored, at_full_level, volume_regret
 
 COSTS: Final = frozenset({"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"})
 """Objectives that a trial of lower fidelity is better in."""

@@ -40,7 +40,6 @@ from fedhpo_gym.analysis.figures import (
     schedule_figures,
 )
 from fedhpo_gym.analysis.grouping import group
-from fedhpo_gym.analysis.incumbents import COLUMNS, RULE, Study, Trajectory
 from fedhpo_gym.analysis.overview import Facts, facts, legend, overview, summary_table
 from fedhpo_gym.analysis.page import (
     ANSWER,
@@ -51,13 +50,15 @@ from fedhpo_gym.analysis.page import (
     STYLE,
     TABLE,
     UNFINISHED,
+    Cell,
+    Table,
 )
 from fedhpo_gym.analysis.plot import INK, Looks, looks_of
 from fedhpo_gym.analysis.problems import NO_GUARANTEE, Problem, Run, Summary, finals
-from fedhpo_gym.analysis.records import RunRecord
-from fedhpo_gym.analysis.tables import Cell, Table
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError, require_known
+from fedhpo_gym.records.incumbents import COLUMNS, RULE, Study, Trajectory
+from fedhpo_gym.records.record import RunRecord
 
 TITLE = "Federated hyperparameter optimization: report"
 RULES_IN_WORDS = {

@@ -43,39 +43,39 @@ KEEPING = frozenset({"build", "compare", "download", "run"})
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
-        "list": ("listing:main", "list the environments and what can answer them"),
-        "agents": ("agents:main", "list the agents and what each can do"),
+        "list": ("listing:list_ids", "list the environments and what can answer them"),
+        "agents": ("listing:list_agents", "list the agents and what each can do"),
         "show": (
             "show:main",
             "say what an environment asks and how healthy it is; `all` sets them side by side",
         ),
-        "run": ("run:main", "run agents, and write one record per run"),
+        "run": ("run:run", "run agents, and write one record per run"),
         "compare": (
-            "compare:main",
+            "run:compare",
             "compare agents on a suite of problems, many runs at a time, and make the report",
         ),
-        "report": ("report:main", "make one HTML page of run records"),
+        "report": ("report:report", "make one HTML page of run records"),
         "regret": (
-            "regret:main",
+            "report:regret",
             "say how far recorded runs are from the best that stored numbers know",
         ),
-        "export": ("export:main", "write run records as studies of Optuna"),
-        "replay": ("replay:main", "run records again and demand equal numbers"),
+        "export": ("report:export", "write run records as studies of Optuna"),
+        "replay": ("run:replay", "run records again and demand equal numbers"),
         "build": ("data:build", "compute the table of a problem, or a sample of it"),
         "download": ("data:download", "fetch training data into the cache"),
-        "leaf-preprocess": ("leaf:main", "sample and split data in LEAF's json format"),
+        "leaf-preprocess": ("data:leaf", "sample and split data in LEAF's json format"),
         "surrogate": (
             "surrogates:main",
             "fit a surrogate on the table or the sample of a problem, or of `all` that are stored",
         ),
-        "health": ("health:main", "compare the health on cards with their numbers"),
-        "difficulty": ("difficulty:main", "say what random search leaves on stored problems"),
+        "health": ("health:health", "compare the health on cards with their numbers"),
+        "difficulty": ("health:difficulty", "say what random search leaves on stored problems"),
         "check": (
             "check:main",
             "ask other libraries' checkers about environments, or try the engine on this processor",
         ),
         "federatedscope": (
-            "federatedscope:ACTIONS",
+            "data:FEDERATEDSCOPE",
             "install what FederatedScope needs, or say what is wrong with it",
         ),
     }

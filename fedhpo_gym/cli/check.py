@@ -40,7 +40,7 @@ def main(
 def _truths_hold(words: Sequence[str]) -> bool:
     """Print the lowest regret that a search finds of each id; return whether none beats a truth."""
     with needing("the kit of checks", "pytest", "check", "pytest"):
-        from fedhpo_gym.testing.truths import TOLERANCE, lowest_regret
+        from fedhpo_gym.testing.checks import TOLERANCE, lowest_regret
     holds = True
     for env_id in chosen(words, [task.id for task in TASKS.values()]):
         try:

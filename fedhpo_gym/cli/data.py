@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
+from fedhpo_gym.backends.federatedscope.installation import VARIABLE, examine, install, needs
 from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import complain, say
-from fedhpo_gym.cli.options import Cluster, OwnTables, Variant, asked_task
-from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.cli.console import Cluster, OwnTables, Variant, asked_task, complain, say
+from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
+from fedhpo_gym.core.files import new_folder
 from fedhpo_gym.core.processes import check_executor
 
 if TYPE_CHECKING:
     from fedhpo_gym.building.build import Estimate
-
 
 N = TypeVar("N", int, float)
 
@@ -156,3 +158,86 @@ def _fetch_weights() -> str:
     from fedhpo_gym.data.bert import NAME, fetch_weights
 
     return f"{NAME}: {fetch_weights()}"
+
+
+def leaf(
+    folder: Annotated[Path, Arg("json files, or LEAF's data/<name>", "DIR")],
+    *,
+    out: Annotated[Path, Arg("must not exist yet", "DIR")],
+    sampling: Annotated[
+        Literal["iid", "niid"] | None, Arg("sample; else keep all", flag="-s")
+    ] = None,
+    fraction: Annotated[float, Arg("of the samples (0.1)", flag="--sf")] = 0.1,
+    iid_users: Annotated[
+        float | None,
+        Arg("users made by iid sampling: a share below 1, else a number (0.01)", flag="--iu"),
+    ] = None,
+    min_samples: Annotated[int | None, Arg("fewest samples of a user", flag="-k")] = None,
+    split: Annotated[
+        Literal["user", "sample"] | None, Arg("split by user or sample", flag="-t")
+    ] = None,
+    train_fraction: Annotated[float, Arg("(0.9)", flag="--tf")] = 0.9,
+    gap: Annotated[int | None, Arg("samples between training and test (Shakespeare: 79)")] = None,
+    sampling_seed: Annotated[int, Arg("(0)", flag="--smplseed")] = 0,
+    split_seed: Annotated[int, Arg("(0)", flag="--spltseed")] = 0,
+) -> int:
+    """Read, sample, split and write; what was asked for and written goes into a manifest."""
+    from fedhpo_gym.data import leaf
+    from fedhpo_gym.data.leaf_preprocessing import Options, preprocess
+
+    files = leaf.find_files(folder)
+    if not files:
+        raise MissingDataError(
+            f"{folder} has no LEAF json files; run LEAF's preprocess.sh for the data set"
+        )
+    if out.exists():
+        raise InvalidArgumentError(f"`--out` must not exist yet, got {out}")
+    require_writable(out.parent, "`--out`, without its last part,")
+    wanted = Options(
+        sampling=sampling, fraction=fraction, iid_users=iid_users, min_samples=min_samples,
+        split=split, train_fraction=train_fraction, gap=gap, sampling_seed=sampling_seed,
+        split_seed=split_seed,
+    )  # fmt: skip
+    marks, paths = {leaf.MANIFEST_KEY: leaf.MANIFEST}, []
+    with new_folder(out) as made:
+        for name, data in preprocess(leaf.read_files(files), wanted).items():
+            paths += leaf.write_files(made / name, "all_data", data, marks=marks)
+            say(f"{name}: {len(data.users)} users, {data.num_samples} samples")
+        leaf.write_manifest(made, asdict(wanted), paths)
+    return 0
+
+
+def make(
+    folder: Annotated[Path, Arg("a new folder", "DIR")],
+    *,
+    source: Annotated[Path, Arg("FederatedScope's source tree", "TREE")],
+    dry_run: Annotated[bool, Arg("only say what it needs")] = False,
+) -> int:
+    """Make an interpreter that can run FederatedScope."""
+    say(needs(folder, source))
+    if not dry_run:
+        made = install(folder, source, say)
+        say(f"Done: {made.interpreter}\nNow `export {VARIABLE}={folder.absolute()}`,")
+        say("and `fedhpo-gym federatedscope doctor` tries it.")
+    return 0
+
+
+def doctor(
+    *,
+    source: Annotated[str | None, Arg("(that of FEDHPO_GYM_FEDERATEDSCOPE)", "TREE")] = None,
+    interpreter: Annotated[str | None, Arg("(likewise)", "PYTHON")] = None,
+) -> int:
+    """Say what works; 1 where there is a fault."""
+    well = True
+    with needing("the doctor's course", "torch", "raw", "torch"):
+        for what, fine, words in examine(source, interpreter):
+            say(f"{'ok   ' if fine else 'FAULT'}  {what}: {words}")
+            well = well and fine
+    say("FederatedScope can be used." if well else "FederatedScope cannot be used yet.")
+    return 0 if well else 1
+
+
+FEDERATEDSCOPE: Final = {
+    "install": (make, "make an interpreter with fixed versions"),
+    "doctor": (doctor, "start it, train three rounds, say what is wrong"),
+}

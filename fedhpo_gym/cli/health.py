@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated
 
+from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import complain, say
-from fedhpo_gym.cli.listing import answering
-from fedhpo_gym.cli.options import Ids
-from fedhpo_gym.cli.words import survival_words
+from fedhpo_gym.cli.console import Algorithm, Ids, Settings, Variant, asked_task, complain, say
+from fedhpo_gym.cli.listing import answering, arguments_of
+from fedhpo_gym.cli.problems import number, percent, survival_words
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.stored.difficulty import (
+    CONTEST,
+    CONTEST_LEFT,
+    DRAWS,
+    NEAR,
+    TRIALS,
+    Difficulty,
+    difficulty_from,
+    difficulty_of,
+    usual,
+)
 from fedhpo_gym.stored.health import HEALTH, LABELS, agree, health_of
 from fedhpo_gym.stored.health_cards import health_cards, open_card, write_health
-from fedhpo_gym.stored.lattice import Stored
+from fedhpo_gym.stored.lattice import Stored, validation_losses
 from fedhpo_gym.stored.table import Table
-from fedhpo_gym.tasks import get_task, task_of
+from fedhpo_gym.tasks import Task, get_task, task_of
 
 
-def main(
+def health(
     ids: Ids = (),
     *,
     write: Annotated[bool, Arg("write it onto the cards")] = False,
@@ -88,3 +104,121 @@ def _labels(stored: Stored) -> dict[str, float] | None:
     except FedHPOError as error:
         complain("health", error)
         return None
+
+
+TITLE = f"""# Difficulty of the stored problems
+
+Made by `fedhpo-gym difficulty` from the stored numbers; `fedhpo-gym difficulty ID` says it of one.
+All of validation losses at full fidelity, of the mean over seeds. A table is asked whole, a
+surrogate {DRAWS:,} configurations drawn uniformly: the best of those is what is called best. The
+guess predicts how often each label occurs. Usual is plain federated averaging with a learning rate
+of 0.1, minibatches of 32 and one local epoch, as near to it as the space comes.
+"""
+COLUMNS = {
+    "settings": "hyperparameters that are chosen",
+    **{
+        f"left {k}": f"what the best of {k} random configurations has above the best, on average, "
+        "as a share of (guess - best)"
+        for k in TRIALS
+    },
+    "of the usual": "left 25 as a share of (usual - best); a dash where nothing beats the usual",
+    "seeds left": "left 25 in standard errors that seeds leave in comparisons of the best tenth; "
+    "what a seed does to all configurations alike is none",
+    "seeds gained": "what tuning gains over the usual, in the same errors",
+    "near": f"share of the configurations that lack at most {percent(NEAR)} of (guess - best)",
+    "useless": "share of those that are no better than the guess, or diverge",
+    "contest": f"whether seeds left is at least {CONTEST[0]:g}, left 25 at least {CONTEST_LEFT:g}, "
+    f"and seeds gained at least {CONTEST[1]:g}; what is none is easy, or its seeds decide",
+}
+"""What the columns of a table mean, by their heads."""
+DIFFICULTY_HEADS = ("id", "variant", *COLUMNS)
+AFTER = """
+Problems without stored numbers are trained: `fedhpo-gym difficulty --train 60 ID`. Some are on the
+page of [natural federations](natural.md#how-hard).
+"""
+
+
+def difficulty(
+    ids: Ids = (),
+    *,
+    train: Annotated[
+        int | None,
+        Arg(
+            "really train N random configurations of each id, instead of asking stored numbers", "N"
+        ),
+    ] = None,
+    algorithm: Algorithm = None,
+    settings: Settings = (),
+) -> int:
+    """Print the page of all stored problems, or of those that are named."""
+    if train is None and (algorithm or settings):
+        raise InvalidArgumentError(
+            "`--algorithm` and `--setting` must come with `--train N`; stored numbers are all "
+            "listed"
+        )
+    if train is not None and not ids:
+        raise InvalidArgumentError("`--train` must come with the ids to train, got none")
+    if train is not None:
+        tasks = [asked_task(Variant(word, algorithm, settings=settings)) for word in ids]
+        rows = [list(_trained(task, train)) for task in tasks]
+    else:
+        rows = [list(_cells(open_card(card))) for card in chosen(ids)]
+    if not ids:
+        say(TITLE)
+    for name, meaning in COLUMNS.items():
+        words = f"{name}: {meaning}." if ids else f"- **{name}**: {meaning}."
+        say(fill(words, 100, subsequent_indent="  ", break_on_hyphens=False))
+    if not ids:
+        say(AFTER)
+    say(f"| {' | '.join(DIFFICULTY_HEADS)} |\n|{'---|' * len(DIFFICULTY_HEADS)}")
+    for row in rows:
+        say(f"| {' | '.join(row)} |")
+    return 0
+
+
+def _cells(stored: Stored) -> Iterator[str]:
+    versions = ", ".join(f"-v{task.version}" for task in answering(stored))
+    yield f"{stored.identity.task}{versions}"
+    words = ", ".join(arguments_of(stored.identity)).replace("algorithm=", "").replace("'", "")
+    yield f"{words}, {'table' if isinstance(stored, Table) else 'surrogate'}"
+    yield str(len(stored.space))
+    yield from _figures(difficulty_of(stored))
+
+
+def _trained(task: Task, number: int) -> Iterator[str]:
+    """Yield the cells of a problem of which so many random configurations are trained.
+
+    Whole numbers come from their grid: courses of equal minibatches share work.
+    """
+    if number < TRIALS[0]:
+        raise InvalidArgumentError(f"`--train` must be at least {TRIALS[0]}, got {number}")
+    full, grid = task.space, task.space.discretized()
+    space = SearchSpace(tuple(grid[d.name] if d.kind == "int" else d for d in full.dimensions))
+    raw = make_backend("raw", task)
+    fidelity = Fidelity(task.max_round, task.fidelity_space["client_sample_rate"].high)
+    rng = stream(0, "difficulty")
+    asked = [*(space.sample(rng) for _ in range(number)), usual(space)]
+    answers = raw.evaluate_many([(one, fidelity) for one in asked])
+    losses = validation_losses(answers, answers.num_samples)
+    fixed = [f"{name} {value:g}" for name, value in task.settings]
+    words = [task.algorithm, *fixed, f"{number} trained"]
+    yield from (task.key, ", ".join(words), str(len(full)))
+    yield from _figures(difficulty_from(losses, task.label_entropy))
+
+
+def _figures(found: Difficulty) -> Iterator[str]:
+    yield from (_share(found.scaled(trials)[0]) for trials in TRIALS)
+    yield from map(_share, (found.scaled(25)[1],))
+    yield from _deviations(found)
+    yield percent(found.near)
+    yield percent(found.useless)
+    yield "–" if math.isnan(found.left[25]) else "yes" if found.is_contest else "no"
+
+
+def _deviations(found: Difficulty) -> Iterator[str]:
+    for value in (found.scaled(25)[2], found.gain):
+        yield number(float(f"{value:.3g}")) if math.isfinite(value) else "–"
+
+
+def _share(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else "–"

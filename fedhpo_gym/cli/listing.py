@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 
-from fedhpo_gym.backends.federatedscope.doctor import why_not
-from fedhpo_gym.cli.console import say, say_prose, say_table
-from fedhpo_gym.cli.options import Word
-from fedhpo_gym.core.errors import FedHPOError, missing_dependency, unknown_name
+from fedhpo_gym.agents import AGENTS, agent_class
+from fedhpo_gym.agents.base import Agent
+from fedhpo_gym.agents.multi_fidelity import LadderSearch
+from fedhpo_gym.agents.search import TrialSearch
+from fedhpo_gym.backends.federatedscope.installation import why_not
+from fedhpo_gym.cli.console import Word, say, say_prose, say_table
+from fedhpo_gym.core.errors import (
+    FedHPOError,
+    MissingDependencyError,
+    missing_dependency,
+    unknown_name,
+)
 from fedhpo_gym.core.identity import UNSAID, Identity
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.data.natural import NATURAL
@@ -26,11 +34,11 @@ SOME = 3
 HEADS = ("id", "clients", "tuned", "grid", "budget", "backends")
 
 
-def main(word: Word = None) -> int:
+def list_ids(word: Word = None) -> int:
     """Print one line per environment; with a word, only lines that hold it, or of its suite."""
     registered, tables, surrogates = set(known_ids()), list_tables(), list_surrogates()
     rows = [
-        _row(task, backends(task, tables, surrogates))
+        _task_row(task, backends(task, tables, surrogates))
         for task in TASKS.values()
         if task.id in registered
     ]
@@ -61,7 +69,7 @@ def _named(
     for name in ids:
         task = get_task(name)
         found = backends(task, tables, surrogates)
-        yield (name, *_row(task, [x for x in found if x == "raw" or "DAC-" not in name])[1:])
+        yield (name, *_task_row(task, [x for x in found if x == "raw" or "DAC-" not in name])[1:])
 
 
 def _notes(registered: Container[str]) -> Iterator[str]:
@@ -87,7 +95,7 @@ def _notes(registered: Container[str]) -> Iterator[str]:
         yield "Every id is also there as MO-..., with one reward per objective."
 
 
-def _row(task: Task, answers: Sequence[str]) -> tuple[str, ...]:
+def _task_row(task: Task, answers: Sequence[str]) -> tuple[str, ...]:
     names = ", ".join(answers) or "none yet"
     budget, grid = f"{float(f'{task.budget_s / 3600:.3g}'):g} h", str(task.space.grid_size)
     return task.id, str(task.num_clients), str(len(task.space)), grid, budget, names
@@ -197,3 +205,39 @@ def arguments_of(identity: Identity) -> Iterator[str]:
 
 def _short(value: float) -> float | int:
     return int(value) if value == int(value) else value
+
+
+AGENT_HEADS = ("agent", "acts on", "chooses rounds", "objectives", "constraints", "several workers")
+MANY = {"scalar": "one", "vector": "many", "any": "one or many"}
+
+
+def list_agents(word: Word = None) -> int:
+    """Print a line per agent whose line holds a word, or of `module:Class`; 0."""
+    rows, missing = [], []
+    for name in (word,) if word and ":" in word else AGENTS:
+        try:
+            rows.append(_agent_row(name, agent_class(name)))
+        except MissingDependencyError as error:
+            missing.append(f"{name}: {error}")
+    if word is not None:
+        rows = [row for row in rows if word in " ".join(row)]
+        if not rows:
+            raise unknown_name("agent", word, AGENTS)
+    say_table(AGENT_HEADS, rows)
+    for words in missing:
+        say(f"\nNot listed: {words}")
+    return 0
+
+
+def _agent_row(name: str, kind: type[Agent]) -> tuple[str, ...]:
+    chooses = issubclass(kind, LadderSearch) or kind.fidelity is not None
+    searches = issubclass(kind, TrialSearch)
+    hears = searches and getattr(kind, "takes_constraints", False)
+    return (
+        name,
+        ", ".join(f"{process}s" for process in kind.acts_on),
+        "always" if chooses else "where they are free",
+        MANY[kind.rewards],
+        "as such" if hears else "by penalties",
+        "yes" if "trial" in kind.acts_on else "no",
+    )

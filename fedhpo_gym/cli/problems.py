@@ -3,15 +3,143 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli.listing import answering, arguments_of
-from fedhpo_gym.cli.verdicts import section
-from fedhpo_gym.cli.words import number, percent
-from fedhpo_gym.stored.health import INERT, SURVIVES, faults, inert, labels_on
+from fedhpo_gym.core.errors import FedHPOError
+from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.envs.trial.truth import values_of_queries
+from fedhpo_gym.objectives import ENERGY
+from fedhpo_gym.space import Value
+from fedhpo_gym.stored.catalogue import open_table
+from fedhpo_gym.stored.health import INERT, NEAR, SURVIVES, faults, inert, labels_on
 from fedhpo_gym.stored.health_cards import health_cards, health_on, open_card, survival_on
-from fedhpo_gym.stored.lattice import Stored
+from fedhpo_gym.stored.lattice import Stored, asked_columns
+from fedhpo_gym.stored.surrogate import Surrogate, open_preferred
+from fedhpo_gym.stored.surrogate_verdicts import (
+    CLAIM_RULE,
+    LARGEST_BIAS,
+    LARGEST_MISS,
+    LOWEST_TAU,
+    claim_on,
+    held_on,
+)
+from fedhpo_gym.studies.environments import make_environment, resolve_id
+from fedhpo_gym.studies.suites import SUITES, suite
+from fedhpo_gym.tasks import Task
+
+
+def number(value: Value) -> str:
+    """Return a number of up to four digits as a person writes it; a word as it is."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def percent(share: float) -> str:
+    """Return a share in per cent; a small one is never called nothing."""
+    return f"{100 * share:.0f} %" if share == 0 or share >= 0.005 else "below 1 %"
+
+
+def health_words(health: Mapping[str, Any], labels: Mapping[str, float] | None) -> Iterator[str]:
+    """Yield sentences."""
+    yield from _optimum(health)
+    yield _beside_labels(health, labels)
+    losing, near = health["losing"], health["near_optimum"]
+    if losing is not None:
+        yield (
+            f"{percent(losing['cells'])} of all cells lose to the label frequencies, at full "
+            f"fidelity {percent(losing['full_fidelity'])} of the configurations."
+        )
+    yield (
+        f"{percent(near['full_fidelity'])} of the configurations are within {percent(NEAR)} of the "
+        "optimum at full fidelity."
+    )
+    if health["diverging"] is not None:
+        share = percent(health["diverging"]["full_fidelity"])
+        yield f"{share} of the configurations diverge under some seed."
+    yield from _noise(health)
+    yield from _ranks(health["kendall"])
+    if health["importance"]:
+        yield from _importance(health["importance"])
+    for figure, reason in health["missing"].items():
+        yield f"No figure for {figure.replace('_', ' ')}: {reason}."
+
+
+def _optimum(health: Mapping[str, Any]) -> Iterator[str]:
+    best, lattice = health["optimum"], health["lattice"]
+    where = ", ".join(f"{k} {number(v)}" for k, v in best["configuration"].items())
+    kind = "Exact optimum" if lattice["exact"] else "Best of the lattice"
+    yield (
+        f"{kind}: validation loss {number(best['val_loss'])} (test {number(best['test_loss'])}, "
+        f"test accuracy {number(best['test_accuracy'])}) at {where}; round {best['round']}, client "
+        f"sample rate {number(best['client_sample_rate'])}."
+    )
+    edges = [f"{name} ({end})" for name, end in health["edges"].items()]
+    yield f"It lies at an edge of {', '.join(edges)}." if edges else "It lies at no edge."
+    if not lattice["exact"]:
+        yield (
+            f"The lattice is a grid of {lattice['configurations']:,} configurations, with "
+            f"{lattice['draws']:,} drawn ones in search of the optimum."
+        )
+
+
+def _beside_labels(health: Mapping[str, Any], labels: Mapping[str, float] | None) -> str:
+    if labels is None:
+        return "What predicting the label frequencies reaches is not known."
+    wins = health["optimum"]["val_loss"] < labels["val_loss"]
+    return (
+        f"Predicting the label frequencies reaches {number(labels['val_loss'])} (test accuracy "
+        f"{number(labels['test_accuracy'])}): the optimum {'beats' if wins else 'LOSES TO'} it."
+    )
+
+
+def _noise(health: Mapping[str, Any]) -> Iterator[str]:
+    noise, spread = health["seed_noise"], health["spread"]
+    if noise is not None and spread:
+        yield (
+            f"In the logarithm of the loss, seeds differ by {number(noise)} and configurations by "
+            f"{number(spread)}: noise over spread is {number(noise / spread)}."
+        )
+
+
+def _ranks(kendall: Mapping[str, Any]) -> Iterator[str]:
+    names = {"rounds": "rounds", "client_sample_rates": "client sample rates"}
+    parts = [
+        f"{number(kendall[key]['tau'])} between {words} {' and '.join(map(number, of))}"
+        for key, words in names.items()
+        if kendall[key]["tau"] is not None and len(set(of := kendall[key]["of"])) > 1
+    ]
+    if kendall["seeds"]["tau"] is not None:
+        parts.append(f"{number(kendall['seeds']['tau'])} between seeds")
+    if parts:
+        yield f"Kendall's τ of configurations: {', '.join(parts)}."
+
+
+def _importance(importance: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    ranked = sorted(importance.items(), key=lambda item: -item[1]["total"])
+    words = (f"{name} {percent(s['alone'])} ({percent(s['total'])})" for name, s in ranked)
+    yield f"Share of the variance, alone (with interactions): {', '.join(words)}."
+
+
+def survival_words(found: Mapping[str, Any]) -> str:
+    """Return in words what `survival.survival_of` found."""
+    best, seeds = found["optimum"], found["seeds"]
+    beside = "" if seeds is None else f" (between seeds: {seeds:.3g})"
+    return (
+        f"With initial weights moved by {found['perturbation']:g}, {found['draws']} times, "
+        f"{found['surviving']} of the {found['cells']} best configurations train to within "
+        f"{SURVIVES:.0%} of the loss that is stored. The optimum has {best['stored']:.4g} and "
+        f"trains to {best['lowest']:.4g} to {best['highest']:.4g} (unmoved {best['trained']:.4g}); "
+        f"the logarithm of the loss moves by {found['moved']:.3g}{beside}."
+    )
+
 
 TITLE = f"""# Problems, side by side
 
@@ -45,7 +173,7 @@ tables of version 1, and `fedhpo-gym show ID` prints what came of it.
 
 Versions that share numbers share a line.
 """
-HEADS = (
+PROBLEM_HEADS = (
     *("id", "variant", "optimum", "labels", "edges", "losing", "near", "diverging"),
     *("noise/spread", "τ rounds", "τ rates", "τ seeds", "inert"),
 )
@@ -61,7 +189,7 @@ def page() -> str:
     for kind, title in KINDS.items():
         chosen = [s for card, s in stored if card.name.endswith(f".{kind}.json")]
         rows = [f"| {' | '.join(_cells(s))} |" for s in chosen]
-        head = f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}"
+        head = f"| {' | '.join(PROBLEM_HEADS)} |\n|{'---|' * len(PROBLEM_HEADS)}"
         parts += [f"## {title}\n", "\n".join([head, *rows]), ""]
     parts += section([s for _, s in stored])
     parts += ["## What is degenerate\n", *_degenerate([s for _, s in stored])]
@@ -121,3 +249,181 @@ def _degenerate(stored: list[Stored]) -> Iterator[str]:
         words = f"**{fault[0].upper()}{fault[1:]}** ({len(names)}): {', '.join(names)}."
         yield textwrap.fill(words, WIDTH, break_on_hyphens=False) + "\n"
     yield f"The other {healthy} of {len(stored)} have none of these faults."
+
+
+OPENERS: Final[Mapping[str, Callable[[Task], Stored]]] = {
+    "tabular": lambda task: open_table(task.identity),
+    "surrogate": lambda task: open_preferred(task.surrogate_identities),
+}
+SHARES: Final = (0.05, 0.2, 0.5)
+"""Of the configurations, how many keep the limits that are listed."""
+DRAWS: Final = 512
+"""Random configurations that a surrogate is asked."""
+LIMIT_HEADS: Final = (
+    "limit",
+    *(word for one in SHARES for word in (f"{percent(one)} keep", "best")),
+)
+
+
+def limits_of(task: Task, backend: str) -> dict[str, Any]:
+    """Return limits of each objective that varies, as JSON data.
+
+    Objectives on the test split are left out, by which none tunes.
+
+    Args:
+        task: the variant.
+        backend: "tabular" or "surrogate"; what it does not answer is left out.
+    """
+    opened = make_backend(backend, task)
+    asked = [one for one in task.objectives if one != ENERGY and not one.startswith("test_")]
+    names = tuple(name for name in asked if not opened.why_refused(name))
+    setup = TrialSetup(task, opened, names, {}).at_full_fidelity
+    values, guess = _values(setup)
+    found = {}
+    for objective, column in zip(setup.objectives[1:], values.T[1:], strict=True):
+        sign = 1 if objective.minimize else -1
+        if np.ptp(column) > 0:
+            at = np.ceil(np.multiply(SHARES, len(column))).astype(int) - 1
+            ends = [_outward(end) for end in np.sort(sign * column)[at].tolist()]
+            left = [_left(sign * column <= end, values[:, 0], guess) for end in ends]
+            rows = [{"limit": sign * end, **one} for end, one in zip(ends, left, strict=True)]
+            found[objective.name] = {"minimize": objective.minimize, "limits": rows}
+    return {"configurations": len(values), "by_objective": found}
+
+
+def _values(setup: TrialSetup) -> tuple[NDArray[np.float64], float]:
+    """Return (configurations, objectives) values, and the loss of predicting frequencies."""
+    labels = labels_on(OPENERS[setup.backend.name](setup.task))
+    columns = asked_columns(setup.search_space, DRAWS, "limits")
+    size = len(next(iter(columns.values())))
+    columns |= {name: np.full(size, value) for name, value in setup.fixed.items()}
+    return values_of_queries(setup, columns), np.inf if labels is None else labels["val_loss"]
+
+
+def _outward(end: float) -> float:
+    """Return four digits of a limit on what is to be low, rounded to where as many keep it."""
+    scale = 10.0 ** (3 - np.floor(np.log10(abs(end)))) if end else 1.0
+    return float(f"{np.ceil(end * scale) / scale:.12g}")
+
+
+def _left(kept: NDArray[np.bool_], losses: NDArray[np.float64], guess: float) -> dict[str, Any]:
+    best = float(losses[kept].min()) if kept.any() else None
+    return {"kept": int(kept.sum()), "best": best, "useless": best is None or best >= guess}
+
+
+def rows_of(found: Mapping[str, Any]) -> list[list[str]]:
+    """Return what `limits_of` found by objective as rows under `LIMIT_HEADS`."""
+    rows = []
+    for name, one in found["by_objective"].items():
+        pairs = [(e["limit"], number(e["best"]) + "*" * e["useless"]) for e in one["limits"]]
+        sign = "at most" if one["minimize"] else "at least"
+        rows.append([f"{name} {sign}", *(w for end, best in pairs for w in (number(end), best))])
+    return rows
+
+
+def useless_limits(problems: Sequence[str], arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence per problem on which constraints leave nothing of use, as far as is stored.
+
+    Args:
+        problems: suites, or ids of environments.
+        arguments: of `gymnasium.make`.
+    """
+    names = [one for name in problems for one in (suite(name) if name in SUITES else [name])]
+    for name in names if arguments.get("constraints") else ():
+        try:
+            env_id = resolve_id(name)
+            with closing(make_environment(env_id, arguments)) as env:
+                setup = env.get_wrapper_attr("setup")
+                if "DAC-" in env_id or setup.backend.name not in OPENERS:
+                    continue
+                words = _useless_words(setup.at_full_fidelity)
+        except FedHPOError:  # what cannot be made, the run says itself
+            continue
+        if words:
+            yield f"{env_id}: at full fidelity {words}; see `fedhpo-gym show {env_id}`"
+
+
+def _useless_words(setup: TrialSetup) -> str:
+    """Return how little the constraints leave; empty where they leave something of use."""
+    values, guess = _values(setup)
+    left = _left(setup.violations(values) == 0, values[:, 0], guess)
+    if not left["useless"]:
+        return ""
+    if not left["kept"]:
+        return f"none of {len(values):,} configurations keeps the constraints"
+    return (
+        f"{left['kept']:,} of {len(values):,} configurations keep the constraints, and the best of "
+        f"them has a validation loss of {number(left['best'])}, no better than predicting the "
+        "label frequencies"
+    )
+
+
+SECTION = f"""## Objectives of surrogates
+
+Errors are of courses at full fidelity that the fit had not seen (`fedhpo-gym surrogate all
+--measure` holds them out again). An objective is offered if Kendall's τ is at least {LOWEST_TAU}
+and the bias, either way, at most {LARGEST_BIAS} of the spread of the truth (standard deviation
+over courses); behind a refused one stand its τ and its bias over that spread.
+
+The last column is the lowest validation loss that a surrogate claims, and what training that
+configuration reaches, where both are known. A claim is missed where the logarithm of the loss is
+off by more than {LARGEST_MISS} of its spread; `fedhpo-gym surrogate` refuses new fits that miss.
+"""
+VERDICT_HEADS = (
+    "surrogate",
+    "courses",
+    "offered",
+    "refused (τ, bias over spread)",
+    "best: claimed, trained",
+)
+
+
+def verdicts_of(stored: Stored) -> dict[str, Any] | None:
+    """Return figures and verdict by objective, as JSON data; None for a table."""
+    if not isinstance(stored, Surrogate):
+        return None
+    held = held_on(stored.card)
+    return {
+        name: {"verdict": "offered" if one.passed else "refused", "figures": one.words}
+        for name, one in held.items()
+    }
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines that `fedhpo-gym show` prints of `verdicts_of`."""
+    for name, one in found.items():
+        yield f"{name}: {one['verdict']} ({one['figures']})"
+
+
+def claim_words(stored: Stored) -> str | None:
+    """Return what became of the best that a surrogate claims; None for a table."""
+    if not isinstance(stored, Surrogate):
+        return None
+    claim = claim_on(stored.card)
+    if claim is None:
+        return "not trained"
+    return f"{'kept' if claim.passed else 'MISSED'} ({claim.words}); the rule is that {CLAIM_RULE}"
+
+
+def section(stored: Sequence[Stored]) -> Iterator[str]:
+    """Yield the parts of the page of all problems that are of objectives."""
+    rows = []
+    for one in stored:
+        if not isinstance(one, Surrogate):
+            continue
+        held = held_on(one.card)
+        offered = [name for name, figures in held.items() if figures.passed]
+        refused = [
+            f"{name} ({'none' if f.kendall_tau is None else format(f.kendall_tau, '.2f')}, "
+            f"{abs(f.bias) / f.spread if f.spread else 0:.2f})"
+            for name, f in held.items()
+            if not f.passed
+        ]
+        counted, claim = str(one.card["objectives"]["courses"]), claim_on(one.card)
+        best = f"{claim.claimed:.3g}, {claim.trained:.3g}" if claim else "–"
+        best += " (missed)" if claim and not claim.passed else ""
+        cells = (one.card["name"], counted, ", ".join(offered), ", ".join(refused) or "–", best)
+        rows.append(f"| {' | '.join(cells)} |")
+    yield SECTION
+    yield "\n".join([f"| {' | '.join(VERDICT_HEADS)} |", f"|{'---|' * len(VERDICT_HEADS)}", *rows])
+    yield ""

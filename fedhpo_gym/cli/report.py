@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from fedhpo_gym.analysis import Report, build_report, group
+from fedhpo_gym.analysis import Report, RunRecord, build_report, group, read_folder, set_aside
+from fedhpo_gym.analysis.comparison import counted
 from fedhpo_gym.analysis.figures import File
-from fedhpo_gym.analysis.incumbents import RULE, read_table
 from fedhpo_gym.analysis.landscape import landscape as landscape_of
 from fedhpo_gym.analysis.landscape import landscape_figure
 from fedhpo_gym.analysis.report import sentences
 from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import say
-from fedhpo_gym.cli.options import Records, Rule
-from fedhpo_gym.cli.records import each_judged_run, whole_records
+from fedhpo_gym.cli.console import Named, Records, Rule, complain, parse_pairs, say, say_table
 from fedhpo_gym.core import __version__
 from fedhpo_gym.core.archive import require_writable
-from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, unknown_name
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDataError,
+    unknown_name,
+)
 from fedhpo_gym.core.files import new_file, write_text
-from fedhpo_gym.studies.cells import GOOD, read_log
-from fedhpo_gym.studies.regret import known_of
-from fedhpo_gym.studies.replay import present_fingerprint
+from fedhpo_gym.records.files import read_each, read_judged
+from fedhpo_gym.records.incumbents import RULE, read_table
+from fedhpo_gym.records.runs import JudgedRun, problem_arguments
+from fedhpo_gym.studies.export import to_optuna
+from fedhpo_gym.studies.regret import hypervolume_regret_of, known_of, regret_of
+from fedhpo_gym.studies.replay import from_stored_numbers, present_fingerprint
+from fedhpo_gym.studies.run import GOOD, read_log
 
 _OURS = re.compile(r"(study|problem)-\d+-[a-z0-9-]+\.(csv|tex|svg|pdf)")
 _KINDS = (".pdf", ".svg", ".csv")
 
 
-def main(
+def report(
     paths: Records = (),
     *,
     tables: Annotated[
@@ -154,3 +165,113 @@ def _unfinished(paths: Sequence[Path]) -> list[list[str]]:
 
 def _beside(path: Path) -> Path:
     return (path if path.is_dir() else path.parent) / "report.html"
+
+
+def whole_records(
+    command: str, paths: Sequence[Path]
+) -> tuple[list[tuple[Path, RunRecord]], list[Path]]:
+    """Read every record in some files and folders; a damaged one is named and set aside."""
+    damaged: list[Path] = []
+    return list(read_folder(paths, _teller(command, damaged))), damaged
+
+
+def each_judged_run(
+    command: str, paths: Sequence[Path], damaged: list[Path]
+) -> Iterator[tuple[Path, JudgedRun]]:
+    """Yield what judges read, one record at a time; damaged files are named and appended."""
+    yield from read_each(paths, read_judged, _teller(command, damaged))
+
+
+def _teller(command: str, damaged: list[Path]) -> Callable[[Path, DamagedDataError], None]:
+    def tell(path: Path, error: DamagedDataError) -> None:
+        complain(command, set_aside(path, error))
+        damaged.append(path)
+
+    return tell
+
+
+def export(
+    paths: Records,
+    *,
+    optuna: Annotated[
+        Path, Arg("write a new SQLite file of Optuna's, for its pictures and dashboard", "FILE")
+    ],
+) -> int:
+    """Write all whole records as studies of Optuna; 1 if one is damaged."""
+    require_writable(optuna.parent, "`--optuna`, without its last part,")
+    records, damaged = whole_records("export", paths)
+    for name in to_optuna([record for _, record in records], optuna):
+        say(name)
+    say(f"{optuna}: open it with `optuna-dashboard sqlite:///{optuna}`")
+    return 1 if damaged else 0
+
+
+REGRET_HEADS = ("id", "agent", "seed", "trials", "regret", "relative", "of the hypervolume")
+COLUMNS = (
+    *("problem", "variant", "agent", "seed", "trial", "time"),
+    *("regret", "relative_regret", "hypervolume_regret"),
+)
+
+
+def regret(
+    paths: Records,
+    *,
+    out: Annotated[Path | None, Arg("a CSV file of the regret after every trial", "FILE")] = None,
+    settings: Named = (),
+) -> int:
+    """Print the final regret of every record; 1 if one is damaged or cannot be judged.
+
+    Runs of courses that are trained have none that anybody knows: they are counted and left out.
+    """
+    named = dict(parse_pairs("--set", settings))
+    if out is not None:
+        require_writable(out.parent, "`--out`, without its last part,")
+        if out.is_dir():
+            raise InvalidArgumentError(
+                f"`--out` must be a file, got the folder {out}; name a file in it, such as "
+                f"{out / 'regret.csv'}"
+            )
+    records, damaged = whole_records("regret", paths)
+    table, rows, failed, trained = io.StringIO(), [], 0, 0
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for path, record in records:
+        if not from_stored_numbers(record.header):
+            trained += 1
+            continue
+        try:
+            lines = list(_lines(record, named))
+        except FedHPOError as error:
+            complain("regret", f"{path}: {error}")
+            failed += 1
+            continue
+        writer.writerows(lines)
+        env_id, variant, *who, number, _, regret, relative, missing = lines[-1]
+        numbers = [f"{one:.4g}" if one != "" else "–" for one in (regret, relative, missing)]
+        rows.append([env_id, *map(str, who), str(number), *numbers, variant])
+    if rows or not trained:
+        # Runs of one id under other arguments are runs of other problems.
+        several = len({(row[0], row[-1]) for row in rows}) > len({row[0] for row in rows})
+        heads = (*REGRET_HEADS, "arguments") if several else REGRET_HEADS
+        say_table(heads, [row[: len(heads)] for row in rows])
+    if trained:
+        say(
+            f"left out: {counted(trained, 'run')} of courses that were trained; what those can "
+            "reach, nobody knows"
+        )
+    if out is not None:
+        write_text(out, table.getvalue())
+        say(str(out))
+    return 1 if damaged or failed else 0
+
+
+def _lines(record: RunRecord, named: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield a row of `COLUMNS` per trial; of one objective no hypervolume is told."""
+    header, found = record.header, regret_of(record, named=named)
+    variant = json.dumps(problem_arguments(header.kwargs), sort_keys=True)
+    missing: list[Any] = [""] * len(record.steps)
+    if isinstance(record.final.reward, list | tuple):
+        missing = hypervolume_regret_of(record, named=named)[1].tolist()
+    columns = (found.elapsed_s.tolist(), found.regret.tolist(), found.relative.tolist(), missing)
+    for trial, row in enumerate(zip(*columns, strict=True), start=1):
+        yield (header.id, variant, header.agent, header.seed, trial, *row)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tqdm import tqdm
 
+from fedhpo_gym import studies
 from fedhpo_gym.analysis.comparison import counted
-from fedhpo_gym.backends.federatedscope.sharing import kept
+from fedhpo_gym.backends.federatedscope.process import kept
+from fedhpo_gym.cli import report as reports
 from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import complain, parse_pairs, say
-from fedhpo_gym.cli.options import Asked, Runs
+from fedhpo_gym.cli.console import Asked, Cluster, Named, Rule, Runs, complain, parse_pairs, say
+from fedhpo_gym.cli.problems import useless_limits
+from fedhpo_gym.cli.report import whole_records
 from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.studies import Means
 from fedhpo_gym.studies.plan import Request, make_plans
+from fedhpo_gym.studies.replay import replay as replay_record
+from fedhpo_gym.studies.replay import where_computed
 from fedhpo_gym.studies.run import do_run
 
 
-def main(
+def run(
     ids: Annotated[Sequence[str], Arg("environment ids, version optional", "ID")],
     *,
     agents: Annotated[
@@ -59,3 +67,104 @@ def main(
     if done < len(plans) and any(":" in name for name in agents):
         say("Records know an agent by its name alone: another version needs another --out or name.")
     return 0
+
+
+def compare(
+    problems: Annotated[
+        Sequence[str],
+        Arg(
+            "a suite, such as lr, paper, small or natural (docs/comparing.md), or environment ids",
+            "SUITE",
+        ),
+    ],
+    *,
+    agents: Annotated[str, Arg("names of agents, or `module:Class` of your own", "A,B,C")],
+    seeds: Annotated[int, Arg("runs per agent (30)", "N")] = 30,
+    workers: Annotated[int, Arg("processes here (1)", "N")] = 1,
+    cluster: Cluster,
+    timeout_s: Annotated[float | None, Arg("real seconds that a run may take", "X")] = None,
+    records: Annotated[
+        Literal["parquet", "jsonl"] | None,
+        Arg("kind of record files (parquet where pyarrow is installed)"),
+    ] = None,
+    out: Runs = Path("runs"),
+    report: Annotated[bool, Arg("only run", flag="--no-report")] = True,
+    noise: Annotated[
+        Sequence[str],
+        Arg(
+            "what evaluations lack, for example `clients=0.01`: clients, bias, iid, epsilon",
+            "NAME=VALUE",
+            several=True,
+        ),
+    ] = (),
+    rule: Rule = "recommended",
+    asked: Asked,
+) -> int:
+    """Do every run whose record is not there yet, and write the report; 1 if a run failed."""
+    arguments = dict(parse_pairs("--set", asked.settings))
+    chosen = {} if asked.backend is None else {"backend": asked.backend}
+    for words in useless_limits(problems, {**arguments, **chosen}):
+        complain("compare", words)
+    if report and not find_spec("matplotlib"):
+        complain("compare", "the page at the end will have to wait for the extra `plot`")
+    compared = studies.compare(
+        problems[0] if len(problems) == 1 else problems,
+        [name for name in agents.split(",") if name],
+        seeds,
+        out,
+        backend=asked.backend,
+        budget_s=asked.budget_s,
+        fidelity=dict(parse_pairs("--fidelity", asked.fidelity)),
+        arguments=arguments,
+        noise=dict(parse_pairs("--noise", noise)) or None,
+        simulated_workers=asked.simulated_workers,
+        shared_start=asked.shared_start,
+        means=Means(
+            workers=workers,
+            executor=cluster.executor,
+            address=cluster.address,
+            timeout_s=math.inf if timeout_s is None else timeout_s,
+            columnar=None if records is None else records == "parquet",
+            track=asked.track,
+        ),
+        warn=partial(complain, "compare"),
+        tell=say,
+    )
+    count = {s: sum(o.status == s for o in compared.outcomes) for s in ("done", "there")}
+    say(
+        f"{counted(count['done'], 'run')} done, {count['there']} already there, "
+        f"{len(compared.faults)} failed, records in {out}"
+    )
+    failed = int(bool(compared.faults))
+    if report and any(count.values()):
+        return max(reports.report([out], rule=rule, tell=True), failed)
+    return failed
+
+
+def replay(
+    paths: Annotated[Sequence[Path], Arg("records or folders", "FILE")],
+    *,
+    settings: Named = (),
+    exact: Annotated[
+        bool, Arg("demand equal bits of records that another processor computed, too")
+    ] = False,
+) -> int:
+    """Replay every record; 1 if one of them differs or is damaged.
+
+    What another processor computed may be rounded otherwise: that is 0, and 1 under `--exact`.
+    """
+    named = dict(parse_pairs("--set", settings))
+    records, damaged = whole_records("replay", paths)
+    different = 0
+    for path, record in records:
+        difference = replay_record(record, named=named)
+        if difference is None:
+            say(f"equal      {path} ({len(record.steps)} steps)")
+        elif difference.rounding:
+            different += exact
+            where = where_computed(record.header)
+            say(f"equal up to rounding  {path} ({len(record.steps)} steps; {where}; {difference})")
+        else:
+            different += 1
+            say(f"DIFFERENT  {path}: {difference}")
+    return 1 if different or damaged else 0

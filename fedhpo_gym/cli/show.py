@@ -8,16 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
-from fedhpo_gym.backends.federatedscope.doctor import why_not
+from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import say, say_table
-from fedhpo_gym.cli.limits import HEADS as LIMIT_HEADS
-from fedhpo_gym.cli.limits import OPENERS, limits_of, rows_of
+from fedhpo_gym.cli.console import Variant, asked_task, say, say_table
 from fedhpo_gym.cli.listing import lacking
-from fedhpo_gym.cli.options import Variant, asked_task
-from fedhpo_gym.cli.problems import page
-from fedhpo_gym.cli.verdicts import claim_words, lines, verdicts_of
-from fedhpo_gym.cli.words import health_words, number, survival_words
+from fedhpo_gym.cli.problems import (
+    LIMIT_HEADS,
+    OPENERS,
+    claim_words,
+    health_words,
+    limits_of,
+    lines,
+    number,
+    page,
+    rows_of,
+    survival_words,
+    verdicts_of,
+)
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, unknown_name
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.space import SearchSpace, Value
@@ -34,7 +41,7 @@ WIDTH = 100
 LIMITS = "limits"
 """Entry of what is known: what limits of objectives leave."""
 PRINTED_APART = ("health", LABELS, SURVIVAL, OBJECTIVES, CLAIMED, LIMITS)
-HEADS = ("name", "from", "to", "scale", "grid points", "unit", "set by")
+DIMENSION_HEADS = ("name", "from", "to", "scale", "grid points", "unit", "set by")
 COPIED = (
     "fitted_on", "num_configurations", "courses", ENDS, "diverged_courses", "engine_version",
 )  # fmt: skip
@@ -196,7 +203,7 @@ def _print(found: Mapping[str, Any]) -> None:
         say(f"Fixed by `settings`: {', '.join(settings)}.")
     say("\nHyperparameters and fidelities:\n")
     rows = [*_tree(found["space"]), *map(_row, found["fidelity_space"])]
-    say_table(HEADS, rows)
+    say_table(DIMENSION_HEADS, rows)
     for dimension in found["space"]:
         if "active" in dimension:
             name, values = dimension["active"]

@@ -27,7 +27,7 @@ from fedhpo_gym.stored.table import FORMAT, Table
 from fedhpo_gym.tasks import Task, task_of
 
 CELLS = 5
-DRAWS = 3
+PERTURBATIONS = 3
 PERTURBATION = 1e-8
 """By which every initial weight moves, as a share of it or of 1 if that is more; by the distance to
 its neighbour in float32 if that is more still."""
@@ -51,14 +51,16 @@ def survival_of(table: Table) -> dict[str, Any]:
     land = landscape_of(table)
     cells = best_cells(land, CELLS)
     task = task_of(table.identity)
-    losses = np.stack([trained(task, table.seeds, cells, draw) for draw in range(DRAWS + 1)])
+    losses = np.stack(
+        [trained(task, table.seeds, cells, draw) for draw in range(PERTURBATIONS + 1)]
+    )
     means = losses.mean(axis=-1)
     claimed = np.array([_stated(land, cell) for cell in cells])
     away = np.abs(means[1:] / claimed - 1.0).max(axis=0)
     return {
         "of": table.digest,
         "perturbation": PERTURBATION,
-        "draws": DRAWS,
+        "draws": PERTURBATIONS,
         "cells": len(cells),
         "surviving": int((away <= SURVIVES).sum()),
         "optimum": {

@@ -8,8 +8,8 @@ from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MAX_LOSS, MetricSpec
 from fedhpo_gym.evaluation.records import SPLITS
-from fedhpo_gym.objectives.base import LARGEST, Objective, values_of
-from fedhpo_gym.objectives.fairness import (
+from fedhpo_gym.objectives.base import LARGEST, TRANSFORMS, Objective, values_of
+from fedhpo_gym.objectives.performance import (
     FAIRNESS,
     FAIRNESS_METRIC,
     FAIRNESS_NAMES,
@@ -17,8 +17,6 @@ from fedhpo_gym.objectives.fairness import (
     client_fairness,
     fairness_objective,
     fairness_vector,
-)
-from fedhpo_gym.objectives.performance import (
     performance_objective,
     performance_objectives,
     performances,
@@ -39,6 +37,8 @@ from fedhpo_gym.objectives.privacy import (
     poisson_curve,
     renyi_curve,
     renyi_gaussian,
+    selected_renyi,
+    selection_epsilon,
 )
 from fedhpo_gym.objectives.spending import (
     BUDGET_S,
@@ -51,8 +51,6 @@ from fedhpo_gym.objectives.spending import (
     cost_objectives,
     privacy_objective,
 )
-from fedhpo_gym.objectives.transforms import TRANSFORMS
-from fedhpo_gym.objectives.tuning_privacy import selected_renyi, selection_epsilon
 
 
 @checked_types

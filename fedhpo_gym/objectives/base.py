@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,6 @@ from fedhpo_gym.core.checks import as_number, as_reals, as_typed, explained_type
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Evaluations
 from fedhpo_gym.objectives.privacy import Spent
-from fedhpo_gym.objectives.transforms import TRANSFORMS
 
 LARGEST: Final = float(np.finfo(np.float32).max)
 """The worst value where values have no worst bound: the largest that is finite as float32."""
@@ -291,3 +291,23 @@ def _read_only(evaluation: Evaluation) -> Evaluation:
     for view in views.values():
         view.flags.writeable = False
     return replace(evaluation, **views)
+
+
+def squash(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``log(1 + d) / (1 + log(1 + d))`` for (B,) distances from the best value, 0 or more.
+
+    It rises strictly from 0 to 1, which only infinity reaches. The logarithm keeps apart what
+    differs by a factor: two losses in nats up to the largest float32 that differ by one part in
+    2^9, the precision of stored losses, are two float32 rewards.
+    """
+    # One memory layout, one way to compute: a batch has the bits of each value alone.
+    logs = np.log1p(np.ascontiguousarray(distance))
+    infinite = np.isinf(logs)
+    logs[infinite] = 1.0
+    return np.where(infinite, 1.0, logs / (1.0 + logs))
+
+
+TRANSFORMS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]] | None]] = (
+    MappingProxyType({"clip": None, "squash": squash})
+)
+"""Transforms by name: None stops at the bounds."""

@@ -1,14 +1,17 @@
 """How well the federated model does: loss, error, and F1 over all clients."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.checks import checked_types, explained_types
-from fedhpo_gym.core.errors import require_known
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
-from fedhpo_gym.evaluation.records import SPLITS, Evaluations, Metric, Split
+from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Evaluations, Metric, Split
 from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.privacy import Spent
 
@@ -108,3 +111,136 @@ def performance_objectives(
         for split in first
         for spec in metrics
     )
+
+
+FAIRNESS_METRIC: Final[Metric] = "accuracy"
+"""What the named objectives compare between clients."""
+FAIRNESS_NAMES: Final = ("std", "p10", "p50", "p90", "worst", "jain")
+_QUANTILES: Final = np.array([0.1, 0.5, 0.9])
+WORST_FAIRNESS: Final = (0.5, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""The fairness vector where training diverged. Values in [0, 1] spread most, by 0.5, when half of
+them are 0 and half are 1."""
+
+
+@explained_types
+def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
+    """Return spread and tail of client-wise performance, averaged over seeds.
+
+    Entries follow ``FAIRNESS_NAMES``: population standard deviation, the 10th, 50th and 90th
+    percentile (linear interpolation), the worst client, and Jain's index
+    ``(sum x)^2 / (n sum x^2)`` (Jain, Chiu and Hawe, 1984, Eq. 1), which is 1 when all clients
+    are equal, all zeros included.
+
+    Args:
+        values: (..., S, N) performance of N clients under S seeds, higher is better; NaN marks a
+            client without data, which is left out.
+
+    Returns:
+        (..., 6) the measures over clients of each seed, then their mean over seeds.
+
+    Raises:
+        InvalidArgumentError: The shape is not (..., S, N), or a seed has no client.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim < 2 or 0 in array.shape:
+        raise InvalidArgumentError(f"`values` must have shape (..., S, N), got {array.shape}.")
+    rows = array.reshape(-1, array.shape[-1])
+    sizes = np.add.reduce(~np.isnan(rows), axis=1, dtype=np.intp)
+    if not sizes.all():
+        raise InvalidArgumentError("`values` must have at least one client per seed, got only NaN.")
+    ordered = np.sort(rows, axis=1)  # NaN comes last
+    per_seed = np.empty((len(rows), len(FAIRNESS_NAMES)))
+    for size in np.flatnonzero(np.bincount(sizes)).tolist():
+        alike = sizes == size
+        per_seed[alike] = _measures(ordered[alike, :size])
+    return np.asarray(per_seed.reshape(*array.shape[:-1], len(FAIRNESS_NAMES)).mean(axis=-2))
+
+
+@explained_types
+def client_fairness(
+    evaluation: Evaluation | Evaluations, split: Split = "val", metric: Metric = "accuracy"
+) -> NDArray[np.float64]:
+    """Return the (6,) fairness vector of an evaluation, over the clients that have samples.
+
+    B evaluations give (B, 6); where training diverged, the vector is ``WORST_FAIRNESS``, because
+    clients that all have nothing are otherwise equal.
+
+    Raises:
+        UnknownNameError: The split or the metric does not exist.
+        InvalidArgumentError: The metric is a loss (lower is better), or a seed has no client
+            with samples in the split.
+    """
+    if metric == "loss":
+        raise InvalidArgumentError(
+            "`metric` must be one where higher is better, got 'loss'; use 'accuracy' or 'f1'."
+        )
+    key = ("client_fairness", split, metric)
+    if key not in evaluation.memo:
+        values = evaluation.clients(split, metric)
+        has_samples = evaluation.num_samples[..., SPLITS.index(split)] > 0
+        measured = fairness_vector(np.where(has_samples, values, np.nan))
+        diverged = np.asarray(evaluation.has_diverged)[..., None]
+        found = np.where(diverged, WORST_FAIRNESS, measured)
+        found.flags.writeable = False
+        evaluation.memo[key] = found
+    return evaluation.memo[key]
+
+
+@checked_types
+def fairness_objective(measure: str, split: Split = "val") -> Objective:
+    """Make the objective ``fairness_{measure}`` of client-wise accuracy.
+
+    Args:
+        measure: One of ``FAIRNESS_NAMES``.
+        split: Where the accuracy is measured; other splits than ``"val"`` are named
+            ``{split}_fairness_{measure}``.
+
+    Raises:
+        UnknownNameError: The measure or the split does not exist.
+    """
+    require_known("fairness measure", measure, FAIRNESS_NAMES)
+    require_known("split", split, SPLITS)
+    is_spread = measure == "std"
+    position = FAIRNESS_NAMES.index(measure)
+    bounds = (0.0, WORST_FAIRNESS[position] if is_spread else 1.0)
+
+    def compute(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
+        return client_fairness(evaluations, split)[:, position]
+
+    def sensitivity(clients: NDArray[np.float64]) -> NDArray[np.float64]:
+        # A standard deviation of n values is a norm of them over the root of n; one value that
+        # moves by 1 changes it most if all others are equal. A quantile may jump with one client.
+        return np.sqrt(clients - 1) / clients if is_spread else np.ones_like(clients)
+
+    prefix = "" if split == "val" else f"{split}_"
+    return Objective(
+        name=f"{prefix}fairness_{measure}",
+        unit="1",
+        minimize=is_spread,
+        bounds=bounds,
+        compute=compute,
+        sensitivity=None if split == "test" else sensitivity,
+        reads=frozenset({(split, FAIRNESS_METRIC)}),
+    )
+
+
+def _measures(ordered: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the (S, 6) measures of (S, n) clients, the worst first."""
+    size = ordered.shape[1]
+    square_sum = np.sum(ordered**2, axis=1)
+    total = np.sum(ordered, axis=1)
+    some = square_sum > 0
+    jain = np.where(some, total**2 / np.where(some, size * square_sum, 1), 1)
+    out = np.empty((len(ordered), len(FAIRNESS_NAMES)))
+    away = ordered - (total / size)[:, None]
+    out[:, 0] = np.sqrt(np.sum(away * away, axis=1) / size)
+    positions = _QUANTILES * (size - 1)
+    below = positions.astype(np.intp)
+    low, high = ordered[:, below], ordered[:, np.minimum(below + 1, size - 1)]
+    out[:, 1:4] = low + (positions - below) * (high - low)
+    out[:, 4] = ordered[:, 0]
+    out[:, 5] = jain
+    return out
+
+
+FAIRNESS: Final[tuple[Objective, ...]] = tuple(fairness_objective(name) for name in FAIRNESS_NAMES)

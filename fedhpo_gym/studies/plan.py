@@ -11,8 +11,8 @@ from typing import Any
 
 from fedhpo_gym.agents import agent_class, read_problem
 from fedhpo_gym.agents.base import WHERE
-from fedhpo_gym.analysis.files import record_key
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.records.files import record_key
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.environments import make_environment, resolve_id, spec_of
 from fedhpo_gym.tasks import get_task

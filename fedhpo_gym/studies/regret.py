@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.problems import Known
-from fedhpo_gym.analysis.records import Header, RunRecord
-from fedhpo_gym.analysis.runs import COSTS, Scored, level_of
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.objectives import Objective
+from fedhpo_gym.records.record import Header, RunRecord
+from fedhpo_gym.records.runs import COSTS, Scored, level_of
 from fedhpo_gym.studies.environments import remake_environment
 from fedhpo_gym.studies.replay import former_fingerprints, from_stored_numbers
 

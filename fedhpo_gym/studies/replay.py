@@ -15,10 +15,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord, to_dict
 from fedhpo_gym.core.errors import FedHPOError
 from fedhpo_gym.core.processor import this_platform
 from fedhpo_gym.objectives import Objective
+from fedhpo_gym.records.record import Header, RunRecord, StepRecord, to_dict
 from fedhpo_gym.studies.environments import remake_environment
 from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
 

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from time import monotonic
+from typing import Any, Final, Literal
 from zlib import crc32
 
 from fedhpo_gym.agents import make_agent, run_crew, run_episode
-from fedhpo_gym.analysis import parquet
-from fedhpo_gym.analysis.files import (
+from fedhpo_gym.core import __version__
+from fedhpo_gym.core.errors import DamagedDataError, WorkerLostError, WorkerTimeoutError
+from fedhpo_gym.core.processes import each_on_cluster
+from fedhpo_gym.core.processor import this_platform
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.records import parquet
+from fedhpo_gym.records.files import (
     OPEN,
     growing,
     keyed_path,
@@ -18,11 +34,7 @@ from fedhpo_gym.analysis.files import (
     set_aside,
     write_record,
 )
-from fedhpo_gym.analysis.records import Header, RunRecord, StepRecord
-from fedhpo_gym.core import __version__
-from fedhpo_gym.core.errors import DamagedDataError
-from fedhpo_gym.core.processor import this_platform
-from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.records.record import Header, RunRecord, StepRecord
 from fedhpo_gym.studies.environments import make_environment, spec_of
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.tracking import tracked
@@ -39,7 +51,7 @@ def do_run(
 ) -> bool:
     """Do one run and write its record, unless it is there; return whether it was done now.
 
-    While it runs, its trials are in a file of their own (`fedhpo_gym.analysis.files`).
+    While it runs, its trials are in a file of their own (`fedhpo_gym.records.files`).
     """
     place = folder, plan.id, plan.agent, plan.seed
     if plan.key is not None and _is_done(keyed_path(*place, plan.key), warn):
@@ -123,3 +135,170 @@ def _is_done(path: Path, warn: Callable[[str], None]) -> bool:
             continue
         return True
     return False
+
+
+Status = Literal["done", "there", "failed", "timeout", "lost"]
+GOOD: Final = ("done", "there")
+LOG: Final = "cells.ndjson"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a cell ended.
+
+    Attributes:
+        plan: the cell.
+        status: "done" now, "there" before, "failed" where it raised, "timeout", or "lost" where
+            its process ended.
+        seconds: real seconds that it took; nothing that is judged depends on them.
+        words: what went wrong, or what was told on the way.
+    """
+
+    plan: Plan
+    status: Status
+    seconds: float = 0.0
+    words: str = ""
+
+    @classmethod
+    def of_error(cls, plan: Plan, error: Exception, seconds: float = 0.0) -> Outcome:
+        """Return what an error means."""
+        kinds: tuple[tuple[type[Exception], Status], ...] = (
+            (WorkerTimeoutError, "timeout"),
+            (WorkerLostError, "lost"),
+        )
+        status: Status = "failed"
+        for kind, meaning in kinds:
+            if isinstance(error, kind):
+                status = meaning
+        return cls(plan, status, seconds, f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class CellWork:
+    """What a worker does with a cell.
+
+    Attributes:
+        folder: where records go.
+        columnar: whether they are Parquet files.
+        track: what follows the runs; see `fedhpo_gym.studies.tracking`.
+        places: where else modules of one's own agents are looked for.
+    """
+
+    folder: Path
+    columnar: bool = True
+    track: tuple[str, ...] = field(default=())
+    places: tuple[str, ...] = field(default=())
+
+    def __call__(self, plan: Plan, advance: Callable[[], None]) -> Outcome:
+        """Do a run unless its record is there; what it raises is an outcome, too."""
+        begun, told = monotonic(), list[str]()
+        try:
+            done = do_run(plan, self.folder, lambda _: None, told.append, self.columnar, self.track)
+        except Exception as error:  # noqa: BLE001 - one cell must not end the others
+            return Outcome.of_error(plan, error, monotonic() - begun)
+        return Outcome(plan, "done" if done else "there", monotonic() - begun, "; ".join(told))
+
+
+def log(folder: Path, outcome: Outcome) -> None:
+    """Append an outcome to the log of a study."""
+    line = json.dumps(asdict(outcome), allow_nan=False)
+    with (folder / LOG).open("a", encoding="utf-8") as handle:
+        handle.write(f"{line}\n")
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Return the last outcome of every cell of a study, in the order of the first; none if no log.
+
+    A line that was cut short by a crash is left out.
+    """
+    path, last = folder / LOG, dict[str, dict[str, Any]]()
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            found = json.loads(line)
+            cell = {name: value for name, value in found["plan"].items() if name != "key"}
+            last[json.dumps(cell, sort_keys=True)] = found
+        except (ValueError, KeyError, TypeError):
+            continue
+    return list(last.values())
+
+
+def faults(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return the outcomes of cells that left no record."""
+    return [one for one in outcomes if one.status not in GOOD]
+
+
+def on_dask(
+    cells: Sequence[Plan], work: CellWork, address: str, timeout_s: float = math.inf
+) -> Iterator[Outcome]:
+    """Do cells on a cluster, and yield how each ended, as it does."""
+    seconds = None if timeout_s == math.inf else timeout_s
+    for done in each_on_cluster(partial(run_alone, work, timeout_s=seconds), cells, address):
+        if done.error is None:
+            yield done.result
+            continue
+        words = f"the cluster lost it: {type(done.error).__name__}: {done.error}"
+        yield Outcome.of_error(done.job, WorkerLostError(words))
+
+
+_SHOWN = 500
+"""Characters of what a crashed process said last."""
+
+
+def run_alone(work: CellWork, plan: Plan, timeout_s: float | None = None) -> Outcome:
+    """Do a cell in a process of its own, and return how it ended."""
+    begun = monotonic()
+    content = {"work": {**asdict(work), "folder": str(work.folder)}, "plan": asdict(plan)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "fedhpo_gym.studies.run"]
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(  # noqa: S603 - this interpreter, on this module
+            words, stdin=subprocess.PIPE, stdout=out, stderr=err, env=environment
+        )
+        try:
+            _tell(process, json.dumps(content))
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            error = WorkerTimeoutError(f"it took more than {timeout_s:g} s, and was ended")
+            return Outcome.of_error(plan, error, monotonic() - begun)
+        finally:
+            process.kill()
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        out.seek(0)
+        err.seek(0)
+        said, complained = out.read().decode(), err.read().decode(errors="replace")
+    if process.returncode:
+        told = complained.strip()[-_SHOWN:]
+        lost = WorkerLostError(f"its process ended with status {process.returncode}: {told}")
+        return Outcome.of_error(plan, lost, monotonic() - begun)
+    answer = json.loads(said.splitlines()[-1])
+    return replace(Outcome(**{**answer, "plan": plan}), seconds=monotonic() - begun)
+
+
+def _tell(process: subprocess.Popen[bytes], line: str) -> None:
+    assert process.stdin is not None  # noqa: S101 - it was asked for
+    process.stdin.write(line.encode("utf-8") + b"\n")
+    process.stdin.flush()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+def main() -> None:
+    """Do the cell that standard input names, and say on standard output how it ended."""
+    content = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    asked = content["work"]
+    sys.path += [place for place in asked["places"] if place not in sys.path]
+    work = CellWork(Path(asked["folder"]), asked["columnar"], tuple(asked["track"]))
+    outcome = work(Plan(**content["plan"]), lambda: None)
+    sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # the thread holds standard input, which a usual end would wait for
+
+
+if __name__ == "__main__":
+    main()

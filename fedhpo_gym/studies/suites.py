@@ -31,8 +31,8 @@ from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.tasks import TASKS, Task, get_task
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
-from fedhpo_gym.tasks.joint import REGIMES
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
+from fedhpo_gym.tasks.natural import REGIMES
 
 SMALL: Final = 5
 """Problems of the suite `small`."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fedhpo_gym.analysis.records import Header, StepRecord, to_dict
 from fedhpo_gym.core.errors import needing, require_known
+from fedhpo_gym.records.record import Header, StepRecord, to_dict
 
 Follow = Callable[[StepRecord], None]
 

@@ -1,13 +1,63 @@
 """What an evaluation costs on the simulated clock."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from fedhpo_gym.core.checks import as_typed, checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
 from fedhpo_gym.systems.asynchronous import JobClock
-from fedhpo_gym.systems.base import COMPUTE_RULES, NEEDS_SAMPLES, System
-from fedhpo_gym.systems.calibration import Calibration, calibrate
-from fedhpo_gym.systems.choice import SYSTEM_MODELS, changed_system
+from fedhpo_gym.systems.base import COMPUTE_RULES, NEEDS_SAMPLES, System, shared_parameters
 from fedhpo_gym.systems.device_model import DeviceModel
-from fedhpo_gym.systems.model import CROSS_DEVICE, CROSS_SILO, SystemModel, harmonic
+from fedhpo_gym.systems.model import (
+    CROSS_DEVICE,
+    CROSS_SILO,
+    Calibration,
+    SystemModel,
+    calibrate,
+    harmonic,
+)
 from fedhpo_gym.systems.recorded import RecordedModel, RoundRecord, read_records
 from fedhpo_gym.systems.work import ClientWork, Happened, Work
+
+SYSTEM_MODELS: Final[Mapping[str, type[System]]] = MappingProxyType(
+    {"analytic": SystemModel, "devices": DeviceModel, "recorded": RecordedModel}
+)
+"""Kinds of clocks: Eq. 1 of FedHPO-Bench, single devices, and times that a user measured."""
+
+
+@checked_types
+def changed_system(base: System, changes: Mapping[str, Any]) -> System:
+    """Return a system model with some parameters replaced.
+
+    Args:
+        base: the model.
+        changes: parameters by name. `model` chooses another kind, of `SYSTEM_MODELS`: it takes over
+            the parameters that all kinds have.
+
+    Raises:
+        UnknownNameError: there is no such kind.
+        InvalidArgumentError: a parameter is unknown or out of its range.
+        MissingDataError: a file that a parameter names does not exist.
+        DamagedDataError: it is not of the form that it should have.
+    """
+    given = dict(changes)
+    kind = type(base)
+    if "model" in given:
+        name = as_typed("model", given.pop("model"), str)
+        require_known("system model", name, SYSTEM_MODELS)
+        kind = SYSTEM_MODELS[name]
+    known = [field.name for field in fields(kind)]
+    for name in given:
+        if name not in known:
+            raise InvalidArgumentError(f"unknown system parameter {name!r}.{suggest(name, known)}")
+    if kind is type(base):
+        return replace(base, **given)
+    return kind(**{**shared_parameters(base), **given})
+
 
 __all__ = [
     "COMPUTE_RULES",

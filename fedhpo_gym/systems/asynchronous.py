@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost
-from fedhpo_gym.systems.availability import Availability
-from fedhpo_gym.systems.draw import Draw
+from fedhpo_gym.systems.devices import Availability, Draw
 from fedhpo_gym.systems.work import Floats, Work
 
 if TYPE_CHECKING:

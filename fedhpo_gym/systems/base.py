@@ -15,7 +15,7 @@ from fedhpo_gym.core.checks import as_integer, as_number, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems import asynchronous
-from fedhpo_gym.systems.draw import Draw
+from fedhpo_gym.systems.devices import Draw
 from fedhpo_gym.systems.work import ClientWork, Floats, Work
 
 Indices = NDArray[np.integer]

@@ -18,13 +18,16 @@ from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
 from fedhpo_gym.systems.asynchronous import Means
-from fedhpo_gym.systems.availability import DAY_S, Availability, drawn
 from fedhpo_gym.systems.base import MOST, SLOWEST, System
-from fedhpo_gym.systems.cohorts import Invited, Rounds, invite, invite_uniformly, take_rounds
-from fedhpo_gym.systems.devices import Devices
-from fedhpo_gym.systems.draw import Draw
-from fedhpo_gym.systems.measured import KILOBYTE
-from fedhpo_gym.systems.rounds import client_seconds
+from fedhpo_gym.systems.cohorts import (
+    Invited,
+    Rounds,
+    client_seconds,
+    invite,
+    invite_uniformly,
+    take_rounds,
+)
+from fedhpo_gym.systems.devices import DAY_S, KILOBYTE, Availability, Devices, Draw, drawn
 from fedhpo_gym.systems.work import Happened, Work
 
 DEVICES: Final = ("lognormal", "flash", "fedscale", "alike")

@@ -19,10 +19,15 @@ from fedhpo_gym.tasks.federated import Task
 from fedhpo_gym.tasks.gnn import GNN_TASKS
 from fedhpo_gym.tasks.hetero import HETERO_TASKS
 from fedhpo_gym.tasks.instances import Instance, make_instances
-from fedhpo_gym.tasks.joint import TRIALS_ONLY, joint_names, joint_tasks
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
-from fedhpo_gym.tasks.natural import natural_names, natural_tasks
+from fedhpo_gym.tasks.natural import (
+    TRIALS_ONLY,
+    joint_names,
+    joint_tasks,
+    natural_names,
+    natural_tasks,
+)
 from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
 
 

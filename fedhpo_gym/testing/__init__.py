@@ -11,21 +11,8 @@ needs `pytest`; laws that need an extra which is not installed are skipped, and 
 
 import pytest
 
-pytest.register_assert_rewrite(
-    *(
-        f"fedhpo_gym.testing.{name}"
-        for name in (
-            "agent",
-            "algorithm",
-            "backend",
-            "dataset",
-            "objective",
-            "round",
-            "task",
-            "wrapper",
-        )
-    )
-)
+_KIT = ("agent", "backend", "conformance", "task")
+pytest.register_assert_rewrite(*(f"fedhpo_gym.testing.{name}" for name in _KIT))
 
 from fedhpo_gym.testing.agent import (  # noqa: E402 - rewritten from here on
     AgentConformance,
@@ -36,16 +23,16 @@ from fedhpo_gym.testing.agent import (  # noqa: E402 - rewritten from here on
     TrialAgentConformance,
     agent_laws,
 )
-from fedhpo_gym.testing.algorithm import AlgorithmConformance  # noqa: E402
-from fedhpo_gym.testing.analytic import Analytic, make_env  # noqa: E402
-from fedhpo_gym.testing.analytic_rounds import AnalyticRounds  # noqa: E402
+from fedhpo_gym.testing.analytic import Analytic, AnalyticRounds, make_env  # noqa: E402
 from fedhpo_gym.testing.backend import BackendConformance  # noqa: E402
-from fedhpo_gym.testing.dataset import DatasetConformance  # noqa: E402
-from fedhpo_gym.testing.objective import ObjectiveConformance  # noqa: E402
+from fedhpo_gym.testing.conformance import (  # noqa: E402
+    AlgorithmConformance,
+    DatasetConformance,
+    ObjectiveConformance,
+    WrapperConformance,
+)
 from fedhpo_gym.testing.rollout import plain, rollout  # noqa: E402
-from fedhpo_gym.testing.round import RoundConformance  # noqa: E402
-from fedhpo_gym.testing.task import TaskConformance  # noqa: E402
-from fedhpo_gym.testing.wrapper import WrapperConformance  # noqa: E402
+from fedhpo_gym.testing.task import RoundConformance, TaskConformance  # noqa: E402
 
 __all__ = [
     "AgentConformance",

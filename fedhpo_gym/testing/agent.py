@@ -16,8 +16,7 @@ from fedhpo_gym.agents import Agent, Step, agent_class, make_agent, read_problem
 from fedhpo_gym.agents.base import SCALAR
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError
-from fedhpo_gym.testing.analytic import make_env
-from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
+from fedhpo_gym.testing.analytic import AnalyticRounds, make_env
 from fedhpo_gym.testing.rollout import in_another_process, plain
 from fedhpo_gym.wrappers import IncumbentReward
 

@@ -19,7 +19,7 @@ from fedhpo_gym.evaluation.records import (
     Evaluations,
     Fidelity,
 )
-from fedhpo_gym.space import Value
+from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
 
@@ -97,3 +97,129 @@ def make_env(
         budget_trials=budget_trials,
     )
     return env if vector_reward else ScalarizePenalty(env, constraints=constraints)
+
+
+Observation = dict[str, NDArray[np.float32]]
+
+SPACE = SearchSpace(
+    (
+        Dimension("learning_rate", 1e-4, 1.0, "float", log=True),
+        Dimension("step_size", 1, 4, "int"),
+        Dimension("batch_size", 16, 64, "int", values=(16, 32, 64)),
+    )
+)
+REWARDS = ("improvement", "time")
+FLOOR = 0.1
+START = 3.0
+
+
+class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
+    """The public interface of `RoundEnv`, as far as agents look at it, on losses that are known.
+
+    The loss of a client that trains falls towards 0.1: what is above that is multiplied by
+    0.4 + 0.6 min(1, d), where d is the mean squared distance of the client's action from 0.3 plus
+    0.1 times its number. All clients start at 3. Accuracies are exp(-loss). How losses fall stands
+    for how the model moves.
+
+    Attributes:
+        search_space: what an action, or a row of it, is decoded to.
+        fidelity_space: empty: a step always takes the same rounds.
+        reward_space: bounds of the reward vector.
+        vector_reward: whether rewards are vectors.
+    """
+
+    step_kind = "round"
+
+    def __init__(
+        self,
+        *,
+        clients: int = 5,
+        sampled: int = 3,
+        horizon: int = 8,
+        per_client: bool = False,
+        vector_reward: bool = False,
+    ) -> None:
+        """Create the environment.
+
+        Args:
+            clients: how many there are.
+            sampled: how many train in a step.
+            horizon: steps of an episode.
+            per_client: every client has its own row in an action.
+            vector_reward: return the reward vector.
+        """
+        self.search_space, self.fidelity_space = SPACE, SearchSpace(())
+        self.per_client, self.vector_reward = per_client, vector_reward
+        self.reward_space = gym.spaces.Box(-START, START, (len(REWARDS),), np.float32)
+        shape = (clients, len(SPACE)) if per_client else (len(SPACE),)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, shape, np.float32)
+        entries = {"remaining_rounds": (0.0, 1.0, 1), "val_loss": (0.0, START, 1)}
+        if per_client:
+            entries["sampled"] = (0.0, 1.0, clients)
+        boxes: dict[str, gym.spaces.Space[Any]] = {
+            name: gym.spaces.Box(low, high, (size,), np.float32)
+            for name, (low, high, size) in entries.items()
+        }
+        self.observation_space = gym.spaces.Dict(boxes)  # type: ignore[assignment]
+        self._horizon, self._count = horizon, sampled
+        self._optima = 0.3 + 0.1 * np.arange(clients)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start a course; the seed decides who trains when."""
+        super().reset(seed=seed, options=options)
+        self._steps, self._moved = 0, np.zeros(len(self._optima))
+        self._losses = np.full(len(self._optima), START)
+        self._draw()
+        return self._observation(), self.describe()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `reset` says: names of the entries of the reward vector."""
+        return {"objective_names": list(REWARDS)}
+
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
+        """Train the sampled clients."""
+        rows = np.broadcast_to(action, (len(self._optima), len(SPACE)))
+        before, trained = self._losses, self._sampled
+        distance = ((rows - self._optima[:, None]) ** 2).mean(axis=1)
+        after = FLOOR + (before - FLOOR) * (0.4 + 0.6 * np.minimum(distance, 1.0))
+        self._losses = np.where(trained, after, before)
+        self._steps += 1
+        scores = np.array([before.mean() - self._losses.mean(), -1.0 / self._horizon], np.float32)
+        info = self._info(before, trained)
+        self._moved = before - self._losses
+        self._draw()
+        reward = scores if self.vector_reward else float(scores[0] + 0.1 * scores[1])
+        return self._observation(), reward, self._steps >= self._horizon, False, info
+
+    def _info(self, before: NDArray[np.float64], trained: NDArray[np.bool_]) -> dict[str, Any]:
+        loss, samples = float(self._losses.mean()), 10 + np.arange(len(trained))
+        info = {
+            "objectives": {"val_loss": loss},
+            "val_loss": loss,
+            "val_accuracy": float(np.exp(-self._losses).mean()),
+            "diverged": False,
+            "move_product": float(np.sum((before - self._losses) * self._moved)),
+            "num_train_samples": np.where(trained, samples, 0).tolist(),
+            "num_val_samples": np.where(trained, samples, 0).tolist(),
+        }
+        if self.per_client:
+            info["val_loss_before"] = np.where(trained, before, 0.0).tolist()
+            info["val_loss_after"] = np.where(trained, self._losses, 0.0).tolist()
+        return info
+
+    def _draw(self) -> None:
+        order = self.np_random.permutation(len(self._optima))
+        self._sampled = np.isin(np.arange(len(order)), order[: self._count])
+
+    def _observation(self) -> Observation:
+        shown = {
+            "remaining_rounds": np.array([1.0 - self._steps / self._horizon], np.float32),
+            "val_loss": np.array([self._losses.mean()], np.float32),
+        }
+        if self.per_client:
+            shown["sampled"] = self._sampled.astype(np.float32)
+        return shown

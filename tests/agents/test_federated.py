@@ -16,7 +16,7 @@ from fedhpo_gym.agents.fedpop import FedPop, FedPopSettings
 from fedhpo_gym.agents.fts import PrivateSettings, PrivateThompson
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.testing.analytic_rounds import AnalyticRounds
+from fedhpo_gym.testing.analytic import AnalyticRounds
 from problems import box_problem
 
 ROWS = gym.spaces.Box(-1.0, 1.0, (4, 2), np.float32)

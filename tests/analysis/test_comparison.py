@@ -13,10 +13,10 @@ from fedhpo_gym.agents import AGENTS
 from fedhpo_gym.analysis import build_report, group
 from fedhpo_gym.analysis.comparison import answer, compare, comparison_tables
 from fedhpo_gym.analysis.figures import comparison_figures
-from fedhpo_gym.analysis.incumbents import Study, Trajectory, Trials, read_table
 from fedhpo_gym.analysis.overview import Facts, overview, summary_table
+from fedhpo_gym.analysis.page import Cell, Table
 from fedhpo_gym.analysis.plot import ORDER, looks_of
-from fedhpo_gym.analysis.tables import Cell, Table
+from fedhpo_gym.records.incumbents import Study, Trajectory, Trials, read_table
 
 
 def line(problem: str, agent: str, seed: int, values: list[float], test: float) -> Trajectory:

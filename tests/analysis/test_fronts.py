@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 pytest.importorskip("moocore")
 
 from fedhpo_gym.analysis import build_report, group
-from fedhpo_gym.analysis.files import read_judged, read_record, write_record
-from fedhpo_gym.analysis.records import RunRecord
-from fedhpo_gym.analysis.runs import Scored, at_full_level, scaled, volume_regret
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.fronts import attained
+from fedhpo_gym.records.files import read_judged, read_record, write_record
+from fedhpo_gym.records.record import RunRecord
+from fedhpo_gym.records.runs import Scored, at_full_level, scaled, volume_regret
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 

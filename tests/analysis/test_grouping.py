@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord, build_report, group
-from fedhpo_gym.analysis.incumbents import Trajectory, Trials
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.records.incumbents import Trajectory, Trials
 
 ID = "FedHPO-LR-CreditG-v0"
 Trial = tuple[float, float, int]

@@ -10,10 +10,10 @@ import pytest
 
 from fake_study import make_record
 from fedhpo_gym.analysis import RunRecord
-from fedhpo_gym.analysis.files import write_record
 from fedhpo_gym.analysis.landscape import BINS, landscape
 from fedhpo_gym.cli import BAD, ERROR, main
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, UnknownNameError
+from fedhpo_gym.records.files import write_record
 
 
 def tried(*trials: tuple[float, float, float, int]) -> RunRecord:

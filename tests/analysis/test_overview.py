@@ -12,13 +12,13 @@ import pytest
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.comparison import REGRET, compare
 from fedhpo_gym.analysis.figures import in_words
-from fedhpo_gym.analysis.files import read_judged, read_record
-from fedhpo_gym.analysis.incumbents import Study, Trials, incumbents
 from fedhpo_gym.analysis.overview import facts, overview, summary_table
 from fedhpo_gym.analysis.plot import looks_of
 from fedhpo_gym.analysis.problems import LARGEST, NO_GUARANTEE
 from fedhpo_gym.analysis.report import _shown, _studies, build_report
 from fedhpo_gym.objectives import NO_PRIVACY
+from fedhpo_gym.records.files import read_judged, read_record
+from fedhpo_gym.records.incumbents import Study, Trials, incumbents
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.regret import known_of
 from fedhpo_gym.studies.run import do_run

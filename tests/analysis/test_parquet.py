@@ -14,19 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_study import fake_environments, make_record
-from fedhpo_gym.analysis import (
-    RunRecord,
-    StepRecord,
-    parquet,
-    read_folder,
-    read_record,
-    write_record,
-)
-from fedhpo_gym.analysis.files import GrowingRecord, growing, read_judged
-from fedhpo_gym.analysis.parquet import from_columns, to_columns
-from fedhpo_gym.analysis.records import START, opened, to_dict
-from fedhpo_gym.analysis.runs import JudgedRun
+from fedhpo_gym.analysis import RunRecord, StepRecord, read_folder, read_record, write_record
 from fedhpo_gym.core.errors import DamagedDataError
+from fedhpo_gym.records import parquet
+from fedhpo_gym.records.files import GrowingRecord, growing, read_judged
+from fedhpo_gym.records.parquet import from_columns, to_columns
+from fedhpo_gym.records.record import START, opened, to_dict
+from fedhpo_gym.records.runs import JudgedRun
 from fedhpo_gym.studies.replay import replay
 
 __all__ = ["fake_environments"]

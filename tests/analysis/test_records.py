@@ -17,13 +17,13 @@ from fedhpo_gym.analysis import (
     read_folder,
     read_record,
 )
-from fedhpo_gym.analysis.files import record_path, write_record
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
     MissingDataError,
     UnknownNameError,
 )
+from fedhpo_gym.records.files import record_path, write_record
 from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.studies.replay import replay
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord, group, make_report
-from fedhpo_gym.analysis.incumbents import Trajectory
 from fedhpo_gym.analysis.plot import draw_curves
 from fedhpo_gym.analysis.problems import Curve, Problem
-from fedhpo_gym.analysis.runs import trials_of_run
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
+from fedhpo_gym.records.incumbents import Trajectory
+from fedhpo_gym.records.runs import trials_of_run
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 VOID = {"meta", "link", "br"}

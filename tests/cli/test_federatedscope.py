@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from federatedscope_peer import pretend
-from fedhpo_gym.backends.federatedscope import install as module
+from fedhpo_gym.backends.federatedscope import installation as module
 from fedhpo_gym.backends.federatedscope.installation import CARD, VARIABLE, find
 from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.core.errors import PeerError

@@ -302,7 +302,7 @@ def test_an_interrupted_preprocessing_starts_over_and_says_so(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedhpo_gym.data.leaf.write", interrupted)
+        patch.setattr("fedhpo_gym.data.leaf.write_manifest", interrupted)
         assert main(words) == 130
     assert "the same command starts over" in capsys.readouterr().err
     assert list((tmp_path / "new").iterdir()) == []

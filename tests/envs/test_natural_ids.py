@@ -13,7 +13,7 @@ from fedhpo_gym.data import SOURCES
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.studies.suites import suite
 from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task
-from fedhpo_gym.tasks.joint import REGIMES
+from fedhpo_gym.tasks.natural import REGIMES
 from fedhpo_gym.testing import TaskConformance
 
 

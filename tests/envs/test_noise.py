@@ -13,13 +13,13 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.analysis.files import read_folder
-from fedhpo_gym.analysis.incumbents import incumbents
-from fedhpo_gym.analysis.runs import trials_of_run
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation import Fidelity
+from fedhpo_gym.records.files import read_folder
+from fedhpo_gym.records.incumbents import incumbents
+from fedhpo_gym.records.runs import trials_of_run
 from fedhpo_gym.testing.rollout import plain
 
 TABLE, SURROGATE = "FedHPO-LR-CreditG-v0", "FedHPO-LR-Synthetic-v1"

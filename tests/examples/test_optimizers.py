@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("moocore")
 
 from fedhpo_gym.analysis import group
-from fedhpo_gym.analysis.incumbents import read_table
+from fedhpo_gym.records.incumbents import read_table
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.tasks import get_task
 from workers import CrewHere
@@ -61,7 +61,7 @@ def test_optimizers_are_compared_part_by_part(
         "vectors-others": vectors("Digits-v1"),
         "noise": small("CreditG-v0", "CreditG-v1", arguments=noise),
     }
-    monkeypatch.setattr("fedhpo_gym.studies.comparing.Crew", CrewHere)
+    monkeypatch.setattr("fedhpo_gym.studies.comparison.Crew", CrewHere)
     for module in (study, report):
         monkeypatch.setattr(module, "PARTS", parts)
         monkeypatch.setattr(module, "AGENTS", AGENTS)

@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("sklearn")
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.analysis.files import read_folder
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.building import surrogate_fit
 from fedhpo_gym.building.candidates import (
@@ -37,6 +36,7 @@ from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.records.files import read_folder
 from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.stored.sample import Sample, write_sample
 from fedhpo_gym.stored.surrogate import Surrogate

@@ -9,7 +9,7 @@ import pytest
 
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli import ERROR, main
-from fedhpo_gym.cli.difficulty import HEADS, _cells, _trained
+from fedhpo_gym.cli.health import DIFFICULTY_HEADS, _cells, _trained
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import SearchSpace
@@ -86,7 +86,7 @@ def test_a_space_in_which_nothing_learns_is_no_contest_and_has_no_share() -> Non
 @pytest.mark.slow
 def test_the_page_has_a_row_of_every_card_and_says_what_is_computed() -> None:
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
-    assert rows[0] == f"| {' | '.join(HEADS)} |"
+    assert rows[0] == f"| {' | '.join(DIFFICULTY_HEADS)} |"
     assert len(rows) == len(CARDS) + 1, "run `fedhpo-gym difficulty > docs/difficulty.md`"
     for card in CARDS:
         if card.name.startswith(ROW_OF):
@@ -117,9 +117,9 @@ def test_a_problem_without_numbers_is_trained() -> None:
     left = (best_of(losses, 5) - losses[0]) / (guess - losses[0])
     assert cells[0] == "LR-BreastCancer-v1"
     assert cells[3] == f"{left:.3f}"
-    assert len(cells) == len(HEADS)
+    assert len(cells) == len(DIFFICULTY_HEADS)
     # Six configurations say nothing of ten trials, nor of twenty-five.
-    named = dict(zip(HEADS, cells, strict=True))
+    named = dict(zip(DIFFICULTY_HEADS, cells, strict=True))
     unknown = {"left 10", "left 25", "left 50", "of the usual", "seeds left", "contest"}
     assert {head for head, cell in named.items() if cell == "–"} == unknown
 

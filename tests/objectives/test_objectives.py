@@ -10,7 +10,7 @@ import pytest
 from fedhpo_gym import objectives as o
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity
-from fedhpo_gym.testing.objective import diverged
+from fedhpo_gym.testing.conformance import diverged
 
 
 def evaluation() -> Evaluation:

@@ -18,7 +18,7 @@ from fedhpo_gym.objectives import (
     selected_renyi,
     selection_epsilon,
 )
-from fedhpo_gym.objectives.tuning_privacy import DISTRIBUTIONS
+from fedhpo_gym.objectives.privacy import DISTRIBUTIONS
 
 DELTA = 1e-5
 

@@ -23,9 +23,8 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.studies import Compared, Means, compare
-from fedhpo_gym.studies.cells import LOG, read_log
 from fedhpo_gym.studies.plan import Request, make_plans
-from fedhpo_gym.studies.run import agent_seed, do_run
+from fedhpo_gym.studies.run import LOG, agent_seed, do_run, read_log
 from workers import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]

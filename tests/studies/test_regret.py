@@ -14,11 +14,11 @@ import pytest
 import fedhpo_gym
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.comparison import REGRET, compare
-from fedhpo_gym.analysis.files import read_judged, read_record, write_record
-from fedhpo_gym.analysis.incumbents import Study
-from fedhpo_gym.analysis.records import RunRecord, StepRecord
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.records.files import read_judged, read_record, write_record
+from fedhpo_gym.records.incumbents import Study
+from fedhpo_gym.records.record import RunRecord, StepRecord
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.regret import hypervolume_regret_of, known_of, regret_of
 from fedhpo_gym.studies.run import do_run

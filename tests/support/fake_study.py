@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord
-from fedhpo_gym.analysis.records import sealed
+from fedhpo_gym.records.record import sealed
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.studies.environments import make_environment
 from fedhpo_gym.tasks import get_task

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.backends.federatedscope import sharing
+from fedhpo_gym.backends.federatedscope import process
 from fedhpo_gym.backends.federatedscope.courses import FederatedScopeCourses
 from fedhpo_gym.backends.federatedscope.installation import find
 from fedhpo_gym.backends.federatedscope.process import Peer
-from fedhpo_gym.backends.federatedscope.running import CourseRequest, RemoteCourse
+from fedhpo_gym.backends.federatedscope.remote_course import CourseRequest, RemoteCourse
 from fedhpo_gym.tasks import Instance, Task, get_task
 
 LR = get_task("LR-BreastCancer-v0")
@@ -57,8 +57,8 @@ def pretend(folder: Path, mode: str, path: Path) -> dict[str, str]:
 
 def talk(arguments: dict[str, str]) -> list[Any]:
     """Take some rounds, and return all that was understood."""
-    sharing.close_all()
-    sharing._numbers = itertools.count()  # the numbers of courses are part of what is said
+    process.close_all()
+    process._numbers = itertools.count()  # the numbers of courses are part of what is said
     words: Any = {"horizon": 9, "local_metrics": True, "time_limit_s": 20.0, **arguments}
     courses = FederatedScopeCourses(LR, (Instance(seed=1, alpha=LR.alpha),), 1, SMALL, 0.4, **words)
     try:
@@ -68,7 +68,7 @@ def talk(arguments: dict[str, str]) -> list[Any]:
             found += [v for v in vars(courses.advance(ROUNDS)).values() if v is not None]
     finally:
         courses.close()
-        sharing.close_all()
+        process.close_all()
     return found
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.systems.availability import DAY_S, SLOTS, Availability, drawn
+from fedhpo_gym.systems.devices import DAY_S, SLOTS, Availability, drawn
 
 TWO = Availability.of_intervals(
     [(100.0, np.array([[10.0, 20.0], [50.0, 60.0]])), (40.0, np.array([[0.0, 5.0]]))]

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost, Fidelity
 from fedhpo_gym.systems import CROSS_SILO, ClientWork, DeviceModel, Happened, Work
-from fedhpo_gym.systems.draw import Draw
-from fedhpo_gym.systems.measured import FLASH_KB_PER_S
+from fedhpo_gym.systems.devices import FLASH_KB_PER_S, Draw
 
 ALIKE = DeviceModel(
     devices="alike",

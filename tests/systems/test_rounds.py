@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhpo_gym.systems.rounds import client_seconds, endings
+from fedhpo_gym.systems.cohorts import client_seconds, endings
 
 
 class Ending(NamedTuple):

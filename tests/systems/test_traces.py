@@ -14,7 +14,7 @@ import pytest
 
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError, TooLargeError
 from fedhpo_gym.systems import DeviceModel, traces
-from fedhpo_gym.systems.plain_pickle import load_plain
+from fedhpo_gym.systems.traces import load_plain
 
 CAPACITIES = {
     1: {"computation": 20.0, "communication": 8000.0},

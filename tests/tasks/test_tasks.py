@@ -13,7 +13,7 @@ import pytest
 
 from fedhpo_gym import register_all
 from fedhpo_gym.cli import make_parser
-from fedhpo_gym.cli.options import asked_task
+from fedhpo_gym.cli.console import asked_task
 from fedhpo_gym.core.errors import (
     FedHPOError,
     InvalidArgumentError,

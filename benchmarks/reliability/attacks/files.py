@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
-from fedhpo_gym.analysis.files import read_record, write_record
 from fedhpo_gym.building.design import UnitShape, read_unit, write_unit
 from fedhpo_gym.core.archive import arrays_of, write_archive
 from fedhpo_gym.data import SOURCES, cache
 from fedhpo_gym.data.leaf import LeafData, UserSamples, read_files, write_files
 from fedhpo_gym.data.records import Dataset, Source
 from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.records.files import read_record, write_record
 from fedhpo_gym.stored.catalogue import EMBEDDED
 from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate import Surrogate

@@ -16,12 +16,12 @@ import numpy as np
 
 from attacks.files import leaf, make_part, make_record, policy, read_part
 from fedhpo_gym.agents.policy import load_policy, save_policy
-from fedhpo_gym.analysis.files import read_record, write_record
-from fedhpo_gym.analysis.records import RunRecord
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.data import cache as data_cache
 from fedhpo_gym.data.leaf import find_files, read_files, write_files
+from fedhpo_gym.records.files import read_record, write_record
+from fedhpo_gym.records.record import RunRecord
 from fedhpo_gym.studies import pieces
 
 REPAIR = "the same command"

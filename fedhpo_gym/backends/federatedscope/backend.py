@@ -16,12 +16,16 @@ from tqdm import tqdm
 
 from fedhpo_gym.backends import training
 from fedhpo_gym.backends.base import Backend
-from fedhpo_gym.backends.federatedscope import parsing
-from fedhpo_gym.backends.federatedscope.configuration import require_layout, require_supported
+from fedhpo_gym.backends.federatedscope.configuration import (
+    first_metrics,
+    require_layout,
+    require_supported,
+    sample_counts,
+    whole,
+)
 from fedhpo_gym.backends.federatedscope.installation import find
-from fedhpo_gym.backends.federatedscope.process import Message, Peer
-from fedhpo_gym.backends.federatedscope.running import CourseRequest, Curve, RemoteCourse
-from fedhpo_gym.backends.federatedscope.sharing import Lease
+from fedhpo_gym.backends.federatedscope.process import Lease, Message, Peer
+from fedhpo_gym.backends.federatedscope.remote_course import CourseRequest, Curve, RemoteCourse
 from fedhpo_gym.core.checks import as_number, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.best import evaluation_of
@@ -178,7 +182,7 @@ class FederatedScope(Backend):
             def hear(message: Message) -> None:
                 kept.curve.hear(message)
                 if "trained" in message:
-                    bar.update(parsing.whole(message, "trained") - bar.n)
+                    bar.update(whole(message, "trained") - bar.n)
 
             for stop in self._stops(kept.rounds, rounds):
                 course.advance(stop, hear, deadline)
@@ -202,7 +206,7 @@ class FederatedScope(Backend):
         )
         course = RemoteCourse(self._peer, request, self._limit_s)
         if self._samples is None:
-            counts = parsing.sample_counts(course.evaluate(), self.task.num_clients)
+            counts = sample_counts(course.evaluate(), self.task.num_clients)
             self._samples = np.stack([counts] * len(self.seeds))
         return _Kept(Curve(self._samples[self.seeds.index(seed)]), course, 0)
 
@@ -219,7 +223,7 @@ class FederatedScope(Backend):
         assert fresh.course is not None  # noqa: S101 - it is new
         assert self._samples is not None  # noqa: S101 - likewise
         samples = self._samples[self.seeds.index(seed)]
-        found = parsing.first_metrics(fresh.course.evaluate(), samples)
+        found = first_metrics(fresh.course.evaluate(), samples)
         fresh.course.drop()
         kept.curve.rounds.append(0)
         kept.curve.metrics.append(found)

@@ -12,15 +12,29 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import training
 from fedhpo_gym.backends.courses import Configuration, Courses, CourseSnapshot, Metrics, Report
-from fedhpo_gym.backends.federatedscope import configuration as written
-from fedhpo_gym.backends.federatedscope import parsing
 from fedhpo_gym.backends.federatedscope.backend import LIMIT_S, REVISION, checked_limit, described
-from fedhpo_gym.backends.federatedscope.hearing import Heard
+from fedhpo_gym.backends.federatedscope.configuration import (
+    CURRENT,
+    bounded_norm,
+    bounded_value,
+    client_metrics,
+    client_updates,
+    cohort_size,
+    cohorts,
+    first_metrics,
+    is_finite,
+    local_entries,
+    proximal_entries,
+    require_layout,
+    require_supported,
+    server_values,
+    whole,
+)
 from fedhpo_gym.backends.federatedscope.installation import find
-from fedhpo_gym.backends.federatedscope.process import Message, Peer
-from fedhpo_gym.backends.federatedscope.running import CourseRequest, RemoteCourse
-from fedhpo_gym.backends.federatedscope.sharing import Lease
+from fedhpo_gym.backends.federatedscope.process import Lease, Message, Peer
+from fedhpo_gym.backends.federatedscope.remote_course import CourseRequest, RemoteCourse
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Instance, Task
 
@@ -114,7 +128,7 @@ class FederatedScopeCourses(Courses):
             MissingDataError: the data cannot be had; names the download command.
             PeerError: FederatedScope does not start.
         """
-        written.require_supported(task)
+        require_supported(task)
         if report_moves:
             raise InvalidArgumentError(
                 "`report_moves` must be False where FederatedScope trains, got True: it does not "
@@ -130,8 +144,8 @@ class FederatedScopeCourses(Courses):
         self._courses = [_Course(0, start) for _ in range(number)]
         self._lease = Lease(self._where)
         layout = self._peer.versions.get("layout", "")
-        written.require_layout(task, layout)
-        if layout != written.CURRENT:
+        require_layout(task, layout)
+        if layout != CURRENT:
             raise InvalidArgumentError(
                 "`source` must be newer than FederatedScope 0.1 for FedHPO-DAC-* ids: that version "
                 "reads hyperparameters once, before the first round; FedHPO-* ids take it"
@@ -194,7 +208,7 @@ class FederatedScopeCourses(Courses):
                 said = self._remote(fresh).evaluate()
                 fresh.end()
                 samples = self._samples(one.instance)
-                self._first[one.instance] = parsing.first_metrics(said, samples)
+                self._first[one.instance] = first_metrics(said, samples)
             found.append(self._first[one.instance])
         return np.stack(found)
 
@@ -215,7 +229,7 @@ class FederatedScopeCourses(Courses):
                 remote = self._remote(one)
                 remote.configure(self._changes(one.next))
                 said = remote.cohorts(left)
-                for cohort in parsing.cohorts(said, left, self._task.num_clients):
+                for cohort in cohorts(said, left, self._task.num_clients):
                     row[cohort] = True
         return found
 
@@ -273,7 +287,7 @@ class FederatedScopeCourses(Courses):
         self._take(remote, step, one.state.rounds, listener.hear)
         steps = (*one.state.steps, step)
         one.done = len(steps)
-        diverged = listener.metrics is None or not parsing.is_finite(listener.metrics)
+        diverged = listener.metrics is None or not is_finite(listener.metrics)
         metrics = one.state.metrics if diverged else listener.metrics
         one.state = _State(steps, metrics, diverged)
         if diverged:
@@ -317,14 +331,14 @@ class FederatedScopeCourses(Courses):
         return {
             "entries": self._client_entries(_shared(values)),
             "clients": {client: self._client_entries(own) for client, own in clients.items()},
-            "server": written.server_values(values) if self._task.algorithm == "fedopt" else {},
-            "sample_client_num": written.cohort_size(self._task, step.client_sample_rate),
+            "server": server_values(values) if self._task.algorithm == "fedopt" else {},
+            "sample_client_num": cohort_size(self._task, step.client_sample_rate),
         }
 
     def _client_entries(self, values: Mapping[str, Value]) -> dict[str, Any]:
         return {
-            **written.local_entries(values, written.CURRENT),
-            **written.proximal_entries(values),
+            **local_entries(values, CURRENT),
+            **proximal_entries(values),
         }
 
     def _samples(self, index: int) -> NDArray[np.int64]:
@@ -340,3 +354,60 @@ def _shared(values: Mapping[str, Value]) -> dict[str, Value]:
 
 def _nothing(_message: Message) -> None:
     """Hear nothing: what is trained again was heard before."""
+
+
+class Heard:
+    """What is said of a course while it takes some rounds, as arrays of a `Report`.
+
+    Attributes:
+        before_first: rounds that the course had finished before.
+        metrics: (clients, splits, metrics) after the last round; None until they are said.
+        sampled: (rounds, clients).
+        update_norm: (rounds, clients).
+        alignment: (rounds, clients).
+        before: (rounds, clients, splits, metrics).
+        after: (rounds, clients, splits, metrics).
+    """
+
+    ARRAYS = ("metrics", "sampled", "update_norm", "alignment", "before", "after")
+
+    def __init__(
+        self, rounds: int, clients: int, num_samples: NDArray[np.int64], *, measured: bool
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            rounds: that will be told of.
+            clients: of the federation.
+            num_samples: (clients, splits).
+            measured: whether metrics before and after local training are told.
+        """
+        splits = (len(SPLITS), len(METRICS))
+        self.before_first = 0
+        self.metrics: Metrics | None = None
+        self.sampled = np.zeros((rounds, clients), dtype=np.bool_)
+        self.update_norm = np.zeros((rounds, clients), dtype=np.float32)
+        self.alignment = np.zeros((rounds, clients), dtype=np.float32)
+        self.before = np.zeros((rounds, clients, *splits), dtype=np.float32)
+        self.after = np.zeros_like(self.before)
+        self._samples = num_samples
+        self._told = (("before", self.before), ("after", self.after)) if measured else ()
+
+    def hear(self, message: Message) -> None:
+        """Take in what is said of a round.
+
+        Raises:
+            WorkerLostError: it is unreadable.
+        """
+        if "round" in message:
+            self.metrics = client_metrics(message.get("clients"), self._samples)
+        if "trained" not in message:
+            return
+        row = whole(message, "trained") - self.before_first - 1
+        for client, said in client_updates(message, len(self._samples)):
+            self.sampled[row, client] = True
+            self.update_norm[row, client] = bounded_norm(said)
+            self.alignment[row, client] = bounded_value(said, "alignment", -1.0, 1.0)
+            for when, array in self._told:
+                one = {"1": said.get(when)}
+                array[row, client] = client_metrics(one, self._samples[[client]])[0]

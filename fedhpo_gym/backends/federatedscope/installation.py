@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError
+from fedhpo_gym.backends.federatedscope.configuration import unsupported
+from fedhpo_gym.core.errors import (
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    PeerError,
+)
+from fedhpo_gym.core.files import write_text
+from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.tasks import Task, get_task
 
 VARIABLE = "FEDHPO_GYM_FEDERATEDSCOPE"
 """Environment variable: the folder that `fedhpo-gym federatedscope install` made."""
@@ -90,3 +103,164 @@ def read_card(folder: Path) -> Installation:
             f"{VARIABLE} must name a folder made by `fedhpo-gym federatedscope install DIR`, got "
             f"{str(folder)!r} ({error}); install again"
         ) from error
+
+
+PYTHON = (3, 11)
+"""The oldest Python that the versions below have."""
+NEEDED_MB = 1500
+"""What they take on the disk with the CPU build of torch; its GPU builds take five times as much.
+Their downloads are a third of it."""
+
+DIRECT = (
+    "torch==2.13.0", "torch-geometric==2.8.1", "numpy==2.4.6", "scipy==1.17.1", "pandas==3.1.1",
+    "scikit-learn==1.9.1", "PyYAML==6.0.3", "fvcore==0.1.5.post20221221", "iopath==0.1.10",
+    "Pympler==1.1", "protobuf==3.20.3", "grpcio==1.85.1", "networkx==3.6.1",
+)  # fmt: skip
+"""What FederatedScope imports for the courses of this package. It states older versions itself,
+which newer Pythons lack; these were tried with its versions 0.1 (a653102) and 0.3 (480b67d)."""
+
+BEHIND = (
+    "aiohappyeyeballs==2.7.1", "aiohttp==3.14.5", "aiosignal==1.4.0", "attrs==26.1.0",
+    "certifi==2026.10.18", "charset-normalizer==3.5.2", "cloudpickle==3.1.2", "filelock==4.2.11",
+    "frozenlist==1.8.0", "fsspec==2026.9.0", "idna==3.20", "Jinja2==3.1.6", "joblib==1.6.0",
+    "MarkupSafe==3.0.4", "mpmath==1.3.0", "multidict==7.2.1", "narwhals==2.29.0", "pillow==13.0.0",
+    "portalocker==4.4.2", "propcache==0.5.4", "psutil==7.2.2", "pyparsing==3.3.3",
+    "python-dateutil==4.0.0", "requests==2.34.2", "sympy==1.14.0", "tabulate==0.10.0",
+    "termcolor==3.3.0", "threadpoolctl==3.8.0", "tqdm==4.70.1", "typing_extensions==4.16.0",
+    "urllib3==2.8.0", "xxhash==4.1.0", "yacs==0.1.8", "yarl==1.25.1",
+)  # fmt: skip
+"""What those need in turn; torch's GPU builds bring more."""
+
+
+def needs(folder: Path, source: Path) -> str:
+    """Say what an installation needs and does, before it is made.
+
+    Raises:
+        InvalidArgumentError: the source tree is none.
+    """
+    Installation(source, Path(sys.executable)).check()
+    names = ", ".join(word.partition("==")[0] for word in DIRECT)
+    return (
+        f"This makes a virtual environment of Python {sys.version_info.major}."
+        f"{sys.version_info.minor} in {folder} with {len(DIRECT)} packages ({names}) and what "
+        f"they need, at fixed versions, by pip and the index that it is set up for. It takes "
+        f"{NEEDED_MB / 1000:g} GB of disk with the CPU build of torch, a third of it to download, "
+        f"and some minutes. FederatedScope itself is used where it is, in {source}; nothing there "
+        "is changed."
+    )
+
+
+def install(folder: Path, source: Path, say: Callable[[str], None]) -> Installation:
+    """Make the environment in a new or empty folder, and the card that names it.
+
+    A failure leaves no card, and no half of an environment.
+
+    Raises:
+        InvalidArgumentError: the folder is in use, there is too little room, Python is too old, or
+            the source tree is none.
+        PeerError: pip failed; holds the end of what it said.
+        OSError: the disk is full, or the folder cannot be written.
+    """
+    source = Installation(source, Path(sys.executable)).check().source
+    _require_room(folder)
+    environment = folder.absolute() / "environment"
+    made = Installation(source, environment / "bin" / "python")
+    constraints = folder / "constraints.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(constraints, "\n".join((*DIRECT, *BEHIND)) + "\n")
+        say(f"Making {environment}")
+        _run([sys.executable, "-m", "venv", str(environment)])
+        say("Installing packages; this takes some minutes")
+        pip = [str(made.interpreter), "-m", "pip", "install", "--no-input", "--quiet"]
+        _run([*pip, "--constraint", str(constraints), *DIRECT])
+        card = {"source": str(made.source), "interpreter": str(made.interpreter)}
+        write_text(folder / CARD, json.dumps(card, indent=1) + "\n")
+    except BaseException:
+        shutil.rmtree(environment, ignore_errors=True)
+        constraints.unlink(missing_ok=True)
+        raise
+    return made
+
+
+def _require_room(folder: Path) -> None:
+    if sys.version_info < PYTHON:
+        raise InvalidArgumentError(
+            f"Python must be {'.'.join(map(str, PYTHON))} or newer to install, got "
+            f"{sys.version.split()[0]}"
+        )
+    if folder.exists() and any(folder.iterdir()):
+        raise InvalidArgumentError(
+            f"`DIR` must be a new or an empty folder, got {str(folder)!r}; remove what is in it, "
+            "or name another one"
+        )
+    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    free = shutil.disk_usage(above).free / 1e6
+    if free < NEEDED_MB:
+        raise InvalidArgumentError(
+            f"`DIR` must be where {NEEDED_MB:,} MB are free, got {str(folder)!r} with {free:,.0f}"
+        )
+
+
+def _run(command: Iterable[str]) -> None:
+    words = list(command)
+    inside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(  # noqa: S603 - Python and pip
+        words, capture_output=True, text=True, check=False, env=inside
+    )
+    if done.returncode:
+        end = (done.stdout + done.stderr)[-2000:].strip()
+        raise PeerError(f"`{' '.join(words[:4])} ...` ended with {done.returncode}: {end}")
+
+
+TASK = "LR-BreastCancer-v1"
+"""Its data comes with scikit-learn."""
+ROUNDS = 3
+
+
+def why_not(task: Task) -> str:
+    """Return why FederatedScope cannot answer a task here, or nothing; it starts nothing."""
+    if reason := unsupported(task.variant(precision="float32")):  # as environments train it
+        return reason
+    if not os.environ.get(VARIABLE):
+        return "no `fedhpo-gym federatedscope install` yet, or it is not named"
+    try:
+        find()
+    except FedHPOError as error:
+        return str(error)
+    return ""
+
+
+def examine(source: str | None, interpreter: str | None) -> Iterator[tuple[str, bool, str]]:
+    """Yield what was looked at, whether it is well, and what was found; ends at the first fault."""
+    try:
+        where = find(source, interpreter)
+    except FedHPOError as error:
+        yield "source and interpreter", False, str(error)
+        return
+    yield "source and interpreter", True, f"{where.source}, {where.interpreter}"
+    from fedhpo_gym.backends.federatedscope.backend import FederatedScope
+
+    task = get_task(TASK)
+    begun = time.monotonic()
+    try:
+        backend = FederatedScope(task, 1, str(where.source), str(where.interpreter))
+    except (FedHPOError, OSError) as error:
+        yield "imports", False, str(error)
+        return
+    known = ", ".join(f"{name} {version}" for name, version in backend.versions.items())
+    yield "imports", True, f"{known}; {time.monotonic() - begun:.1f} s"
+    begun = time.monotonic()
+    middle = {d.name: d.decode(0.5) for d in task.space.dimensions}
+    try:
+        answer = backend.evaluate(middle, Fidelity(ROUNDS, 1.0))
+        loss = answer.mean("val", "loss", "current")
+        yield (
+            "a course",
+            True,
+            f"{ROUNDS} rounds, loss {loss:.3f}, {time.monotonic() - begun:.1f} s",
+        )
+    except (FedHPOError, OSError) as error:
+        yield "a course", False, str(error)
+    finally:
+        backend.close()

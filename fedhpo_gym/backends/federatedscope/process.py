@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
+import fcntl
+import itertools
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.backends.federatedscope.folder import WorkingFolder
 from fedhpo_gym.backends.federatedscope.installation import Installation
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import (
@@ -261,3 +268,158 @@ def _depth(value: Any) -> int:
         level = [one for each in held for one in each if isinstance(one, dict | list)]
         depth += 1
     return depth
+
+
+PREFIX = "fedhpo-federatedscope-"
+OWNED = "owned"
+"""Name of the file whose lock says that a folder is in use."""
+
+
+class WorkingFolder:
+    """A new temporary folder.
+
+    Attributes:
+        path: where it is.
+    """
+
+    def __init__(self) -> None:
+        """Make it, after removing those whose processes are gone.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        remove_abandoned()
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        part = self.path / f"{OWNED}.part"
+        self._lock = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with suppress(OSError):  # without locks here, a folder that is left behind stays
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.rename(self.path / OWNED)
+
+    def keep(self) -> None:
+        """Leave it to whoever looks into it."""
+        with suppress(OSError):
+            (self.path / OWNED).unlink(missing_ok=True)
+        self._release()
+
+    def remove(self) -> None:
+        """Delete it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def remove_abandoned() -> None:
+    """Delete the folders of this user whose processes are gone; several may do so side by side."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if path.lstat().st_uid == os.getuid():
+                _remove_if_free(path)
+
+
+def _remove_if_free(path: Path) -> None:
+    lock = os.open(path / OWNED, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+@dataclass
+class _Shared:
+    peer: Peer
+    leases: int = 0
+
+
+_shared: dict[Installation, _Shared] = {}
+_lock = threading.RLock()
+_numbers = itertools.count()
+_keeping = 0
+
+
+class Lease:
+    """The right to ask an installation's process; the last lease that ends closes it."""
+
+    def __init__(self, installation: Installation) -> None:
+        """Take no process yet."""
+        self._installation = installation
+        self._end: weakref.finalize[[Installation, Peer], Lease] | None = None
+        self._peer: Peer | None = None
+
+    def peer(self) -> Peer:
+        """Return the process; a new one where the last one has ended.
+
+        Raises:
+            FedHPOError: see `Peer`.
+        """
+        with _lock:
+            if self._peer is not None and self._peer.alive:
+                return self._peer
+            self.close()
+            held = _shared.get(self._installation)
+            if held is None or not held.peer.alive:
+                held = _shared[self._installation] = _Shared(Peer(self._installation))
+            held.leases += 1
+            self._peer = held.peer
+            self._end = weakref.finalize(self, _release, self._installation, held.peer)
+            return held.peer
+
+    def close(self) -> None:
+        """Give the process back; `peer` takes one again."""
+        if self._end is not None:
+            self._end()
+        self._end = self._peer = None
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Keep processes until the body ends, so that environments made one by one share them."""
+    global _keeping
+    with _lock:
+        _keeping += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _keeping -= 1
+            for installation, held in list(_shared.items()):
+                _close_unused(installation, held)
+
+
+def next_number() -> int:
+    """Return a number that no course of this process has had."""
+    return next(_numbers)
+
+
+def _release(installation: Installation, peer: Peer) -> None:
+    with _lock:
+        held = _shared.get(installation)
+        if held is None or held.peer is not peer:
+            peer.close()
+            return
+        held.leases -= 1
+        _close_unused(installation, held)
+
+
+def _close_unused(installation: Installation, held: _Shared) -> None:
+    if held.leases <= 0 and not _keeping:
+        del _shared[installation]
+        held.peer.close()
+
+
+def close_all() -> None:
+    """End every process; `Lease.peer` starts new ones."""
+    with _lock:
+        for held in list(_shared.values()):
+            held.peer.close()
+        _shared.clear()
+
+
+atexit.register(close_all)
+# A fork shares its parent's pipes and must never use them.
+os.register_at_fork(after_in_child=_shared.clear)

@@ -73,7 +73,7 @@ class TrialArguments:
         grid: offer only the grid of the task's tables.
         freeze_thaw: more rounds of a configuration already tried cost only the difference.
         reward_transform: how objectives without a worst bound become scores: "clip" cuts them off,
-            "squash" orders all of them; see `fedhpo_gym.objectives.transforms`.
+            "squash" orders all of them; see `fedhpo_gym.objectives.base`.
         budget_s: simulated seconds; the task's budget if no budget is given.
         budget_rounds: communication rounds.
         budget_trials: number of trials.

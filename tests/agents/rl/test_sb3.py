@@ -18,7 +18,7 @@ from fedhpo_gym.testing.analytic import make_env
 
 sb3 = pytest.importorskip("stable_baselines3")
 from fedhpo_gym.agents import sb3 as door  # noqa: E402 - needs the library
-from fedhpo_gym.agents.sb3_vectors import JoinedVecEnv, make_vector  # noqa: E402 - likewise
+from fedhpo_gym.agents.sb3 import JoinedVecEnv, make_vector  # noqa: E402 - likewise
 
 ID = "FedHPO-LR-BreastCancer-v0"
 ROUND_ID = "FedHPO-DAC-LR-BreastCancer-v0"

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.analysis.incumbents import RULES, Trajectory, Trials, incumbents
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.records.incumbents import RULES, Trajectory, Trials, incumbents
 
 
 def trials(values: list[float], levels: list[float] | None = None, **others: Any) -> Trials:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhpo_gym.analysis.incumbents import COLUMNS, Study, Trajectory, Trials, read_table
-from fedhpo_gym.analysis.runs import level_of, problem_arguments
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.records.incumbents import COLUMNS, Study, Trajectory, Trials, read_table
+from fedhpo_gym.records.runs import level_of, problem_arguments
 
 
 def run(problem: str, agent: str, seed: int, values: list[float], end: float = 4.0) -> Trajectory:

@@ -13,7 +13,7 @@ from fedhpo_gym.tasks import get_task
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.backends.federatedscope.federation import hand_over, network_inputs
+from fedhpo_gym.backends.federatedscope.remote_course import hand_over, network_inputs
 from fedhpo_gym.backends.training import task_federation
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from federatedscope_peer import RECORDED
-from fedhpo_gym.backends.federatedscope.parsing import (
+from fedhpo_gym.backends.federatedscope.configuration import (
     client_metrics,
     client_updates,
     cohorts,

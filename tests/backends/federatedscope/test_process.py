@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 
 from federatedscope_peer import LR, RECORDED, SMALL, pretend
-from fedhpo_gym.backends.federatedscope import process, sharing
-from fedhpo_gym.backends.federatedscope.folder import WorkingFolder
+from fedhpo_gym.backends.federatedscope import process
 from fedhpo_gym.backends.federatedscope.installation import Installation, find
-from fedhpo_gym.backends.federatedscope.process import Peer
+from fedhpo_gym.backends.federatedscope.process import Peer, WorkingFolder
 from fedhpo_gym.core.errors import (
     InvalidArgumentError,
     MissingDependencyError,
@@ -129,7 +128,7 @@ def test_a_full_disk_here_is_told_and_leaves_no_half_file(
     monkeypatch.setattr(np, "savez", fail)
     with pytest.raises(OSError, match="No space left"):
         ask("crash")
-    sharing.close_all()
+    process.close_all()
     assert not [path for path in home.rglob("*") if "npz" in path.name]
 
 
@@ -212,7 +211,7 @@ def test_the_folder_of_a_killed_process_goes_with_the_next_start_and_others_stay
     code = (
         "import sys, tempfile, time\n"
         f"tempfile.tempdir = {str(home)!r}\n"
-        "from fedhpo_gym.backends.federatedscope.folder import WorkingFolder\n"
+        "from fedhpo_gym.backends.federatedscope.process import WorkingFolder\n"
         "kept, mine = WorkingFolder(), WorkingFolder()\n"
         "kept.keep()\n"
         "print(kept.path, mine.path, flush=True)\n"

@@ -23,7 +23,7 @@ from fedhpo_gym.analysis import read_record
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.backends.federatedscope.installation import VARIABLE, find
 from fedhpo_gym.backends.federatedscope.process import Peer
-from fedhpo_gym.backends.federatedscope.running import CourseRequest, RemoteCourse
+from fedhpo_gym.backends.federatedscope.remote_course import CourseRequest, RemoteCourse
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import PeerError
 from fedhpo_gym.evaluation.records import Fidelity

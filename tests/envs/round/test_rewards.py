@@ -13,10 +13,10 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.analysis.files import read_record
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation
 from fedhpo_gym.objectives import Objective
+from fedhpo_gym.records.files import read_record
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.replay import replay
 from fedhpo_gym.studies.run import do_run

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import make_agent, run_episode
-from fedhpo_gym.analysis.files import read_record
-from fedhpo_gym.analysis.incumbents import incumbents
-from fedhpo_gym.analysis.runs import trials_of_run
 from fedhpo_gym.evaluation.constraints import violations
+from fedhpo_gym.records.files import read_record
+from fedhpo_gym.records.incumbents import incumbents
+from fedhpo_gym.records.runs import trials_of_run
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.run import do_run
 

@@ -17,7 +17,7 @@ from fedhpo_gym.data import SOURCES, load_dataset
 from fedhpo_gym.envs.trial.instances import NAMES, TrialInstance
 from fedhpo_gym.envs.trial.vector import TrialVectorEnv
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.tasks.labels import LABEL_ENTROPY
+from fedhpo_gym.tasks.federated import LABEL_ENTROPY
 from fedhpo_gym.testing.rollout import plain
 
 ID = "FedHPO-LR-Vehicle-v1"

@@ -24,7 +24,7 @@ from fedhpo_gym.fl.models import CompiledModel, get_model
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.tasks import TRAINED, get_task
-from fedhpo_gym.tasks.joint import REGIMES
+from fedhpo_gym.tasks.natural import REGIMES
 from fedhpo_gym.tasks.privacy import privacy_spent
 from fedhpo_gym.wrappers import NamedAction
 

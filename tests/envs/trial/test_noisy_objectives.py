@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.analysis.files import read_record
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Evaluation
 from fedhpo_gym.objectives import Objective
+from fedhpo_gym.records.files import read_record
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.regret import regret_of
 from fedhpo_gym.studies.replay import replay

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
-from fedhpo_gym.analysis.files import read_record
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Evaluation, Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, Objective
+from fedhpo_gym.records.files import read_record
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.regret import regret_of
 from fedhpo_gym.studies.replay import replay
 from fedhpo_gym.studies.run import do_run
-from fedhpo_gym.testing.objective import diverged, some_evaluation
+from fedhpo_gym.testing.conformance import diverged, some_evaluation
 
 ID = "FedHPO-LR-BreastCancer-v1"
 FULL = {"round": 500, "client_sample_rate": 1.0}

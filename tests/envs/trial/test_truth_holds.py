@@ -9,7 +9,7 @@ import pytest
 
 import fedhpo_gym
 from fedhpo_gym.envs.trial import asked, climbing, truth
-from fedhpo_gym.testing.truths import TOLERANCE, lowest_regret
+from fedhpo_gym.testing.checks import TOLERANCE, lowest_regret
 
 SMALL = "FedHPO-LR-CreditG-v1"
 

@@ -2,7 +2,7 @@
 
 Rewards of `MO-` ids are scores of several objectives, higher is better. Here they are errors, their
 negatives. Only trials of the highest level of any run on a problem count, as with `full_fidelity`
-(`fedhpo_gym.analysis.incumbents`): front and volume would else be of unlike things.
+(`fedhpo_gym.records.incumbents`): front and volume would else be of unlike things.
 
 Under noise, an agent presents the trials that are not dominated by what it was told, and they count
 with what they truly are, cut off where scores are.
@@ -17,11 +17,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.incumbents import Numbers, Trials
-from fedhpo_gym.analysis.records import Header, RunRecord
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
+from fedhpo_gym.records.incumbents import Numbers, Trials
+from fedhpo_gym.records.record import Header, RunRecord
 
 
 def level_of(fidelity: Mapping[str, Any]) -> float:

@@ -1,6 +1,6 @@
 """Run records as Parquet files: what judges read is read at once, what replays is read whole.
 
-A file has a row per step. Its columns are the leaves of a step (`fedhpo_gym.analysis.parquet`), and
+A file has a row per step. Its columns are the leaves of a step (`fedhpo_gym.records.parquet`), and
 the environment's id, the agent and the seed, so that pandas, polars and duckdb read many files as
 one table. Its metadata hold the header, what the columns are, and two digests: one of all steps,
 which is that of other forms of the record, and one of the bytes of the file, which is quick to
@@ -19,11 +19,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from fedhpo_gym.analysis.incumbents import Numbers, Trials
-from fedhpo_gym.analysis.records import NUMBERS, START, Header, RunRecord, StepRecord, seal, to_dict
-from fedhpo_gym.analysis.runs import COSTS, Course, Described, JudgedRun
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, missing_dependency
 from fedhpo_gym.core.files import new_file
+from fedhpo_gym.records.incumbents import Numbers, Trials
+from fedhpo_gym.records.record import NUMBERS, START, Header, RunRecord, StepRecord, seal, to_dict
+from fedhpo_gym.records.runs import COSTS, Course, Described, JudgedRun
 
 KINDS: Final = ("bool", "int64", "double", "string", "list<double>", "json")
 """Types of entries; the first five are called as in Arrow."""

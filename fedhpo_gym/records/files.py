@@ -21,8 +21,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from fedhpo_gym.analysis import parquet
-from fedhpo_gym.analysis.records import (
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.files import naming, new_file
+from fedhpo_gym.records import parquet
+from fedhpo_gym.records.record import (
     FORMAT,
     KIND,
     START,
@@ -35,10 +38,7 @@ from fedhpo_gym.analysis.records import (
     sealed,
     to_dict,
 )
-from fedhpo_gym.analysis.runs import JudgedRun
-from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.core.files import naming, new_file
+from fedhpo_gym.records.runs import JudgedRun
 
 SUFFIX = ".jsonl"
 SUFFIXES = (SUFFIX, parquet.SUFFIX)

@@ -16,7 +16,6 @@ from typing import Any, Final
 from tqdm import tqdm
 
 from fedhpo_gym.agents import Agent, agent_name
-from fedhpo_gym.analysis import parquet
 from fedhpo_gym.analysis.comparison import counted
 from fedhpo_gym.core import __version__
 from fedhpo_gym.core.archive import require_writable
@@ -30,9 +29,10 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.core.processes import Crew, check_executor
-from fedhpo_gym.studies.cells import GOOD, CellWork, Outcome, faults, log, on_dask, read_log
+from fedhpo_gym.records import parquet
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.studies.plan import Plan, Request, make_plans
+from fedhpo_gym.studies.run import GOOD, CellWork, Outcome, faults, log, on_dask, read_log
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.studies.tracking import TRACKERS
 from fedhpo_gym.tasks import get_task

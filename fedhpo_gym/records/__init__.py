@@ -1,0 +1,1 @@
+"""Run records: what one run returned, on disk, enough to judge it and to replay it."""

@@ -1,0 +1,402 @@
+"""The laws of an objective."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import PassiveEnvChecker
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError
+from fedhpo_gym.data import SOURCES, Dataset, Source, SparseRows, load_dataset
+from fedhpo_gym.data.federation import make_federation
+from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity
+from fedhpo_gym.objectives import (
+    COST_NAMES,
+    NO_PRIVACY,
+    Objective,
+    PrivacyLedger,
+    Spending,
+    get_objective,
+)
+from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks.algorithms import ALGORITHMS
+from fedhpo_gym.testing.rollout import go_on, plain, rollout
+from fedhpo_gym.testing.task import HARMLESS
+
+if TYPE_CHECKING:
+    from fedhpo_gym.fl.algorithms import Algorithm
+    from fedhpo_gym.fl.engine import CourseBatch
+
+# ruff: noqa: S101 - asserting is what a law does
+
+
+SPENT = (
+    Spending(NO_PRIVACY, lambda: dict.fromkeys(COST_NAMES, 3.0)),
+    Spending(PrivacyLedger(1.5, 1e-5, (0.1, 0.4, 1.6)), lambda: dict.fromkeys(COST_NAMES, 70.0)),
+)
+NUM_CLIENTS = 5
+
+
+class ObjectiveConformance:
+    """Laws of a registered objective.
+
+    Attributes:
+        name: key in `OBJECTIVES`.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def objective(self) -> Objective:
+        """The objective in the registry."""
+        return get_objective(self.name)
+
+    def test_it_is_registered_under_its_own_name(self) -> None:
+        assert self.objective.name == self.name
+        assert self.objective.unit
+
+    def test_values_of_ordinary_models_are_within_its_bounds(self) -> None:
+        low, high = self.objective.bounds
+        for value in self._values():
+            assert type(value) is float
+            assert low <= value <= high
+
+    def test_it_is_a_pure_function(self) -> None:
+        for seed in range(3):
+            evaluation = some_evaluation(seed)
+            before = plain([evaluation.best, evaluation.current, evaluation.num_samples])
+            first = self._value(evaluation, SPENT[0])
+            assert self._value(evaluation, SPENT[0]) == first
+            assert plain([evaluation.best, evaluation.current, evaluation.num_samples]) == before
+
+    def test_the_order_of_clients_does_not_matter(self) -> None:
+        evaluation = some_evaluation(0)
+        order = np.random.default_rng(1).permutation(NUM_CLIENTS)
+        current = evaluation.current
+        other = replace(
+            evaluation,
+            best=evaluation.best[:, order],
+            current=None if current is None else current[:, order],
+            num_samples=evaluation.num_samples[:, order],
+        )
+        values = [self._value(e, SPENT[0]) for e in (evaluation, other)]
+        assert math.isclose(*values, rel_tol=1e-12)
+
+    def test_many_at_once_are_bit_for_bit_each_alone(self) -> None:
+        samples = some_evaluation(0).num_samples
+        samples[:, 1] = samples[0, 3] = 0  # clients without data
+        alone = [replace(some_evaluation(seed), num_samples=samples) for seed in range(9)]
+        for failed in (2, 5):
+            alone[failed] = diverged(alone[failed])
+        together = Evaluations.stack(alone)
+        for spent in SPENT:
+            values = self.objective.compute(together, spent)
+            assert values.dtype == np.float64
+            assert values.tolist() == [self._value(one, spent) for one in alone]
+
+    def test_a_course_that_diverged_is_worst_or_does_not_matter(self) -> None:
+        for spent in SPENT:
+            ordinary = [self._value(some_evaluation(s), spent) for s in range(5)]
+            failed = [self._value(diverged(some_evaluation(s)), spent) for s in range(5)]
+            if not self._reads_the_model(spent):  # what was spent was spent
+                assert failed == ordinary
+                continue
+            assert set(failed) == {self.objective.worst}
+            assert all(
+                self.objective.unclipped_error(failed[0]) > self.objective.unclipped_error(value)
+                for value in ordinary
+            )
+
+    def test_it_says_something(self) -> None:
+        assert len(set(self._values())) > 1, "the same value for every model and all that is spent"
+
+    def _reads_the_model(self, spent: Spending) -> bool:
+        evaluation, other = some_evaluation(0), some_evaluation(1)
+        swapped = replace(evaluation, best=other.best)
+        return self._value(evaluation, spent) != self._value(swapped, spent)
+
+    def _value(self, evaluation: Evaluation, spent: Spending) -> float:
+        [value] = self.objective.compute(Evaluations.stack([evaluation]), spent).tolist()
+        return float(value)
+
+    def _values(self) -> list[float]:
+        evaluations = [some_evaluation(seed) for seed in range(5)]
+        return [self._value(e, spent) for e in evaluations for spent in SPENT]
+
+
+def diverged(evaluation: Evaluation) -> Evaluation:
+    """Return an evaluation whose training diverged under its last seed."""
+    last = np.arange(len(evaluation.seeds)) == len(evaluation.seeds) - 1
+    return replace(evaluation, diverged=last)
+
+
+def some_evaluation(seed: int) -> Evaluation:
+    """Return a random evaluation of two seeds and five clients; losses are below 3 nats."""
+    rng = np.random.default_rng(seed)
+    shape = (2, NUM_CLIENTS, 3, 3)
+    best = rng.uniform(0.0, 1.0, shape)
+    best[..., 0] *= 3.0
+    return Evaluation(
+        best=best,
+        current=rng.permutation(best, axis=1),
+        num_samples=rng.integers(10, 200, shape[:3]),
+        best_round=np.array([3, 9]),
+        diverged=np.zeros(2, dtype=bool),
+        seeds=(1, 2),
+        fidelity=Fidelity(9, 1.0),
+    )
+
+
+# ruff: noqa: S101 - asserting is what a law does
+
+
+SEEDS = (1, 2, 3)
+DTYPES = {"float64", "float32", "uint8", "int16", "int32"}
+
+
+class DatasetConformance:
+    """Laws of a data set in the catalogue. They are skipped where its files are not.
+
+    Attributes:
+        name: key in `SOURCES`.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def source(self) -> Source:
+        """The entry in the catalogue."""
+        return SOURCES[self.name]
+
+    def load(self) -> Dataset:
+        """Return the data set, or skip the law."""
+        try:
+            return load_dataset(self.name)
+        except (MissingDataError, MissingDependencyError) as error:
+            pytest.skip(str(error))
+
+    def test_its_entry_says_where_it_comes_from(self) -> None:
+        source = self.source
+        assert source.name == self.name
+        assert source.licence
+        assert source.citation
+        assert source.origin
+
+    def test_it_has_the_documented_shape(self) -> None:
+        dataset, source = self.load(), self.source
+        assert len(dataset.features) == len(dataset.labels) > 0
+        assert source.num_rows in (None, len(dataset.labels))
+        assert dataset.num_classes == source.num_classes
+        assert set(dataset.labels.tolist()) <= set(range(source.num_classes))
+        assert str(dataset.features.dtype) in DTYPES
+        assert str(dataset.labels.dtype) == "int64"
+        assert all(np.isfinite(array).all() for array in dataset.arrays)
+
+    def test_every_sample_has_its_user_and_split(self) -> None:
+        dataset = self.load()
+        if dataset.users is not None:
+            assert str(dataset.users.dtype) == "int64"
+            assert len(dataset.users) == len(dataset.labels)
+            assert set(dataset.users.tolist()) == set(range(dataset.users.max() + 1))
+        if dataset.fixed_split is not None:
+            assert str(dataset.fixed_split.dtype) == "int8"
+            assert len(dataset.fixed_split) == len(dataset.labels)
+            assert set(dataset.fixed_split.tolist()) <= {-1, 0, 1, 2}
+
+    def test_no_feature_is_the_label(self) -> None:
+        dataset = self.load()
+        if isinstance(dataset.features, SparseRows) or dataset.features.ndim > 2:
+            pytest.skip("features are no columns")
+        for column in dataset.features.T:
+            assert not np.array_equal(column, dataset.labels)
+
+    def test_nobody_can_write_into_it(self) -> None:
+        assert not any(array.flags.writeable for array in self.load().arrays)
+
+    def test_its_fingerprint_is_that_of_its_content(self) -> None:
+        first = self.load()
+        content = b"".join(array.tobytes() for array in first.arrays)
+        assert first.fingerprint == hashlib.sha256(content).hexdigest()
+        load_dataset.cache_clear()
+        again = self.load()
+        assert again is not first
+        assert again.fingerprint == first.fingerprint
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_it_can_be_federated(self, seed: int) -> None:
+        dataset = self.load()
+        if dataset.users is not None:
+            pytest.skip("its users are the clients")
+        federation = make_federation(dataset, seed)
+        rows = np.concatenate([part for client in federation.clients for part in client])
+        assert sorted(rows.tolist()) == list(range(len(dataset.labels)))
+
+
+# ruff: noqa: S101 - asserting is what a law does
+
+
+SPEC = EnvSpec("FedHPO-Analytic-v0", "fedhpo_gym.testing.analytic:make_env")
+
+
+class WrapperConformance:
+    """Laws of a wrapper around a trial environment. Override `wrap`."""
+
+    def wrap(self, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        """Return the environment inside the wrapper under test."""
+        raise NotImplementedError
+
+    def make(self) -> gym.Env[Any, Any]:
+        """Return a fresh environment to wrap: by default one whose backend is a formula."""
+        return gym.make(copy.deepcopy(SPEC), disable_env_checker=True)
+
+    def test_gymnasium_accepts_it(self) -> None:
+        env = self.wrap(self.make())
+        with warnings.catch_warnings():
+            for message in HARMLESS:
+                warnings.filterwarnings("ignore", message)
+            check_env(env, skip_render_check=True)
+
+    def test_twins_agree(self) -> None:
+        assert rollout(self.wrap(self.make())) == rollout(self.wrap(self.make()))
+
+    def test_two_episodes_of_one_environment_agree(self) -> None:
+        env = self.wrap(self.make())
+        assert rollout(env, seed=3) == rollout(env, seed=3)
+
+    def test_a_copy_made_in_mid_episode_goes_on_alike(self) -> None:
+        env = self.wrap(self.make())
+        rollout(env, steps=2)
+        twin = copy.deepcopy(env)
+        assert go_on(twin, 3) == go_on(env, 3)
+
+    def test_its_spec_survives_json(self) -> None:
+        env = self.wrap(self.make())
+        assert env.spec is not None
+        again = gym.make(EnvSpec.from_json(env.spec.to_json()), disable_env_checker=True)
+        assert _layers(again) == _layers(env)
+        assert rollout(again) == rollout(env)
+
+
+def _layers(env: gym.Env[Any, Any]) -> list[type]:
+    layers: list[type] = []
+    while isinstance(env, gym.Wrapper):
+        if not isinstance(env, PassiveEnvChecker):  # a matter of how it was made
+            layers.append(type(env))
+        env = env.env
+    return [*layers, type(env)]
+
+
+# ruff: noqa: S101 - asserting is what a law does
+
+
+ROUNDS = 4
+
+
+class AlgorithmConformance:
+    """Laws of a registered algorithm, on data made for the purpose. They need torch.
+
+    Attributes:
+        name: key in `ALGORITHMS` of `fedhpo_gym.fl.algorithms`, and of the tasks.
+        settings: what it is trained with, besides the highest values of what is searched.
+    """
+
+    name: ClassVar[str]
+    settings: ClassVar[Mapping[str, float]] = MappingProxyType({})
+
+    @pytest.fixture(autouse=True)
+    def _torch(self) -> None:
+        pytest.importorskip("torch")
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm in the registry."""
+        from fedhpo_gym.fl.algorithms import get_algorithm
+
+        return get_algorithm(self.name)
+
+    def test_tasks_know_it_and_what_it_reads(self) -> None:
+        assert self.algorithm.name == self.name
+        spec = ALGORITHMS[self.name]
+        # Where a dimension is not active, the algorithm has a value of its own.
+        searched = {
+            d.name: None if d.active is None else self.algorithm.hyperparameters[d.name] or 0.0
+            for d in spec.dimensions
+        }
+        held = {name: setting.default for name, setting in spec.settings.items()}
+        assert {**searched, **held} == self.algorithm.hyperparameters
+
+    def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(self) -> None:
+        courses = self._courses()
+        together = self._train(courses)
+        np.testing.assert_array_equal(self._train(courses[::-1]), together[::-1])
+        for index, course in enumerate(courses):
+            np.testing.assert_array_equal(self._train([course])[0], together[index])
+
+    def test_advancing_in_parts_equals_advancing_at_once(self) -> None:
+        whole = self._train(self._courses())
+        batch = self._batch(self._courses())
+        parts = [batch.advance(rounds).metrics for rounds in (1, ROUNDS - 1)]
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+
+    def test_two_trainings_at_once_do_not_share_state(self) -> None:
+        courses = self._courses()
+        one, two = self._batch(courses), self._batch(courses)
+        turns = [(one.advance(1).metrics, two.advance(1).metrics) for _ in range(ROUNDS)]
+        expected = self._train(courses)
+        for curves in zip(*turns, strict=True):
+            np.testing.assert_array_equal(np.concatenate(curves, axis=1), expected)
+
+    def test_it_learns(self) -> None:
+        losses = self._train(self._courses(), rounds=30).mean(axis=2)[:, :, 0, 0]
+        assert (losses.min(axis=1) < losses[:, 0]).all()
+
+    def _courses(self) -> list[Any]:
+        from fedhpo_gym.fl.packing import Course
+
+        space = get_task("LR-CreditG").variant(algorithm=self.name).space
+        # The first two train on the same minibatches.
+        rows = (
+            (0.01, 16, 1, 1.0, 1),
+            (0.02, 16, 1, 1.0, 1),
+            (0.03, 16, 2, 0.4, 1),
+            (0.02, 64, 2, 1.0, 2),
+        )
+        found = []
+        for rate, batch, epochs, share, seed in rows:
+            values = {d.name: d.high for d in space.dimensions}
+            values |= {"learning_rate": rate, "weight_decay": 0.001}
+            values |= {"batch_size": batch, "step_size": epochs, **self.settings}
+            found.append(Course(values, share, seed))
+        return found
+
+    def _batch(self, courses: list[Any]) -> CourseBatch:
+        from fedhpo_gym.data.federation import make_federation
+        from fedhpo_gym.fl.engine import CourseBatch
+        from fedhpo_gym.fl.models import get_model
+
+        federations = {seed: make_federation(made_table(), seed) for seed in (1, 2)}
+        return CourseBatch(federations, get_model("LR"), self.algorithm, courses)
+
+    def _train(self, courses: list[Any], rounds: int = ROUNDS) -> NDArray[np.float32]:
+        return self._batch(courses).advance(rounds).metrics
+
+
+def made_table() -> Dataset:
+    """Return 900 samples of two classes that are easy to tell apart."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=900)
+    features = rng.normal(size=(900, 5)) + labels[:, None]
+    return Dataset("made", features, labels, 2, "made")
