@@ -59,6 +59,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "report:regret",
             "say how far recorded runs are from the best that stored numbers know",
         ),
+        "tuning-cost": (
+            "tuning_cost:tuning_cost",
+            "say which algorithm is best once its tuning is charged, of any table of finished runs",
+        ),
         "export": ("report:export", "write run records as studies of Optuna"),
         "replay": ("run:replay", "run records again and demand equal numbers"),
         "build": ("data:build", "compute the table of a problem, or a sample of it"),

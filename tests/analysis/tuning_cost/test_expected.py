@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from fedhpo_gym.analysis.tuning_cost import (
     simulate,
     simulate_by_cost,
 )
+from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -140,3 +142,18 @@ def test_what_makes_no_sense_is_refused() -> None:
         simulate(runs, 1, 0)
     with pytest.raises(InvalidArgumentError, match="finite"):
         simulate_by_cost(runs, np.array([np.inf]))
+
+
+def test_the_command_prints_the_closed_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "runs.csv"
+    rows = [f"{name},P,{value},{value},1" for name, best in (("a", 1.0), ("b", 2.0))
+            for value in (best, best + 1.0, best + 3.0)]  # fmt: skip
+    path.write_text("\n".join(["algorithm,problem,validation,test,cost", *rows]), encoding="utf-8")
+    assert main(["tuning-cost", str(path), "--trials", "2"]) == 0
+    said = [line.split() for line in capsys.readouterr().out.splitlines()]
+    # Of two draws of {1, 2, 4} the lowest is 15 / 9, of one draw 7 / 3.
+    assert ["a", "2.333", "1.667"] in [line[:3] for line in said]
+    assert ["a", "1.000", "1.000"] in said
+    assert main(["tuning-cost", str(path), "--trials", "0"]) == ERROR
