@@ -7,6 +7,7 @@ away. So courses that take turns give the same numbers as each alone.
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import threading
 import time
@@ -14,9 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.backends.federatedscope.peer import control, state
-from fedhpo_gym.backends.federatedscope.peer.building import Building
-from fedhpo_gym.backends.federatedscope.peer.updates import Updates
+from fedhpo_gym.backends.federatedscope.peer import control
 
 Say = Callable[..., None]
 
@@ -130,9 +129,9 @@ class Course:
         Measuring draws nothing.
         """
         if self._updates is not None and self._request["measured"]:
-            kept = state.save()
+            kept = control.save_state()
             self._updates.measure(sender, when, control.plain(metrics()))
-            state.restore(kept)
+            control.restore_state(kept)
 
     def report(self, finished: int, of_clients: dict[int, dict[str, Any]]) -> None:
         """Send the metrics of all clients after so many rounds."""
@@ -153,7 +152,163 @@ class Course:
                     self._error = error
 
     def _stop(self) -> None:
-        kept = state.save()
+        kept = control.save_state()
         self._back.release()
         self._go.acquire()
-        state.restore(kept)
+        control.restore_state(kept)
+
+
+class Building:
+    """What was made for a course, to be taken down with it."""
+
+    def __init__(self, request: dict[str, Any], federations: Any, folder: Path) -> None:
+        """Build nothing yet."""
+        self._request, self._federations, self._folder = request, federations, folder
+        self._monitors: list[Any] = []
+
+    def build(self, of: Any) -> Any:
+        """Return the runner of a course.
+
+        Raises:
+            KeyError: FederatedScope would ignore an entry of the configuration.
+            ValueError: it would not follow one.
+        """
+        utils = module("utils")
+        logs = utils if hasattr(utils, "update_logger") else module("logging")
+        config = importlib.import_module("federatedscope.core.configs.config").global_cfg.clone()
+        wanted = self._request["entries"]
+        control.write_entries(config, wanted)
+        config.outdir, config.expname = str(self._folder.parent), self._folder.name
+        logs.update_logger(config, clear_before_add=True)
+        control.quieten()
+        utils.setup_seed(config.seed)
+        self._federations.use(self._request["data"])
+        data, changed = module("data_builder").get_data(config=config.clone())
+        config.merge_from_other_cfg(changed)
+        config.freeze()
+        control.require_unchanged(config, wanted)
+        utils.setup_seed(config.seed)
+        known = control.monitors()
+        before = len(known)
+        workers = module("worker_builder")
+        server = hooked(workers.get_server_cls(config), of)
+        client = hooked_client(workers.get_client_cls(config), of)
+        runner = _runner(data, server, client, config)
+        self._monitors = known[before:]
+        if self._request.get("initial"):
+            arrays = self._federations.use(self._request["data"])
+            control.put_initial(runner, arrays, self._request["initial"])
+        if self._request["lone_rows"]:
+            control.leave_out_lone_rows(runner)
+        return runner
+
+    def close(self) -> None:
+        """Close the log, and forget what FederatedScope keeps of all courses of a process."""
+        control.close_log()
+        known = control.monitors()
+        own = set(map(id, self._monitors))
+        known[:] = [monitor for monitor in known if id(monitor) not in own]
+
+
+def _runner(data: Any, server: Any, client: Any, config: Any) -> Any:
+    if hasattr(config, "train"):
+        build = module("runner_builder").get_runner
+    else:
+        build = importlib.import_module("federatedscope.core.fed_runner").FedRunner
+    return build(data=data, server_class=server, client_class=client, config=config.clone())
+
+
+def hooked(base: Any, course: Any) -> Any:
+    """Return a class of servers that tells a course (see `course.Course`) what happens."""
+
+    class Server(base):  # type: ignore[misc]  # its type is known in that interpreter only
+        def eval(self) -> None:
+            if course.wants(self.state):
+                super().eval()
+
+        def broadcast_model_para(self, *args: Any, **words: Any) -> Any:
+            if (args[0] if args else words.get("msg_type", "model_para")) == "model_para":
+                course.stand(self.state)
+            return super().broadcast_model_para(*args, **words)
+
+        def callback_funcs_model_para(self, message: Any) -> Any:
+            course.hear(message.sender, message.content)
+            return super().callback_funcs_model_para(message)
+
+        def merge_eval_results_from_all_clients(self) -> Any:
+            buffer = self.msg_buffer["eval"]
+            course.report(self.state, buffer[max(buffer)])
+            return super().merge_eval_results_from_all_clients()
+
+    return Server
+
+
+def hooked_client(base: Any, course: Any) -> Any:
+    """Return a class of clients that are measured before and after they train."""
+
+    class Client(base):  # type: ignore[misc]  # likewise
+        def callback_funcs_for_model_para(self, message: Any) -> Any:
+            dropout = getattr(self._cfg.model, "dropout", None)
+            if hasattr(self.trainer.ctx.model, "dropout"):  # read for good when it was made
+                self.trainer.ctx.model.dropout = dropout
+
+            def received() -> Any:
+                self.trainer.update(message.content)
+                return control.metrics_of(self)
+
+            course.measure(self.ID, "before", received)
+            found = super().callback_funcs_for_model_para(message)
+            course.measure(self.ID, "after", lambda: control.metrics_of(self))
+            return found
+
+    return Client
+
+
+def module(name: str) -> Any:
+    """Return a module of FederatedScope's `core.auxiliaries`."""
+    return importlib.import_module(f"federatedscope.core.auxiliaries.{name}")
+
+
+class Updates:
+    """Updates of the clients of a round: norms, and cosines with their mean."""
+
+    def __init__(self, server: Any) -> None:
+        """Watch what clients send to a server."""
+        self._model = server.models[0]
+        self._names = [name for name, _ in self._model.named_parameters()]
+        self._heard: list[tuple[int, float, Any]] = []
+        self._measured: dict[int, dict[str, Any]] = {}
+
+    def add(self, sender: int, content: Any) -> None:
+        """Take note of what a client sent, before the next one overwrites a shared model."""
+        torch = importlib.import_module("torch")
+        before, (weight, after) = self._model.state_dict(), content[:2]
+        parts = [
+            torch.as_tensor(after[name]).detach().double().flatten()
+            - before[name].double().flatten()
+            for name in self._names
+            if name in after
+        ]
+        self._heard.append((int(sender), float(weight), torch.cat(parts)))
+
+    def measure(self, sender: int, when: str, metrics: dict[str, float]) -> None:
+        """Take note of a client's metrics "before" or "after" it trained."""
+        self._measured.setdefault(sender, {})[when] = metrics
+
+    def take(self) -> dict[int, dict[str, Any]]:
+        """Return norm, cosine and what was measured of every client of the round; forget them."""
+        heard, self._heard = self._heard, []
+        measured, self._measured = self._measured, {}
+        total = sum(weight for _, weight, _ in heard)
+        mean = sum(update * (weight / total) for _, weight, update in heard)
+        return {
+            sender: {**_beside(update, mean), **measured.get(sender, {})}
+            for sender, _, update in heard
+        }
+
+
+def _beside(update: Any, mean: Any) -> dict[str, float]:
+    norm, length = float(update.norm()), float(mean.norm())
+    cosine = float(update @ mean) / (norm * length) if norm * length > 0 else 0.0
+    known = max(-1.0, min(1.0, cosine)) if cosine == cosine else 0.0
+    return {"norm": norm, "alignment": known}

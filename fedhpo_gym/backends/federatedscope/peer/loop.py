@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import queue
+import select
+import signal
+import sys
+import threading
 import traceback
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.backends.federatedscope.peer.course import Course
-from fedhpo_gym.backends.federatedscope.peer.data import Federations
-from fedhpo_gym.backends.federatedscope.peer.importing import prepare
-from fedhpo_gym.backends.federatedscope.peer.wire import Wire
 
 
 def serve() -> None:
@@ -64,3 +72,166 @@ class Desk:
 def _words(error: BaseException) -> str:
     text = error.args[0] if isinstance(error, KeyError) and error.args else str(error)
     return f"{type(error).__name__}: {text}"
+
+
+def stand_in(name: str, **attributes: Any) -> None:
+    """Put a module where FederatedScope imports one that these courses never use."""
+    if name in sys.modules or _exists(name):
+        return
+    module = types.ModuleType(name)
+    module.__dict__.update(attributes)
+    sys.modules[name] = module
+
+
+def _exists(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def prepare() -> dict[str, str]:
+    """Import what courses need, and return the versions.
+
+    Raises:
+        ImportError: a package is missing.
+    """
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(1)
+    stand_in("torchvision", datasets=types.ModuleType("torchvision.datasets"))
+    sparse = importlib.import_module("scipy.sparse")
+    stand_in("scipy.sparse.csc", csc_matrix=sparse.csc_matrix)
+    config = importlib.import_module("federatedscope.core.configs.config").global_cfg
+    importlib.import_module("federatedscope.core.auxiliaries.worker_builder")
+    importlib.import_module("federatedscope.core.fed_runner")
+    return {
+        "federatedscope": importlib.import_module("federatedscope").__version__,
+        "layout": "current" if hasattr(config, "train") else "v0.1",
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": importlib.import_module("numpy").__version__,
+    }
+
+
+LOOK_S = 1.0
+"""Seconds after which it is seen that the process that asks is gone."""
+
+
+class Wire:
+    """The connection to the process that asks; its end ends this process and all it started."""
+
+    def __init__(self) -> None:
+        """Take the standard output for answers."""
+        sys.stdout.flush()
+        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        self._requests: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._request = self._lines = 0
+        self._asker = os.getppid()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def say(self, **answer: Any) -> None:
+        """Send a line that belongs to the request that is being answered."""
+        numbers = {"request": self._request, "line": self._lines}
+        self._lines += 1
+        self._out.write(json.dumps({**numbers, **answer}) + "\n")
+        self._out.flush()
+
+    def requests(self) -> Iterator[dict[str, Any]]:
+        """Yield what is asked."""
+        while True:
+            request = self._requests.get()
+            if request is None:
+                return
+            self._request = request["request"]
+            yield request
+
+    def _listen(self) -> None:
+        pending = b""
+        while os.getppid() == self._asker:
+            if not select.select([0], [], [], LOOK_S)[0]:
+                continue
+            read = os.read(0, 1 << 16)
+            if not read:
+                break
+            *lines, pending = (pending + read).split(b"\n")
+            for line in lines:
+                self._requests.put(json.loads(line.decode("utf-8")))
+        _end()
+
+
+def _end() -> None:
+    """End this process and its children, which share its group, whatever they are doing."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(1)
+
+
+SPLITS = ("train", "val", "test")
+KIND = "fedhpo_gym"
+"""`data.type` of a federation that is handed over."""
+
+
+class Federations:
+    """The federations that were handed over, by the file they came in."""
+
+    def __init__(self) -> None:
+        """Register the data set with FederatedScope."""
+        self._known: dict[str, Any] = {}
+        self._current: Any = None
+        importlib.import_module("federatedscope.register").register_data(KIND, self._load)
+
+    def use(self, path: str | None) -> Any:
+        """Take a federation for the courses that start from here on; return its arrays."""
+        numpy = importlib.import_module("numpy")
+        if path is not None and path not in self._known:
+            with numpy.load(path, allow_pickle=False) as archive:
+                self._known[path] = {name: archive[name] for name in archive.files}
+        self._current = None if path is None else self._known[path]
+        return self._current
+
+    def _load(self, config: Any, _of_clients: Any = None) -> tuple[dict[int, Any], Any] | None:
+        """Return the data of every client, as FederatedScope asks for it."""
+        data = self._current
+        if config.data.type != KIND or data is None:
+            return None
+        clients = range(1, int(data["num_clients"]) + 1)
+        recent = hasattr(config, "train")
+        if "edges_1" in data:
+            return {i: _graphs(data, i, recent) for i in clients}, config
+        make = _client_data if recent else _loaders
+        return {i: make(data, i, config) for i in clients}, config
+
+
+def _samples(data: Any, client: int, split: str) -> Any:
+    x, y = data[f"x_{client}_{split}"], data[f"y_{client}_{split}"]
+    return list(zip(x, y))  # noqa: B905 - `strict` needs Python 3.10
+
+
+def _client_data(data: Any, client: int, config: Any) -> Any:
+    kind = importlib.import_module("federatedscope.core.data").ClientData
+    return kind(config, **{split: _samples(data, client, split) for split in SPLITS})
+
+
+def _loaders(data: Any, client: int, config: Any) -> Any:
+    loader = importlib.import_module("torch.utils.data").DataLoader
+    size, made = config.data.batch_size, {}
+    for split in SPLITS:
+        if samples := _samples(data, client, split):
+            made[split] = loader(samples, batch_size=size, shuffle=split == "train")
+    return made
+
+
+def _graphs(data: Any, client: int, recent: bool) -> Any:
+    torch = importlib.import_module("torch")
+    masks = {f"{split}_mask": torch.from_numpy(data[f"{split}_{client}"]) for split in SPLITS}
+    graph = importlib.import_module("torch_geometric.data").Data(
+        x=torch.from_numpy(data[f"x_{client}"]),
+        edge_index=torch.from_numpy(data[f"edges_{client}"]),
+        y=torch.from_numpy(data[f"y_{client}"]),
+        **masks,
+    )
+    if not recent:
+        return graph
+    loader = importlib.import_module("torch_geometric.loader").DataLoader
+    return {"data": graph, **{split: loader([graph]) for split in SPLITS}}
